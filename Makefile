@@ -1,0 +1,46 @@
+# The habits of this repository. Needs Python 3.10 or newer and make; the rest comes into .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.complete
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check lint bench fixtures clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP)  ## .venv with the three distributions and all development tools
+
+$(STAMP): pyproject.toml schema/pyproject.toml recorder/pyproject.toml analyzer/pyproject.toml
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv sync --quiet --all-packages --all-extras --inexact
+	@touch $@
+
+demo: $(STAMP)  ## record, analyze and export a small Llama, in three processes
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)  ## the fast tests
+	$(BIN)/python -m pytest
+
+test-all: $(STAMP)  ## all three tiers: fast, integration, chaos
+	$(BIN)/python -m pytest -m ""
+
+lint: $(STAMP)  ## formatting, rules, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+check: lint test-all  ## everything that CI checks
+
+bench: $(STAMP)  ## the README's table of costs
+	$(BIN)/python -m benchmarks
+
+fixtures: $(STAMP)  ## write fixtures/ anew
+	$(BIN)/python fixtures/generate.py
+
+clean:  ## remove .venv and caches
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache runs

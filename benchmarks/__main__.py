@@ -1,0 +1,42 @@
+"""``python -m benchmarks [--quick] [name ...]``: prints the README's table."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import platform
+import sys
+
+import torch
+
+from benchmarks import call_cost, imports, scan, throughput
+from benchmarks.report import Row, table
+
+_BENCHMARKS = {
+    "call_cost": call_cost.rows,
+    "throughput": throughput.rows,
+    "scan": scan.rows,
+    "imports": imports.rows,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(_BENCHMARKS))
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work, noisier")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(_BENCHMARKS):
+        parser.error(f"no benchmark named {', '.join(sorted(unknown))}")
+    # transformers warns about missing optional packages; the table is what is asked for
+    logging.disable(logging.WARNING)
+    rows: list[Row] = []
+    for name in options.names or _BENCHMARKS:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        rows.extend(_BENCHMARKS[name](0.1 if options.quick else 1.0))
+    print(table(rows))
+    print(f"\nMedians of interleaved rounds; torch {torch.__version__}, Python {platform.python_version()}, "
+          f"{torch.get_num_threads()} threads, {platform.machine()}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What a recorded call takes longer: against no recorder, against bare clones of the same tensors
+(the least that keeping them can cost), and against ``torch.onnx.InputObserver`` while it stores."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from calltape_recorder import Recorder
+
+from benchmarks.models import Add, DecodeStep, leaves_of
+from benchmarks.report import Row
+from benchmarks.rounds import Samples, measure, measure_paced
+
+__all__ = ["rows"]
+
+NO_RECORDER, CALLTAPE, CLONES, PEER = "no recorder", "calltape", "bare clones", "InputObserver"
+
+
+def _peer() -> Any:
+    try:
+        from torch.onnx import InputObserver
+    except ImportError:  # its home before it became public
+        from torch.onnx._internal.exporter._input_observer import InputObserver
+    return InputObserver()
+
+
+def _clone_around(run: Callable[..., object]) -> Callable[..., object]:
+    def cloned(*args: Any, **kwargs: Any) -> object:
+        kept = [t.clone() for t in leaves_of((args, kwargs))]
+        result = run(*args, **kwargs)
+        kept += [t.clone() for t in leaves_of(result)]
+        return result
+
+    return cloned
+
+
+@contextlib.contextmanager
+def _attached(twins: dict[str, torch.nn.Module], calls: int) -> Iterator[Recorder]:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        recorder = Recorder(Path(folder) / "bench.tape").attach(twins[CALLTAPE])
+        stack.callback(recorder.close)
+        stack.enter_context(_peer()(twins[PEER], store_n_calls=calls))
+        yield recorder
+
+
+def _add_contenders(calls: int, stack: contextlib.ExitStack) -> dict[str, Callable[[], object]]:
+    twins: dict[str, torch.nn.Module] = {n: Add() for n in (NO_RECORDER, CALLTAPE, CLONES, PEER)}
+    stack.enter_context(_attached(twins, calls))
+    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    runs: dict[str, Callable[..., object]] = {**twins, CLONES: _clone_around(twins[CLONES])}
+    return {name: (lambda run=run: run(x, y)) for name, run in runs.items()}
+
+
+def _decode_contenders(
+    calls: int, stack: contextlib.ExitStack
+) -> tuple[dict[str, Callable[[], object]], Callable[[], object]]:
+    from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model
+
+    step = DecodeStep()
+    # The peer needs a registration to see into a cache; calltape does not care.
+    register_cache_pytrees_for_model(step.module)
+    twins = {name: step.twin() for name in (NO_RECORDER, CALLTAPE, CLONES, PEER)}
+    stack.enter_context(_attached(twins, calls))
+    box: list[dict[str, Any]] = [{}]
+
+    def prepare() -> None:
+        box[0] = step.arguments()
+
+    def run(name: str) -> Callable[[], object]:
+        target = _clone_around(twins[name]) if name == CLONES else twins[name]
+        return lambda: target(**box[0])
+
+    return {name: run(name) for name in twins}, prepare
+
+
+def _row(what: str, samples: Samples) -> Row:
+    added = samples.added(CALLTAPE, NO_RECORDER)
+    base = samples.median(NO_RECORDER)
+    ratios = tuple(
+        f"{added / samples.added(other, NO_RECORDER):.2f} × {other} (+{samples.added(other, NO_RECORDER) * 1e6:.1f} µs)"
+        for other in (PEER, CLONES)
+    )
+    return Row(what, f"+{added * 1e6:.1f} µs", (f"{(base + added) / base:.2f} × {NO_RECORDER}", *ratios))
+
+
+def rows(scale: float) -> Iterator[Row]:
+    """Paced and tight-loop cost of both models; ``scale`` shortens the run."""
+    with torch.no_grad():
+        calls = max(int(1500 * scale), 20)
+        with contextlib.ExitStack() as stack:
+            contenders = _add_contenders(10**9, stack)
+            measure_paced(contenders, 50)
+            yield _row("add [4,8], 1,000 calls/s", measure_paced(contenders, calls))
+        with contextlib.ExitStack() as stack:
+            contenders = _add_contenders(10**9, stack)
+            yield _row("add [4,8], tight loop", measure(contenders, max(int(100 * scale), 5), repeat=100))
+        calls = max(int(500 * scale), 20)
+        with contextlib.ExitStack() as stack:
+            contenders, prepare = _decode_contenders(10**9, stack)
+            measure_paced(contenders, 20, prepare=prepare)
+            yield _row(
+                "Llama decode step, 2 layers, paced", measure_paced(contenders, calls, prepare=prepare)
+            )
+        with contextlib.ExitStack() as stack:
+            contenders, prepare = _decode_contenders(10**9, stack)
+            yield _row(
+                "Llama decode step, 2 layers, back to back", measure(contenders, calls, prepare=prepare)
+            )

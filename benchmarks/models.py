@@ -1,0 +1,76 @@
+"""The two models whose calls are timed: an addition, and one decode step of a small Llama."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["Add", "DecodeStep", "leaves_of"]
+
+
+class Add(torch.nn.Module):
+    """Two small tensors in, one out."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+
+class DecodeStep:
+    """A two-layer Llama with random weights and a cache of 64 tokens; every call gets a cache of
+    its own, because forward appends to it."""
+
+    def __init__(self) -> None:
+        from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+        config = LlamaConfig(
+            vocab_size=256,
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=128,
+        )
+        torch.manual_seed(0)
+        self.module = LlamaForCausalLM(config).eval()
+        self._cache = DynamicCache(config=config)
+        with torch.no_grad():
+            self.module(input_ids=torch.ones(1, 64, dtype=torch.int64), past_key_values=self._cache)
+
+    def twin(self) -> torch.nn.Module:
+        """The same model as another object, to be recorded by somebody else."""
+        return copy.deepcopy(self.module)
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "input_ids": torch.ones(1, 1, dtype=torch.int64),
+            "attention_mask": torch.ones(1, 65, dtype=torch.int64),
+            "position_ids": torch.full((1, 1), 64),
+            "past_key_values": copy.deepcopy(self._cache),
+        }
+
+    @staticmethod
+    def runner(module: torch.nn.Module, box: list[dict[str, Any]]) -> Callable[[], object]:
+        """Calls ``module`` with the arguments that the benchmark put into ``box``."""
+
+        def run() -> object:
+            with torch.no_grad():
+                return module(**box[0])
+
+        return run
+
+
+def leaves_of(value: Any) -> list[torch.Tensor]:
+    """Tensors of a tuple, mapping or cache: what any recorder must at least copy."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    elif hasattr(value, "layers"):
+        value = [tensor for layer in value.layers for tensor in (layer.keys, layer.values)]
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in leaves_of(item)]
+    return []

@@ -1,0 +1,74 @@
+"""Interleaved measurement: every contender takes its turn in every round, so that a machine that
+slows down slows them all, and a ratio of medians holds where an absolute time would not."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Samples", "measure", "measure_paced"]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Seconds per turn of each contender, in turn order."""
+
+    seconds: Mapping[str, Sequence[float]]
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.seconds[name])
+
+    def added(self, name: str, base: str) -> float:
+        """Seconds that ``name`` takes over ``base``: the median of the differences turn by turn."""
+        pairs = zip(self.seconds[name], self.seconds[base], strict=True)
+        return statistics.median(a - b for a, b in pairs)
+
+
+def measure(
+    contenders: Mapping[str, Callable[[], object]],
+    rounds: int,
+    *,
+    repeat: int = 1,
+    prepare: Callable[[], object] | None = None,
+) -> Samples:
+    """Times each contender once a round, in rotating order; ``repeat`` calls in a tight loop make
+    one turn, whose time is divided by their number. ``prepare`` runs untimed before every turn."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    names = list(contenders)
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            contender = contenders[name]
+            if prepare is not None:
+                prepare()
+            begin = time.perf_counter()
+            for _ in range(repeat):
+                contender()
+            seconds[name].append((time.perf_counter() - begin) / repeat)
+    return Samples(seconds)
+
+
+def measure_paced(
+    contenders: Mapping[str, Callable[[], object]],
+    calls: int,
+    *,
+    rate: float = 1000.0,
+    prepare: Callable[[], object] | None = None,
+) -> Samples:
+    """Times calls one by one, ``rate`` of them a second over all contenders, as a server sees
+    them: what a recorder does in the background finds its time between the calls."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    names = list(contenders)
+    due = time.perf_counter()
+    for turn in range(calls):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            if prepare is not None:
+                prepare()
+            due = max(due + 1 / rate, time.perf_counter())
+            while (wait := due - time.perf_counter()) > 0:
+                time.sleep(wait)
+            begin = time.perf_counter()
+            contenders[name]()
+            seconds[name].append(time.perf_counter() - begin)
+    return Samples(seconds)

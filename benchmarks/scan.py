@@ -1,0 +1,80 @@
+"""What it takes to learn the shapes of a long tape: calltape's hop over headers against the
+standard library's ``tarfile`` and ``safetensors.torch.load`` of every blob."""
+
+from __future__ import annotations
+
+import mmap
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from calltape_analyzer import open_tape
+from calltape_recorder import Recorder
+from calltape_schema.framing import members
+
+from benchmarks.models import Add
+from benchmarks.report import Row
+from benchmarks.rounds import measure
+
+__all__ = ["rows"]
+
+HOP, INFER, PEER = "hop", "infer", "tarfile + safetensors.torch.load"
+
+
+def _record(path: Path, calls: int) -> None:
+    module = Add()
+    recorder = Recorder(path).attach(module)
+    for call in range(calls):
+        x = torch.zeros(1 + call % 7, 3 + call % 11)
+        module(x, x + 1)
+        if call % 1000 == 999:
+            recorder.flush()
+    recorder.close()
+    if recorder.stats().kept != calls:
+        raise RuntimeError(f"recorded {recorder.stats()}")
+
+
+def _hop(path: Path) -> int:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        return sum(1 for _ in members(lambda at, size: view[at : at + size], len(view), print))
+
+
+def _infer(path: Path) -> object:
+    with open_tape(path) as tape:
+        return tape.infer_dynamic_shapes()
+
+
+def _load_all(path: Path) -> int:
+    shapes: dict[str, set[torch.Size]] = {}
+    with tarfile.open(path) as archive:
+        for member in archive:
+            if member.name.endswith(".safetensors"):
+                file = archive.extractfile(member)
+                if file is None:
+                    raise RuntimeError(member.name)
+                for name, tensor in safetensors.torch.load(file.read()).items():
+                    shapes.setdefault(name, set()).add(tensor.shape)
+    return len(shapes)
+
+
+def rows(scale: float) -> Iterator[Row]:
+    """Time per call of a bare hop and of the whole inference, and their ratios to the peer."""
+    calls = max(int(50_000 * scale), 500)
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "long.tape"
+        _record(path, calls)
+        samples = measure(
+            {HOP: lambda: _hop(path), INFER: lambda: _infer(path), PEER: lambda: _load_all(path)},
+            max(int(5 * scale), 3),
+        )
+        peer = samples.median(PEER)
+        for what, name in ((f"hop over {calls:,} calls", HOP), ("infer_dynamic_shapes over them", INFER)):
+            seconds = samples.median(name)
+            yield Row(
+                what,
+                f"{seconds / calls * 1e6:.1f} µs per call",
+                (f"{seconds / peer:.3f} × {PEER} ({peer / calls * 1e6:.0f} µs per call)",),
+            )

@@ -1,0 +1,25 @@
+"""Process 1, the server: answers two turns of a conversation, with the recorder attached."""
+
+import sys
+
+import torch
+from calltape_recorder import record
+from model import tiny_llama
+from transformers import DynamicCache
+
+
+def main(path: str) -> None:
+    model = tiny_llama()
+    prompts = torch.randint(2, 128, (2, 7))
+    with record(model, path, overwrite=True) as recorder:
+        cache = DynamicCache(config=model.config)
+        options = {"do_sample": False, "return_dict_in_generate": True}
+        first = model.generate(prompts, max_new_tokens=4, past_key_values=cache, **options)
+        question = torch.cat([first.sequences, torch.randint(2, 128, (2, 5))], dim=1)
+        model.generate(question, max_new_tokens=3, past_key_values=first.past_key_values, **options)
+    stats = recorder.stats()
+    print(f"recorded {stats.kept} of {stats.seen} calls of {type(model).__name__} on {path}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

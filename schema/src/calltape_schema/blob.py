@@ -1,0 +1,188 @@
+"""The safetensors blob of a call, seen from its header: names, dtypes, shapes, offsets.
+
+The header layout is the safetensors format's own (its README): 8 bytes little-endian length N,
+N bytes of JSON, then the data. calltape pads N with spaces so that the data starts at a multiple
+of 64 bytes in the blob, and so in the tape, whose members start at multiples of 512.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from calltape_schema.errors import TapeError
+from calltape_schema.tree import MAX_LEAVES, MAX_RANK, Leaf
+
+__all__ = [
+    "ALIGNMENT",
+    "MAX_HEADER_BYTES",
+    "Entry",
+    "Stored",
+    "build_header",
+    "header_size",
+    "parse_header",
+    "stored_as",
+]
+
+ALIGNMENT = 64
+MAX_HEADER_BYTES = 16 * 1024 * 1024
+
+_LENGTH_BYTES = 8
+
+# Bits per element of every dtype name that the safetensors format knows.
+_DTYPE_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+    "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64,
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+
+# torch dtype -> (safetensors dtype, trailing sizes that one element becomes).
+_STORED: dict[str, tuple[str, tuple[int, ...]]] = {
+    "bool": ("BOOL", ()), "uint8": ("U8", ()), "int8": ("I8", ()), "int16": ("I16", ()),
+    "uint16": ("U16", ()), "int32": ("I32", ()), "uint32": ("U32", ()), "int64": ("I64", ()),
+    "uint64": ("U64", ()), "float16": ("F16", ()), "bfloat16": ("BF16", ()),
+    "float32": ("F32", ()), "float64": ("F64", ()), "complex64": ("C64", ()),
+    "float8_e4m3fn": ("F8_E4M3", ()), "float8_e5m2": ("F8_E5M2", ()),
+    "float8_e4m3fnuz": ("F8_E4M3FNUZ", ()), "float8_e5m2fnuz": ("F8_E5M2FNUZ", ()),
+    # No safetensors dtype: real and imaginary parts,
+    "complex128": ("F64", (2,)), "complex32": ("F16", (2,)), "bcomplex32": ("BF16", (2,)),
+    # the bytes of each element,
+    "float8_e8m0fnu": ("U8", (1,)), "float4_e2m1fn_x2": ("U8", (1,)), "bits8": ("U8", (1,)),
+    "bits16": ("U8", (2,)), "bits1x8": ("U8", (1,)), "bits2x4": ("U8", (1,)),
+    "bits4x2": ("U8", (1,)),
+    **{f"{sign}int{bits}": ("U8", (1,)) for sign in ("", "u") for bits in range(1, 8)},
+    # or the integers of a quantized tensor.
+    "qint8": ("I8", ()), "quint8": ("U8", ()), "qint32": ("I32", ()),
+}  # fmt: skip
+
+
+class Stored(NamedTuple):
+    """How a tensor stands in the blob: safetensors dtype and shape, and its size in bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+class Entry(NamedTuple):
+    """One tensor of a blob; ``begin`` and ``end`` are relative to the start of the data."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def stored_as(leaf: Leaf) -> Stored | None:
+    """The blob entry that holds this leaf's value, or None where the format has no encoding.
+
+    The rule: expanded axes (stride 0) are stored once, with size 1; then each element becomes the
+    safetensors dtype above, with the trailing sizes given there. Elements are stored contiguously
+    in the order of the logical indices, conjugation and negation resolved.
+    """
+    known = _STORED.get(leaf.dtype)
+    if known is None:
+        return None
+    dtype, trailing = known
+    kept = tuple(1 if axis in leaf.expanded else size for axis, size in enumerate(leaf.shape))
+    shape = (*kept, *trailing)
+    return Stored(dtype, shape, math.prod(shape) * _DTYPE_BITS[dtype] // 8)
+
+
+def build_header(entries: Mapping[str, Stored]) -> bytes:
+    """The length field and padded JSON of a blob whose data are the entries' bytes in order."""
+    header: dict[str, Any] = {}
+    position = 0
+    for name, stored in entries.items():
+        end = position + stored.nbytes
+        header[name] = {
+            "dtype": stored.dtype,
+            "shape": list(stored.shape),
+            "data_offsets": [position, end],
+        }
+        position = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=True).encode()
+    padded = -(-(_LENGTH_BYTES + len(text)) // ALIGNMENT) * ALIGNMENT - _LENGTH_BYTES
+    return padded.to_bytes(_LENGTH_BYTES, "little") + text.ljust(padded)
+
+
+def header_size(prefix: bytes, blob_bytes: int) -> int:
+    """Where the data starts, from the first 8 bytes; checked before anything is allocated."""
+    if len(prefix) < _LENGTH_BYTES:
+        raise TapeError("damaged", f"a blob of {blob_bytes} bytes is too short for a header")
+    length = int.from_bytes(prefix[:_LENGTH_BYTES], "little")
+    if length > MAX_HEADER_BYTES:
+        raise TapeError("limit", f"a safetensors header of {length} bytes (at most {MAX_HEADER_BYTES})")
+    if _LENGTH_BYTES + length > blob_bytes:
+        raise TapeError("damaged", f"a header of {length} bytes in a blob of {blob_bytes}")
+    return _LENGTH_BYTES + length
+
+
+def parse_header(header: bytes, blob_bytes: int) -> dict[str, Entry]:
+    """Entries of a blob from its header bytes (length field included).
+
+    Follows the safetensors library's own checks: known dtypes, sizes that match the shape, data
+    covered from first to last byte without gap or overlap.
+
+    Raises:
+        TapeError: ``invalid``, ``damaged`` or ``limit``, before any tensor memory is allocated.
+    """
+    start = header_size(header, blob_bytes)
+    try:
+        document = json.loads(header[_LENGTH_BYTES:start].decode("utf-8"), object_pairs_hook=_unique)
+    except TapeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise TapeError("damaged", f"the safetensors header is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise TapeError("invalid", "the safetensors header is not a JSON object")
+    document.pop("__metadata__", None)
+    if len(document) > MAX_LEAVES:
+        raise TapeError("limit", f"{len(document)} tensors in one blob (at most {MAX_LEAVES})")
+    entries = {name: _entry(name, facts) for name, facts in document.items()}
+    _check_coverage(entries, blob_bytes - start)
+    return entries
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise TapeError("invalid", "the safetensors header names a tensor twice")
+    return document
+
+
+def _entry(name: str, facts: Any) -> Entry:
+    if not isinstance(facts, dict):
+        raise TapeError("invalid", f"tensor {name[:80]!r} is not described by an object")
+    dtype, shape, offsets = facts.get("dtype"), facts.get("shape"), facts.get("data_offsets")
+    if not isinstance(dtype, str) or dtype not in _DTYPE_BITS:
+        raise TapeError("invalid", f"tensor {name[:80]!r} has the unknown dtype {str(dtype)[:40]!r}")
+    if not _naturals(shape) or len(shape) > MAX_RANK:
+        raise TapeError("invalid", f"tensor {name[:80]!r} has no valid shape")
+    if not _naturals(offsets) or len(offsets) != 2:
+        raise TapeError("invalid", f"tensor {name[:80]!r} has no valid data_offsets")
+    begin, end = offsets
+    if math.prod(shape) * _DTYPE_BITS[dtype] != (end - begin) * 8:
+        raise TapeError("invalid", f"tensor {name[:80]!r}: {end - begin} bytes for {dtype}{shape}")
+    return Entry(dtype, tuple(shape), begin, end)
+
+
+def _naturals(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        type(item) is int and 0 <= item <= 2**63 - 1 for item in value
+    )
+
+
+def _check_coverage(entries: Mapping[str, Entry], data_bytes: int) -> None:
+    position = 0
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if entry.begin != position:
+            raise TapeError("invalid", f"tensor {name[:80]!r} overlaps another or leaves a gap")
+        position = entry.end
+    if position != data_bytes:
+        raise TapeError("invalid", f"{data_bytes} bytes of tensor data, {position} of them described")
+
+

@@ -1,0 +1,135 @@
+"""The one error of a tape.
+
+    Exception
+    └── TapeError            anything wrong with a tape, by ``kind``
+
+The analyzer adds subclasses where the standard library has a type that callers already catch
+(``InferenceError`` is also a ``RuntimeError``); all of them are ``TapeError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Kind", "Problem", "TapeError"]
+
+Kind = Literal[
+    "not_found",  # no such file, directory or pattern
+    "exists",  # the path is taken and overwrite was not asked for
+    "io",  # the operating system refused
+    "not_a_tape",  # the file is something else
+    "version",  # a tape of a newer major format version
+    "damaged",  # a checksum, a size or an encoding does not hold
+    "invalid",  # well-formed bytes that say something the format forbids
+    "limit",  # larger or deeper than a reader accepts
+    "closed",  # the tape or the recorder was closed
+    "no_value",  # the tape says that this value was not kept
+    "usage",  # the caller asked for something that does not exist
+    "inference",  # the recorded calls do not determine an answer
+]
+
+_ADVICE: dict[str, str] = {
+    "not_found": "check the path",
+    "exists": "choose another path or pass overwrite=True",
+    "io": "check permissions and free space",
+    "not_a_tape": "pass a file written by calltape (.tape)",
+    "version": "upgrade calltape-analyzer to read it",
+    "damaged": "copy the tape again from its source; the other calls on it are still readable",
+    "invalid": "do not trust this file; ask its sender for the original tape",
+    "limit": "do not trust this file; a recorder never writes such a member",
+    "closed": "open or attach it again",
+    "no_value": "record with values='all' to keep tensor values",
+    "usage": "see the documentation of the function",
+    "inference": "see `calltape ls` for the calls that were recorded",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding of a validation.
+
+    ``loc`` is the path inside the member, such as ``("structure", "inputs", "children", 0)``.
+    """
+
+    loc: tuple[str | int, ...]
+    message: str
+
+    def __str__(self) -> str:
+        where = ".".join(str(part) for part in self.loc)
+        return f"{where}: {self.message}" if where else self.message
+
+
+class TapeError(Exception):
+    """Anything wrong with a tape.
+
+    Attributes:
+        kind: machine-readable cause, one of :data:`Kind`.
+        reason: what is wrong, without location and advice.
+        path: the file, as given by the caller, or None.
+        member: name of the tar member, or None.
+        offset: byte offset of that member's header in the file, or None.
+        problems: every finding of the validation, in document order.
+        advice: what to do; ``str(error)`` ends with it.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        reason: str,
+        *,
+        path: str | None = None,
+        member: str | None = None,
+        offset: int | None = None,
+        problems: Iterable[Problem] = (),
+        advice: str | None = None,
+    ) -> None:
+        self.kind: Kind = kind
+        self.reason = reason
+        self.path = path
+        self.member = member
+        self.offset = offset
+        self.problems = tuple(problems)
+        self.advice = advice if advice is not None else _ADVICE[kind]
+        super().__init__(reason)
+
+    def at(
+        self, *, path: str | None = None, member: str | None = None, offset: int | None = None
+    ) -> TapeError:
+        """Fills in where it happened, where that was not known yet, and returns itself."""
+        self.path = path if self.path is None else self.path
+        self.member = member if self.member is None else self.member
+        self.offset = offset if self.offset is None else self.offset
+        return self
+
+    def __str__(self) -> str:
+        where = ": ".join(
+            part
+            for part in (
+                self.path,
+                self.member
+                and (f"{self.member} at byte {self.offset}" if self.offset is not None else self.member),
+                None if self.member or self.offset is None else f"byte {self.offset}",
+            )
+            if part
+        )
+        shown = "; ".join(str(problem) for problem in self.problems[:3])
+        if len(self.problems) > 3:
+            shown += f"; and {len(self.problems) - 3} more"
+        text = f"{self.reason} ({shown})" if shown else self.reason
+        return f"{where}: {text}. {self.advice[:1].upper()}{self.advice[1:]}." if where else (
+            f"{text}. {self.advice[:1].upper()}{self.advice[1:]}."
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process boundaries (multiprocessing, pytest-xdist) by pickle, which
+        # calls the class with ``args`` alone.
+        return (_restore, (type(self), self.args, self.__dict__.copy()))
+
+
+def _restore(cls: type[TapeError], args: tuple[object, ...], state: dict[str, object]) -> TapeError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error

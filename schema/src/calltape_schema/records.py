@@ -1,0 +1,290 @@
+"""The msgpack members of a tape: manifest, one record per call, trailer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from typing_extensions import Self
+
+from calltape_schema.errors import TapeError
+from calltape_schema.packing import MAX_STRING_BYTES, open_envelope, pack, seal_envelope, unpack
+from calltape_schema.tree import (
+    MAX_NODES,
+    Leaf,
+    Structure,
+    Text,
+    TypeName,
+    decode_leaves,
+    decode_structure,
+    problems_of,
+)
+
+__all__ = [
+    "FORMAT",
+    "MINOR",
+    "VERSION",
+    "BlobFacts",
+    "CallRecord",
+    "Coverage",
+    "Manifest",
+    "ModelError",
+    "Parameter",
+    "Policy",
+    "Producer",
+    "Range",
+    "Target",
+    "Trailer",
+    "Tree",
+    "decode_call",
+    "decode_manifest",
+    "decode_trailer",
+    "encode_call",
+    "encode_manifest",
+    "encode_trailer",
+]
+
+FORMAT = "calltape"
+VERSION = 1
+MINOR = 0
+
+MAX_PARAMETERS = 10_000
+
+Short = Annotated[str, Field(max_length=1024)]
+TapeId = Annotated[bytes, Field(min_length=16, max_length=16)]
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Nanoseconds = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+class Producer(_Record):
+    """What wrote the tape. ``host`` only when the user asked for it."""
+
+    calltape: Short
+    torch: Short | None = None
+    python: Short | None = None
+    platform: Short | None = None
+    transformers: Short | None = None
+    host: Short | None = None
+
+
+class Parameter(_Record):
+    """One parameter of the recorded method, in the terms of :mod:`inspect`. ``default`` only where
+    it is a scalar; ``has_default`` tells a default of None from none."""
+
+    name: Short
+    kind: Literal[
+        "POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD", "VAR_POSITIONAL", "KEYWORD_ONLY", "VAR_KEYWORD"
+    ]
+    has_default: bool = False
+    default: str | int | float | bool | bytes | None = None
+
+
+class Target(_Record):
+    """What was recorded: the class of the object, the method, how its calls were seen, and its
+    signature (None where Python could not tell it)."""
+
+    type: TypeName
+    method: Short
+    via: Literal["hook", "method"]
+    signature: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] | None = None
+
+
+class Policy(_Record):
+    """What the recorder was asked to keep."""
+
+    outputs: bool = True
+    values: Literal["all", "none"] = "all"
+    max_calls: Count | None = None
+    max_queue_bytes: Count | None = None
+
+
+class Manifest(_Record):
+    """First member of a tape. ``created_ns`` is Unix time in nanoseconds."""
+
+    format: Literal["calltape"]
+    version: Annotated[int, Field(ge=1)]
+    minor: Count = 0
+    tape: TapeId
+    created_ns: Nanoseconds
+    producer: Producer
+    target: Target | None = None
+    policy: Policy = Policy()
+
+
+class Range(_Record):
+    """Smallest and largest element of an integer leaf, so that made-up values stay in range."""
+
+    leaf: Annotated[int, Field(ge=0, lt=MAX_NODES)]
+    min: Int64
+    max: Int64
+
+
+class Tree(_Record):
+    """Arguments or outputs of one call. ``structure`` and ``leaves`` are msgpack documents of
+    their own, so that equal ones are decoded once; use :meth:`spec` and :meth:`facts`."""
+
+    structure: bytes
+    leaves: bytes
+    scalars: Annotated[tuple[Any, ...], Field(max_length=MAX_NODES)] = ()
+    ranges: Annotated[tuple[Range, ...], Field(max_length=MAX_NODES)] = ()
+
+    def spec(self) -> Structure:
+        """The decoded, interned structure, which fits this tree's leaves and scalars.
+
+        Raises:
+            TapeError: ``invalid`` or ``limit``.
+        """
+        spec = decode_structure(self.structure)
+        if spec.leaves != len(self.facts()) or spec.scalars != len(self.scalars):
+            raise TapeError("invalid", "the structure does not fit its leaves and scalars")
+        return spec
+
+    def facts(self) -> tuple[Leaf, ...]:
+        """The decoded, interned leaf facts."""
+        return decode_leaves(self.leaves)
+
+    @model_validator(mode="after")
+    def _scalars_are_plain(self) -> Self:
+        for value in self.scalars:
+            if type(value) is tuple:
+                if len(value) != 2 or any(type(part) is not float for part in value):
+                    raise ValueError("an array among the scalars is not a complex number")
+            elif type(value) not in (int, float, str, bytes):
+                raise ValueError(f"a {type(value).__name__} among the scalars")
+        return self
+
+
+class BlobFacts(_Record):
+    """Size and zlib CRC-32 of the safetensors member that belongs to a call."""
+
+    size: Count
+    crc32: Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class ModelError(_Record):
+    """An exception that the recorded call raised."""
+
+    type: TypeName
+    message: Text
+
+
+class CallRecord(_Record):
+    """The commit of one call: it exists if this record and the blob it describes are whole.
+
+    ``call`` counts the calls *seen* from 0, so a gap is a call that was not kept. ``time_ns`` is
+    Unix time at the start, ``duration_ns`` what the call took, ``thread`` Python's thread ident.
+    ``outputs`` is None where the call raised, or where ``outputs_missing`` says why.
+    """
+
+    tape: TapeId
+    call: Count
+    time_ns: Nanoseconds
+    duration_ns: Nanoseconds | None = None
+    thread: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
+    inputs: Tree
+    outputs: Tree | None = None
+    outputs_missing: Short | None = None
+    error: ModelError | None = None
+    blob: BlobFacts | None = None
+
+
+class Coverage(_Record):
+    """How much of the traffic is on the tape: ``seen = kept + sum(dropped.values())``."""
+
+    seen: Count = 0
+    kept: Count = 0
+    dropped: Annotated[dict[Short, Count], Field(max_length=1000)] = {}
+
+
+class Trailer(_Record):
+    """Last member of a sealed tape. ``index`` packs per kept call, in file order, its number and
+    the byte offset of its first member's header: two little-endian 64-bit unsigned ints."""
+
+    tape: TapeId
+    closed_ns: Nanoseconds
+    coverage: Coverage
+    index: bytes = b""
+
+    @model_validator(mode="after")
+    def _index_is_whole(self) -> Self:
+        if len(self.index) != 16 * self.coverage.kept:
+            raise ValueError(f"an index of {len(self.index)} bytes for {self.coverage.kept} calls")
+        return self
+
+
+R = TypeVar("R", bound=_Record)
+
+_manifests: TypeAdapter[Manifest] = TypeAdapter(Manifest)
+_calls: TypeAdapter[CallRecord] = TypeAdapter(CallRecord)
+_trailers: TypeAdapter[Trailer] = TypeAdapter(Trailer)
+
+
+def _encode(record: _Record) -> bytes:
+    return seal_envelope(pack(record.model_dump(exclude_none=True)))
+
+
+def _decode(adapter: TypeAdapter[R], document: Any, what: str) -> R:
+    if not isinstance(document, dict):
+        raise TapeError("invalid", f"{what} is not a map")
+    try:
+        return adapter.validate_python(document)
+    except ValidationError as error:
+        raise TapeError("invalid", f"{what} breaks the format", problems=problems_of(error)) from None
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Content of the member ``tape.msgpack``."""
+    return _encode(manifest)
+
+
+def encode_trailer(trailer: Trailer) -> bytes:
+    """Content of the member ``trailer.msgpack``."""
+    return _encode(trailer)
+
+
+def encode_call(document: dict[str, Any]) -> bytes:
+    """Content of a call's msgpack member, from plain data in the form of :class:`CallRecord`.
+
+    Plain data, because this runs for every call: its variable parts were validated when they were
+    interned, and building models only to dump them again would be most of the cost.
+    """
+    return seal_envelope(pack(document))
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """Manifest of a tape.
+
+    Raises:
+        TapeError: ``not_a_tape``, ``version`` for a newer major version (named), ``damaged``,
+            ``invalid``.
+    """
+    document = unpack(open_envelope(data))
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise TapeError("not_a_tape", "the manifest does not say that this is a calltape")
+    version = document.get("version")
+    if type(version) is int and version > VERSION:
+        raise TapeError("version", f"a tape of format version {version}; this reads {VERSION}")
+    return _decode(_manifests, document, "manifest")
+
+
+def decode_call(data: bytes) -> CallRecord:
+    """One call's record.
+
+    Raises:
+        TapeError: ``damaged``, ``invalid`` or ``limit``.
+    """
+    return _decode(_calls, unpack(open_envelope(data)), "call record")
+
+
+def decode_trailer(data: bytes) -> Trailer:
+    """Trailer of a sealed tape.
+
+    Raises:
+        TapeError: ``damaged``, ``invalid`` or ``limit``.
+    """
+    return _decode(_trailers, unpack(open_envelope(data)), "trailer")
