@@ -1,6 +1,8 @@
 # The habits of this repository. Needs Python 3.10 or newer and make; the rest comes into .venv.
 
 PYTHON ?= python3
+# for pytest: make test ARGS="-k framing -x"
+ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.complete
 
@@ -13,19 +15,22 @@ help:  ## this list
 setup: $(STAMP)  ## .venv with the three distributions and all development tools
 
 $(STAMP): pyproject.toml schema/pyproject.toml recorder/pyproject.toml analyzer/pyproject.toml
-	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv sync --quiet --all-packages --all-extras --inexact
+	@$(PYTHON) -c 'import sys; sys.version_info < (3, 10) and sys.exit("Python 3.10 or newer is needed: make PYTHON=...")'
+	@# kept when it works: a changed pyproject.toml must not pull it away from under a running test
+	@$(BIN)/python -c '' 2>/dev/null && $(BIN)/uv --version >/dev/null 2>&1 || { \
+		$(PYTHON) -m venv --clear .venv && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check uv; }
+	UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv sync --quiet --all-packages --all-extras --inexact --no-python-downloads --python $(BIN)/python
 	@touch $@
 
 demo: $(STAMP)  ## record, analyze and export a small Llama, in three processes
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)  ## the fast tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(ARGS)
 
 test-all: $(STAMP)  ## all three tiers: fast, integration, chaos
-	$(BIN)/python -m pytest -m ""
+	$(BIN)/python -m pytest -m "" $(ARGS)
 
 lint: $(STAMP)  ## formatting, rules, types, layers
 	$(BIN)/ruff format --check .

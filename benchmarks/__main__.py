@@ -34,8 +34,9 @@ def main() -> None:
         print(f"{name} ...", file=sys.stderr, flush=True)
         rows.extend(_BENCHMARKS[name](0.1 if options.quick else 1.0))
     print(table(rows))
-    print(f"\nMedians of interleaved rounds; torch {torch.__version__}, Python {platform.python_version()}, "
-          f"{torch.get_num_threads()} threads, {platform.machine()}.")
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    machine = f"{torch.get_num_threads()} threads, {platform.machine()}"
+    print(f"\nMedians of interleaved rounds; {versions}, {machine}.")
 
 
 if __name__ == "__main__":

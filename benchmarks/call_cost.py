@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from calltape_recorder import Recorder
 
 from benchmarks.models import Add, DecodeStep, leaves_of
 from benchmarks.report import Row
 from benchmarks.rounds import Samples, measure, measure_paced
+from calltape_recorder import Recorder
 
 __all__ = ["rows"]
 
@@ -81,11 +81,14 @@ def _decode_contenders(
 def _row(what: str, samples: Samples) -> Row:
     added = samples.added(CALLTAPE, NO_RECORDER)
     base = samples.median(NO_RECORDER)
+    others = {other: samples.added(other, NO_RECORDER) for other in (PEER, CLONES)}
     ratios = tuple(
-        f"{added / samples.added(other, NO_RECORDER):.2f} × {other} (+{samples.added(other, NO_RECORDER) * 1e6:.1f} µs)"
-        for other in (PEER, CLONES)
+        f"{added / theirs:.2f} × {other} (+{theirs * 1e6:.1f} µs)"
+        for other, theirs in others.items()
     )
-    return Row(what, f"+{added * 1e6:.1f} µs", (f"{(base + added) / base:.2f} × {NO_RECORDER}", *ratios))
+    return Row(
+        what, f"+{added * 1e6:.1f} µs", (f"{(base + added) / base:.2f} × {NO_RECORDER}", *ratios)
+    )
 
 
 def rows(scale: float) -> Iterator[Row]:
@@ -98,16 +101,20 @@ def rows(scale: float) -> Iterator[Row]:
             yield _row("add [4,8], 1,000 calls/s", measure_paced(contenders, calls))
         with contextlib.ExitStack() as stack:
             contenders = _add_contenders(10**9, stack)
-            yield _row("add [4,8], tight loop", measure(contenders, max(int(100 * scale), 5), repeat=100))
+            yield _row(
+                "add [4,8], tight loop", measure(contenders, max(int(100 * scale), 5), repeat=100)
+            )
         calls = max(int(500 * scale), 20)
         with contextlib.ExitStack() as stack:
             contenders, prepare = _decode_contenders(10**9, stack)
             measure_paced(contenders, 20, prepare=prepare)
             yield _row(
-                "Llama decode step, 2 layers, paced", measure_paced(contenders, calls, prepare=prepare)
+                "Llama decode step, 2 layers, paced",
+                measure_paced(contenders, calls, prepare=prepare),
             )
         with contextlib.ExitStack() as stack:
             contenders, prepare = _decode_contenders(10**9, stack)
             yield _row(
-                "Llama decode step, 2 layers, back to back", measure(contenders, calls, prepare=prepare)
+                "Llama decode step, 2 layers, back to back",
+                measure(contenders, calls, prepare=prepare),
             )

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from calltape_analyzer import open_tape
-from calltape_recorder import Recorder
-from calltape_schema.framing import members
 
 from benchmarks.models import Add
 from benchmarks.report import Row
 from benchmarks.rounds import measure
+from calltape_analyzer import open_tape
+from calltape_recorder import Recorder
+from calltape_schema.framing import members
 
 __all__ = ["rows"]
 
@@ -71,7 +71,10 @@ def rows(scale: float) -> Iterator[Row]:
             max(int(5 * scale), 3),
         )
         peer = samples.median(PEER)
-        for what, name in ((f"hop over {calls:,} calls", HOP), ("infer_dynamic_shapes over them", INFER)):
+        for what, name in (
+            (f"hop over {calls:,} calls", HOP),
+            ("infer_dynamic_shapes over them", INFER),
+        ):
             seconds = samples.median(name)
             yield Row(
                 what,

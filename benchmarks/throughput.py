@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from calltape_recorder import Recorder
 
 from benchmarks.report import Row
 from benchmarks.rounds import measure
+from calltape_recorder import Recorder
 
 __all__ = ["rows"]
 

@@ -1,6 +1,6 @@
 """From a running model to a tape, and from the tape to torch.export and ONNX, in three processes.
 
-    make demo
+make demo
 """
 
 import os

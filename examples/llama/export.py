@@ -6,8 +6,9 @@ from pathlib import Path
 
 import onnxruntime
 import torch
-from calltape_analyzer import open_tape, register_flattening_functions
 from model import tiny_llama
+
+from calltape_analyzer import open_tape, register_flattening_functions
 
 
 def main(path: str, onnx_path: str) -> None:
@@ -23,7 +24,9 @@ def main(path: str, onnx_path: str) -> None:
             difference(exported(**tape.infer_arguments(call.index)).logits, call.outputs.logits)
             for call in tape
         )
-        print(f"torch.export: {len(tape)} recorded calls reproduced, largest difference {worst:.1e}")
+        print(
+            f"torch.export: {len(tape)} recorded calls reproduced, largest difference {worst:.1e}"
+        )
 
         torch.onnx.export(
             model,
@@ -39,7 +42,9 @@ def main(path: str, onnx_path: str) -> None:
             difference(run(session, tape.infer_arguments(call.index)), call.outputs.logits)
             for call in tape
         )
-        print(f"ONNX Runtime: {len(tape)} recorded calls reproduced, largest difference {worst:.1e}")
+        print(
+            f"ONNX Runtime: {len(tape)} recorded calls reproduced, largest difference {worst:.1e}"
+        )
         print(f"ONNX file: {onnx_path} ({Path(onnx_path).stat().st_size} bytes)")
 
 

@@ -1,4 +1,4 @@
-"""A real Llama, small and with random weights: built from a configuration, nothing is downloaded."""
+"""A real Llama, small, with random weights: built from a configuration, nothing is downloaded."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -3,9 +3,10 @@
 import sys
 
 import torch
-from calltape_recorder import record
 from model import tiny_llama
 from transformers import DynamicCache
+
+from calltape_recorder import record
 
 
 def main(path: str) -> None:
