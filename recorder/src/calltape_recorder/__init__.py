@@ -1,3 +1,18 @@
-"""Records every call of a PyTorch model to a tape, from inside an inference server."""
+"""Records every call of a PyTorch model to a tape, from inside an inference server.
+
+::
+
+    from calltape_recorder import record
+
+    with record(model, "runs/llm.tape") as recorder:
+        model.generate(**inputs)
+    print(recorder.stats())
+"""
+
+from calltape_recorder.recorder import Recorder, record
+from calltape_recorder.stats import Stats
+from calltape_schema import TapeError
+
+__all__ = ["Recorder", "Stats", "TapeError", "__version__", "record"]
 
 __version__ = "0.1.0"

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from calltape_schema.errors import TapeError
+from calltape_schema.packing import is_list, is_map
 from calltape_schema.tree import MAX_LEAVES, MAX_RANK, Leaf
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
 
 ALIGNMENT = 64
 MAX_HEADER_BYTES = 16 * 1024 * 1024
+MAX_HEADER_BRACKETS = 8 * MAX_LEAVES
 
 _LENGTH_BYTES = 8
 
@@ -111,11 +113,12 @@ def build_header(entries: Mapping[str, Stored]) -> bytes:
 
 def header_size(prefix: bytes, blob_bytes: int) -> int:
     """Where the data starts, from the first 8 bytes; checked before anything is allocated."""
-    if len(prefix) < _LENGTH_BYTES:
+    if min(len(prefix), blob_bytes) < _LENGTH_BYTES:
         raise TapeError("damaged", f"a blob of {blob_bytes} bytes is too short for a header")
     length = int.from_bytes(prefix[:_LENGTH_BYTES], "little")
     if length > MAX_HEADER_BYTES:
-        raise TapeError("limit", f"a safetensors header of {length} bytes (at most {MAX_HEADER_BYTES})")
+        reason = f"a safetensors header of {length} bytes (at most {MAX_HEADER_BYTES})"
+        raise TapeError("limit", reason)
     if _LENGTH_BYTES + length > blob_bytes:
         raise TapeError("damaged", f"a header of {length} bytes in a blob of {blob_bytes}")
     return _LENGTH_BYTES + length
@@ -131,20 +134,28 @@ def parse_header(header: bytes, blob_bytes: int) -> dict[str, Entry]:
         TapeError: ``invalid``, ``damaged`` or ``limit``, before any tensor memory is allocated.
     """
     start = header_size(header, blob_bytes)
-    try:
-        document = json.loads(header[_LENGTH_BYTES:start].decode("utf-8"), object_pairs_hook=_unique)
-    except TapeError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise TapeError("damaged", f"the safetensors header is not JSON: {error}") from None
-    if not isinstance(document, dict):
+    document = _parse_json(header[_LENGTH_BYTES:start])
+    if not is_map(document):
         raise TapeError("invalid", "the safetensors header is not a JSON object")
-    document.pop("__metadata__", None)
-    if len(document) > MAX_LEAVES:
-        raise TapeError("limit", f"{len(document)} tensors in one blob (at most {MAX_LEAVES})")
-    entries = {name: _entry(name, facts) for name, facts in document.items()}
+    tensors: dict[str, Any] = document
+    tensors.pop("__metadata__", None)
+    if len(tensors) > MAX_LEAVES:
+        raise TapeError("limit", f"{len(tensors)} tensors in one blob (at most {MAX_LEAVES})")
+    entries = {name: _entry(name, facts) for name, facts in tensors.items()}
     _check_coverage(entries, blob_bytes - start)
     return entries
+
+
+def _parse_json(text: bytes) -> Any:
+    # Three bytes of "[]," cost a reader sixty; a tensor has three brackets, its name may have some.
+    if text.count(b"[") + text.count(b"{") > MAX_HEADER_BRACKETS:
+        raise TapeError("limit", f"a header of more than {MAX_HEADER_BRACKETS} brackets")
+    if text[:1] != b"{":
+        raise TapeError("invalid", "the safetensors header does not start with a brace")
+    try:
+        return json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise TapeError("damaged", f"the safetensors header is not JSON: {error}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -155,25 +166,33 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(name: str, facts: Any) -> Entry:
-    if not isinstance(facts, dict):
+    if not is_map(facts):
         raise TapeError("invalid", f"tensor {name[:80]!r} is not described by an object")
-    dtype, shape, offsets = facts.get("dtype"), facts.get("shape"), facts.get("data_offsets")
+    dtype, shape = facts.get("dtype"), _naturals(facts.get("shape"))
+    offsets = _naturals(facts.get("data_offsets"))
     if not isinstance(dtype, str) or dtype not in _DTYPE_BITS:
-        raise TapeError("invalid", f"tensor {name[:80]!r} has the unknown dtype {str(dtype)[:40]!r}")
-    if not _naturals(shape) or len(shape) > MAX_RANK:
+        reason = f"tensor {name[:80]!r} has the unknown dtype {str(dtype)[:40]!r}"
+        raise TapeError("invalid", reason)
+    # One more than a tensor's own: complex numbers are stored with a last axis of 2.
+    if shape is None or len(shape) > MAX_RANK + 1:
         raise TapeError("invalid", f"tensor {name[:80]!r} has no valid shape")
-    if not _naturals(offsets) or len(offsets) != 2:
+    if offsets is None or len(offsets) != 2:
         raise TapeError("invalid", f"tensor {name[:80]!r} has no valid data_offsets")
     begin, end = offsets
     if math.prod(shape) * _DTYPE_BITS[dtype] != (end - begin) * 8:
-        raise TapeError("invalid", f"tensor {name[:80]!r}: {end - begin} bytes for {dtype}{shape}")
-    return Entry(dtype, tuple(shape), begin, end)
+        shown = "x".join(map(str, shape))[:80]
+        reason = f"tensor {name[:80]!r}: {end - begin} bytes for {dtype} of {shown}"
+        raise TapeError("invalid", reason)
+    return Entry(dtype, shape, begin, end)
 
 
-def _naturals(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        type(item) is int and 0 <= item <= 2**63 - 1 for item in value
-    )
+def _naturals(value: Any) -> tuple[int, ...] | None:
+    """A JSON array of unsigned 63-bit integers, or None for anything else."""
+    if not is_list(value):
+        return None
+    if not all(type(item) is int and 0 <= item <= 2**63 - 1 for item in value):
+        return None
+    return tuple(value)
 
 
 def _check_coverage(entries: Mapping[str, Entry], data_bytes: int) -> None:
@@ -183,6 +202,5 @@ def _check_coverage(entries: Mapping[str, Entry], data_bytes: int) -> None:
             raise TapeError("invalid", f"tensor {name[:80]!r} overlaps another or leaves a gap")
         position = entry.end
     if position != data_bytes:
-        raise TapeError("invalid", f"{data_bytes} bytes of tensor data, {position} of them described")
-
-
+        reason = f"{data_bytes} bytes of tensor data, {position} of them described"
+        raise TapeError("invalid", reason)

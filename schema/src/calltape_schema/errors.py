@@ -46,6 +46,22 @@ _ADVICE: dict[str, str] = {
 }
 
 
+_MAX_SHOWN = 200
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+
+
+def _printable(text: str) -> str:
+    """Messages quote names from the file; escape sequences in them must not reach a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text
+    )
+
+
 @dataclass(frozen=True)
 class Problem:
     """One finding of a validation.
@@ -57,8 +73,8 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        where = ".".join(str(part) for part in self.loc)
-        return f"{where}: {self.message}" if where else self.message
+        where = _short(".".join(str(part) for part in self.loc))
+        return f"{where}: {_short(self.message)}" if where else _short(self.message)
 
 
 class TapeError(Exception):
@@ -104,23 +120,15 @@ class TapeError(Exception):
         return self
 
     def __str__(self) -> str:
-        where = ": ".join(
-            part
-            for part in (
-                self.path,
-                self.member
-                and (f"{self.member} at byte {self.offset}" if self.offset is not None else self.member),
-                None if self.member or self.offset is None else f"byte {self.offset}",
-            )
-            if part
-        )
+        member = self.member
+        if self.offset is not None:
+            member = f"{member} at byte {self.offset}" if member else f"byte {self.offset}"
         shown = "; ".join(str(problem) for problem in self.problems[:3])
         if len(self.problems) > 3:
             shown += f"; and {len(self.problems) - 3} more"
-        text = f"{self.reason} ({shown})" if shown else self.reason
-        return f"{where}: {text}. {self.advice[:1].upper()}{self.advice[1:]}." if where else (
-            f"{text}. {self.advice[:1].upper()}{self.advice[1:]}."
-        )
+        reason = f"{self.reason} ({shown})" if shown else self.reason
+        advice = f"{reason}. {self.advice[:1].upper()}{self.advice[1:]}."
+        return _printable(": ".join(part for part in (self.path, member, advice) if part))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process boundaries (multiprocessing, pytest-xdist) by pickle, which

@@ -7,7 +7,9 @@ and Python's tarfile understand.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from calltape_schema.errors import TapeError
@@ -37,8 +39,10 @@ _BLOB_SUFFIX = ".safetensors"
 _RECORD_SUFFIX = ".msgpack"
 _MAX_OCTAL_SIZE = 8**11 - 1
 
-# ustar field positions.
-_NAME, _SIZE, _CHECKSUM, _TYPE, _MAGIC = slice(0, 100), slice(124, 136), slice(148, 156), 156, slice(257, 262)
+# ustar fields: name, mode and owner, size, time, checksum, and the rest from the type on.
+_FIELDS = struct.Struct("100s24s12s12s8s356s")
+_MAGIC = slice(101, 106)  # in the rest
+_MAGIC_AT = 257
 
 
 class Member(NamedTuple):
@@ -75,9 +79,10 @@ def call_number(name: str, suffix: str = _RECORD_SUFFIX) -> int | None:
     """The call that a record (or, by suffix, a blob) belongs to; None for other members."""
     if name.startswith("calls/") and name.endswith(suffix):
         digits = name[len("calls/") : -len(suffix)]
-        # At most 19 digits: what a 63-bit count can be.
+        # At most 19 digits: what a 63-bit count can be. One spelling per number: "000000001" would
+        # be a second member for call 1.
         if 8 <= len(digits) <= 19 and digits.isascii() and digits.isdigit():
-            return int(digits)
+            return int(digits) if len(digits) == 8 or digits[0] != "0" else None
     return None
 
 
@@ -87,65 +92,67 @@ def blob_call_number(name: str) -> int | None:
 
 # Everything but name, size and checksum is the same in every header: mode 0644, no owner, time 0
 # (the records hold the time; a constant keeps equal tapes equal), type regular file.
-_TEMPLATE = bytearray(BLOCK)
-_TEMPLATE[100:108] = b"0000644\0"
-_TEMPLATE[108:116] = _TEMPLATE[116:124] = b"0000000\0"
-_TEMPLATE[136:148] = b"00000000000\0"
-_TEMPLATE[_CHECKSUM] = b" " * 8
-_TEMPLATE[_TYPE] = ord("0")
-_TEMPLATE[257:265] = b"ustar\x0000"
-_TEMPLATE_SUM = sum(_TEMPLATE)
+_OWNER = b"0000644\0" + b"0000000\0" * 2
+_TIME = b"00000000000\0"
+_REST = b"0" + bytes(100) + b"ustar\x0000" + bytes(247)
+_CONSTANT_SUM = sum(_OWNER) + sum(_TIME) + 8 * ord(" ") + sum(_REST)
 
 
 def member_header(name: str, size: int) -> bytes:
     """The 512 bytes before a member of ``size`` bytes. ``name`` is ASCII, under 100 bytes."""
     encoded = name.encode("ascii")
-    if size <= _MAX_OCTAL_SIZE:
-        field = b"%011o\0" % size
-    else:
-        field = b"\x80" + size.to_bytes(11, "big")
-    header = bytearray(_TEMPLATE)
-    header[: len(encoded)] = encoded
-    header[_SIZE] = field
-    header[_CHECKSUM] = b"%06o\0 " % (_TEMPLATE_SUM + sum(encoded) + sum(field))
-    return bytes(header)
+    if not 0 < len(encoded) < 100:
+        raise ValueError(f"a member name of {len(encoded)} bytes")
+    field = b"%011o\0" % size if size <= _MAX_OCTAL_SIZE else b"\x80" + size.to_bytes(11, "big")
+    checksum = b"%06o\0 " % (_CONSTANT_SUM + sum(encoded) + sum(field))
+    return _FIELDS.pack(encoded, _OWNER, field, _TIME, checksum, _REST)
 
 
-def _parse_size(field: bytes) -> int | None:
-    if field[0] == 0x80:
-        size = int.from_bytes(field[1:], "big")
-        return size if size < 2**63 else None
-    digits = field.rstrip(b"\0 ").lstrip(b" ")
+# Both are remembered, because the members of a tape share a few sizes and checksums.
+@lru_cache(4096)
+def _parse_size(field: bytes) -> tuple[int, int] | None:
+    """The size that a field states, and the sum of its bytes."""
+    size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else _parse_octal(field)
+    return (size, sum(field)) if size is not None and size < 2**63 else None
+
+
+@lru_cache(4096)
+def _parse_octal(field: bytes) -> int | None:
+    digits = field.rstrip(b"\0 ")
     try:
+        # isdigit: int() would take a sign, an underscore or a prefix as well
         return int(digits, 8) if digits.isdigit() else None
     except ValueError:  # an 8 or a 9
         return None
 
 
 def _parse_header(header: bytes, offset: int) -> Member | None:
-    """The member that a block describes, or None for a block that is no header.
+    """The member that a block describes, or None for a block that is no header; without a name
+    where it is not a regular file.
 
-    The checksum is not summed here: adding up 512 bytes in Python costs more than the hop. A wrong
-    name or size shows itself in what follows, and every content has a checksum of its own.
+    The checksum must hold: a size that is wrong by one digit would hop over whole calls that are
+    not damaged.
     """
-    if len(header) < BLOCK or header[_MAGIC] != b"ustar":
+    if len(header) < BLOCK:
         return None
-    size = _parse_size(header[_SIZE])
+    name, owner, field, time, checksum, rest = _FIELDS.unpack(header)
+    size = _parse_size(field)
     if size is None:
         return None
-    try:
-        name = header[_NAME].partition(b"\0")[0].decode("ascii")
-    except UnicodeDecodeError:
+    name = name.rstrip(b"\0")
+    if rest == _REST and owner == _OWNER and time == _TIME:
+        # What every writer of this format writes: only name and size are left to add up, a tenth
+        # of the 512 bytes that would be most of the time of a hop.
+        total = _CONSTANT_SUM + sum(name) + size[1]
+    elif rest[_MAGIC] == b"ustar":
+        if rest[:1] not in (b"0", b"\0"):
+            name = b""  # a link, a directory, a header of another tar dialect
+        total = sum(header) - sum(checksum) + 8 * ord(" ")
+    else:
         return None
-    return Member(name, offset, size)
-
-
-def _checksum_holds(header: bytes) -> bool:
-    try:
-        stated = int(header[_CHECKSUM].partition(b"\0")[0].strip() or b"x", 8)
-    except ValueError:
-        return False
-    return stated == sum(header) - sum(header[_CHECKSUM]) + 8 * ord(" ")
+    if _parse_octal(checksum) != total or not name.isascii() or 0 in name:
+        return None
+    return Member(name.decode("ascii"), offset, size[0])
 
 
 def members(
@@ -154,7 +161,8 @@ def members(
     on_damage: Callable[[TapeError], None],
     start: int = 0,
 ) -> Iterator[Member]:
-    """Hops over the members of a tape of ``length`` bytes, from header to header.
+    """Hops over the members of a tape of ``length`` bytes, from header to header, and yields those
+    that are regular files.
 
     Where a header does not make sense, it tells ``on_damage`` and resynchronises at the next block
     that is a header with a valid checksum; a zero block ends the walk only where nothing but zero
@@ -163,16 +171,15 @@ def members(
     """
     offset = start
     while offset < length:
-        header = read(offset, BLOCK)
-        member = _parse_header(header, offset)
-        if member is not None and member.end <= length:
-            yield member
-            offset = member.end
-            continue
-        if member is not None and member.start + member.size <= length:
-            # Whole content, but the file ends within its padding.
-            yield member
-            return
+        member = _parse_header(read(offset, BLOCK), offset)
+        if member is not None:
+            after = offset + BLOCK + member.size
+            # A file that ends within the padding still holds the whole content.
+            if after <= length:
+                if member.name:
+                    yield member
+                offset = after + -after % BLOCK
+                continue
         following = _resynchronise(read, length, offset + BLOCK)
         if member is None and following is None and not _holds_data(read, offset, length):
             return
@@ -196,19 +203,22 @@ _WINDOW = 1024 * BLOCK
 
 def _resynchronise(read: Callable[[int, int], bytes], length: int, offset: int) -> int | None:
     """The next block that is a header beyond doubt."""
+    # The next header is usually near, and a file may hold nothing but bad headers: start small.
+    size = 8 * BLOCK
     while offset < length:
-        window = read(offset, _WINDOW)
-        if not window:
-            return None
-        found = window.find(b"ustar")
+        window = read(offset, size)
+        found = window.find(b"ustar", _MAGIC_AT)
         while found >= 0:
-            block = found - _MAGIC.start
-            if block >= 0 and block % BLOCK == 0:
-                header = window[block : block + BLOCK]
-                if _parse_header(header, offset + block) and _checksum_holds(header):
-                    return offset + block
-            found = window.find(b"ustar", found + 1)
-        offset += len(window) - len(window) % BLOCK or BLOCK
+            block, remainder = divmod(found - _MAGIC_AT, BLOCK)
+            at = block * BLOCK
+            if remainder == 0 and _parse_header(window[at : at + BLOCK], offset + at):
+                return offset + at
+            # At most one look per block, whatever the data between says.
+            found = window.find(b"ustar", at + BLOCK + _MAGIC_AT)
+        if len(window) < BLOCK:
+            return None
+        offset += len(window) - len(window) % BLOCK
+        size = min(2 * size, _WINDOW)
     return None
 
 

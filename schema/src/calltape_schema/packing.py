@@ -8,16 +8,21 @@ those payload bytes.
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeGuard
 
-import msgpack
+import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
 from calltape_schema.errors import TapeError
 
 __all__ = [
     "MAX_DOCUMENT_BYTES",
     "MAX_DOCUMENT_TOKENS",
+    "MAX_INT_BYTES",
     "MAX_STRING_BYTES",
+    "is_array",
+    "is_list",
+    "is_map",
     "open_envelope",
     "pack",
     "pack_int",
@@ -29,28 +34,79 @@ __all__ = [
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 MAX_DOCUMENT_TOKENS = 1_000_000
 MAX_STRING_BYTES = 1024 * 1024
+MAX_INT_BYTES = 1024
 
-# Below this size a document cannot hold enough tokens to hurt (one byte can cost a reader about
-# 64 bytes of Python object), so its tokens are not counted before decoding.
-_COUNT_FROM_BYTES = 256 * 1024
+# Below this size a document cannot hurt: one byte can cost a reader about 64 bytes of Python
+# object, and each of the 1,000 arrays that a decoder nests can announce, and get, as many elements
+# as the document has bytes (32 MB). Above it, its values are counted before they are decoded.
+_COUNT_FROM_BYTES = 4 * 1024
 
 _EXT_BIG_INT = 1
 _EXT_TEXT = 2
 
 
+# msgpack ships no types.
+_packb: Callable[..., bytes] = msgpack.packb  # pyright: ignore
+_unpackb: Callable[..., Any] = msgpack.unpackb  # pyright: ignore
+
+
+def is_map(value: Any) -> TypeGuard[dict[Any, Any]]:
+    """Whether a decoded value is a map."""
+    return isinstance(value, dict)
+
+
+def is_array(value: Any) -> TypeGuard[tuple[Any, ...]]:
+    """Whether a decoded value is an array."""
+    return isinstance(value, tuple)
+
+
+def is_list(value: Any) -> TypeGuard[list[Any]]:
+    """Whether a value to be encoded, or one from JSON, is an array."""
+    return isinstance(value, list)
+
+
 def pack(document: Any) -> bytes:
-    """Encodes plain data; ints beyond 64 bits and text with lone surrogates must be wrapped by
-    :func:`pack_int` and :func:`pack_text` first."""
-    packed: bytes = msgpack.packb(document, use_bin_type=True)
-    return packed
+    """Encodes plain data, with ints and text wrapped as :func:`pack_int` and :func:`pack_text` do
+    where they must be.
+
+    Raises:
+        TapeError: ``limit`` for an int of more than :data:`MAX_INT_BYTES`.
+    """
+    try:
+        return _packb(document, use_bin_type=True, default=_pack_wide)
+    except UnicodeEncodeError:
+        return _packb(_with_wrapped_text(document), use_bin_type=True, default=_pack_wide)
+
+
+def _with_wrapped_text(value: Any) -> Any:
+    if isinstance(value, str):
+        return pack_text(value)
+    if is_map(value):
+        return {key: _with_wrapped_text(item) for key, item in value.items()}
+    if is_list(value) or is_array(value):
+        return [_with_wrapped_text(item) for item in value]
+    return value
+
+
+def _pack_wide(value: Any) -> int | msgpack.ExtType:
+    # msgpack asks for what it has no form for: of plain data, only ints beyond 64 bits.
+    if type(value) is int:
+        return pack_int(value)
+    raise TypeError(f"a {type(value).__name__} is not plain data")
 
 
 def pack_int(value: int) -> int | msgpack.ExtType:
     """An int as msgpack holds it: natively within 64 bits, else extension type 1 (big-endian
-    two's complement)."""
+    two's complement).
+
+    Raises:
+        TapeError: ``limit`` beyond :data:`MAX_INT_BYTES`, which no reader accepts.
+    """
     if -(2**63) <= value < 2**64:
         return value
     size = value.bit_length() // 8 + 1
+    if size > MAX_INT_BYTES:
+        raise TapeError("limit", f"an int of {size} bytes (at most {MAX_INT_BYTES})")
     return msgpack.ExtType(_EXT_BIG_INT, value.to_bytes(size, "big", signed=True))
 
 
@@ -68,7 +124,7 @@ def pack_text(value: str) -> str | msgpack.ExtType:
 
 
 def _unpack_ext(code: int, data: bytes) -> Any:
-    if code == _EXT_BIG_INT and 0 < len(data) <= 1024:
+    if code == _EXT_BIG_INT and 0 < len(data) <= MAX_INT_BYTES:
         return int.from_bytes(data, "big", signed=True)
     if code == _EXT_TEXT:
         return data.decode("utf-8", "surrogatepass")
@@ -87,14 +143,15 @@ def unpack(data: bytes) -> Any:
 
     Raises:
         TapeError: ``limit`` for a document too large or with too many values, ``damaged`` for
-            bytes that are not one msgpack document, hold a key twice, or use an unknown extension.
+            bytes that are not one msgpack document, announce more than they hold, hold a key
+            twice, or use an unknown extension.
     """
     if len(data) > MAX_DOCUMENT_BYTES:
         raise TapeError("limit", f"a document of {len(data)} bytes (at most {MAX_DOCUMENT_BYTES})")
     if len(data) > _COUNT_FROM_BYTES:
-        _count_tokens(data)
+        _count_values(data)
     try:
-        return msgpack.unpackb(
+        return _unpackb(
             data,
             raw=False,
             use_list=False,
@@ -105,23 +162,26 @@ def unpack(data: bytes) -> Any:
         )
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         # All of msgpack's own errors derive from these; its messages name the cause.
-        raise TapeError("damaged", f"not a valid msgpack document: {str(error) or type(error).__name__}") from None
+        raise TapeError(
+            "damaged", f"not a valid msgpack document: {str(error) or type(error).__name__}"
+        ) from None
 
 
-# Bytes that follow the first byte of a token, by that byte: sizes of fixed-width values, and for
-# variable-width ones the width of the length field (negative).
-_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
-_FIXED |= {0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
+# By the first byte of a value: bytes of a fixed-width value that follow it; width of the length
+# field of text, binary and extensions; width of the count of arrays and maps.
+_FIXED = {
+    0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
+    0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17,
+}  # fmt: skip
 _SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4}
+_COUNTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 
-def _count_tokens(data: bytes) -> None:
-    """Refuses a large document of many tiny values before a decoder builds an object for each."""
-    position, tokens, end = 0, 0, len(data)
+def _count_values(data: bytes) -> None:
+    """Refuses a document of very many values, and one that announces more than it holds, before a
+    decoder makes room for them."""
+    position, announced, end = 0, 1, len(data)
     while position < end:
-        tokens += 1
-        if tokens > MAX_DOCUMENT_TOKENS:
-            raise TapeError("limit", f"a document of more than {MAX_DOCUMENT_TOKENS} values")
         first = data[position]
         position += 1
         if 0xA0 <= first <= 0xBF:
@@ -132,11 +192,30 @@ def _count_tokens(data: bytes) -> None:
             width = _SIZED[first]
             length = int.from_bytes(data[position : position + width], "big")
             position += width + length + (1 if 0xC7 <= first <= 0xC9 else 0)
+        elif 0x80 <= first <= 0x9F:
+            announced += (first & 0xF) * (1 if first >= 0x90 else 2)
+        elif first in _COUNTED:
+            width, each = _COUNTED[first]
+            announced += each * int.from_bytes(data[position : position + width], "big")
+            position += width
+        if announced > MAX_DOCUMENT_TOKENS:
+            raise TapeError("limit", f"a document of more than {MAX_DOCUMENT_TOKENS} values")
+        if announced > end:
+            raise TapeError("damaged", f"a document of {end} bytes announces {announced} values")
 
 
 def seal_envelope(payload: bytes) -> bytes:
-    """Wraps an encoded document with its checksum."""
-    return pack([zlib.crc32(payload), payload])
+    """Wraps an encoded document with its checksum.
+
+    Raises:
+        TapeError: ``limit`` for a member that no reader accepts.
+    """
+    envelope = pack([zlib.crc32(payload), payload])
+    if len(envelope) > MAX_DOCUMENT_BYTES:
+        raise TapeError(
+            "limit", f"a member of {len(envelope)} bytes (at most {MAX_DOCUMENT_BYTES})"
+        )
+    return envelope
 
 
 def open_envelope(data: bytes) -> bytes:
@@ -146,11 +225,11 @@ def open_envelope(data: bytes) -> bytes:
         TapeError: ``damaged`` when it does not.
     """
     envelope = unpack(data)
-    if not (
-        type(envelope) is tuple
-        and len(envelope) >= 2
-        and type(envelope[0]) is int
-        and type(envelope[1]) is bytes
+    if (
+        not is_array(envelope)
+        or len(envelope) < 2
+        or type(envelope[0]) is not int
+        or type(envelope[1]) is not bytes
     ):
         raise TapeError("damaged", "not an envelope [crc32, payload]")
     payload: bytes = envelope[1]

@@ -8,10 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from typing_extensions import Self
 
 from calltape_schema.errors import TapeError
-from calltape_schema.packing import MAX_STRING_BYTES, open_envelope, pack, seal_envelope, unpack
+from calltape_schema.packing import is_array, is_map, open_envelope, pack, seal_envelope, unpack
 from calltape_schema.tree import (
     MAX_NODES,
     Leaf,
+    Scalar,
     Structure,
     Text,
     TypeName,
@@ -81,7 +82,7 @@ class Parameter(_Record):
         "POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD", "VAR_POSITIONAL", "KEYWORD_ONLY", "VAR_KEYWORD"
     ]
     has_default: bool = False
-    default: str | int | float | bool | bytes | None = None
+    default: Scalar = None
 
 
 class Target(_Record):
@@ -142,6 +143,11 @@ class Tree(_Record):
         spec = decode_structure(self.structure)
         if spec.leaves != len(self.facts()) or spec.scalars != len(self.scalars):
             raise TapeError("invalid", "the structure does not fit its leaves and scalars")
+        for index, python_type in spec.scalar_types():
+            if type(self.scalars[index]) is not python_type:
+                found = type(self.scalars[index]).__name__
+                reason = f"scalar {index} is a {found} where the structure has another type"
+                raise TapeError("invalid", reason)
         return spec
 
     def facts(self) -> tuple[Leaf, ...]:
@@ -151,7 +157,7 @@ class Tree(_Record):
     @model_validator(mode="after")
     def _scalars_are_plain(self) -> Self:
         for value in self.scalars:
-            if type(value) is tuple:
+            if is_array(value):
                 if len(value) != 2 or any(type(part) is not float for part in value):
                     raise ValueError("an array among the scalars is not a complex number")
             elif type(value) not in (int, float, str, bytes):
@@ -229,12 +235,13 @@ def _encode(record: _Record) -> bytes:
 
 
 def _decode(adapter: TypeAdapter[R], document: Any, what: str) -> R:
-    if not isinstance(document, dict):
+    if not is_map(document):
         raise TapeError("invalid", f"{what} is not a map")
     try:
         return adapter.validate_python(document)
     except ValidationError as error:
-        raise TapeError("invalid", f"{what} breaks the format", problems=problems_of(error)) from None
+        problems = problems_of(error)
+        raise TapeError("invalid", f"{what} breaks the format", problems=problems) from None
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -264,7 +271,7 @@ def decode_manifest(data: bytes) -> Manifest:
             ``invalid``.
     """
     document = unpack(open_envelope(data))
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    if not is_map(document) or document.get("format") != FORMAT:
         raise TapeError("not_a_tape", "the manifest does not say that this is a calltape")
     version = document.get("version")
     if type(version) is int and version > VERSION:

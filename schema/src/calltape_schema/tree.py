@@ -13,18 +13,29 @@ A node refers to the latter two by position: ``{"kind": "tensor", "leaf": 3}``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from typing_extensions import Self
 
 from calltape_schema.errors import Problem, TapeError
-from calltape_schema.packing import MAX_STRING_BYTES, pack, unpack
+from calltape_schema.packing import MAX_STRING_BYTES, is_array, is_map, pack, unpack
 
 __all__ = [
     "MAX_DEPTH",
     "MAX_LEAVES",
+    "MAX_NESTING",
     "MAX_NODES",
     "MAX_RANK",
     "BoolNode",
@@ -52,6 +63,8 @@ __all__ = [
 ]
 
 MAX_DEPTH = 64
+MAX_NESTING = 2 * MAX_DEPTH + 2
+"""Of maps and arrays: a node is a map, and its children stand in an array in it."""
 MAX_NODES = 50_000
 MAX_LEAVES = 50_000
 MAX_RANK = 64
@@ -62,14 +75,37 @@ _MAX_INTERNED_BYTES = 4 * 1024 * 1024
 TypeName = Annotated[str, Field(max_length=512, pattern=r"^[^:\s]+:[^:\s]+$")]
 """A class as ``module:qualified.name``: a key into the reader's allow-list, never imported."""
 
-Name = Annotated[str, Field(max_length=1024)]
-Text = Annotated[str, Field(max_length=MAX_STRING_BYTES)]
+
+def _text_of(limit: int) -> Callable[[Any], str]:
+    # pydantic's own str refuses lone surrogates, which Python programs do pass around.
+    def text(value: Any) -> str:
+        if type(value) is not str:
+            raise ValueError(f"Input should be text, not {type(value).__name__}")
+        if len(value) > limit:
+            raise ValueError(f"Text should have at most {limit} characters")
+        return value
+
+    return text
+
+
+def _scalar(value: Any) -> Any:
+    if value is not None and type(value) not in (str, int, float, bool, bytes):
+        raise ValueError(f"Input should be a scalar, not {type(value).__name__}")
+    return value
+
+
+def _key(value: Any) -> Any:
+    return tuple(_scalar(part) for part in value) if is_array(value) else _scalar(value)
+
+
+Name = Annotated[str, PlainValidator(_text_of(1024))]
+Text = Annotated[str, PlainValidator(_text_of(MAX_STRING_BYTES))]
 Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
 Size = Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]
 
 
-KeyScalar = str | int | float | bool | bytes | None
-Key = KeyScalar | tuple[KeyScalar, ...]
+Scalar = Annotated[str | int | float | bool | bytes | None, PlainValidator(_scalar)]
+Key = Annotated[Scalar | tuple[Scalar, ...], PlainValidator(_key)]
 """A dict key: a scalar, or a tuple of scalars."""
 
 
@@ -117,7 +153,7 @@ class EnumNode(_Part):
     kind: Literal["enum"]
     type: TypeName
     name: Name
-    value: str | int | float | bool | bytes | None = None
+    value: Scalar = None
 
 
 class ClassNode(_Part):
@@ -143,6 +179,12 @@ class SequenceNode(_Part):
     children: tuple[Node, ...]
     type: TypeName | None = None
 
+    @model_validator(mode="after")
+    def _children_fit(self) -> Self:
+        if self.kind in ("slice", "range") and len(self.children) != 3:
+            raise ValueError(f"a {self.kind} of {len(self.children)} parts")
+        return self
+
 
 class DictNode(_Part):
     """Children by key, in insertion order. ``type`` only where it is a subclass of dict."""
@@ -154,7 +196,8 @@ class DictNode(_Part):
 
     @model_validator(mode="after")
     def _keys_fit(self) -> Self:
-        return _paired(self, self.keys)
+        _check_pairs(self.keys, self.children)
+        return self
 
 
 class FieldsNode(_Part):
@@ -168,7 +211,8 @@ class FieldsNode(_Part):
 
     @model_validator(mode="after")
     def _fields_fit(self) -> Self:
-        return _paired(self, self.fields)
+        _check_pairs(self.fields, self.children)
+        return self
 
 
 class CustomNode(_Part):
@@ -198,12 +242,11 @@ Node = Annotated[
 ]
 
 
-def _paired(node: Any, names: tuple[Any, ...]) -> Any:
-    if len(names) != len(node.children):
-        raise ValueError(f"{len(names)} names for {len(node.children)} children")
+def _check_pairs(names: tuple[Key, ...], children: tuple[Node, ...]) -> None:
+    if len(names) != len(children):
+        raise ValueError(f"{len(names)} names for {len(children)} children")
     if len(set(names)) != len(names):
         raise ValueError("the same name twice")
-    return node
 
 
 class Structure(_Part):
@@ -216,14 +259,40 @@ class Structure(_Part):
     leaves: Annotated[int, Field(ge=0, le=MAX_LEAVES)]
     scalars: Annotated[int, Field(ge=0, le=MAX_NODES)]
 
+    _scalar_types: tuple[tuple[int, type], ...] = PrivateAttr(())
+
     @model_validator(mode="after")
     def _references_fit(self) -> Self:
+        problems: list[str] = []
+        scalars: dict[int, type] = {}
         for node in walk(self.root):
             if isinstance(node, TensorNode) and node.leaf >= self.leaves:
-                raise ValueError(f"leaf {node.leaf} of {self.leaves}")
-            if isinstance(node, ScalarNode) and node.scalar >= self.scalars:
-                raise ValueError(f"scalar {node.scalar} of {self.scalars}")
+                problems.append(f"leaf {node.leaf} of {self.leaves}")
+            elif isinstance(node, ScalarNode):
+                expected = _SCALAR_TYPES[node.kind]
+                if node.scalar >= self.scalars:
+                    problems.append(f"scalar {node.scalar} of {self.scalars}")
+                elif scalars.setdefault(node.scalar, expected) is not expected:
+                    problems.append(f"scalar {node.scalar} with two types")
+        if _context_holds_tensor(self.root):
+            problems.append("a tensor in the context of a custom node")
+        if problems:
+            raise ValueError("; ".join(problems[:20]))
+        self._scalar_types = tuple(scalars.items())
         return self
+
+    def scalar_types(self) -> tuple[tuple[int, type], ...]:
+        """Which of the call's scalars must have which Python type; complex numbers are tuples."""
+        return self._scalar_types
+
+
+_SCALAR_TYPES: dict[str, type] = {
+    "int": int,
+    "float": float,
+    "complex": tuple,
+    "str": str,
+    "bytes": bytes,
+}
 
 
 class Quantizer(_Part):
@@ -248,7 +317,9 @@ class Leaf(_Part):
     key: Annotated[str, Field(max_length=1024, min_length=1)] | None = None
     missing: Name | None = None
     strides: tuple[Annotated[int, Field(ge=0, le=MAX_ELEMENTS)], ...] | None = None
-    expanded: tuple[Annotated[int, Field(ge=0, lt=MAX_RANK)], ...] = ()
+    expanded: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=MAX_RANK)], ...], Field(max_length=MAX_RANK)
+    ] = ()
     device: Annotated[str, Field(max_length=64)] = "cpu"
     layout: Annotated[str, Field(max_length=64)] = "strided"
     requires_grad: bool = False
@@ -268,6 +339,8 @@ class Leaf(_Part):
             raise ValueError(f"{len(self.strides)} strides for {len(self.shape)} sizes")
         if any(axis >= len(self.shape) for axis in self.expanded):
             raise ValueError(f"expanded axes {self.expanded} of rank {len(self.shape)}")
+        if any(after <= axis for axis, after in pairwise(self.expanded)):
+            raise ValueError(f"expanded axes {self.expanded} do not ascend")
         if self.key is None and self.missing is None:
             raise ValueError("neither a key nor a reason why the value is missing")
         return self
@@ -289,9 +362,22 @@ def walk(root: Any) -> Iterator[Any]:
             stack.append(node.context)
 
 
+def _context_holds_tensor(root: Any) -> bool:
+    stack = [(root, False)]
+    while stack:
+        node, inside = stack.pop()
+        if inside and isinstance(node, TensorNode):
+            return True
+        stack.extend((child, inside) for child in children_of(node))
+        if isinstance(node, CustomNode):
+            stack.append((node.context, True))
+    return False
+
+
 def problems_of(error: ValidationError) -> list[Problem]:
     """Every finding of a pydantic validation, in document order."""
-    return [Problem(tuple(e["loc"]), e["msg"]) for e in error.errors(include_url=False, include_context=False)]
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return [Problem(tuple(e["loc"]), e["msg"]) for e in found]
 
 
 T = TypeVar("T")
@@ -329,14 +415,14 @@ _leaves: TypeAdapter[tuple[Leaf, ...]] = TypeAdapter(
 
 def _check_depth(document: Any) -> None:
     """Bounds depth and count of a decoded document before models are built from it."""
-    # A node costs two levels of plain data: its map and its array of children.
-    level, nodes = [document], 0
-    for _ in range(2 * MAX_DEPTH + 2):
+    level: list[Any] = [document]
+    nodes = 0
+    for _ in range(MAX_NESTING):
         below: list[Any] = []
         for item in level:
             nodes += isinstance(item, dict)
-            values = item.values() if isinstance(item, dict) else item
-            below.extend(value for value in values if isinstance(value, (dict, tuple)))
+            values: Iterable[Any] = item.values() if is_map(item) else item
+            below.extend(value for value in values if is_map(value) or is_array(value))
         if nodes > MAX_NODES:
             raise TapeError("limit", f"a tree of more than {MAX_NODES} nodes")
         if not below:
@@ -346,13 +432,14 @@ def _check_depth(document: Any) -> None:
 
 
 def _validated(adapter: TypeAdapter[T], document: Any, what: str) -> T:
-    if not isinstance(document, (dict, tuple)):
+    if not (is_map(document) or is_array(document)):
         raise TapeError("invalid", f"{what} is a {type(document).__name__}")
     _check_depth(document)
     try:
         return adapter.validate_python(document)
     except ValidationError as error:
-        raise TapeError("invalid", f"{what} breaks the format", problems=problems_of(error)) from None
+        problems = problems_of(error)
+        raise TapeError("invalid", f"{what} breaks the format", problems=problems) from None
     except RecursionError:
         raise TapeError("limit", f"{what} is too deep") from None
 
@@ -377,7 +464,8 @@ def encode_leaves(document: list[dict[str, Any]]) -> bytes:
 decode_structure: Callable[[bytes], Structure] = _Interner(
     lambda data: _validated(_structures, unpack(data), "structure")
 )
-"""Structure from its bytes (``TapeError`` kind ``invalid``, ``damaged`` or ``limit``); the same object for the same bytes while it is remembered."""
+"""Structure from its bytes (``TapeError`` kind ``invalid``, ``damaged`` or ``limit``); the same
+object for the same bytes while it is remembered."""
 
 decode_leaves: Callable[[bytes], tuple[Leaf, ...]] = _Interner(
     lambda data: _validated(_leaves, unpack(data), "leaves")

@@ -1,0 +1,219 @@
+"""Representative arguments: which call stands for all, and what fills its gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from calltape_analyzer.alignment import Alignment, Row
+from calltape_analyzer.binding import Argument, Bound
+from calltape_analyzer.call import Call
+from calltape_analyzer.describing import Description
+from calltape_analyzer.dims import Track
+from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.flattening import Form
+from calltape_analyzer.observations import Pattern
+
+__all__ = ["ArgumentBuilder", "representative"]
+
+
+def representative(
+    alignment: Alignment,
+    patterns: Sequence[Pattern],
+    dynamic: Sequence[Sequence[int]],
+) -> Pattern:
+    """The pattern whose first call stands for all.
+
+    The rule of ``torch.onnx.InputObserver``: the first call that passes as many arguments, by
+    position and by keyword, as the one with the most tensors. Where an argument was passed before
+    it had its tensors (a prepared, empty cache; the peer refuses), it is instead the first call
+    that has every tensor, preferably with all dynamic sizes at least 2, because torch.export
+    specializes sizes 0 and 1.
+    """
+    if alignment.has_late:
+        complete = [p for p in patterns if None not in alignment.needed(p)]
+        for pattern in complete:
+            if _sizes_at_least_two(pattern, alignment.row(pattern), dynamic):
+                return pattern
+        if complete:
+            return complete[0]
+    best = alignment.best.bound
+    for pattern in patterns:
+        bound = pattern.bound
+        if len(bound.args) == len(best.args) and len(bound.kwargs) == len(best.kwargs):
+            return pattern
+    return alignment.best
+
+
+def _sizes_at_least_two(pattern: Pattern, row: Row, dynamic: Sequence[Sequence[int]]) -> bool:
+    return all(
+        pattern.shape(*cell)[axis] >= 2
+        for cell, axes in zip(row, dynamic, strict=True)
+        if cell is not None
+        for axis in axes
+    )
+
+
+class ArgumentBuilder:
+    """Builds the arguments of one call in the structure of all, with every gap filled.
+
+    Tensors are read from the tape when they are needed, anew for every call of :meth:`build`: an
+    export may leave marks on what it is given.
+    """
+
+    def __init__(
+        self,
+        alignment: Alignment,
+        tracks: Sequence[Track],
+        calls: Sequence[Call],
+        *,
+        on_recorded_devices: bool = False,
+    ) -> None:
+        self._alignment = alignment
+        self._tracks = tracks
+        self._calls = calls
+        self._on_recorded_devices = on_recorded_devices
+
+    def tensors(self, row: Row, call: Call | None) -> list[Any]:
+        """The tensors of a row, slot by slot, None where no call has one."""
+        return [self._slot(i, row, call, {}) for i in range(len(row))]
+
+    def present(self, row: Row, call: Call | None) -> list[Any]:
+        """The tensors of a row, slot by slot, None where the call has none."""
+        return [None if row[i] is None else self._slot(i, row, call, {}) for i in range(len(row))]
+
+    def gaps(self, row: Row) -> list[bool]:
+        """For every slot, whether a tensor is missing that other calls have."""
+        return [
+            cell is None and bool(track.shapes)
+            for cell, track in zip(row, self._tracks, strict=True)
+        ]
+
+    def build(self, row: Row, bound: Bound, call: Call | None) -> Iterator[Any]:
+        """The arguments of a row, in the order of the alignment's keys.
+
+        Args:
+            row: of one pattern, or of arguments that the caller gave.
+            bound: the arguments that the row is of.
+            call: a call of the pattern; None for the caller's arguments.
+        """
+        shared: dict[int, Any] = {}
+        start = 0
+        for reference, source in self._alignment.references:
+            end = start + len(reference.slots)
+            own = self._whole_argument(row, start, end, reference)
+            if own is not None:
+                # What no call has a tensor in comes from the call that the reference is of.
+                is_own = call is not None and any(own is argument for argument in bound.all)
+                yield self._recorded(own, call if is_own else None, shared)
+            else:
+                filled = [self._slot(i, row, call, shared) for i in range(start, end)]
+                yield self._filled(reference, source, filled)
+            start = end
+
+    def _whole_argument(
+        self, row: Row, start: int, end: int, reference: Argument
+    ) -> Argument | None:
+        """The argument as the call passed it, where it has every tensor and the form of all."""
+        owners = [cell[0] for cell in row[start:end] if cell is not None]
+        if not owners:
+            # Nothing to fill either: constants, and containers that are empty in every call.
+            return None if any(self.gaps(row)[start:end]) else reference
+        whole = not any(self.gaps(row)[start:end]) and _alike(owners[0].form, reference.form)
+        return owners[0] if whole else None
+
+    def _recorded(self, argument: Argument, call: Call | None, shared: dict[int, Any]) -> Any:
+        """An argument as a call passed it; of the call that the reference is of for None."""
+        if argument.given is not None:
+            tensors = [tensor.detach().clone() for tensor in argument.given.tensors]
+            return _with_tensors(argument.given, dict(enumerate(tensors)))
+        if call is None:
+            source = next(p for a, p in self._alignment.references if a is argument)
+            call, shared = self._calls[source.first], {}
+        if self._on_recorded_devices:
+            for slot in argument.slots:
+                if slot.leaf is not None and slot.leaf not in shared:
+                    shared[slot.leaf] = self._tensor(argument, slot.leaf, call)
+        return call.build("inputs", argument.node, shared)
+
+    def _slot(self, i: int, row: Row, call: Call | None, shared: dict[int, Any]) -> Any:
+        cell = row[i]
+        if cell is None:
+            return self._filler(self._tracks[i], i)
+        argument, leaf = cell
+        if argument.given is not None:
+            return argument.given.tensors[leaf].detach().clone()
+        assert call is not None
+        if leaf not in shared:
+            shared[leaf] = self._tensor(argument, leaf, call)
+        return shared[leaf]
+
+    def _tensor(self, argument: Argument, leaf: int, call: Call) -> Any:
+        if argument.given is not None:
+            return argument.given.tensors[leaf].detach().clone()
+        tensor = call.tensor("inputs", leaf)
+        device = call.record.inputs.facts()[leaf].device
+        return tensor.to(device) if self._on_recorded_devices and device != "cpu" else tensor
+
+    def _filler(self, track: Track, i: int) -> Any:
+        """The tensor that stands for one which a call does not have.
+
+        As in ``torch.onnx.InputObserver``: of the shape that it had last, with size 0 on the last
+        dynamic axis; zeros where no axis is dynamic; the last tensor itself where that is empty.
+        """
+        import torch
+
+        if track.last is None:
+            return None
+        position, pattern, shape = track.last
+        cell = self._alignment.row(pattern)[i]
+        if cell is None:
+            raise InferenceError(f"There is no tensor for {track.name}{track.path} in any call")
+        if 0 in shape:
+            return self._tensor(*cell, self._calls[position])
+        axes = track.varied()
+        sizes = tuple(0 if axes and axis == axes[-1] else size for axis, size in enumerate(shape))
+        argument, leaf = cell
+        facts = None if argument.given is not None else pattern.facts[leaf]
+        moved = self._on_recorded_devices and facts is not None
+        return torch.zeros(
+            sizes,
+            dtype=getattr(torch, pattern.dtype(argument, leaf)),
+            device=facts.device if moved and facts is not None else "cpu",
+        )
+
+    def _filled(self, reference: Argument, source: Pattern, filled: Sequence[Any]) -> Any:
+        """The reference's structure around other tensors."""
+        tensors = {
+            slot.leaf: tensor
+            for slot, tensor in zip(reference.slots, filled, strict=True)
+            if slot.leaf is not None
+        }
+        if reference.given is not None:
+            return _with_tensors(reference.given, tensors)
+        return self._calls[source.first].build("inputs", reference.node, tensors)
+
+
+def _alike(one: Form, other: Form) -> bool:
+    """Whether two forms nest in the same way, the order of dict keys aside."""
+    if one.kind != other.kind or len(one.children) != len(other.children):
+        return False
+    if one.kind == "dict":
+        if set(one.keys) != set(other.keys):
+            return False
+        children = dict(zip(one.keys, one.children, strict=True))
+        return all(
+            _alike(children[key], child)
+            for key, child in zip(other.keys, other.children, strict=True)
+        )
+    return all(_alike(a, b) for a, b in zip(one.children, other.children, strict=True))
+
+
+def _with_tensors(description: Description, tensors: Mapping[int, Any]) -> Any:
+    """The caller's value with other tensors in it."""
+    import torch
+
+    replaced = {id(old): tensors.get(i, old) for i, old in enumerate(description.tensors)}
+    return torch.utils._pytree.tree_map_only(
+        torch.Tensor, lambda tensor: replaced.get(id(tensor), tensor), description.value
+    )

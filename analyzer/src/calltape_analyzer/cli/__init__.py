@@ -1,0 +1,61 @@
+"""The ``calltape`` command: what is on a tape, and what follows from it.
+
+Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged. Only ``args`` imports torch.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from calltape_analyzer.cli import calls, info, shapes
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="calltape",
+    help="Reads tapes of recorded PyTorch calls.",
+    epilog="Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(info.info)
+app.command()(calls.ls)
+app.command()(calls.show)
+app.command()(shapes.shapes)
+app.command()(shapes.args)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from calltape_analyzer import __version__
+
+        typer.echo(f"calltape {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Runs the command with the arguments of the process."""
+    if hasattr(signal, "SIGPIPE"):
+        # `calltape ls x | head` ends like any filter, not with a message about it.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character gets its escape, not an exception.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    app(prog_name="calltape")

@@ -1,0 +1,232 @@
+"""``calltape info``: what is on a tape."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Annotated, Any
+
+import typer
+from calltape_schema.errors import TapeError
+from calltape_schema.records import Coverage, Manifest, Target
+
+from calltape_analyzer.call import Call
+from calltape_analyzer.cli.output import Json, Paths, command, damage_as_json, line, opened, print_json
+from calltape_analyzer.rendering import printable
+from calltape_analyzer.tape import Tape
+
+__all__ = ["info"]
+
+_PROGRESS_FROM_BYTES = 256 * 1024 * 1024
+
+
+@command
+def info(
+    paths: Paths,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Do not compare tensors with their checksums.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Target, calls, sizes, coverage and damage.
+
+    Compares all tensors with their checksums, unless --quick is given.
+
+    \b
+    calltape info runs/llm.tape
+    calltape info runs/ --quick
+    calltape info runs/llm.tape --json | jq .coverage
+    """
+    with opened(paths) as tape:
+        facts = _facts(tape, quick)
+        if json:
+            print_json(facts)
+        else:
+            _print(tape, facts)
+
+
+def _facts(tape: Tape, quick: bool) -> dict[str, Any]:
+    structures: set[bytes] = set()
+    first = last = None
+    calls = errors = tensor_bytes = 0
+    for call in _calls(tape, quick):
+        record = call.record
+        calls += 1
+        structures.add(record.inputs.structure)
+        errors += record.error is not None
+        tensor_bytes += record.blob.size if record.blob is not None else 0
+        end = record.time_ns + (record.duration_ns or 0)
+        first = record.time_ns if first is None else min(first, record.time_ns)
+        last = end if last is None else max(last, end)
+    target = tape.target
+    return {
+        "paths": list(tape.paths),
+        "format": f"{tape.manifest.version}.{tape.manifest.minor}",
+        "sealed": tape.sealed,
+        "unfinished_bytes": tape.unfinished,
+        "target": target.model_dump() if target is not None else None,
+        "signature": signature(target),
+        "calls": calls,
+        "structures": len(structures),
+        "errors": errors,
+        "bytes": tape.nbytes,
+        "tensor_bytes": tensor_bytes,
+        "coverage": tape.coverage.model_dump(),
+        "policy": tape.manifest.policy.model_dump(),
+        "producer": tape.manifest.producer.model_dump(exclude_none=True),
+        "first_call": _time(first),
+        "last_call_end": _time(last),
+        "checksums": "skipped" if quick else "checked",
+        "damage": damage_as_json(tape.damage),
+    }
+
+
+def _calls(tape: Tape, quick: bool) -> Iterator[Call]:
+    """The calls that are whole, as far as is to be checked."""
+    done = 0
+    with _progress(0 if quick else tape.nbytes) as advance:
+        for call in tape.calls:
+            try:
+                if not quick:
+                    call.check(entries=True)
+                record = call.record
+            except TapeError:
+                continue  # it stands in tape.damage
+            yield call
+            done += record.blob.size if record.blob is not None else 0
+            advance(done)
+
+
+class _progress:
+    """A bar on long checks, where somebody looks."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.bar: Any = None
+
+    def __enter__(self) -> Any:
+        if self.total < _PROGRESS_FROM_BYTES or not sys.stderr.isatty():
+            return lambda done: None
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self.bar = Progress(console=Console(stderr=True), transient=True)
+        self.bar.start()
+        task = self.bar.add_task("checking", total=self.total)
+        return lambda done: self.bar.update(task, completed=done)
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def _print(tape: Tape, facts: dict[str, Any]) -> None:
+    target = tape.target
+    rows = [
+        ("tape", ", ".join(tape.paths)),
+        ("sealed", _sealed(tape)),
+        ("target", _target(target)),
+        ("signature", facts["signature"] or "unknown"),
+        ("calls", _calls_text(facts)),
+        ("coverage", _coverage(tape.coverage)),
+        ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} of it tensors"),
+        ("time", _span(facts)),
+        ("policy", _policy(tape.manifest)),
+        ("producer", _producer(tape.manifest)),
+        ("format", facts["format"]),
+        ("checksums", _checked(tape, facts)),
+    ]
+    for name, text in rows:
+        line(name.ljust(10), text)
+
+
+def _sealed(tape: Tape) -> str:
+    if tape.sealed:
+        return "yes"
+    rest = f", {size(tape.unfinished)} of an unfinished call at the end" if tape.unfinished else ""
+    return f"no: still recording, killed, or cut off{rest}"
+
+
+def _target(target: Target | None) -> str:
+    return "unknown" if target is None else f"{target.type}.{target.method} (seen by {target.via})"
+
+
+def signature(target: Target | None) -> str | None:
+    """The recorded signature as Python shows it, such as ``(x, mask=None)``."""
+    if target is None or target.signature is None:
+        return None
+    parts: list[str] = []
+    before = None
+    for parameter in target.signature:
+        kind = parameter.kind
+        if before == "POSITIONAL_ONLY" and kind != before:
+            parts.append("/")
+        if kind == "KEYWORD_ONLY" and before not in ("KEYWORD_ONLY", "VAR_POSITIONAL"):
+            parts.append("*")
+        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(kind, "")
+        default = f"={parameter.default!r}" if parameter.has_default else ""
+        parts.append(f"{stars}{parameter.name}{default}")
+        before = kind
+    if before == "POSITIONAL_ONLY":
+        parts.append("/")
+    return f"({', '.join(parts)})"
+
+
+def _calls_text(facts: dict[str, Any]) -> str:
+    text = f"{facts['calls']} in {facts['structures']} structure{'s' * (facts['structures'] != 1)}"
+    return f"{text}, {facts['errors']} raised" if facts["errors"] else text
+
+
+def _coverage(coverage: Coverage) -> str:
+    dropped = "; ".join(f"{count} dropped: {reason}" for reason, count in coverage.dropped.items())
+    text = f"{coverage.kept} of {coverage.seen} calls seen were kept"
+    return f"{text}; {dropped}" if dropped else text
+
+
+def _span(facts: dict[str, Any]) -> str:
+    if facts["first_call"] is None:
+        return "no calls"
+    return f"{facts['first_call']} to {facts['last_call_end']}"
+
+
+def _policy(manifest: Manifest) -> str:
+    policy = manifest.policy
+    parts = [
+        "values kept" if policy.values == "all" else "shapes only",
+        "outputs too" if policy.outputs else "no outputs",
+    ]
+    if policy.max_calls is not None:
+        parts.append(f"at most {policy.max_calls} calls")
+    return ", ".join(parts)
+
+
+def _producer(manifest: Manifest) -> str:
+    versions = manifest.producer.model_dump(exclude_none=True)
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _checked(tape: Tape, facts: dict[str, Any]) -> str:
+    if tape.damage:
+        return f"{len(tape.damage)} damaged places, told on stderr"
+    return "not checked (--quick)" if facts["checksums"] == "skipped" else "all hold"
+
+
+def _time(nanoseconds: int | None) -> str | None:
+    if nanoseconds is None:
+        return None
+    try:
+        moment = datetime.fromtimestamp(nanoseconds / 1e9, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return f"{nanoseconds} ns"  # a clock that was far off
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def size(count: int) -> str:
+    """Bytes for people: ``640 B``, ``1.5 MiB``."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return printable(f"{value:.1f} TiB")

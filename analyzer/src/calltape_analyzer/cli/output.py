@@ -1,0 +1,149 @@
+"""What all commands share: how they open a tape, print, and end."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, TypeVar
+
+import typer
+from calltape_schema.errors import TapeError
+
+from calltape_analyzer.rendering import printable
+from calltape_analyzer.tape import Tape, open_tape
+
+__all__ = [
+    "Json",
+    "Paths",
+    "command",
+    "damage_as_json",
+    "line",
+    "opened",
+    "print_json",
+    "table",
+]
+
+FAILURE, DAMAGED, INTERRUPTED = 1, 3, 130
+
+Paths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TAPE", help="Files, directories of *.tape, or patterns; read as one tape."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def command(function: F) -> F:
+    """Ends a command the way all end: one line for an error, and its exit code."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except TapeError as error:
+            _complain(str(error))
+            raise typer.Exit(FAILURE) from None
+        except Exception as error:
+            if os.environ.get("CALLTAPE_DEBUG"):
+                raise
+            what = f"{type(error).__name__}: {error}"
+            _complain(f"unexpected {what}. Set CALLTAPE_DEBUG=1 for the traceback, and report it.")
+            raise typer.Exit(FAILURE) from None
+
+    return run  # type: ignore[return-value]
+
+
+@contextmanager
+def opened(paths: Sequence[str]) -> Iterator[Tape]:
+    """The tape of a command's arguments; afterwards its damage is told, and decides the exit
+    code."""
+    with open_tape(paths if len(paths) > 1 else paths[0]) as tape:
+        yield tape
+        sys.stdout.flush()
+        for error in tape.damage:
+            _complain(str(error))
+        if tape.damage:
+            raise typer.Exit(DAMAGED)
+
+
+def _complain(text: str) -> None:
+    sys.stdout.flush()
+    print(f"calltape: {printable(' '.join(text.split()))}", file=sys.stderr)
+
+
+def damage_as_json(errors: Iterable[TapeError]) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": error.kind,
+            "reason": error.reason,
+            "path": error.path,
+            "member": error.member,
+            "offset": error.offset,
+        }
+        for error in errors
+    ]
+
+
+def line(*parts: str) -> None:
+    """Prints parts on one line, made printable: what a tape says is not for terminals to obey."""
+    print(" ".join(printable(part) for part in parts).rstrip())
+
+
+def print_json(document: Any) -> None:
+    """Prints valid JSON: what JSON has no form for (bytes, complex, NaN and infinities) as text."""
+    # ensure_ascii also keeps a tape's control characters and lone surrogates away from terminals.
+    try:
+        text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False, default=str)
+    except ValueError:
+        finite = _finite(document)
+        text = json.dumps(finite, indent=2, ensure_ascii=True, allow_nan=False, default=str)
+    print(text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Columns side by side: fitted to a terminal, in full where the output goes elsewhere."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _fitted(head, shown)
+        return
+    widths = [max(len(cell) for cell in column) for column in zip(head, *shown, strict=True)]
+    for row in (head, *shown):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def _fitted(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for name in head:
+        made.add_column(name, overflow="fold")
+    for row in rows:
+        # Text, not str: brackets in a shape are not markup.
+        made.add_row(*(Text(cell) for cell in row))
+    Console(width=shutil.get_terminal_size().columns, highlight=False).print(made)

@@ -1,0 +1,268 @@
+"""From sizes seen to dynamic dimensions and their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from calltape_analyzer.alignment import Alignment
+from calltape_analyzer.binding import Key, Signature
+from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.observations import Pattern, Shape
+
+__all__ = ["BatchFor", "DimNames", "Seen", "Track", "name_dimensions", "sees", "track_of"]
+
+BatchFor: TypeAlias = "set[int | str] | bool | None"
+"""For which arguments (names, positions, or True for all) dimension 0 is declared dynamic."""
+
+DimNames: TypeAlias = "Mapping[int | str, Mapping[int, str]] | bool | None"
+"""None for Dim.DYNAMIC, True for readable shared names, or names by argument and axis."""
+
+# Axis names of arguments that transformers models share, by rank where it matters. The vocabulary
+# is that of the ONNX exports of Optimum.
+_TOKENS = {0: "batch_size", 1: "sequence_length"}
+_ENCODER = {0: "batch_size", 1: "encoder_sequence_length"}
+_IMAGES = {0: "batch_size", 2: "height", 3: "width"}
+_WELL_KNOWN: dict[str, dict[int, str]] = {
+    "input_ids": _TOKENS,
+    "inputs_embeds": _TOKENS,
+    "position_ids": _TOKENS,
+    "token_type_ids": _TOKENS,
+    "labels": _TOKENS,
+    "hidden_states": _TOKENS,
+    "decoder_input_ids": _TOKENS,
+    "decoder_inputs_embeds": _TOKENS,
+    "attention_mask": {0: "batch_size", 1: "total_sequence_length"},
+    "decoder_attention_mask": {0: "batch_size", 1: "total_sequence_length"},
+    "cache_position": {0: "sequence_length"},
+    "past_key_values": {0: "batch_size", 2: "past_sequence_length"},
+    "past_key_value": {0: "batch_size", 2: "past_sequence_length"},
+    "encoder_hidden_states": _ENCODER,
+    "encoder_outputs": _ENCODER,
+    "encoder_attention_mask": _ENCODER,
+    "pixel_values": _IMAGES,
+    "pixel_mask": {0: "batch_size", 1: "height", 2: "width"},
+    "input_features": {0: "batch_size", 2: "frames"},
+    "input_values": {0: "batch_size", 1: "samples"},
+    "logits": _TOKENS,
+    "last_hidden_state": _TOKENS,
+}
+_MASK_4D = {0: "batch_size", 2: "sequence_length", 3: "total_sequence_length"}
+
+
+@dataclass
+class Seen:
+    """In how many calls a shape was seen, and which was the first of them (its position, and its
+    name for people)."""
+
+    calls: int
+    first: int
+    label: str
+
+
+@dataclass
+class Track:
+    """One tensor over all calls: its shapes in order of appearance (``last`` is the latest), how
+    many calls had it, and which patterns' shape is which (None: missing)."""
+
+    name: str
+    path: str
+    key: Key
+    shapes: dict[Shape, Seen] = field(default_factory=dict)
+    dtype: str | None = None
+    calls: int = 0
+    last: tuple[int, Pattern, Shape] | None = None
+    by_pattern: list[Shape | None] = field(default_factory=list)
+
+    @property
+    def rank(self) -> int:
+        return len(next(iter(self.shapes), ()))
+
+    def sizes(self, axis: int) -> dict[int, Seen]:
+        """The sizes of an axis, smallest first."""
+        sizes: dict[int, Seen] = {}
+        for shape, seen in self.shapes.items():
+            known = sizes.setdefault(shape[axis], Seen(0, seen.first, seen.label))
+            known.calls += seen.calls
+        return dict(sorted(sizes.items()))
+
+    def varied(self) -> list[int]:
+        """The axes of which more than one size was seen."""
+        axes = zip(*self.shapes, strict=True)
+        return [axis for axis, sizes in enumerate(axes) if len(set(sizes)) > 1]
+
+
+def track_of(name: str, path: str, key: Key) -> Track:
+    """A tensor that nothing was seen of yet."""
+    return Track(name, path, key)
+
+
+def sees(track: Track, pattern: Pattern, shape: Shape | None, dtype: str | None) -> None:
+    """Adds a pattern's shape to a track.
+
+    Raises:
+        InferenceError: for another rank than before.
+    """
+    track.by_pattern.append(shape)
+    if shape is None:
+        return
+    if track.shapes and len(shape) != track.rank:
+        known = next(iter(track.shapes))
+        raise InferenceError(
+            f"All calls must pass tensors of the same rank: {track.name}{track.path} is "
+            f"{list(known)} in {track.shapes[known].label} and {list(shape)} in {pattern.label}",
+            advice="record the two kinds of call on tapes of their own",
+        )
+    seen = track.shapes.setdefault(shape, Seen(0, pattern.first, pattern.label))
+    seen.calls += len(pattern.calls)
+    track.calls += len(pattern.calls)
+    track.dtype = track.dtype or dtype
+    if track.last is None or pattern.calls[-1] > track.last[0]:
+        track.last = (pattern.calls[-1], pattern, shape)
+
+
+def tracks_of(
+    alignment: Alignment, patterns: Sequence[Pattern], signature: Signature
+) -> list[list[Track]]:
+    """One track per slot, grouped by argument.
+
+    Raises:
+        InferenceError: a tensor has different ranks.
+    """
+    grouped = [
+        [track_of(signature.name_of(argument.key), slot.path, argument.key) for slot in shown.slots]
+        for argument, (shown, _) in zip(
+            alignment.best.bound.all, alignment.references, strict=True
+        )
+    ]
+    flat = [track for group in grouped for track in group]
+    for pattern in patterns:
+        for track, cell in zip(flat, alignment.row(pattern), strict=True):
+            if cell is None:
+                sees(track, pattern, None, None)
+            else:
+                sees(track, pattern, pattern.shape(*cell), pattern.dtype(*cell))
+    return grouped
+
+
+def is_batch(key: Key, declared: BatchFor, signature: Signature) -> bool:
+    """Whether dimension 0 of an argument was declared dynamic: by its name, or where it is passed
+    by position, by that too (the rule of ``torch.onnx.InputObserver``)."""
+    if not declared:
+        return False
+    if isinstance(declared, bool) or key in declared:
+        return True
+    return isinstance(key, int) and signature.parameter(key) in declared
+
+
+def dynamic_axes_of(track: Track, declared: bool) -> list[int]:
+    """The dynamic axes of a tensor, ascending."""
+    axes = set(track.varied())
+    if declared and track.rank > 0:
+        axes.add(0)
+    return sorted(axes)
+
+
+Dimension: TypeAlias = "tuple[int, int]"
+"""A track (by its place in a list) and an axis."""
+
+
+def name_dimensions(
+    tracks: Sequence[Track], dynamic: Sequence[Sequence[int]], names: DimNames
+) -> dict[Dimension, str]:
+    """Names for dynamic dimensions.
+
+    Args:
+        tracks: of all tensors.
+        dynamic: the dynamic axes of each.
+        names: True, or names by argument (name or position) and axis. True gives the dimensions
+            that had the same size in every call that has both one name. It is the usual one for
+            the well-known inputs of transformers models, and ``<input>_dim_<n>`` after the first
+            of them otherwise. Two dimensions that are known by different names stay two, even
+            when they never differed. With a mapping, only what it names is shared between inputs.
+    """
+    dimensions = [(i, axis) for i, axes in enumerate(dynamic) for axis in axes]
+    if isinstance(names, Mapping):
+        return _given_names(tracks, dimensions, names)
+    named: dict[Dimension, str] = {}
+    taken: set[str] = set()
+    for members in _equal(tracks, dimensions):
+        known = {_well_known(tracks[i], axis) for i, axis in members} - {None}
+        usual = next(iter(known)) if known else None
+        name = usual if usual and usual not in taken else _own_name(tracks, members[0], taken)
+        taken.add(name)
+        named |= dict.fromkeys(members, name)
+    return named
+
+
+def _equal(tracks: Sequence[Track], dimensions: Sequence[Dimension]) -> list[list[Dimension]]:
+    """Groups dimensions that were always equal; those known by the same name come first."""
+    groups: list[tuple[list[Dimension], list[int | None], str | None]] = []
+    for i, axis in dimensions:
+        sizes = [None if shape is None else shape[axis] for shape in tracks[i].by_pattern]
+        known = _well_known(tracks[i], axis)
+        for at, (members, common, usual) in enumerate(groups):
+            if (known is None or usual is None or known == usual) and _agree(common, sizes):
+                members.append((i, axis))
+                merged = [b if a is None else a for a, b in zip(common, sizes, strict=True)]
+                groups[at] = (members, merged, usual or known)
+                break
+        else:
+            groups.append(([(i, axis)], sizes, known))
+    return [members for members, _, _ in groups]
+
+
+def _agree(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
+    together = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
+    return bool(together) and all(a == b for a, b in together)
+
+
+def _well_known(track: Track, axis: int) -> str | None:
+    if track.name.endswith("attention_mask") and track.rank == 4:
+        return _MASK_4D.get(axis)
+    return _WELL_KNOWN.get(track.name, {}).get(axis)
+
+
+def _own_name(tracks: Sequence[Track], dimension: Dimension, taken: set[str]) -> str:
+    i, axis = dimension
+    plain = f"{tracks[i].name}_dim_{axis}"
+    if plain not in taken:
+        return plain
+    # A leaf of a nested argument, whose sibling has the short name.
+    path = re.sub(r"\W+", "_", tracks[i].path)
+    name, count = f"{tracks[i].name}{path}_dim_{axis}", 2
+    while name in taken:
+        name, count = f"{tracks[i].name}{path}_dim_{axis}_{count}", count + 1
+    return name
+
+
+def _given_names(
+    tracks: Sequence[Track],
+    dimensions: Sequence[Dimension],
+    names: Mapping[Key, Mapping[int, str]],
+) -> dict[Dimension, str]:
+    named: dict[Dimension, str] = {}
+    taken: set[str] = set()
+    for i, axis in dimensions:
+        track = tracks[i]
+        by_axis = names.get(track.name, names.get(track.key, {}))
+        if axis in by_axis:
+            named[i, axis] = by_axis[axis]
+    for members in _equal_within(tracks, [d for d in dimensions if d not in named]):
+        name = _own_name(tracks, members[0], taken)
+        taken.add(name)
+        named |= dict.fromkeys(members, name)
+    return named
+
+
+def _equal_within(
+    tracks: Sequence[Track], dimensions: Sequence[Dimension]
+) -> list[list[Dimension]]:
+    """Groups the dimensions of each argument and axis number that were always equal."""
+    groups: list[list[Dimension]] = []
+    for name, axis in dict.fromkeys((tracks[i].name, axis) for i, axis in dimensions):
+        own = [d for d in dimensions if tracks[d[0]].name == name and d[1] == axis]
+        groups += _equal(tracks, own)
+    return groups

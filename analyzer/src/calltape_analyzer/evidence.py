@@ -1,0 +1,197 @@
+"""Everything that follows from the calls alone, before a question is asked, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from calltape_analyzer.alignment import Alignment
+from calltape_analyzer.arguments import representative
+from calltape_analyzer.binding import Signature
+from calltape_analyzer.call import Call
+from calltape_analyzer.dims import (
+    BatchFor,
+    DimNames,
+    Track,
+    dynamic_axes_of,
+    is_batch,
+    name_dimensions,
+)
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.findings import (
+    MAX_SIZES_SHOWN,
+    ArgumentFinding,
+    AxisFinding,
+    LeafFinding,
+    Nesting,
+    ShapeFindings,
+    SizeSeen,
+)
+from calltape_analyzer.flattening import Form
+from calltape_analyzer.observations import Pattern
+
+__all__ = ["Evidence", "axis_findings"]
+
+
+@dataclass
+class Evidence:
+    """The calls, reduced and aligned. ``groups`` has the tracks of each argument, ``left_out``
+    counts calls that raised."""
+
+    calls: Sequence[Call]
+    signature: Signature
+    left_out: int
+    patterns: list[Pattern]
+    alignment: Alignment
+    groups: list[list[Track]]
+
+    @property
+    def tracks(self) -> list[Track]:
+        """All tracks, in flattening order."""
+        return [track for group in self.groups for track in group]
+
+    @property
+    def seen(self) -> int:
+        """How many calls the evidence rests on."""
+        return sum(len(pattern.calls) for pattern in self.patterns)
+
+    def representative(self) -> int:
+        """Position of the call whose arguments stand for all."""
+        varied = [track.varied() for track in self.tracks]
+        return representative(self.alignment, self.patterns, varied).first
+
+    def findings(self, declared: BatchFor, dim_names: DimNames) -> ShapeFindings:
+        """The report; see :meth:`calltape_analyzer.inference.Inference.findings`."""
+        tracks = self.tracks
+        batch = [is_batch(track.key, declared, self.signature) for track in tracks]
+        dynamic = [dynamic_axes_of(t, b) for t, b in zip(tracks, batch, strict=True)]
+        names = name_dimensions(tracks, dynamic, dim_names) if dim_names else {}
+        leaves = [
+            self._leaf(track, axes, {axis: names.get((i, axis)) for axis in axes})
+            for i, (track, axes) in enumerate(zip(tracks, dynamic, strict=True))
+        ]
+        return self._report(leaves)
+
+    def _leaf(
+        self, track: Track, dynamic: Sequence[int], names: Mapping[int, str | None]
+    ) -> LeafFinding | None:
+        if not track.shapes:
+            return None
+        return LeafFinding(
+            path=track.path,
+            dtype=track.dtype,
+            axes=axis_findings(track, dynamic, names, self.calls),
+            calls=track.calls,
+            missing=self.seen - track.calls,
+        )
+
+    def _report(self, leaves: Sequence[LeafFinding | None]) -> ShapeFindings:
+        positional, named = self._arguments(leaves)
+        variadic = self.signature.variadic_positional
+        if variadic is not None and len(positional) <= variadic[1]:
+            variadic = None  # torch.export wants no entry for *args that took nothing
+        return ShapeFindings(
+            calls=self.seen,
+            arguments=(*positional, *named),
+            as_tuple=not named and variadic is None,
+            variadic=variadic,
+            extra=self._extra(named),
+            representative=self.calls[self.representative()].index,
+            notes=self._notes(),
+        )
+
+    def _arguments(
+        self, leaves: Sequence[LeafFinding | None]
+    ) -> tuple[list[ArgumentFinding], list[ArgumentFinding]]:
+        """Positional arguments, and those by name with the constants."""
+        positional: list[ArgumentFinding] = []
+        named = [
+            ArgumentFinding(name=name, passed="constant", nesting=Nesting(kind="constant"))
+            for name, _ in self.alignment.best.constants
+        ]
+        start = 0
+        for argument, (reference, _) in zip(
+            self.alignment.best.bound.all, self.alignment.references, strict=True
+        ):
+            own = leaves[start : start + len(reference.slots)]
+            start += len(own)
+            found = ArgumentFinding(
+                name=self.signature.name_of(argument.key),
+                passed="keyword" if argument.is_keyword else "positional",
+                leaves=tuple(leaf for leaf in own if leaf is not None),
+                nesting=_nesting(reference.form, own),
+            )
+            (named if argument.is_keyword else positional).append(found)
+        order = {name: i for i, name in enumerate(self.signature.names)}
+        return positional, sorted(named, key=lambda a: order.get(a.name, len(order)))
+
+    def _extra(self, named: Sequence[ArgumentFinding]) -> tuple[str, tuple[str, ...]] | None:
+        taken_by = self.signature.variadic_keyword
+        outside = tuple(a.name for a in named if a.name not in self.signature.names)
+        if taken_by is None or not outside:
+            return None
+        if any(a.name == taken_by for a in named):
+            raise UsageError(
+                f"Keyword argument name collision: a call passes {taken_by!r}, which is also the "
+                f"name of **{taken_by}",
+                advice="rename the argument",
+            )
+        return taken_by, outside
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = list(dict.fromkeys(self.alignment.notes))
+        if self.left_out:
+            notes.append(f"{self.left_out} calls raised and are left out")
+        if self.alignment.has_late:
+            notes.append("some calls pass an object that has no tensors yet; they count as missing")
+        return tuple(notes)
+
+
+def axis_findings(
+    track: Track,
+    dynamic: Sequence[int],
+    names: Mapping[int, str | None],
+    calls: Sequence[Call],
+) -> tuple[AxisFinding, ...]:
+    """The report on each axis of a tensor."""
+    varied = set(track.varied())
+    found: list[AxisFinding] = []
+    for axis in range(track.rank):
+        sizes = track.sizes(axis)
+        shown = [
+            SizeSeen(size=size, calls=seen.calls, first_call=calls[seen.first].number)
+            for size, seen in list(sizes.items())[:MAX_SIZES_SHOWN]
+        ]
+        reason = "declared" if axis in dynamic else "constant"
+        found.append(
+            AxisFinding(
+                axis=axis,
+                dynamic=axis in dynamic,
+                reason="varied" if axis in varied else reason,
+                sizes=tuple(shown),
+                distinct=len(sizes),
+                name=names.get(axis),
+            )
+        )
+    return tuple(found)
+
+
+def _nesting(form: Form, leaves: Sequence[LeafFinding | None]) -> Nesting:
+    """The form of an argument, whose tensors are numbered by the leaves that are there."""
+    numbers: list[int | None] = []
+    for leaf in leaves:
+        numbers.append(None if leaf is None else sum(n is not None for n in numbers))
+    position = iter(numbers)
+
+    def nested(form: Form) -> Nesting:
+        if form.slot is not None:
+            number = next(position)
+            return Nesting(kind="constant" if number is None else "tensor", leaf=number)
+        return Nesting(
+            kind=form.kind if form.kind != "slot" else "constant",
+            children=tuple(nested(child) for child in form.children),
+            keys=form.keys,
+            type=form.type,
+        )
+
+    return nested(form)

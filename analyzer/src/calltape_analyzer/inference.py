@@ -1,0 +1,339 @@
+"""From recorded calls to one answer: dynamic shapes and representative arguments.
+
+The contract is that of ``torch.onnx.InputObserver`` (torch 2.15) and its sibling in yobx: the same
+calls give the same shapes and arguments. Where the peers refuse or answer in a form that
+``torch.export`` refuses, this answers; ``docs/decisions/`` says where and why.
+
+Nothing here needs torch until a torch object is returned, and no tensor byte is read until an
+argument is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from calltape_schema.records import Target
+from calltape_schema.tree import FieldsNode, children_of, walk
+
+from calltape_analyzer.alignment import Alignment, Row
+from calltape_analyzer.arguments import ArgumentBuilder
+from calltape_analyzer.binding import Argument, Bound, Key, Signature, given_argument
+from calltape_analyzer.call import Call
+from calltape_analyzer.dims import BatchFor, DimNames, tracks_of
+from calltape_analyzer.errors import InferenceError, UsageError
+from calltape_analyzer.evidence import Evidence
+from calltape_analyzer.findings import ShapeFindings
+from calltape_analyzer.observations import Observations, Pattern
+
+__all__ = ["Inference"]
+
+_NO_CALLS = "No inputs were captured."
+
+
+class Inference:
+    """What the calls of one model say together.
+
+    Args:
+        target: what was recorded; None where that is not known (then all arguments count as
+            those of ``*args`` and ``**kwargs``).
+        calls: the recorded calls, in order.
+        value_if_missing: values for arguments that some calls leave out, by parameter name. They
+            count as if they had been passed. A value for a position replaces the argument there
+            in every call.
+        bind_keywords: whether a parameter may be passed by position in one call and by keyword in
+            another. ``torch.onnx.InputObserver`` refuses that.
+        on_recorded_devices: whether tensors go back to the device that they were on; the CPU
+            otherwise.
+    """
+
+    def __init__(
+        self,
+        target: Target | None,
+        calls: Sequence[Call],
+        value_if_missing: Mapping[Key, Any] | None = None,
+        *,
+        bind_keywords: bool = True,
+        on_recorded_devices: bool = False,
+    ) -> None:
+        self._calls = calls
+        self._signature = Signature.of(target)
+        self._value_if_missing = dict(value_if_missing or {})
+        self._bind_keywords = bind_keywords
+        self._on_recorded_devices = on_recorded_devices
+        self._evidence: Evidence | None = None
+        self._registrations: object = None
+
+    def check(self) -> None:
+        """Binds all calls, without asking whether they are one program.
+
+        Raises:
+            UsageError, UnsupportedError, KeyTypeError: ``value_if_missing`` does not fit them.
+        """
+        Observations(self._calls, self._signature, self._value_if_missing)
+
+    def findings(
+        self, set_batch_dimension_for: BatchFor = None, dim_names: DimNames = None
+    ) -> ShapeFindings:
+        """The dynamic dimensions with their evidence, as plain data.
+
+        Args:
+            set_batch_dimension_for: names or positions of arguments whose dimension 0 is declared
+                dynamic although it never varied; True for all.
+            dim_names: True for readable names, shared by dimensions that were always equal; a
+                mapping from argument (name or position) to ``{axis: name}`` to give them.
+
+        Raises:
+            InferenceError: there are no calls, or they cannot be one program; says which differ in
+                what.
+        """
+        return self.evidence().findings(set_batch_dimension_for, dim_names)
+
+    def dynamic_shapes(
+        self, set_batch_dimension_for: BatchFor = None, dim_names: DimNames = None
+    ) -> tuple[Any, ...] | dict[str, Any]:
+        """What ``torch.export.export(dynamic_shapes=...)`` takes.
+
+        Returns:
+            A tuple where all arguments are positional, else a dict in the order of the signature;
+            per tensor ``{axis: torch.export.Dim.DYNAMIC}``, or ``{axis: name}`` with
+            ``dim_names``; None for constants.
+
+        Raises:
+            InferenceError: as :meth:`findings`.
+        """
+        from calltape_analyzer.targets.torch_export import dynamic_shapes
+
+        findings = self.findings(set_batch_dimension_for, dim_names)
+        return dynamic_shapes(findings, self._class_of)
+
+    def arguments(
+        self,
+        index: int | tuple[Any, ...] | Mapping[str, Any] | None = None,
+        *,
+        flat: bool = False,
+        as_args_kwargs: bool = False,
+    ) -> Any:
+        """Representative arguments, or those of one call, completed.
+
+        What a call does not have and others do is filled: with ``value_if_missing``, else with a
+        tensor of the last recorded shape whose last dynamic dimension is 0 (zeros of the full
+        shape where nothing is dynamic).
+
+        Args:
+            index: None for the representative call; the position of a call; or arguments of the
+                caller's own, a tuple or a dict, to be completed.
+            flat: a list of tensors in flattening order instead.
+            as_args_kwargs: always ``(args, kwargs)``.
+
+        Returns:
+            A tuple where all arguments are positional, else a dict by name.
+
+        Raises:
+            InferenceError: as :meth:`findings`; or there is no such call; or ``*args`` makes
+                ``as_args_kwargs=True`` necessary.
+            UsageError: ``index`` is something else.
+        """
+        found = self.evidence()
+        row, bound, call = self._asked_for(found, index)
+        builder = self._builder(found)
+        if flat:
+            return builder.tensors(row, call)
+        values = list(builder.build(row, bound, call))
+        keys = found.alignment.keys
+        args = tuple(v for key, v in zip(keys, values, strict=True) if isinstance(key, int))
+        kwargs = {k: v for k, v in zip(keys, values, strict=True) if isinstance(k, str)}
+        kwargs = self._in_order({**kwargs, **dict(found.alignment.best.constants)})
+        return (args, kwargs) if as_args_kwargs else self._as_one(args, kwargs)
+
+    def call_tensors(self, index: int) -> list[tuple[str, str, Any, bool]]:
+        """The flattened, completed arguments of one call, as (argument, path below it, tensor,
+        whether it was missing); for feeding a program by name.
+
+        Raises:
+            InferenceError: as :meth:`arguments`.
+        """
+        found = self.evidence()
+        row, _, call = self._asked_for(found, index)
+        builder = self._builder(found)
+        return [
+            (track.name, track.path, tensor, gap)
+            for track, tensor, gap in zip(
+                found.tracks, builder.tensors(row, call), builder.gaps(row), strict=True
+            )
+            if tensor is not None
+        ]
+
+    def aligned(self, index: int) -> list[Any]:
+        """The tensors of one call in the order of all, None where it does not have one.
+
+        Raises:
+            InferenceError: as :meth:`arguments`.
+        """
+        found = self.evidence()
+        row, _, call = self._asked_for(found, index)
+        return self._builder(found).present(row, call)
+
+    def as_passed(self, index: int) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
+        """The arguments of one call with ``value_if_missing``, nothing filled: positional ones,
+        those by keyword, and the constants among the latter."""
+        call = self._calls[index]
+        pattern = self._observations().pattern(call)
+        shared: dict[int, Any] = {}
+        built = [
+            call.build("inputs", argument.node, shared)
+            if argument.given is None
+            else argument.given.value
+            for argument in pattern.bound.all
+        ]
+        positional = len(pattern.bound.args)
+        kwargs = dict(zip(pattern.bound.kwargs, built[positional:], strict=True))
+        return tuple(built[:positional]), kwargs, dict(pattern.constants)
+
+    def remove_inputs(self, names: Sequence[Key]) -> int:
+        """Leaves parameters out of everything that is inferred from here on.
+
+        Args:
+            names: parameter names or positions.
+
+        Returns:
+            How many arguments of calls that takes out; 0 for names that no call passes.
+
+        Raises:
+            UsageError: for ``*args`` or ``**kwargs`` as a whole.
+        """
+        signature = self._signature
+        variadic = signature.variadic_positional
+        removed: set[str] = set()
+        for name in names:
+            is_positional = variadic is not None and (name in variadic)
+            if is_positional or (name is not None and name == signature.variadic_keyword):
+                raise UsageError(
+                    f"Cannot remove variadic {name!r}", advice="name the arguments in it"
+                )
+            removed.add(signature.name_of(name))
+        count = self._count(removed)
+        self._signature = signature.without(frozenset(removed))
+        self._evidence = None
+        return count
+
+    def _count(self, names: set[str]) -> int:
+        observations = Observations(self._calls, self._signature, {})
+        count = 0
+        for pattern in observations.patterns:
+            passed = [self._signature.name_of(a.key) for a in pattern.bound.all]
+            passed += [name for name, _ in pattern.constants]
+            count += len(pattern.calls) * sum(name in names for name in passed)
+        return count
+
+    def evidence(self) -> Evidence:
+        """Everything that follows from the calls alone, kept until something changes.
+
+        Raises:
+            InferenceError: as :meth:`findings`.
+        """
+        # What a class flattens to may change with what is registered with torch in this process.
+        registrations = _registrations()
+        if self._evidence is None or registrations != self._registrations:
+            self._evidence = self._gather()
+            self._registrations = registrations
+        return self._evidence
+
+    def _gather(self) -> Evidence:
+        observations = self._observations()
+        patterns = observations.patterns
+        if not patterns:
+            raise InferenceError(_NO_CALLS, advice="record at least one call of the model")
+        alignment = Alignment.of(patterns, self._signature, bind_keywords=self._bind_keywords)
+        groups = tracks_of(alignment, patterns, self._signature)
+        return Evidence(
+            self._calls, self._signature, observations.left_out, patterns, alignment, groups
+        )
+
+    def _observations(self) -> Observations:
+        given = {k: v for k, v in self._value_if_missing.items() if k not in self._signature.removed}
+        return Observations(self._calls, self._signature, given)
+
+    def _builder(self, found: Evidence) -> ArgumentBuilder:
+        return ArgumentBuilder(
+            found.alignment,
+            found.tracks,
+            self._calls,
+            on_recorded_devices=self._on_recorded_devices,
+        )
+
+    def _asked_for(self, found: Evidence, index: Any) -> tuple[Row, Bound, Call | None]:
+        if index is None:
+            index = found.representative()
+        if isinstance(index, int):
+            if not -len(self._calls) <= index < len(self._calls):
+                raise InferenceError(
+                    f"No stored input set for index {index}: there are {len(self._calls)} calls",
+                    advice="count from 0",
+                )
+            call = self._calls[index]
+            pattern = self._observations().pattern(call)
+            return found.alignment.row(pattern), pattern.bound, call
+        if not isinstance(index, tuple | Mapping):
+            raise UsageError(
+                f"Unexpected type {type(index)} for the arguments to complete",
+                advice="give a position, a tuple of arguments or a dict of them",
+            )
+        pattern = self._given(index)
+        found.alignment.check_structure(pattern)
+        return found.alignment.row(pattern), pattern.bound, None
+
+    def _given(self, given: tuple[Any, ...] | Mapping[str, Any]) -> Pattern:
+        args: tuple[Argument, ...] = ()
+        kwargs: dict[str, Argument] = {}
+        if isinstance(given, tuple):
+            args = tuple(given_argument(i, value) for i, value in enumerate(given))
+        else:
+            for name, value in given.items():
+                # Constants are those of the recorded calls.
+                if value is not None and not isinstance(value, int | float | str):
+                    kwargs[name] = given_argument(name, value)
+        return Pattern(Bound(args, kwargs), (), ())
+
+    def _in_order(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        order = {name: i for i, name in enumerate(self._signature.names)}
+        return dict(sorted(kwargs.items(), key=lambda item: order.get(item[0], len(order))))
+
+    def _as_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not kwargs:
+            return args
+        if not args:
+            return kwargs
+        if self._signature.variadic_positional is not None:
+            raise InferenceError(
+                "Arguments of a method with *args are neither a tuple nor a dict alone",
+                advice="set as_args_kwargs=True",
+            )
+        named = {self._signature.name_at(i): value for i, value in enumerate(args)}
+        return {**named, **kwargs}
+
+    def _class_of(self, type_name: str) -> type | None:
+        """The class of a named tuple on the tape, where this process knows it."""
+        for pattern in self.evidence().patterns:
+            for argument in pattern.bound.all:
+                if argument.given is None:
+                    found = self._class_in(argument, pattern, type_name)
+                    if found is not None:
+                        return found
+        return None
+
+    def _class_in(self, argument: Argument, pattern: Pattern, type_name: str) -> type | None:
+        for node in walk(argument.node):
+            if isinstance(node, FieldsNode) and node.type == type_name:
+                # With nothing for its tensors, so that none is read.
+                empty = dict.fromkeys(range(len(pattern.facts)), None)
+                made = self._calls[pattern.first].build("inputs", node, empty)
+                return type(made) if isinstance(made, tuple) and children_of(node) else None
+        return None
+
+
+def _registrations() -> object:
+    pytree = sys.modules.get("torch.utils._pytree")
+    nodes: Mapping[Any, Any] = getattr(pytree, "SUPPORTED_NODES", {})
+    return frozenset((cls, id(node)) for cls, node in list(nodes.items()))

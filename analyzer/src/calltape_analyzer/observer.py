@@ -1,0 +1,406 @@
+"""A drop-in for ``torch.onnx.InputObserver`` and its sibling in yobx, which records on a tape.
+
+The one place of the analyzer that may use the recorder: an observer is used in the process that
+has the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calltape_analyzer import discrepancies
+from calltape_analyzer.binding import Key, given_argument
+from calltape_analyzer.call import Call
+from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.dims import BatchFor, DimNames
+from calltape_analyzer.errors import InferenceError, UsageError
+from calltape_analyzer.flattening import Flattener
+from calltape_analyzer.inference import Inference
+from calltape_analyzer.rendering import render
+from calltape_analyzer.tape import Tape, open_tape
+
+if TYPE_CHECKING:
+    from calltape_recorder import Recorder
+
+__all__ = ["InputCandidate", "InputObserver", "ObserverInfo"]
+
+# An observer keeps a few calls on purpose; the bound is for servers.
+_QUEUE_BYTES = 2**40
+
+
+class InputCandidate:
+    """The arguments of one call.
+
+    Attributes:
+        args, kwargs: as passed, without None and scalars passed by keyword, with
+            ``value_if_missing``.
+        cst_kwargs: the scalars passed by keyword that differ from their default.
+        flat_list: the tensors in flattening order; None where there is none.
+        aligned_flat_list: the same in the order of all calls, None where this call has none; None
+            for arguments that do not belong to an observer, or to calls that cannot be one program.
+    """
+
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        clone: bool,
+        cst_kwargs: dict[str, Any],
+        *,
+        aligned: Callable[[], list[Any]] | None = None,
+    ) -> None:
+        import torch
+
+        if clone:
+            args, kwargs = torch.utils._pytree.tree_map_only(
+                torch.Tensor, lambda tensor: tensor.detach().clone(), (args, kwargs)
+            )
+        self.args = args
+        self.kwargs = kwargs
+        self.cst_kwargs = dict(cst_kwargs)
+        self._aligned = aligned
+        arguments = [given_argument(i, value) for i, value in enumerate(args)]
+        arguments += [given_argument(name, value) for name, value in kwargs.items()]
+        self.flat_list = [
+            None if slot.leaf is None or argument.given is None else argument.given.tensors[slot.leaf]
+            for argument in arguments
+            for slot in argument.slots
+        ]
+
+    def __len__(self) -> int:
+        return len(self.flat_list)
+
+    def __str__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self.args)} args, {len(self.kwargs)} kwargs, "
+            f"{len(self)} tensors)"
+        )
+
+    def str_obs(self) -> str:
+        """The arguments on one line."""
+        return (
+            f"{type(self).__name__}(args={render(self.args)}, kwargs={render(self.kwargs)}, "
+            f"cst_kwargs={self.cst_kwargs})"
+        )
+
+    @property
+    def aligned_flat_list(self) -> list[Any] | None:
+        if self._aligned is None:
+            return None
+        try:
+            return self._aligned()
+        except InferenceError:
+            return None
+
+    @property
+    def n_aligned_tensors(self) -> int:
+        """Number of leaves of all calls together."""
+        aligned = self.aligned_flat_list
+        if aligned is None:
+            raise InferenceError("This input was not aligned with the others.")
+        return len(aligned)
+
+
+class ObserverInfo:
+    """What an observer has seen so far, read from its tapes."""
+
+    def __init__(self, calls: Sequence[Call], inference: Inference) -> None:
+        self._calls = calls
+        self._inference = inference
+        self._inputs: list[InputCandidate] | None = None
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @property
+    def inputs(self) -> list[InputCandidate]:
+        """The arguments of each call."""
+        if self._inputs is None:
+            self._inputs = [self._candidate(i) for i in range(len(self._calls))]
+        return self._inputs
+
+    @property
+    def flat_outputs(self) -> list[list[Any]]:
+        """The tensors that each call returned, flattened; None where there is none."""
+        return [self.outputs(index) for index in self.returned]
+
+    @property
+    def returned(self) -> list[int]:
+        """Positions of the calls that did not raise."""
+        return [i for i, call in enumerate(self._calls) if call.record.outputs is not None]
+
+    @property
+    def latencies(self) -> list[float]:
+        """Seconds that each call took."""
+        return [self.latency(index) for index in self.returned]
+
+    def outputs(self, index: int) -> list[Any]:
+        """The tensors that one call returned."""
+        return flat_outputs(self._calls[index])
+
+    def latency(self, index: int) -> float:
+        """Seconds that one call took."""
+        return self._calls[index].duration or 0.0
+
+    def _candidate(self, index: int) -> InputCandidate:
+        args, kwargs, constants = self._inference.as_passed(index)
+        return InputCandidate(
+            args, kwargs, False, constants, aligned=lambda: self._inference.aligned(index)
+        )
+
+
+def flat_outputs(call: Call) -> list[Any]:
+    """The tensors that a call returned, in flattening order; None where there is none."""
+    tree = call.record.outputs
+    if tree is None:
+        return []
+    form = Flattener(tree.facts(), tree.scalars, ClassIndex()).flatten(tree.spec().root)
+    return [None if s.leaf is None else call.tensor("outputs", s.leaf) for s in form.slots()]
+
+
+class InputObserver:
+    """Records the calls of a model on a tape and infers from them how to export it.
+
+    Used like ``torch.onnx.InputObserver``, with the same answers on the same calls; nothing has to
+    be registered with torch, and the tape stays where ``path`` is given::
+
+        observer = InputObserver()
+        with observer(model):
+            model(x1, y1)
+            model(x2, y2)
+        torch.export.export(
+            model, observer.infer_arguments(), dynamic_shapes=observer.infer_dynamic_shapes()
+        )
+
+    Args:
+        value_if_missing: values, by parameter name or position, for arguments that some calls
+            leave out; only inferred from, the model never sees them.
+        path: where the tape goes (``runs/model.tape``; a second ``with`` block writes
+            ``runs/model-2.tape``). A temporary file otherwise.
+    """
+
+    def __init__(
+        self,
+        value_if_missing: Mapping[Key, Any] | None = None,
+        path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.value_if_missing: dict[Key, Any] = dict(value_if_missing or {})
+        self._path = None if path is None else Path(path)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._segments: list[_Segment] = []
+        self._removed: list[Key] = []
+        self._info: tuple[list[Tape], ObserverInfo, Inference] | None = None
+
+    @contextlib.contextmanager
+    def __call__(
+        self, model: Any, store_n_calls: int = 3, method_name: str = "forward"
+    ) -> Iterator[InputObserver]:
+        """Records the calls of a method while the ``with`` block runs.
+
+        Args:
+            model: any object.
+            store_n_calls: how many calls of this block are kept.
+            method_name: the method.
+
+        Raises:
+            UsageError, UnsupportedError, KeyTypeError: there is no such method; at the end of the
+                block: ``value_if_missing`` does not fit the calls.
+        """
+        if not hasattr(model, method_name):
+            raise UsageError(
+                f"Model type {type(model)} does not have a method {method_name!r}",
+                advice="name one of its methods",
+            )
+        segment = _Segment.start(self._next_path(), model, store_n_calls, method_name)
+        self._segments.append(segment)
+        try:
+            yield self
+        finally:
+            segment.stop()
+        self._read()[2].check()
+
+    @property
+    def info(self) -> ObserverInfo | None:
+        """What was seen so far; None before the first ``with`` block."""
+        return self._read()[1] if self._segments else None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The tapes, one per ``with`` block."""
+        return tuple(segment.path for segment in self._segments)
+
+    def num_obs(self) -> int:
+        """How many calls are stored."""
+        return len(self.info or ())
+
+    def is_empty(self) -> bool:
+        """Whether no call is stored."""
+        return self.num_obs() == 0
+
+    def infer_dynamic_shapes(
+        self, set_batch_dimension_for: BatchFor = None, dim_names: DimNames = None
+    ) -> tuple[Any, ...] | dict[str, Any]:
+        """What ``torch.export.export(dynamic_shapes=...)`` takes; see
+        :meth:`calltape_analyzer.inference.Inference.dynamic_shapes`.
+
+        Raises:
+            InferenceError: nothing was recorded, or the calls cannot be one program.
+        """
+        return self._inference().dynamic_shapes(set_batch_dimension_for, dim_names)
+
+    def infer_arguments(
+        self,
+        index_or_args_or_kwargs: int | tuple[Any, ...] | dict[str, Any] | None = None,
+        flat: bool = False,
+        as_args_kwargs: bool = False,
+    ) -> Any:
+        """Representative arguments, those of one call, or the given ones completed; see
+        :meth:`calltape_analyzer.inference.Inference.arguments`.
+
+        Raises:
+            InferenceError: nothing was recorded, or the calls cannot be one program.
+            UsageError: for anything but a position, a tuple or a dict.
+        """
+        return self._inference().arguments(
+            index_or_args_or_kwargs, flat=flat, as_args_kwargs=as_args_kwargs
+        )
+
+    def remove_inputs(self, input_names: Sequence[Key]) -> int:
+        """Leaves arguments out of everything inferred from here on.
+
+        Returns:
+            How many arguments of recorded calls that takes out.
+
+        Raises:
+            InferenceError: nothing was recorded.
+            UsageError: for ``*args`` or ``**kwargs`` as a whole.
+        """
+        if not self._segments:
+            raise InferenceError("No input was captured", advice="record calls first")
+        removed = self._inference().remove_inputs(input_names)
+        self._removed += input_names
+        return removed
+
+    def check_discrepancies(
+        self,
+        onnx_program: Any,
+        atol: float = 1e-4,
+        rtol: float = 0.1,
+        progress_bar: bool = False,
+        initializer: Callable[[str | bytes], Any] | None = None,
+        skip_none: bool = True,
+        include_io: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Runs the recorded calls through an ONNX model and compares the outputs.
+
+        Args:
+            onnx_program: ``torch.onnx.ONNXProgram``, ``onnx.ModelProto``, its bytes or a file name.
+            atol: largest absolute difference; 1e-2 suits float16.
+            rtol: largest relative difference.
+            progress_bar: shows one (where tqdm is installed).
+            initializer: makes an ``onnxruntime.InferenceSession`` from a file name or bytes.
+            skip_none: whether an output that is None on one side is no difference.
+            include_io: adds the inputs and outputs on one line each.
+
+        Returns:
+            A dict per call: SUCCESS, abs, rel (or error), index, duration_torch, ort_duration,
+            n_inputs, n_none, n_empty.
+
+        Raises:
+            InferenceError: nothing was recorded, or the model has other inputs than the calls.
+        """
+        inference = self._inference()
+        info = self._read()[1]
+        session, release = discrepancies.open_session(onnx_program, initializer)
+        rows: list[dict[str, Any]] = []
+        try:
+            for index in discrepancies.with_progress(info.returned, progress_bar):
+                row = discrepancies.row_of(
+                    session,
+                    inference.call_tensors(index),
+                    info.outputs(index),
+                    discrepancies.Tolerance(atol, rtol, skip_none),
+                    include_io=include_io,
+                )
+                rows.append({**row, "index": len(rows), "duration_torch": info.latency(index)})
+        finally:
+            release()
+        return rows
+
+    def _next_path(self) -> Path:
+        number = len(self._segments) + 1
+        if self._path is None:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="calltape-")
+            return Path(self._folder.name) / f"observed-{number}.tape"
+        if number == 1:
+            return self._path
+        return self._path.with_name(f"{self._path.stem}-{number}{self._path.suffix}")
+
+    def _inference(self) -> Inference:
+        if not self._segments:
+            raise InferenceError("No inputs were captured.", advice="record calls first")
+        return self._read()[2]
+
+    def _read(self) -> tuple[list[Tape], ObserverInfo, Inference]:
+        """The calls so far, read anew only where there are more of them."""
+        tapes = [segment.tape() for segment in self._segments]
+        known = self._info[0] if self._info is not None else []
+        if self._info is None or list(map(id, known)) != list(map(id, tapes)):
+            calls = [call for tape in tapes for call in tape.calls]
+            inference = Inference(
+                tapes[0].target,
+                calls,
+                self.value_if_missing,
+                bind_keywords=False,
+                on_recorded_devices=True,
+            )
+            if self._removed:
+                inference.remove_inputs(self._removed)
+            self._info = (tapes, ObserverInfo(calls, inference), inference)
+        return self._info
+
+
+class _Segment:
+    """The tape of one ``with`` block, readable while it is written."""
+
+    def __init__(self, path: Path, recorder: Recorder) -> None:
+        self.path = path
+        self._recorder: Recorder | None = recorder
+        self._classes: dict[str, type] = {}
+        self._tape: Tape | None = None
+
+    @classmethod
+    def start(cls, path: Path, model: Any, max_calls: int, method: str) -> _Segment:
+        # Imported here: reading tapes must not need the recorder.
+        from calltape_recorder import Recorder
+
+        recorder = Recorder(
+            path, max_calls=max_calls, max_queue_bytes=_QUEUE_BYTES, via="method", method=method
+        )
+        recorder.attach(model)
+        return cls(path, recorder)
+
+    def stop(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
+            self._classes = dict(self._recorder.classes)
+            self._recorder = self._tape = None
+
+    def tape(self) -> Tape:
+        if self._recorder is not None and self._is_behind(self._recorder):
+            # Not closed: somebody may still hold calls of it.
+            self._tape = None
+            self._classes = dict(self._recorder.classes)
+        if self._tape is None:
+            self._tape = open_tape(self.path, classes=self._classes)
+        return self._tape
+
+    def _is_behind(self, recorder: Recorder) -> bool:
+        recorder.flush()
+        return self._tape is None or recorder.stats().kept != len(self._tape)

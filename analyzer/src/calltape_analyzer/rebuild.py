@@ -1,0 +1,347 @@
+"""From a spec and its leaves to Python objects, without running what a tape says.
+
+Constructors are never called with values from a tape. An instance is made by ``__new__`` and its
+state is set, as :mod:`copy` does; only classes of the :class:`~calltape_analyzer.classes.ClassIndex`
+are used, and whatever goes wrong with one costs that object, which becomes a
+:class:`Placeholder`, never the call.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from calltape_schema.errors import TapeError
+from calltape_schema.tree import (
+    BoolNode,
+    ClassNode,
+    ConstantNode,
+    CustomNode,
+    DictNode,
+    EnumNode,
+    FieldsNode,
+    Node,
+    NoneNode,
+    OpaqueNode,
+    ScalarNode,
+    SequenceNode,
+    TensorNode,
+)
+
+from calltape_analyzer.classes import ClassIndex
+
+__all__ = ["Placeholder", "rebuild"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Placeholder:
+    """An inert stand-in for an object that was not rebuilt.
+
+    Attributes:
+        type_name: class of the recorded object, ``module:qualified.name``.
+        reason: why this is not that object.
+        names: field names, dict keys or positions of the children.
+        children: what the object held, rebuilt.
+
+    ``placeholder["layers"]`` is the child of that name.
+    """
+
+    type_name: str
+    reason: str
+    names: tuple[Any, ...] = ()
+    children: tuple[Any, ...] = ()
+
+    def __getitem__(self, name: Any) -> Any:
+        for known, child in zip(self.names, self.children, strict=True):
+            if known == name:
+                return child
+        raise KeyError(name)
+
+    def __repr__(self) -> str:
+        from calltape_analyzer.rendering import render
+
+        return render(self)
+
+
+def rebuild(
+    node: Node, tensor: Callable[[int], Any], scalars: Sequence[Any], classes: ClassIndex
+) -> Any:
+    """The Python object that a node describes.
+
+    Args:
+        node: any node of a structure.
+        tensor: gives the value of a leaf by its number.
+        scalars: of the same tree as the node.
+        classes: the only classes that are used.
+
+    Raises:
+        TapeError: ``invalid`` where the scalars do not fit the structure, and whatever ``tensor``
+            raises.
+    """
+    return _Rebuilding(tensor, scalars, classes).value(node)
+
+
+class _Rebuilding:
+    def __init__(
+        self, tensor: Callable[[int], Any], scalars: Sequence[Any], classes: ClassIndex
+    ) -> None:
+        self.tensor = tensor
+        self.scalars = scalars
+        self.classes = classes
+
+    def value(self, node: Node) -> Any:
+        build = _BUILDERS[type(node)]
+        return build(self, node)
+
+    def values(self, nodes: Sequence[Node]) -> tuple[Any, ...]:
+        return tuple(self.value(node) for node in nodes)
+
+    def tensor_node(self, node: TensorNode) -> Any:
+        value = self.tensor(node.leaf)
+        return value if node.kind == "tensor" else _as_array(value)
+
+    def scalar_node(self, node: ScalarNode) -> Any:
+        value = self.scalars[node.scalar]
+        if node.kind == "complex" and type(value) is tuple:
+            value = complex(*value)
+        base = _SCALAR_TYPES[node.kind]
+        if type(value) is not base:
+            raise TapeError("invalid", f"a {type(value).__name__} where the structure says {base.__name__}")
+        cls = self.classes.get(node.type) if node.type else None
+        if cls is None or not issubclass(cls, base):
+            # The value is all there is to a scalar; only the subclass is not known here.
+            return value
+        try:
+            return base.__new__(cls, value)
+        except Exception:  # a hostile or changed class costs the subclass, not the value
+            return value
+
+    def none_node(self, node: NoneNode) -> Any:
+        return None if node.kind == "none" else ...
+
+    def bool_node(self, node: BoolNode) -> bool:
+        return node.value
+
+    def constant_node(self, node: ConstantNode) -> Any:
+        return torch_constant(node.kind, node.name)
+
+    def enum_node(self, node: EnumNode) -> Any:
+        cls = self.classes.get(node.type)
+        members: Mapping[str, Any] | None = getattr(cls, "__members__", None)
+        if members is None:
+            return Placeholder(node.type, "class not known here", ("value",), (node.value,))
+        found = members.get(node.name)
+        if found is not None:
+            return found
+        return self._guarded(node.type, ("value",), (node.value,), lambda: cls(node.value))  # type: ignore[misc]
+
+    def class_node(self, node: ClassNode) -> Any:
+        found = self.classes.get(node.type)
+        return found if found is not None else Placeholder(node.type, "class not known here")
+
+    def opaque_node(self, node: OpaqueNode) -> Placeholder:
+        return Placeholder(node.type, node.reason)
+
+    def sequence_node(self, node: SequenceNode) -> Any:
+        items = self.values(node.children)
+        names = tuple(range(len(items)))
+        make = _SEQUENCES[node.kind]
+        if node.type is None:
+            return self._guarded(f"builtins:{node.kind}", names, items, lambda: make(items))
+        cls = self.classes.get(node.type)
+        if cls is None:
+            return Placeholder(node.type, "class not known here", names, items)
+        return self._guarded(node.type, names, items, lambda: _sequence_of(cls, items))
+
+    def dict_node(self, node: DictNode) -> Any:
+        items = self.values(node.children)
+        if node.type is None:
+            return dict(zip(node.keys, items, strict=True))
+        cls = self.classes.get(node.type)
+        if cls is None:
+            return Placeholder(node.type, "class not known here", node.keys, items)
+        pairs = list(zip(node.keys, items, strict=True))
+        return self._guarded(node.type, node.keys, items, lambda: _mapping_of(cls, pairs))
+
+    def fields_node(self, node: FieldsNode) -> Any:
+        items = self.values(node.children)
+        cls = self.classes.get(node.type)
+        if cls is None:
+            return Placeholder(node.type, "class not known here", node.fields, items)
+        state = dict(zip(node.fields, items, strict=True))
+        make = _FIELDS[node.kind]
+        return self._guarded(node.type, node.fields, items, lambda: make(cls, state))
+
+    def custom_node(self, node: CustomNode) -> Any:
+        items = self.values(node.children)
+        names = tuple(range(len(items)))
+        cls = self.classes.get(node.type)
+        registered = self.classes.registered(cls) if cls is not None else None
+        if registered is None:
+            return Placeholder(node.type, "class not registered with torch's pytree here", names, items)
+        context = self.value(node.context)
+        return self._guarded(
+            node.type, names, items, lambda: registered.unflatten_fn(list(items), context)
+        )
+
+    def _guarded(
+        self, name: str, names: Sequence[Any], items: tuple[Any, ...], make: Callable[[], Any]
+    ) -> Any:
+        try:
+            return make()
+        except Exception as error:  # the class may raise whatever it likes
+            reason = f"cannot be rebuilt: {type(error).__name__}: {error}"
+            return Placeholder(name, reason[:200], tuple(names), items)
+
+
+_BUILDERS: dict[type, Callable[[_Rebuilding, Any], Any]] = {
+    TensorNode: _Rebuilding.tensor_node,
+    ScalarNode: _Rebuilding.scalar_node,
+    NoneNode: _Rebuilding.none_node,
+    BoolNode: _Rebuilding.bool_node,
+    ConstantNode: _Rebuilding.constant_node,
+    EnumNode: _Rebuilding.enum_node,
+    ClassNode: _Rebuilding.class_node,
+    OpaqueNode: _Rebuilding.opaque_node,
+    SequenceNode: _Rebuilding.sequence_node,
+    DictNode: _Rebuilding.dict_node,
+    FieldsNode: _Rebuilding.fields_node,
+    CustomNode: _Rebuilding.custom_node,
+}
+
+_SCALAR_TYPES: dict[str, type] = {
+    "int": int, "float": float, "complex": complex, "str": str, "bytes": bytes
+}  # fmt: skip
+
+
+def _size(items: tuple[Any, ...]) -> Any:
+    import torch
+
+    return torch.Size(items)
+
+
+_SEQUENCES: dict[str, Callable[[tuple[Any, ...]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "size": _size,
+    "slice": lambda items: slice(*items),
+    "range": lambda items: range(*items),
+    "set": set,
+    "frozenset": frozenset,
+}
+
+
+def _sequence_of(cls: type, items: tuple[Any, ...]) -> Any:
+    """A subclass of a built-in sequence. The built-in's own methods fill it, so that an override
+    in the subclass does not run."""
+    if issubclass(cls, list):
+        made = cls.__new__(cls)
+        list.extend(made, items)
+        return made
+    if issubclass(cls, collections.deque):
+        made_deque = cls.__new__(cls)
+        collections.deque.extend(made_deque, items)
+        return made_deque
+    if issubclass(cls, set):
+        made_set = cls.__new__(cls)
+        set.update(made_set, items)
+        return made_set
+    if issubclass(cls, tuple):
+        return _tuple_of(cls, items)
+    if issubclass(cls, frozenset):
+        return frozenset.__new__(cls, items)
+    raise TypeError(f"{cls.__name__} is not a sequence")
+
+
+def _mapping_of(cls: type, pairs: list[tuple[Any, Any]]) -> Any:
+    for base in (collections.OrderedDict, dict):
+        if issubclass(cls, base):
+            made = cls.__new__(cls)
+            for key, value in pairs:
+                base.__setitem__(made, key, value)
+            return made
+    raise TypeError(f"{cls.__name__} is not a dict")
+
+
+def _tuple_of(cls: type[tuple[Any, ...]], items: tuple[Any, ...]) -> Any:
+    if hasattr(cls, "n_sequence_fields"):  # torch.return_types; tuple.__new__ refuses these
+        return cls(items)
+    return tuple.__new__(cls, items)
+
+
+def _namedtuple_of(cls: type, state: dict[str, Any]) -> Any:
+    if not issubclass(cls, tuple):
+        raise TypeError(f"{cls.__name__} is not a named tuple")
+    fields = getattr(cls, "_fields", None)
+    if fields is not None and tuple(state) != tuple(fields):
+        raise TypeError(f"{cls.__name__} has other fields here")
+    return _tuple_of(cls, tuple(state.values()))
+
+
+def _dataclass_of(cls: type, state: dict[str, Any]) -> Any:
+    if not dataclasses.is_dataclass(cls):
+        raise TypeError(f"{cls.__name__} is not a dataclass here")
+    declared = {field.name: field for field in dataclasses.fields(cls)}
+    if unknown := state.keys() - declared.keys():
+        raise TypeError(f"{cls.__name__} has no field {sorted(unknown)[0]!r} here")
+    made = cls.__new__(cls)
+    for name, field in declared.items():
+        # object.__setattr__ also fills frozen classes and those with slots.
+        object.__setattr__(made, name, state[name] if name in state else _default_of(cls, field))
+    if isinstance(made, collections.OrderedDict):  # transformers' ModelOutput is both
+        for name, value in state.items():
+            collections.OrderedDict.__setitem__(made, name, value)
+    return made
+
+
+def _default_of(cls: type, field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    raise TypeError(f"{cls.__name__} needs the field {field.name!r}, which the tape does not have")
+
+
+def _object_of(cls: type, state: dict[str, Any]) -> Any:
+    made = cls.__new__(cls)
+    vars(made).update(state)
+    return made
+
+
+_FIELDS: dict[str, Callable[[type, dict[str, Any]], Any]] = {
+    "namedtuple": _namedtuple_of,
+    "dataclass": _dataclass_of,
+    "object": _object_of,
+}
+
+
+def _as_array(value: Any) -> Any:
+    try:
+        return value.numpy()
+    except (AttributeError, RuntimeError, TypeError):
+        return value  # no NumPy here, a dtype it does not have, or a value that was not kept
+
+
+_DEVICE = re.compile(r"[a-z_]{1,32}(:\d{1,4})?")
+
+
+def torch_constant(kind: str, name: str) -> Any:
+    """A dtype, device, layout or memory format by its name, or a placeholder for one that this
+    torch does not have."""
+    import torch
+
+    if kind == "device":
+        if _DEVICE.fullmatch(name):
+            try:
+                return torch.device(name)
+            except RuntimeError:
+                pass  # falls through: a device type that this torch does not know
+    else:
+        # Not getattr: torch's module-level __getattr__ imports what it is asked for.
+        found = vars(torch).get(name)
+        if isinstance(found, getattr(torch, kind)):
+            return found
+    return Placeholder(f"torch:{kind}", f"{name[:80]!r} is not known to this torch")

@@ -1,0 +1,1 @@
+"""The findings of an inference in the terms of each tool that exports."""

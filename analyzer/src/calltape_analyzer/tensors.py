@@ -1,0 +1,115 @@
+"""From the bytes of a leaf to a torch tensor that equals what was recorded, bit by bit."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from calltape_schema.blob import stored_as
+from calltape_schema.errors import TapeError
+from calltape_schema.tree import Leaf
+
+from calltape_analyzer.rebuild import Placeholder, torch_constant
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["dense_strides", "tensor_of", "valueless"]
+
+
+def tensor_of(leaf: Leaf, data: bytearray) -> Any:
+    """The tensor of a leaf, on the CPU, in ``data``'s own memory or a copy of it.
+
+    The layout comes back where it is dense (channels-last, transposed) or expanded; a view with
+    gaps comes back contiguous. Conjugation and negation come back resolved. ``requires_grad`` is
+    as recorded. A dtype that this torch does not have gives a :class:`Placeholder`.
+
+    Args:
+        leaf: facts of the tensor.
+        data: exactly the bytes that ``stored_as(leaf)`` says, contiguous.
+
+    Raises:
+        TapeError: ``invalid`` for facts that no tensor has.
+    """
+    import torch
+
+    dtype = torch_constant("dtype", leaf.dtype)
+    if isinstance(dtype, Placeholder):
+        return dtype
+    try:
+        return _tensor_of(torch, leaf, dtype, data)
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        reason = f"{leaf.key}: no tensor has these facts: {str(error).splitlines()[0][:200]}"
+        raise TapeError("invalid", reason) from None
+
+
+def _tensor_of(torch: Any, leaf: Leaf, dtype: torch.dtype, data: bytearray) -> torch.Tensor:
+    stored = stored_as(leaf)
+    if stored is None or stored.nbytes != len(data):
+        raise ValueError(f"{len(data)} bytes for {leaf.dtype}{list(leaf.shape)}")
+    kept = tuple(1 if axis in leaf.expanded else size for axis, size in enumerate(leaf.shape))
+    plain = _as_integers(torch, data, kept, dtype.itemsize)
+    strides = dense_strides(kept, leaf.strides)
+    if strides is not None:
+        plain = torch.empty_strided(kept, strides, dtype=plain.dtype).copy_(plain)
+    if leaf.expanded:
+        plain = plain.expand(leaf.shape)
+    is_quantized = leaf.dtype.startswith(("qint", "quint"))
+    tensor = _quantized(torch, leaf, plain) if is_quantized else plain.view(dtype)
+    if leaf.requires_grad and (dtype.is_floating_point or dtype.is_complex):
+        tensor.requires_grad_(True)
+    return tensor
+
+
+def _as_integers(torch: Any, data: bytearray, shape: tuple[int, ...], width: int) -> torch.Tensor:
+    """The elements as numbers of their width whose copies are exact: some dtypes torch cannot copy
+    at all, and floats might lose the payload of a NaN."""
+    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+    if not data:  # frombuffer refuses nothing
+        return torch.empty(shape, dtype=widths[width])
+    return torch.frombuffer(data, dtype=widths[width]).view(shape)
+
+
+def _quantized(torch: Any, leaf: Leaf, plain: torch.Tensor) -> torch.Tensor:
+    if leaf.quantizer is None:
+        raise TapeError("invalid", f"{leaf.key}: a quantized tensor without a quantizer")
+    numbers = {"qint8": torch.int8, "quint8": torch.uint8, "qint32": torch.int32}[leaf.dtype]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the recorded model uses a deprecated dtype; not our news
+        tensor: torch.Tensor = torch._make_per_tensor_quantized_tensor(
+            plain.view(numbers), leaf.quantizer.scale, leaf.quantizer.zero_point
+        )
+    return tensor
+
+
+def dense_strides(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The strides, where they lay the elements side by side in another order than the contiguous
+    one; None otherwise.
+
+    Only these are restored, so that strides from a tape allocate what the shape needs and no more.
+    Axes of size 1 have no say in it.
+    """
+    if strides is None or 0 in shape:
+        return None
+    expected = 1
+    for stride, size in sorted((t, s) for t, s in zip(strides, shape, strict=True) if s > 1):
+        if stride != expected:
+            return None
+        expected *= size
+    return strides
+
+
+def valueless(leaf: Leaf) -> Any:
+    """What stands for a leaf whose value is not on the tape: a tensor of its dtype, shape and
+    strides on the meta device, or a placeholder where torch has no such tensor."""
+    import torch
+
+    dtype = torch_constant("dtype", leaf.dtype)
+    if isinstance(dtype, Placeholder) or leaf.layout != "strided":
+        return Placeholder(f"torch:Tensor[{leaf.dtype}]", leaf.missing or "value not kept")
+    try:
+        if leaf.strides is None:
+            return torch.empty(leaf.shape, dtype=dtype, device="meta")
+        return torch.empty_strided(leaf.shape, leaf.strides, dtype=dtype, device="meta")
+    except (RuntimeError, TypeError, OverflowError) as error:
+        return Placeholder(f"torch:Tensor[{leaf.dtype}]", str(error).splitlines()[0][:200])

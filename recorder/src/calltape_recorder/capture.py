@@ -1,0 +1,482 @@
+"""Arguments to tokens: what is in a call, as a flat tuple that is equal for equal structures.
+
+The walk appends one token per node in document order and puts what changes from call to call
+beside it: tensors (and arrays), and scalars. Equal token tuples mean equal structures, so that the
+document of a structure is built and validated once (:mod:`calltape_recorder.structures`).
+
+Tokens are: a text for leaves, scalars and fixed values; ``(kind, ...)`` for everything else, with
+the number of children, keys or field names, and the class where the format notes one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import functools
+import types
+from collections import UserDict
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import SUPPORTED_NODES
+
+from calltape_recorder.known_classes import is_cache, is_named_tuple, is_record
+from calltape_schema.packing import MAX_STRING_BYTES
+from calltape_schema.tree import MAX_DEPTH, MAX_NODES
+
+__all__ = ["Capture", "Walk", "capture_inputs", "capture_output"]
+
+# Below the format's own limits, because the root and a custom node's context take levels as well.
+_MAX_DEPTH = MAX_DEPTH - 8
+_MAX_TOKENS = MAX_NODES - 1000
+_MAX_TEXT_BYTES = 16 * 1024 * 1024
+_MAX_INT_BITS = 8 * 1000
+_MAX_NAME = 1000
+_MAX_CLASSES = 10_000
+
+_KEY_TYPES = frozenset({str, int, float, bool, bytes, type(None)})
+
+
+class Capture(NamedTuple):
+    """One side of a call: structure tokens, the tensors and arrays in order, the scalars."""
+
+    tokens: tuple[Any, ...]
+    leaves: list[Any]
+    scalars: list[Any]
+
+
+class Walk:
+    """State of one walk."""
+
+    __slots__ = ("context", "depth", "known", "leaves", "path", "scalars", "text", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens: list[Any] = []
+        self.leaves: list[Any] = []
+        self.scalars: list[Any] = []
+        self.known: dict[int, int] = {}  # id of a tensor -> its leaf; the tensors are kept alive
+        self.path: set[int] = set()  # ids of the containers that are open
+        self.depth = 0
+        self.text = 0
+        self.context = 0  # > 0 within the context of a custom node, where no tensor may stand
+
+
+Visitor = Callable[[Walk, Any], None]
+
+
+def capture_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
+    """The root of inputs: the tuple of positional arguments and the dict of named ones."""
+    leaves = [*args, *kwargs.values()]
+    for value in leaves:
+        if type(value) is not _Tensor:
+            break
+    else:
+        if len({id(value) for value in leaves}) == len(leaves):
+            return _new(Capture, (_flat_tokens(len(args), tuple(kwargs)), leaves, _NO_SCALARS))
+    walk = Walk()
+    tokens = walk.tokens
+    # Not through the visitors: these two exist for this call only, so no cycle leads here.
+    tokens += ("inputs", ("tuple", len(args), None))
+    if len(leaves) > _MAX_TOKENS:
+        raise ValueError(f"{len(leaves)} arguments")
+    for value in args:
+        (_visitors.get(type(value)) or _visitor_of(value))(walk, value)
+    tokens.append(("dict", tuple(kwargs), None))
+    for value in kwargs.values():
+        (_visitors.get(type(value)) or _visitor_of(value))(walk, value)
+    return _new(Capture, (tuple(tokens), walk.leaves, walk.scalars))
+
+
+def capture_output(value: Any) -> Capture:
+    """The root of outputs: what the model returned."""
+    if type(value) is _Tensor:
+        return _new(Capture, (_ONE_TENSOR, [value], _NO_SCALARS))
+    walk = Walk()
+    walk.tokens.append("outputs")
+    (_visitors.get(type(value)) or _visitor_of(value))(walk, value)
+    return _new(Capture, (tuple(walk.tokens), walk.leaves, walk.scalars))
+
+
+_Tensor = torch.Tensor
+_new = tuple.__new__  # of a named tuple: a third of the cost of calling the class
+_NO_SCALARS: list[Any] = []
+_ONE_TENSOR = ("outputs", "tensor")
+
+
+@functools.lru_cache(maxsize=256)
+def _flat_tokens(count: int, names: tuple[str, ...]) -> tuple[Any, ...]:
+    """Tokens of a call whose arguments are distinct tensors and nothing else."""
+    tensors = ("tensor",) * (count + len(names))
+    return (
+        "inputs", ("tuple", count, None), *tensors[:count],
+        ("dict", names, None), *tensors[count:],
+    )  # fmt: skip
+
+
+# --- leaves and scalars ------------------------------------------------------------------------
+
+
+def _tensor(walk: Walk, value: Any) -> None:
+    if walk.context:
+        _opaque(walk, value, "a tensor in the context of a registered class")
+        return
+    leaves = walk.leaves
+    count = len(leaves)
+    leaf = walk.known.setdefault(id(value), count)
+    if leaf == count:
+        leaves.append(value)
+        walk.tokens.append("tensor")
+    else:
+        walk.tokens.append(("tensor", leaf))
+
+
+def _array(walk: Walk, value: Any) -> None:
+    if walk.context:
+        _opaque(walk, value, "an array in the context of a registered class")
+        return
+    leaf = walk.known.setdefault(id(value), len(walk.leaves))
+    if leaf == len(walk.leaves):
+        walk.leaves.append(value)
+    walk.tokens.append(("ndarray", leaf))
+
+
+def _none(walk: Walk, value: Any) -> None:
+    walk.tokens.append("none")
+
+
+def _ellipsis(walk: Walk, value: Any) -> None:
+    walk.tokens.append("ellipsis")
+
+
+def _bool(walk: Walk, value: Any) -> None:
+    walk.tokens.append("true" if value else "false")
+
+
+def _int(walk: Walk, value: int) -> None:
+    if value.bit_length() > _MAX_INT_BITS:
+        _opaque(walk, value, f"an int of {value.bit_length()} bits")
+        return
+    walk.tokens.append("int")
+    walk.scalars.append(value)
+
+
+def _float(walk: Walk, value: float) -> None:
+    walk.tokens.append("float")
+    walk.scalars.append(value)
+
+
+def _complex(walk: Walk, value: complex) -> None:
+    walk.tokens.append("complex")
+    walk.scalars.append((value.real, value.imag))
+
+
+def _text_fits(walk: Walk, value: Any, size: int) -> bool:
+    walk.text += size
+    if size <= MAX_STRING_BYTES and walk.text <= _MAX_TEXT_BYTES:
+        return True
+    _opaque(walk, value, "a text or bytes too long for a tape")
+    return False
+
+
+def _str(walk: Walk, value: str) -> None:
+    # At most 4 bytes per character in UTF-8.
+    if len(value) <= 256 or _text_fits(walk, value, len(value) * (1 if value.isascii() else 4)):
+        walk.tokens.append("str")
+        walk.scalars.append(value)
+
+
+def _bytes(walk: Walk, value: bytes) -> None:
+    if _text_fits(walk, value, len(value)):
+        walk.tokens.append("bytes")
+        walk.scalars.append(value)
+
+
+def _subclassed_scalar(exact: Callable[[Any], Any], visit: Visitor) -> Visitor:
+    """A scalar of a subclass: the plain value, read past anything the subclass overrides."""
+
+    def visitor(walk: Walk, value: Any) -> None:
+        visit(walk, exact(value))
+        kind = walk.tokens[-1]
+        if isinstance(kind, str) and kind not in ("true", "false"):
+            walk.tokens[-1] = ("scalar", kind, type(value))
+
+    return visitor
+
+
+def _constant(kind: str) -> Visitor:
+    def visitor(walk: Walk, value: Any) -> None:
+        walk.tokens.append((kind, value))
+
+    return visitor
+
+
+def _enum(walk: Walk, value: enum.Enum) -> None:
+    name = value._name_
+    if type(name) is not str or len(name) > _MAX_NAME:  # a combination of flags may have no name
+        _opaque(walk, value, "an enum value without a name")
+    else:
+        walk.tokens.append(("enum", type(value), name))
+
+
+def _class(walk: Walk, value: type) -> None:
+    walk.tokens.append(("class", value))
+
+
+def _opaque(walk: Walk, value: Any, reason: str) -> None:
+    # No repr(): it is the host's code, and what it prints may be private.
+    walk.tokens.append(("opaque", type(value), reason))
+
+
+def _opaque_because(reason: str) -> Visitor:
+    return lambda walk, value: _opaque(walk, value, reason)
+
+
+# --- containers --------------------------------------------------------------------------------
+
+
+def _enter(walk: Walk, value: Any, count: int) -> bool:
+    """Whether a container's children may be walked; if not, a placeholder stands for it."""
+    if id(value) in walk.path:
+        _opaque(walk, value, "contains itself")
+    elif walk.depth >= _MAX_DEPTH:
+        _opaque(walk, value, f"nested deeper than {_MAX_DEPTH} levels")
+    elif len(walk.tokens) + len(walk.scalars) + count > _MAX_TOKENS:
+        _opaque(walk, value, f"more than {_MAX_TOKENS} values in one call")
+    else:
+        walk.path.add(id(value))
+        walk.depth += 1
+        return True
+    return False
+
+
+def _children(walk: Walk, value: Any, children: Iterable[Any]) -> None:
+    for child in children:
+        (_visitors.get(type(child)) or _visitor_of(child))(walk, child)
+    walk.depth -= 1
+    walk.path.discard(id(value))
+
+
+def _sequence(kind: str, typed: bool = False) -> Visitor:
+    def visitor(walk: Walk, value: Any) -> None:
+        # A copy first: another thread may append while its children are walked.
+        children = base.__iter__(value) if typed else value
+        children = tuple(children)
+        if _enter(walk, value, len(children)):
+            walk.tokens.append((kind, len(children), type(value) if typed else None))
+            _children(walk, value, children)
+
+    base: Any = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}.get(kind)
+    return visitor
+
+
+def _parts(kind: str) -> Visitor:
+    def visitor(walk: Walk, value: Any) -> None:
+        if _enter(walk, value, 3):
+            walk.tokens.append((kind, 3, None))
+            _children(walk, value, (value.start, value.stop, value.step))
+
+    return visitor
+
+
+def _key_fits(key: Any) -> bool:
+    kind = type(key)
+    if kind is str or kind is bytes:
+        return len(key) <= 1024
+    if kind is int:
+        return -(2**63) <= key < 2**64
+    return kind in _KEY_TYPES
+
+
+def _key_token(key: Any) -> Any:
+    """Tells apart keys that are equal in Python but not on a tape: 1, 1.0 and True."""
+    if type(key) is tuple:
+        return ("tuple", *(_key_token(part) for part in key))
+    return key if type(key) is str else (type(key).__name__, repr(key), key)
+
+
+def _mapping(walk: Walk, value: Any, items: list[tuple[Any, Any]], cls: type | None) -> None:
+    for key, _ in items:
+        if type(key) is not str or len(key) > 1024:
+            fits = all(map(_key_fits, key)) if type(key) is tuple else _key_fits(key)
+            if not fits:
+                _opaque(walk, value, f"a key of type {type(key).__name__}"[:_MAX_NAME])
+                return
+    if _enter(walk, value, len(items)):
+        walk.tokens.append(("dict", tuple(_key_token(key) for key, _ in items), cls))
+        _children(walk, value, [child for _, child in items])
+
+
+def _dict(walk: Walk, value: dict[Any, Any]) -> None:
+    _mapping(walk, value, list(value.items()), None)
+
+
+def _dict_subclass(walk: Walk, value: Any) -> None:
+    _mapping(walk, value, list(dict.items(value)), type(value))
+
+
+def _user_dict(walk: Walk, value: Any) -> None:
+    _mapping(walk, value, list(dict.items(vars(value)["data"])), type(value))
+
+
+def _fields(walk: Walk, value: Any, kind: str, items: list[tuple[Any, Any]]) -> None:
+    if not all(type(name) is str and len(name) <= _MAX_NAME for name, _ in items):
+        _opaque(walk, value, "attributes whose names are not short texts")
+    elif _enter(walk, value, len(items)):
+        walk.tokens.append((kind, tuple(name for name, _ in items), type(value)))
+        _children(walk, value, [child for _, child in items])
+
+
+def _named_tuple(walk: Walk, value: Any) -> None:
+    names = type(value)._fields
+    children = tuple(tuple.__iter__(value))
+    if len(names) == len(children):
+        _fields(walk, value, "namedtuple", list(zip(names, children)))
+    else:
+        _opaque(walk, value, "a named tuple whose fields do not fit")
+
+
+def _dataclass(walk: Walk, value: Any) -> None:
+    if isinstance(value, dict):  # transformers' ModelOutput: the fields that are present
+        items = list(dict.items(value))
+    else:
+        items = []
+        for declared in dataclasses.fields(value):
+            with contextlib.suppress(AttributeError):  # declared, but not set
+                items.append((declared.name, object.__getattribute__(value, declared.name)))
+    _fields(walk, value, "dataclass", items)
+
+
+def _object(walk: Walk, value: Any) -> None:
+    _fields(walk, value, "object", list(vars(value).items()))
+
+
+def _registered(walk: Walk, value: Any) -> None:
+    """A class that the host registered with torch's pytree, flattened as it was registered."""
+    definition = SUPPORTED_NODES.get(type(value))
+    if definition is None:
+        _opaque(walk, value, "a class that calltape does not know")
+        return
+    try:
+        children, context = definition.flatten_fn(value)
+        children = tuple(children)
+    except Exception as error:
+        _opaque(walk, value, f"its registered flatten function raised {type(error).__name__}")
+        return
+    if not _enter(walk, value, len(children) + 1):
+        return
+    walk.tokens.append(("custom", len(children), type(value)))
+    walk.context += 1
+    (_visitors.get(type(context)) or _visitor_of(context))(walk, context)
+    walk.context -= 1
+    _children(walk, value, children)
+
+
+# --- which visitor for which class -------------------------------------------------------------
+
+_tuple_subclass = _sequence("tuple", typed=True)
+
+_visitors: dict[type, Visitor] = {
+    torch.Tensor: _tensor,
+    torch.nn.Parameter: _tensor,
+    type(None): _none,
+    type(Ellipsis): _ellipsis,
+    bool: _bool,
+    int: _int,
+    float: _float,
+    complex: _complex,
+    str: _str,
+    bytes: _bytes,
+    bytearray: _subclassed_scalar(bytes, _bytes),
+    list: _sequence("list"),
+    tuple: _sequence("tuple"),
+    set: _sequence("set"),
+    frozenset: _sequence("frozenset"),
+    dict: _dict,
+    torch.Size: _sequence("size"),
+    slice: _parts("slice"),
+    range: _parts("range"),
+    torch.dtype: _constant("dtype"),
+    torch.device: _constant("device"),
+    torch.layout: _constant("layout"),
+    torch.memory_format: _constant("memory_format"),
+    types.SimpleNamespace: _object,
+}
+
+# First match wins. int.__add__ and the like give the plain value whatever a subclass overrides.
+_by_base: tuple[tuple[type, Visitor], ...] = (
+    (torch.Tensor, _tensor),
+    (torch.nn.Module, _opaque_because("a module")),
+    (enum.Enum, _enum),
+    (int, _subclassed_scalar(lambda value: int.__add__(value, 0), _int)),
+    (float, _subclassed_scalar(float.__float__, _float)),
+    (complex, _subclassed_scalar(lambda value: complex.__add__(value, 0), _complex)),
+    (str, _subclassed_scalar(lambda value: str.__getitem__(value, slice(None)) + "", _str)),
+    (bytes, _subclassed_scalar(lambda value: bytes.__getitem__(value, slice(None)), _bytes)),
+    (type, _class),
+)
+_by_container: tuple[tuple[type, Visitor], ...] = (
+    (dict, _dict_subclass),
+    (UserDict, _user_dict),
+    (list, _sequence("list", typed=True)),
+    (set, _sequence("set", typed=True)),
+    (frozenset, _sequence("frozenset", typed=True)),
+)
+
+
+def _visitor_of(value: Any) -> Visitor:
+    """Decides once per class, by the class alone: ``isinstance`` would run the host's code."""
+    cls = type(value)
+    if cls in SUPPORTED_NODES and not is_cache(cls) and not is_record(cls):
+        # Not remembered: a registration can be taken back.
+        visitor = _known_container(cls)
+        return visitor if visitor in (_named_tuple, _tuple_subclass, _dict_subclass) else _registered
+    visitor = _classify(cls)
+    if visitor is not _registered and len(_visitors) < _MAX_CLASSES:
+        _visitors[cls] = visitor
+    return visitor
+
+
+def _classify(cls: type) -> Visitor:
+    for base, visitor in _by_base:
+        if issubclass(cls, base):
+            return visitor
+    if cls.__module__ == "numpy":
+        scalar = _numpy_visitor(cls)
+        if scalar is not None:
+            return scalar
+    if is_cache(cls) and hasattr(cls, "__dict__") and not issubclass(cls, dict):
+        return _object
+    if is_record(cls):
+        return _dataclass
+    return _known_container(cls) or _registered
+
+
+def _known_container(cls: type) -> Visitor | None:
+    if is_named_tuple(cls):
+        return _named_tuple
+    if issubclass(cls, tuple):
+        return _tuple_subclass
+    for base, visitor in _by_container:
+        if issubclass(cls, base):
+            # Of the registered ones only the standard library's two are plain dicts.
+            registered = cls in SUPPORTED_NODES and cls.__module__ != "collections"
+            return None if registered else visitor
+    return None
+
+
+def _numpy_visitor(cls: type) -> Visitor | None:
+    """NumPy's arrays and scalars, without importing it."""
+    if cls.__name__ == "ndarray":
+        return _array
+    names = {base.__name__ for base in cls.__mro__}
+    for name, visit in (("integer", _int), ("floating", _float), ("complexfloating", _complex)):
+        if name in names and "timedelta64" not in names and cls.__name__ not in _WIDE:
+            return _subclassed_scalar(lambda value: value.item(), visit)
+    is_bool = not names.isdisjoint({"bool", "bool_"})  # NumPy 2 and 1
+    return _subclassed_scalar(lambda value: value.item(), _bool) if is_bool else None
+
+
+# .item() of these does not give a plain Python number.
+_WIDE = frozenset({"longdouble", "clongdouble", "float128", "complex256", "float96", "complex192"})

@@ -1,0 +1,112 @@
+"""How the recorder stays out of what others trace: torch.compile, export, jit, functorch.
+
+A hook body must run beside a compiled model, neither be compiled nor break its graph. Three levers:
+
+- the frame of the hook itself is skipped by Dynamo's frame evaluation (so it runs as it is),
+- its body runs with frame evaluation off (so nothing that it calls is compiled),
+- where Dynamo *inlines* the hook (a module inside a larger compiled one), the hook asks at trace
+  time whether a graph break is allowed: if so it breaks the graph and the call is recorded; under
+  ``fullgraph=True`` it disappears, because raising there would be the host's exception.
+
+``torch.compiler.disable`` does the same for the first two, at ten times the cost per call and at
+the price of importing Dynamo (seconds) into servers that compile nothing; it is the fallback for
+versions of torch where the functions below are not found.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, TypeVar
+
+import torch
+from torch.compiler import is_compiling
+
+__all__ = ["assumed_constant", "breaks_graph", "is_tracing", "off", "one_graph", "skip_frame"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _frame_evaluation() -> tuple[Callable[[Any], Any], Callable[[CodeType], None]] | None:
+    """Dynamo's C functions: set the callback of this thread, and never compile a code object."""
+    frames: Any = getattr(torch._C._dynamo, "eval_frame", None)
+    callback = getattr(frames, "set_eval_frame", None)
+    skip = getattr(frames, "skip_code", None)  # until torch 2.6
+    strategy = getattr(frames, "set_code_exec_strategy", None)  # since torch 2.7
+    if skip is None and strategy is not None:
+        skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+
+        def skip(code: CodeType) -> None:
+            strategy(code, skipped)
+
+    return (callback, skip) if callback is not None and skip is not None else None
+
+
+_functions = _frame_evaluation()
+
+
+def skip_frame(function: F) -> F:
+    """Keeps frame evaluation away from this function's own frame; inlining it stays possible."""
+    if _functions is not None:
+        _functions[1](function.__code__)  # type: ignore[attr-defined]
+    return function
+
+
+def breaks_graph(function: F) -> F:
+    """Makes Dynamo end its graph before a call of this function, and call it as it is."""
+    # What torch.compiler.disable leaves on a function, without importing Dynamo.
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    function._torchdynamo_disable_msg = "calltape records this call"  # type: ignore[attr-defined]
+    function._torchdynamo_disable_recursive = True  # type: ignore[attr-defined]
+    return skip_frame(function)
+
+
+def assumed_constant(function: F) -> F:
+    """What torch._dynamo.assume_constant_result does, without importing Dynamo."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+if _functions is not None:
+    off = _functions[0]
+else:  # pragma: no cover - no known version of torch
+    torch.compiler.disable(lambda: None)
+    from torch._dynamo.eval_frame import set_eval_frame as off
+off.__doc__ or None  # ``previous = off(None)`` ... ``off(previous)`` brackets a body
+
+
+def one_graph() -> bool:
+    """While Dynamo traces: whether a graph break would be an error (``fullgraph=True``)."""
+    tracer = _tracer()
+    return tracer is None or bool(
+        tracer.one_graph or getattr(tracer, "error_on_graph_break", False) or tracer.export
+    )
+
+
+def _tracer() -> Any:
+    convert = sys.modules.get("torch._dynamo.symbolic_convert")
+    try:
+        return convert.InstructionTranslator.current_tx() if convert is not None else None
+    except Exception:  # nothing is being traced, or the class has moved
+        return None
+
+
+_C: Any = torch._C
+_modes = _C._len_torch_dispatch_stack
+_jit_state = _C._get_tracing_state
+_functorch_level = getattr(_C._functorch, "peek_interpreter_stack", None)
+_tracing_keys = tuple(
+    getattr(_C._TorchDispatchModeKey, name)
+    for name in ("FAKE", "PROXY", "FUNCTIONAL")
+    if hasattr(_C._TorchDispatchModeKey, name)
+)
+
+
+def is_tracing() -> bool:
+    """Whether this call runs on stand-ins for tensors: export, fake tensors, make_fx, jit, vmap."""
+    if is_compiling() or _jit_state() is not None:
+        return True
+    if _functorch_level is not None and _functorch_level() is not None:
+        return True
+    return _modes() > 0 and any(_C._get_dispatch_mode(key) is not None for key in _tracing_keys)

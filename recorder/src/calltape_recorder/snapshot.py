@@ -1,0 +1,245 @@
+"""Tensors to host memory that nobody else can change.
+
+Nothing here is visible to the host: no autograd graph, no version counter, no dispatch mode and no
+random number generator is touched. Contiguous host memory is copied as it lies, without any
+operator; everything else goes through ordinary operators below autograd and all modes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from calltape_recorder.buffers import Buffer, Buffers
+from calltape_recorder.facts import CONJ, DTYPES, NEG, SIMPLE, Facts, facts_of, stored_bytes
+
+__all__ = ["RANGE_BYTES", "Piece", "Seen", "data_of", "release", "see", "take"]
+
+# Up to here a copy under the interpreter lock is cheaper than giving the lock away.
+_SMALL = 64 * 1024
+RANGE_BYTES = 1024 * 1024
+
+_c_char = ctypes.c_char
+_memmove = ctypes.memmove
+_array_types: dict[int, Any] = {}
+
+
+class Piece(NamedTuple):
+    """The bytes of one leaf, and what keeps them: a pooled buffer, or a tensor of our own."""
+
+    data: memoryview
+    owner: Any
+
+
+class Seen(NamedTuple):
+    """What is known of the leaves of one side before anything is copied.
+
+    Attributes:
+        facts: per leaf.
+        same: per leaf, the earlier leaf that has the same memory and facts, or itself; None where
+            no two leaves share memory.
+        storages: per leaf, its alias group, or None; None where no two leaves share memory.
+        sizes: per leaf, bytes of its copy; 0 where it has none of its own.
+    """
+
+    facts: tuple[Facts, ...]
+    same: tuple[int, ...] | None
+    storages: tuple[int | None, ...] | None
+    sizes: list[int]
+
+
+_Tensor = torch.Tensor
+_cpu = torch.device("cpu")
+_make = tuple.__new__  # of a named tuple: a third of the cost of calling the class
+
+
+def see(leaves: list[Any], values: bool) -> Seen:
+    """Facts, sizes and aliases of these leaves; ``values`` is False where only ranges are kept."""
+    facts: list[Facts] = []
+    sizes: list[int] = []
+    storages: list[int] = []
+    for leaf in leaves:
+        try:
+            # The plain case in as few reads as possible. Whatever has no contiguous memory of its
+            # own raises at one of them.
+            if (
+                type(leaf) is _Tensor
+                and (dtype := leaf.dtype) in SIMPLE
+                and leaf.is_cpu
+                and leaf.is_contiguous()
+                and not leaf.is_neg()
+            ):
+                memory = leaf.untyped_storage()
+                size = leaf.nbytes
+                storage = memory._cdata
+                flags = 1 if leaf.requires_grad else 0
+                if leaf.is_inference():
+                    flags |= 2
+                fact = _make(Facts, (
+                    dtype, leaf.shape, _cpu, flags, None, True, None, (), None, None, None,
+                ))  # fmt: skip
+                if memory.nbytes() < size:
+                    fact = fact._replace(missing="its storage was freed")
+                    size = 0
+            else:
+                fact, storage, size = _careful(leaf)
+        except Exception:
+            fact, storage, size = _careful(leaf)
+        if not values and size and not _has_range(fact, size):
+            size = 0
+        facts.append(fact)
+        sizes.append(size)
+        storages.append(storage)
+    if len(set(storages)) == len(storages):
+        return _make(Seen, (tuple(facts), None, None, sizes))
+    return _aliased(leaves, facts, sizes, storages)
+
+
+def _has_range(fact: Facts, size: int) -> bool:
+    known = DTYPES.get(fact.dtype)
+    return known is not None and known.is_integer and size <= RANGE_BYTES
+
+
+def _careful(leaf: Any) -> tuple[Facts, int, int]:
+    """Facts, storage and size of a leaf that may be anything."""
+    fact = facts_of(leaf)
+    if fact.missing is not None:
+        return fact, id(leaf), 0
+    if not isinstance(leaf, _Tensor):
+        return fact, id(leaf), stored_bytes(fact)
+    with torch._C.DisableTorchFunctionSubclass():
+        memory = leaf.untyped_storage()
+        if leaf.is_cuda and torch.cuda.is_current_stream_capturing():
+            return fact._replace(missing="a CUDA graph is being captured"), memory._cdata, 0
+        last = sum((size - 1) * step for size, step in zip(leaf.shape, leaf.stride()))
+        if leaf.numel() and memory.nbytes() < (leaf.storage_offset() + last + 1) * leaf.itemsize:
+            return fact._replace(missing="its storage was freed"), memory._cdata, 0
+        return fact, memory._cdata, stored_bytes(fact)
+
+
+def _aliased(
+    leaves: list[Any], facts: list[Facts], sizes: list[int], storages: list[int]
+) -> Seen:
+    groups: dict[int, int] = {}
+    first: dict[Any, int] = {}
+    same: list[int] = []
+    aliases: list[int | None] = []
+    for index, (fact, storage) in enumerate(zip(facts, storages)):
+        shared = storages.count(storage) > 1
+        aliases.append(groups.setdefault(storage, len(groups)) if shared else None)
+        earlier = index
+        if shared and fact.missing is None and isinstance(leaves[index], torch.Tensor):
+            view = fact._replace(flags=fact.flags & (CONJ | NEG), subclass=None, direct=False)
+            with torch._C.DisableTorchFunctionSubclass():
+                earlier = first.setdefault((storage, leaves[index].data_ptr(), view), index)
+        same.append(earlier)
+        if earlier != index:
+            sizes[index] = 0
+    return Seen(tuple(facts), tuple(same), tuple(aliases), sizes)
+
+
+def take(leaves: list[Any], seen: Seen, buffers: Buffers) -> list[Any]:
+    """Copies every leaf that has a size; None for the others.
+
+    The copies are complete on return: the caller may change its tensors at once.
+    """
+    pieces: list[Any] = []
+    for leaf, fact, size in zip(leaves, seen.facts, seen.sizes):
+        if not size:
+            pieces.append(None)
+        elif fact.direct:
+            if size <= _SMALL:
+                pieces.append(bytearray(_array_type(size).from_address(leaf.data_ptr())))
+            else:
+                pieces.append(_pooled(leaf.data_ptr(), size, buffers))
+        elif isinstance(leaf, _Tensor):
+            pieces.append(_computed(leaf, fact, size))
+        else:
+            array = leaf.copy(order="C")
+            pieces.append(Piece(_memory(array.ctypes.data, size), array))
+    return pieces
+
+
+def data_of(piece: Any) -> Any:
+    """The bytes of one leaf as :func:`take` gave them; none for a leaf without any."""
+    if type(piece) is bytearray:
+        return piece
+    return b"" if piece is None else piece.data
+
+
+def _array_type(size: int) -> Any:
+    known = _array_types.get(size)
+    if known is None:
+        if len(_array_types) > 4096:
+            _array_types.clear()
+        known = _array_types[size] = _c_char * size
+    return known
+
+
+def _memory(address: int, size: int) -> memoryview:
+    return memoryview((_c_char * size).from_address(address)).cast("B")
+
+
+def _pooled(address: int, size: int, buffers: Buffers) -> Piece:
+    buffer = buffers.take(size)
+    _memmove(buffer.address, address, size)  # without the interpreter lock
+    return Piece(memoryview(buffer.memory)[:size], buffer)
+
+
+@contextlib.contextmanager
+def _unseen() -> Iterator[None]:
+    """Operators in here are seen by no mode, no autograd and no tensor subclass."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+        yield
+
+
+def _computed(tensor: torch.Tensor, fact: Facts, size: int) -> Piece:
+    """Contiguous host copy of a strided, expanded, conjugated, quantized or device tensor."""
+    with _unseen():
+        value = tensor.detach()
+        if type(value) is not torch.Tensor:
+            value = value.as_subclass(torch.Tensor)
+        if fact.quantizer is not None:
+            value = value.int_repr()
+        for axis in fact.expanded:
+            value = value.narrow(axis, 0, 1)
+        value = value.resolve_conj().resolve_neg()
+        if value.device.type != "cpu":
+            # Waits for the device: correct, and the price of recording from one.
+            value = value.to("cpu")
+        # Not contiguous(): that would return the host's own memory where nothing was to be done.
+        mine = _fresh(value)
+        return Piece(_memory(mine.data_ptr(), size), mine)
+
+
+def _fresh(value: torch.Tensor) -> torch.Tensor:
+    if value.dtype in _UNCOPYABLE:  # shells without a copy kernel, of one byte each
+        value = value.view(torch.uint8)
+    elif value.dtype in _EXPERIMENTAL:  # their kernels warn, in the host's name
+        value = torch.view_as_real(value)
+    return value.clone(memory_format=torch.contiguous_format)
+
+
+_UNCOPYABLE = frozenset(
+    dtype
+    for dtype, known in DTYPES.items()
+    if known.itemsize == 1 and known.name.startswith(("int", "uint", "bits", "float4"))
+    and known.name not in ("int8", "uint8")
+)
+
+
+_EXPERIMENTAL = frozenset(dtype for dtype in DTYPES if dtype.is_complex and dtype.itemsize == 4)
+
+
+def release(pieces: list[Any], buffers: Buffers) -> None:
+    """Gives the pooled buffers of these pieces back; their data may not be read afterwards."""
+    for piece in pieces:
+        if type(piece) is Piece and type(piece.owner) is Buffer:
+            buffers.give_back(piece.owner)
+
+

@@ -1,0 +1,66 @@
+"""What is recorded: the object, its method and signature, as the manifest notes them."""
+
+from __future__ import annotations
+
+import inspect
+import platform
+import sys
+from typing import Any, Literal
+
+import torch
+
+from calltape_recorder.known_classes import type_name
+from calltape_schema import __version__
+from calltape_schema.records import MAX_PARAMETERS, Parameter, Producer, Target
+
+__all__ = ["describe_producer", "describe_target"]
+
+_MAX_TEXT = 1000
+
+
+def describe_target(module: Any, method: str, via: Literal["hook", "method"]) -> Target:
+    """Class, method and signature of what will be recorded.
+
+    For a module wrapped by ``torch.compile`` these are the wrapped module's.
+    """
+    original = vars(module).get("_modules", {}).get("_orig_mod", module)
+    return Target(
+        type=type_name(type(original)), method=method[:_MAX_TEXT], via=via,
+        signature=_signature(getattr(original, method)),
+    )  # fmt: skip
+
+
+def describe_producer() -> Producer:
+    """Versions of what writes the tape; never the name of the host."""
+    transformers = sys.modules.get("transformers")
+    return Producer(
+        calltape=__version__,
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        platform=f"{platform.system()}-{platform.machine()}",
+        transformers=None if transformers is None else str(transformers.__version__),
+    )
+
+
+def _signature(function: Any) -> tuple[Parameter, ...] | None:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if len(parameters) > MAX_PARAMETERS:
+        return None
+    return tuple(_parameter(parameter) for parameter in parameters)
+
+
+def _parameter(parameter: inspect.Parameter) -> Parameter:
+    default: Any = parameter.default
+    fits = type(default) in (bool, float) or (
+        (type(default) is int and -(2**63) <= default < 2**63)
+        or (type(default) in (str, bytes) and len(default) <= _MAX_TEXT)
+    )
+    return Parameter(
+        name=parameter.name[:_MAX_TEXT],
+        kind=parameter.kind.name,  # type: ignore[arg-type]
+        has_default=default is not inspect.Parameter.empty,
+        default=default if fits else None,
+    )

@@ -1,0 +1,160 @@
+"""The queue and the one background thread behind it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+
+from calltape_recorder.buffers import Buffers
+from calltape_recorder.encoding import Call, Encoder
+from calltape_recorder.snapshot import release
+from calltape_recorder.stats import Ledger
+from calltape_recorder.tape_writer import TapeWriter
+
+__all__ = ["Writer"]
+
+log = logging.getLogger("calltape")
+
+# One write for many small calls: every write gives the interpreter lock away, and a busy host
+# lets it come back only after its switch interval.
+_BATCH_CALLS = 32
+_BATCH_BYTES = 1024 * 1024
+
+# While calls keep coming the writer polls instead of being woken: waking it costs the host's
+# thread a system call, in the call.
+_POLL_SECONDS = 0.002
+_IDLE_POLLS = 25
+
+
+class Writer:
+    """Takes calls in the host's threads and appends them to the tape in its own.
+
+    ``put`` takes no lock and makes no system call while calls keep coming.
+    """
+
+    def __init__(self, tape: TapeWriter, encoder: Encoder, ledger: Ledger, buffers: Buffers) -> None:
+        self._tape = tape
+        self._encoder = encoder
+        self._ledger = ledger
+        self._buffers = buffers
+        self._items: deque[Call | threading.Event] = deque()
+        self._wake = threading.Event()
+        self._asleep = False
+        self._stopping = False
+        self._said: set[str] = set()
+        self._thread = threading.Thread(target=self._run, name="calltape-writer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, call: Call) -> None:
+        """Hands a finished call over."""
+        self._items.append(call)
+        if self._asleep:  # set before the writer looks a last time, so no call is left behind
+            self._wake.set()
+
+    def flush(self, timeout: float | None) -> bool:
+        """Returns when everything put so far was written (or dropped); False on timeout."""
+        if not self._thread.is_alive():
+            return not self._items
+        mark = threading.Event()
+        self._items.append(mark)
+        self._wake.set()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not mark.wait(0.1 if deadline is None else min(0.1, deadline - time.monotonic())):
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            if not self._thread.is_alive():
+                return mark.is_set()
+        return True
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Writes what is queued and ends the thread; False where it did not end in time."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def complain(self, about: str, error: BaseException) -> None:
+        """Says once per kind of trouble what went wrong; recording goes on."""
+        if about not in self._said:
+            self._said.add(about)
+            log.warning("%s: %s (said once; see Recorder.stats())", about, error, exc_info=error)
+
+    def _run(self) -> None:
+        empty = 0
+        while True:
+            if self._items:
+                empty = 0
+                self._write_batch()
+            elif self._stopping:
+                return
+            else:
+                empty += 1
+                self._wait(_POLL_SECONDS if empty < _IDLE_POLLS else None)
+
+    def _wait(self, seconds: float | None) -> None:
+        self._wake.clear()
+        self._asleep = seconds is None
+        if not self._items and not self._stopping:
+            self._wake.wait(seconds)
+        self._asleep = False
+
+    def _write_batch(self) -> None:
+        calls: list[Call] = []
+        encoded = []
+        size = 0
+        mark = None
+        while self._items and len(calls) < _BATCH_CALLS and size < _BATCH_BYTES:
+            item = self._items.popleft()
+            if isinstance(item, threading.Event):
+                mark = item
+                break
+            parts = self._encode(item)
+            if parts is not None:
+                calls.append(item)
+                encoded.append(parts)
+                size += parts[2]
+        if calls:
+            self._write(calls, encoded)
+        if mark is not None:
+            mark.set()
+
+    def _encode(self, call: Call) -> tuple[int, list[object], int] | None:
+        try:
+            return self._encoder.encode(call)
+        except Exception as error:
+            self.complain("a call could not be encoded", error)
+            self._settle(call, "internal")
+            return None
+
+    def _write(self, calls: list[Call], encoded: list[tuple[int, list[object], int]]) -> None:
+        try:
+            self._tape.append(encoded)
+        except Exception as error:
+            if len(calls) > 1 and isinstance(error, OSError):
+                # A small call may still fit where a large one does not.
+                for call, parts in zip(calls, encoded):
+                    self._write([call], [parts])
+                return
+            self.complain(f"the tape {self._tape.path} cannot be written", error)
+            for call in calls:
+                self._settle(call, "io" if isinstance(error, OSError) else "internal")
+            return
+        for call in calls:
+            self._settle(call, None)
+
+    def _settle(self, call: Call, dropped: str | None) -> None:
+        """The last word on a call: kept, or dropped for a reason."""
+        for side in (call.inputs, call.outputs):
+            if side is not None:
+                release(side.pieces, self._buffers)
+        if dropped is None:
+            self._ledger.keep(1, call.nbytes)
+        else:
+            self._ledger.drop(dropped, call.nbytes, accepted=False)
+
+

@@ -1,0 +1,57 @@
+"""Fixtures of the analyzer's tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+
+def _cache_classes() -> list[type]:
+    from transformers import cache_utils
+
+    found, waiting = [], [cache_utils.Cache]
+    while waiting:
+        cls = waiting.pop()
+        found.append(cls)
+        waiting += cls.__subclasses__()
+    return found
+
+
+@contextlib.contextmanager
+def _registered(which: str) -> Iterator[None]:
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from calltape_analyzer import register_flattening_functions
+
+    if which == "ours":
+        with register_flattening_functions(patch_transformers=True):
+            yield
+        return
+    if which == "executorch":
+        from transformers.integrations import executorch
+
+        executorch.register_dynamic_cache_export_support()
+    elif which == "exporters":
+        exporters = pytest.importorskip("transformers.exporters.exporter_dynamo")
+        for cls in _cache_classes():
+            exporters.register_pytree_node(cls)
+    try:
+        yield
+    finally:
+        for cls in _cache_classes():
+            if cls in pytree.SUPPORTED_NODES:
+                pytree._deregister_pytree_node(cls)
+            torch.fx._pytree.SUPPORTED_NODES.pop(cls, None)
+            torch.fx._pytree.SUPPORTED_NODES_EXACT_MATCH.pop(cls, None)
+
+
+@pytest.fixture
+def registrations() -> Callable[[str], Any]:
+    """``with registrations(which):`` has "none", "ours", or one of transformers' own ("executorch",
+    "exporters") active, and leaves none behind."""
+    pytest.importorskip("transformers")
+    return _registered

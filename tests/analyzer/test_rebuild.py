@@ -1,0 +1,498 @@
+"""From specs to objects: equal ones for the classes that are allowed, placeholders for the rest,
+and nothing imported or called in between."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from calltape_analyzer import Placeholder, TapeError, open_tape
+from calltape_analyzer.classes import ClassIndex, name_of
+from calltape_analyzer.rebuild import rebuild
+from calltape_schema.tree import (
+    ClassNode,
+    ConstantNode,
+    CustomNode,
+    DictNode,
+    EnumNode,
+    FieldsNode,
+    NoneNode,
+    OpaqueNode,
+    ScalarNode,
+    SequenceNode,
+    TensorNode,
+)
+
+from tests.analyzer.tapes import type_name, write_tape
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclasses.dataclass
+class Batch:
+    x: Any
+    y: Any = None
+
+    def __post_init__(self) -> None:
+        CONSTRUCTED.append(type(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: Any
+    label: str = "none"
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    x: Any
+    parts: list[Any] = dataclasses.field(default_factory=list)
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = 2
+
+
+class Flags(enum.IntFlag):
+    A = 1
+    B = 2
+
+
+class ToyCache:
+    def __init__(self) -> None:
+        CONSTRUCTED.append(type(self))
+        self.keys = torch.ones(2)
+        self.length = 3
+
+
+class Words(list[Any]):
+    def __init__(self) -> None:
+        raise RuntimeError("constructors do not run")
+
+
+class Table(dict[str, Any]):
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise RuntimeError("overrides do not run")
+
+
+class Level(int):
+    pass
+
+
+CONSTRUCTED: list[type] = []
+ALLOWED = (Pair, Batch, Frozen, Slotted, Color, Flags, ToyCache, Words, Table, Level)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_constructed() -> None:
+    CONSTRUCTED.clear()
+
+
+def round_trip(tmp_path: Path, value: Any, classes: Any = ALLOWED) -> Any:
+    path = write_tape(tmp_path / "a.tape", [((value,), {})])
+    CONSTRUCTED.clear()
+    with open_tape(path, classes=classes) as tape:
+        return tape[0].inputs.args[0]
+
+
+def words() -> Words:
+    made = Words.__new__(Words)
+    made.extend([1, "a"])
+    return made
+
+
+def table() -> Table:
+    made = Table.__new__(Table)
+    dict.__setitem__(made, "a", 1)
+    return made
+
+
+VALUES: list[Any] = [
+    None,
+    ...,
+    True,
+    -3,
+    2**70,
+    -(2**64),
+    1.5,
+    float("inf"),
+    1 + 2j,
+    "text",
+    "\ud800 lone",
+    b"\0\xff",
+    Level(4),
+    torch.float8_e4m3fn,
+    torch.device("cpu"),
+    torch.device("cuda:1"),
+    torch.strided,
+    torch.channels_last,
+    Color.RED,
+    Color.BLUE,
+    Flags.A | Flags.B,
+    int,
+    collections.OrderedDict,
+    Pair,
+    [1, [2, (3,)]],
+    (),
+    (1, (2, "x")),
+    {"a": 1, 2: None, (1, "b"): 2.0, b"k": [1], None: 0, True: 1.5},
+    collections.OrderedDict([("b", 1), ("a", 2)]),
+    collections.Counter("aab"),
+    table(),
+    words(),
+    {1, 2, 3},
+    frozenset({"a"}),
+    slice(1, None, 2),
+    range(0, 10, 3),
+    torch.Size([2, 3]),
+    Pair(1, Pair("a", None)),
+    Frozen(1, "x"),
+    Slotted(1, [2]),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_equal_objects_come_back(tmp_path: Path, value: Any) -> None:
+    got = round_trip(tmp_path, value)
+    assert type(got) is type(value)
+    assert got == value
+    if isinstance(value, dict):
+        assert list(got) == list(value)
+
+
+def test_nan_comes_back(tmp_path: Path) -> None:
+    got = round_trip(tmp_path, float("nan"))
+    assert got != got
+
+
+def test_dataclass_without_its_constructor(tmp_path: Path) -> None:
+    got = round_trip(tmp_path, Batch(torch.ones(2), "y"))
+    assert type(got) is Batch
+    assert torch.equal(got.x, torch.ones(2))
+    assert got.y == "y"
+    assert CONSTRUCTED == []
+
+
+def test_object_without_its_constructor(tmp_path: Path) -> None:
+    got = round_trip(tmp_path, ToyCache())
+    assert type(got) is ToyCache
+    assert torch.equal(got.keys, torch.ones(2))
+    assert got.length == 3
+    assert CONSTRUCTED == []
+
+
+def test_classes_by_their_names_on_the_tape(tmp_path: Path) -> None:
+    got = round_trip(tmp_path, Pair(1, 2), {type_name(Pair): Pair})
+    assert got == Pair(1, 2)
+    renamed = round_trip(tmp_path, Pair(1, 2), {"elsewhere:Pair": Pair})
+    assert isinstance(renamed, Placeholder)
+
+
+@pytest.mark.parametrize(
+    "value", [Pair(1, torch.ones(2)), Batch(1, torch.ones(2)), ToyCache(), table(), words(), Color.RED, Pair]
+)
+def test_unknown_classes_are_placeholders(tmp_path: Path, value: Any) -> None:
+    got = round_trip(tmp_path, value, ())
+    assert isinstance(got, Placeholder)
+    assert got.type_name == type_name(value if isinstance(value, type) else type(value))
+    assert got.reason
+
+
+def test_a_placeholder_has_the_children(tmp_path: Path) -> None:
+    got = round_trip(tmp_path, Pair(1, [torch.ones(2)]), ())
+    assert got.names == ("left", "right")
+    assert got["left"] == 1
+    assert torch.equal(got["right"][0], torch.ones(2))
+    with pytest.raises(KeyError):
+        got["middle"]
+    assert repr(got) == "Pair(left=1, right=[float32[2]])"
+
+
+def test_a_subclass_of_a_scalar_that_is_not_known_is_the_scalar(tmp_path: Path) -> None:
+    got = round_trip(tmp_path, Level(4), ())
+    assert type(got) is int
+    assert got == 4
+
+
+# Registered classes.
+
+
+class Holder:
+    def __init__(self, parts: list[Any], note: Any) -> None:
+        self.parts, self.note = parts, note
+
+
+@pytest.fixture
+def registered() -> Any:
+    pytree = torch.utils._pytree
+    pytree.register_pytree_node(
+        Holder, lambda h: (h.parts, ["note", h.note]), lambda parts, c: Holder(list(parts), c[1])
+    )
+    yield pytree
+    pytree._deregister_pytree_node(Holder)
+
+
+def test_custom_nodes_use_the_registration(tmp_path: Path, registered: Any) -> None:
+    path = write_tape(tmp_path / "a.tape", [((Holder([torch.ones(2), 3], {"k": 1.5}),), {})])
+    with open_tape(path) as tape:
+        got = tape[0].inputs.args[0]
+        assert type(got) is Holder
+        assert torch.equal(got.parts[0], torch.ones(2))
+        assert (got.parts[1], got.note) == (3, {"k": 1.5})
+        registered._deregister_pytree_node(Holder)
+        got = tape[0].inputs.args[0]
+        assert isinstance(got, Placeholder)
+        assert got.names == (0, 1)
+        registered.register_pytree_node(Holder, lambda h: (h.parts, None), _failing)
+        got = tape[0].inputs.args[0]
+        assert isinstance(got, Placeholder)
+        assert "RuntimeError: not today" in got.reason
+
+
+def _failing(parts: Any, context: Any) -> Any:
+    raise RuntimeError("not today")
+
+
+def test_return_types(tmp_path: Path) -> None:
+    value = torch.max(torch.tensor([[1.0, 3.0]]), dim=1)
+    got = round_trip(tmp_path, value, ())
+    assert type(got) is type(value)
+    assert torch.equal(got.indices, value.indices)
+
+
+# transformers, where it is imported already.
+
+
+@pytest.mark.integration
+def test_transformers_caches_and_outputs(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    cache = transformers.DynamicCache()
+    for layer in range(2):
+        cache.update(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 4), layer)
+    outputs = CausalLMOutputWithPast(logits=torch.randn(1, 3, 5), past_key_values=cache)
+    got = round_trip(tmp_path, outputs, ())
+    assert type(got) is CausalLMOutputWithPast
+    assert list(got.keys()) == list(outputs.keys())
+    assert torch.equal(got.logits, outputs.logits)
+    assert got.loss is None
+    again = got.past_key_values
+    assert type(again) is transformers.DynamicCache
+    assert again.get_seq_length() == 3
+    assert torch.equal(again.layers[1].values, cache.layers[1].values)
+    again.update(torch.randn(1, 2, 1, 4), torch.randn(1, 2, 1, 4), 0)
+    assert again.layers[0].keys.shape == (1, 2, 4, 4)
+    assert got.to_tuple()[0] is got.logits
+
+
+# Direct nodes: what no recorder of ours would write.
+
+NOTHING = ClassIndex()
+EVERYTHING = ClassIndex(ALLOWED)
+
+
+def built(node: Any, scalars: Any = (), classes: ClassIndex = EVERYTHING) -> Any:
+    return rebuild(node, lambda leaf: torch.zeros(leaf), scalars, classes)
+
+
+NONE = NoneNode(kind="none")
+LIST = SequenceNode(kind="list", children=())
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        SequenceNode(kind="range", children=(NONE,) * 3),
+        SequenceNode(kind="size", children=(NONE,)),
+        SequenceNode(kind="set", children=(LIST,)),
+        SequenceNode(kind="list", children=(), type=name_of(Batch)),
+        SequenceNode(kind="list", children=(), type="builtins:int"),
+        DictNode(kind="dict", keys=("a",), children=(NONE,), type="builtins:list"),
+        DictNode(kind="dict", keys=("a",), children=(NONE,), type=name_of(Pair)),
+        FieldsNode(kind="namedtuple", type=name_of(Pair), fields=("left",), children=(NONE,)),
+        FieldsNode(kind="namedtuple", type="builtins:int", fields=(), children=()),
+        FieldsNode(kind="dataclass", type=name_of(Batch), fields=("z",), children=(NONE,)),
+        FieldsNode(kind="dataclass", type=name_of(Batch), fields=(), children=()),
+        FieldsNode(kind="dataclass", type="builtins:dict", fields=(), children=()),
+        FieldsNode(kind="object", type="builtins:int", fields=("a",), children=(NONE,)),
+        FieldsNode(kind="object", type="builtins:dict", fields=("a",), children=(NONE,)),
+        FieldsNode(kind="object", type=name_of(Frozen), fields=("__class__",), children=(NONE,)),
+        CustomNode(kind="custom", type=name_of(Batch), context=NONE, children=()),
+        CustomNode(kind="custom", type="collections:deque", context=LIST, children=()),
+        EnumNode(kind="enum", type=name_of(Color), name="GREEN", value="green"),
+        EnumNode(kind="enum", type=name_of(Batch), name="GREEN"),
+        EnumNode(kind="enum", type="builtins:int", name="from_bytes"),
+        ClassNode(kind="class", type="os:system"),
+        ConstantNode(kind="dtype", name="float1024"),
+        ConstantNode(kind="dtype", name="strided"),
+        ConstantNode(kind="dtype", name="_dynamo"),
+        ConstantNode(kind="layout", name="float32"),
+        ConstantNode(kind="device", name="no such device"),
+        ConstantNode(kind="device", name="abc"),
+        OpaqueNode(kind="opaque", type="a:B", reason="because"),
+    ],
+    ids=lambda node: f"{node.kind}-{getattr(node, 'type', None) or getattr(node, 'name', '')}",
+)
+def test_nonsense_is_a_placeholder(node: Any) -> None:
+    got = built(node)
+    if node.kind == "object" and node.type == name_of(Frozen):
+        assert type(got) is Frozen  # the name stands in __dict__ and has no effect
+    else:
+        assert isinstance(got, Placeholder)
+        repr(got)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("int", "1"), ("str", b"x"), ("float", 1), ("complex", 1.0), ("bytes", "x"), ("int", 1.0)],
+)
+def test_a_scalar_of_another_type_is_invalid(kind: Any, value: Any) -> None:
+    with pytest.raises(TapeError) as caught:
+        built(ScalarNode(kind=kind, scalar=0), (value,))
+    assert caught.value.kind == "invalid"
+
+
+def test_arrays(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    got = built(TensorNode(kind="ndarray", leaf=3))
+    assert isinstance(got, numpy.ndarray)
+    assert got.shape == (3,)
+
+
+def test_missing_dataclass_fields_have_their_defaults() -> None:
+    node = FieldsNode(kind="dataclass", type=name_of(Slotted), fields=("x",), children=(NONE,))
+    assert built(node) == Slotted(None, [])
+
+
+NAMES = [
+    "os:system",
+    "builtins:eval",
+    "builtins:exec",
+    "builtins:open",
+    "builtins:type",
+    "no_such_module_anywhere:Thing",
+    "antigravity:Cache",
+    "this:BCache",
+    "transformers.no_such:DynamicCache",
+    "transformers.cache_utils:DynamicCache",
+    "transformers.models.bert:BertModelCache",
+    "subprocess:Popen",
+    "torch.utils.cpp_extension:FileBaton",
+    "torch.nn.modules.linear:Linear",
+]
+
+
+# Runs in a process of its own: an audit hook cannot be taken back.
+PROGRAM = """
+import sys
+import torch
+from calltape_analyzer.call import Inputs
+from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.rebuild import Placeholder, rebuild
+from calltape_analyzer.rendering import render
+from calltape_schema.tree import *
+
+text = ScalarNode(kind="str", scalar=0)
+
+def nodes_of(name):
+    return [
+        SequenceNode(kind="list", children=(text,), type=name),
+        SequenceNode(kind="tuple", children=(text,), type=name),
+        DictNode(kind="dict", keys=("a",), children=(text,), type=name),
+        FieldsNode(kind="object", type=name, fields=("command",), children=(text,)),
+        FieldsNode(kind="namedtuple", type=name, fields=("command",), children=(text,)),
+        FieldsNode(kind="dataclass", type=name, fields=("command",), children=(text,)),
+        CustomNode(kind="custom", type=name, context=text, children=(text,)),
+        EnumNode(kind="enum", type=name, name="x", value="touch here"),
+        ClassNode(kind="class", type=name),
+        OpaqueNode(kind="opaque", type=name, reason="x"),
+    ]
+
+names = sys.argv[1:]
+nodes = [node for name in names for node in nodes_of(name)]
+for kind in ("dtype", "device", "layout", "memory_format"):
+    for name in ("_inductor", "onnx", "os", "serialization", "load"):
+        nodes.append(ConstantNode(kind=kind, name=name))
+scalars = [ScalarNode(kind="str", scalar=0, type=name) for name in names]
+before = set(sys.modules)
+seen = []
+armed = True
+
+def audit(event, args):
+    if armed and event.split(".")[0] in ("import", "exec", "compile", "open", "os", "subprocess"):
+        seen.append((event, str(args)[:100]))
+
+sys.addaudithook(audit)
+for node in nodes:
+    got = rebuild(node, None, ("touch here",), ClassIndex())
+    assert isinstance(got, Placeholder), node
+    repr(got)
+for node in scalars:
+    assert type(rebuild(node, None, ("touch here",), ClassIndex())) is str
+armed = False
+assert not seen, seen
+assert set(sys.modules) == before, set(sys.modules) - before
+print("nothing happened")
+"""
+
+
+def test_names_import_and_call_nothing(tmp_path: Path) -> None:
+    """Every kind of node names every kind of class."""
+    command = [sys.executable, "-c", PROGRAM, *NAMES]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.stdout.strip() == "nothing happened", result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+# The same for a whole tape, read by every means. torch and the analyzer import modules of their
+# own meanwhile, so here it is the tape's names that must not appear.
+READER = """
+import sys
+path, *names = sys.argv[1:]
+seen = []
+
+def audit(event, args):
+    if event in ("os.system", "os.exec", "subprocess.Popen", "os.posix_spawn"):
+        seen.append((event, args))
+    elif event == "import" and args[0].startswith(("antigravity", "this", "no_such", "transformers")):
+        seen.append((event, args))
+
+import torch
+sys.addaudithook(audit)
+from calltape_analyzer import Placeholder, open_tape, render
+with open_tape(path, verify=True) as tape:
+    assert len(tape) == len(names), tape.damage
+    for call in tape:
+        args, kwargs = call.inputs
+        assert all(isinstance(value, Placeholder) for value in args), args
+        render(call.inputs), render(call.record.inputs)
+assert not seen, seen
+print("nothing happened")
+"""
+
+
+def test_a_tape_of_names_imports_nothing(tmp_path: Path) -> None:
+    calls = []
+    for name in NAMES:
+        module, _, qualname = name.partition(":")
+        made = type("Foreign", (dict,), {"__module__": module, "__qualname__": qualname})
+        cache = type("ForeignCache", (), {"__module__": module, "__qualname__": qualname})()
+        cache.x = torch.ones(2)
+        calls.append(((made(a=torch.ones(1)), cache, made), {}))
+    path = write_tape(tmp_path / "a.tape", calls)
+    command = [sys.executable, "-c", READER, str(path), *NAMES]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.stdout.strip() == "nothing happened", result.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["a.tape"]

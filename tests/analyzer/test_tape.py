@@ -1,0 +1,503 @@
+"""Opening tapes: whole, unsealed, damaged, several, and none."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from calltape_analyzer import TapeError, open_tape
+from calltape_schema.framing import BLOCK, END, Member, member_header, members
+from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
+
+from tests.analyzer.tapes import Recorded, member, target_of, write_tape
+
+
+def calls(count: int) -> list[Any]:
+    return [((torch.full((2, 1 + i), float(i)),), {"n": i}) for i in range(count)]
+
+
+def member_list(path: Path) -> list[Member]:
+    data = path.read_bytes()
+    return list(members(lambda at, size: data[at : at + size], len(data), lambda error: None))
+
+
+def patch(path: Path, offset: int, content: bytes) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset : offset + len(content)] = content
+    path.write_bytes(data)
+
+
+def rename(path: Path, listed: Member, name: str) -> None:
+    patch(path, listed.offset, member_header(name, listed.size))
+
+
+def flip(path: Path, offset: int) -> None:
+    patch(path, offset, bytes([path.read_bytes()[offset] ^ 0xFF]))
+
+
+@pytest.fixture
+def tape_file(tmp_path: Path) -> Path:
+    return write_tape(tmp_path / "a.tape", calls(4), outputs=[torch.ones(i + 1) for i in range(4)])
+
+
+def numbers(path: Path, **options: Any) -> list[int]:
+    with open_tape(path, **options) as tape:
+        return [call.number for call in tape]
+
+
+def test_a_call_reads_back(tape_file: Path) -> None:
+    with open_tape(tape_file) as tape:
+        assert len(tape) == 4
+        assert tape.sealed
+        assert tape.damage == []
+        call = tape[2]
+        args, kwargs = call.inputs
+        assert torch.equal(args[0], torch.full((2, 3), 2.0))
+        assert kwargs == {"n": 2}
+        assert torch.equal(call.outputs, torch.ones(3))
+        assert (call.index, call.number, call.thread, call.error) == (2, 2, 7, None)
+        assert call.duration == pytest.approx(0.0015)
+        assert call.path == str(tape_file)
+        assert "Call 2" in repr(call)
+        assert str(tape_file) in repr(tape)
+
+
+def test_values_are_copies(tape_file: Path) -> None:
+    before = tape_file.read_bytes()
+    with open_tape(tape_file) as tape:
+        first = tape[0].inputs.args[0]
+        first.fill_(7)
+        assert torch.equal(tape[0].inputs.args[0], torch.zeros(2, 1))
+    assert first[0, 0] == 7  # its memory outlives the tape
+    assert tape_file.read_bytes() == before
+
+
+def test_indexing(tape_file: Path) -> None:
+    with open_tape(tape_file) as tape:
+        assert tape[-1].number == 3
+        assert [call.number for call in tape[1:3]] == [1, 2]
+        assert [call.number for call in tape[::-2]] == [3, 1]
+        assert tape.find(2).index == 2
+        for index in (4, -5):
+            with pytest.raises(IndexError):
+                tape[index]
+        with pytest.raises(TapeError) as caught:
+            tape.find(9)
+        assert caught.value.kind == "usage"
+
+
+def test_facts_of_the_tape(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    path = write_tape(
+        tmp_path / "a.tape", calls(2), target=target_of(model), dropped={"queue full": 3}
+    )
+    with open_tape(path) as tape:
+        assert tape.target is not None
+        assert tape.target.type == "torch.nn.modules.linear:Linear"
+        assert (tape.coverage.seen, tape.coverage.kept) == (5, 2)
+        assert tape.coverage.dropped == {"queue full": 3}
+        assert tape.paths == (str(path),)
+        assert tape.nbytes == path.stat().st_size
+        assert tape.manifest is tape.manifests[0]
+
+
+def test_outputs_that_are_not_there(tmp_path: Path) -> None:
+    path = write_tape(
+        tmp_path / "a.tape",
+        [
+            Recorded(args=(1,), error=("builtins:ValueError", "no")),
+            Recorded(args=(1,), outputs_missing="not asked for"),
+            Recorded(args=(1,), outputs=None),
+        ],
+    )
+    with open_tape(path) as tape:
+        assert [call.outputs for call in tape] == [None, None, None]
+        assert [call.record.outputs is None for call in tape] == [True, True, False]
+        assert tape[0].error is not None
+        assert tape[0].error.message == "no"
+        assert tape[1].record.outputs_missing == "not asked for"
+        with pytest.raises(TapeError, match="no outputs"):
+            tape[0].tensor("outputs", 0)
+
+
+def test_unsealed(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", calls(3), sealed=False)
+    with open_tape(path) as tape:
+        assert not tape.sealed
+        assert len(list(tape)) == 3
+        assert tape.damage == []
+        assert tape.unfinished == 0
+        assert tape.coverage.model_dump() == {"seen": 3, "kept": 3, "dropped": {}}
+
+
+def test_unsealed_counts_gaps(tmp_path: Path) -> None:
+    given = [Recorded(args=(1,), number=number) for number in (0, 4, 5)]
+    path = write_tape(tmp_path / "a.tape", given, sealed=False)
+    with open_tape(path) as tape:
+        assert (tape.coverage.seen, tape.coverage.kept) == (6, 3)
+        assert sum(tape.coverage.dropped.values()) == 3
+
+
+@pytest.mark.parametrize("missing", [1, 100, 600, 1100, 1300])
+def test_a_call_that_was_being_written_is_no_damage(tmp_path: Path, missing: int) -> None:
+    path = write_tape(tmp_path / "a.tape", calls(3), sealed=False)
+    data = path.read_bytes()[:-missing]
+    path.write_bytes(data)
+    last = member_list(write_tape(tmp_path / "b.tape", calls(3), sealed=False))[-1]
+    kept = 3 if len(data) >= last.start + last.size else 2
+    with open_tape(path) as tape:
+        assert [call.number for call in tape] == list(range(kept))
+        assert tape.damage == []
+        assert (tape.unfinished > 0) == (kept == 2)
+
+
+def test_a_tape_that_grows_is_a_snapshot(tmp_path: Path) -> None:
+    whole = write_tape(tmp_path / "whole.tape", calls(3)).read_bytes()
+    cut = member_list(tmp_path / "whole.tape")[6].start + 10
+    path = tmp_path / "a.tape"
+    path.write_bytes(whole[:cut])
+    with open_tape(path) as tape:
+        path.write_bytes(whole)
+        assert [call.inputs.kwargs["n"] for call in tape] == [0, 1]
+    assert numbers(path) == [0, 1, 2]
+
+
+def test_closing(tape_file: Path) -> None:
+    tape = open_tape(tape_file)
+    call = tape[0]
+    tape.close()
+    tape.close()
+    for read in (lambda: call.inputs, lambda: list(tape), tape[1].check):
+        with pytest.raises(TapeError) as caught:
+            read()
+        assert caught.value.kind == "closed"
+    assert tape.damage == []
+
+
+def test_handles_are_closed(tape_file: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.tape"
+    bad.write_bytes(b"x" * 5000)
+    before = os.listdir("/proc/self/fd")
+    for _ in range(5):
+        open_tape(tape_file).close()
+        with pytest.raises(TapeError):
+            open_tape(bad)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+# Damage.
+
+
+def test_a_damaged_record_costs_its_call(tape_file: Path) -> None:
+    record = member_list(tape_file)[4]
+    assert record.name == "calls/00000001.msgpack"
+    flip(tape_file, record.start + 30)
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0, 2, 3]
+        (error,) = tape.damage
+        assert (error.kind, error.member, error.offset) == ("damaged", record.name, record.offset)
+        assert error.path == str(tape_file)
+        assert "call 1" in str(error)
+
+
+def test_damaged_tensors_are_found_when_read(tape_file: Path) -> None:
+    blob = member_list(tape_file)[3]
+    flip(tape_file, blob.start + blob.size - 1)
+    with open_tape(tape_file) as tape:
+        assert len(tape) == 4
+        assert tape.damage == []
+        for _ in range(2):
+            with pytest.raises(TapeError) as caught:
+                tape[1].inputs  # noqa: B018
+            assert caught.value.kind == "damaged"
+        (error,) = tape.damage
+        assert (error.member, error.offset) == (blob.name, blob.offset)
+        assert [call.number for call in tape] == [0, 2, 3]
+        assert tape[1].record.inputs.facts()[0].shape == (2, 2)
+        assert len(tape.damage) == 1
+        assert len(tape.verify()) == 1
+
+
+def test_verify_leaves_damaged_calls_out(tape_file: Path) -> None:
+    flip(tape_file, member_list(tape_file)[3].start + 200)
+    with open_tape(tape_file, verify=True) as tape:
+        assert len(tape) == 3
+        assert len(tape.damage) == 1
+        assert [call.index for call in tape] == [0, 1, 2]
+
+
+def test_a_broken_header_is_skipped(tape_file: Path) -> None:
+    third = member_list(tape_file)[5]
+    patch(tape_file, third.offset, bytes(BLOCK))
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0, 1, 3]
+        assert any(error.offset == third.offset for error in tape.damage)
+        assert any("call 2" in str(error) for error in tape.damage)
+
+
+@pytest.mark.parametrize("size", [10**9, 2**62])
+def test_a_size_beyond_the_file(tape_file: Path, size: int) -> None:
+    blob = member_list(tape_file)[3]
+    patch(tape_file, blob.offset, member_header(blob.name, size))
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0, 2, 3]
+        assert any("call 1" in str(error) for error in tape.damage)
+
+
+def test_calls_cut_out_are_told_by_the_index(tape_file: Path) -> None:
+    listed = member_list(tape_file)
+    data = tape_file.read_bytes()
+    # Calls 1 and 2 are gone altogether, as if they had never been written: calls 0 and 3 remain,
+    # and 3 is not where the index has it.
+    tape_file.write_bytes(data[: listed[3].offset] + data[listed[7].offset :])
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0]
+        told = " ".join(str(error) for error in tape.damage)
+        assert "call 1 is lost" in told
+        assert "call 2 is lost" in told
+        assert "call 3" in told
+
+
+def test_a_record_of_another_tape(tmp_path: Path, tape_file: Path) -> None:
+    other = write_tape(tmp_path / "other.tape", calls(4), tape_id=bytes(16), outputs=[None] * 4)
+    mine, theirs = member_list(tape_file), member_list(other)
+    data, foreign = tape_file.read_bytes(), other.read_bytes()
+    joined = data[: mine[-1].offset] + foreign[theirs[1].offset : theirs[3].offset]
+    tape_file.write_bytes(joined + data[mine[-1].offset :])
+    with open_tape(tape_file) as tape:
+        assert len(tape) == 4
+        (error,) = tape.damage
+        assert "another tape" in str(error)
+
+
+def test_concatenated_tapes(tmp_path: Path, tape_file: Path) -> None:
+    other = write_tape(tmp_path / "other.tape", calls(2), tape_id=bytes(16))
+    tape_file.write_bytes(tape_file.read_bytes() + other.read_bytes())
+    with open_tape(tape_file) as tape:
+        assert len(list(tape)) == 4
+        assert len(tape.damage) >= 2
+
+
+def test_a_number_twice(tmp_path: Path) -> None:
+    given = [Recorded(args=(1,), number=3), Recorded(args=(2,), number=3)]
+    path = write_tape(tmp_path / "a.tape", given, sealed=False)
+    with open_tape(path) as tape:
+        assert [call.inputs.args for call in tape] == [(1,)]
+        (error,) = tape.damage
+        assert "before" in str(error)
+
+
+def test_a_record_without_its_blob(tape_file: Path) -> None:
+    listed = member_list(tape_file)
+    rename(tape_file, listed[3], "extra/thing")
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0, 2, 3]
+        (error,) = tape.damage
+        assert error.member == listed[4].name
+
+
+def test_a_blob_without_its_record(tape_file: Path) -> None:
+    listed = member_list(tape_file)
+    rename(tape_file, listed[4], "extra/thing")
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0, 2, 3]
+        (error,) = tape.damage
+        assert error.member == listed[3].name
+
+
+def test_a_renamed_record(tape_file: Path) -> None:
+    listed = member_list(tape_file)
+    rename(tape_file, listed[4], "calls/00000009.msgpack")
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0, 2, 3]
+        assert tape.damage
+
+
+def test_unknown_members_are_skipped(tape_file: Path) -> None:
+    listed = member_list(tape_file)
+    data = tape_file.read_bytes()
+    at = listed[-1].offset
+    tape_file.write_bytes(data[:at] + member("notes/x.txt", b"hello" * 300) + data[at:])
+    with open_tape(tape_file) as tape:
+        assert len(list(tape)) == 4
+        assert tape.damage == []
+        assert tape.sealed
+
+
+def test_order_is_that_of_the_numbers(tmp_path: Path) -> None:
+    given = [Recorded(args=(n,), number=n) for n in (2, 0, 3, 1)]
+    path = write_tape(tmp_path / "a.tape", given)
+    with open_tape(path) as tape:
+        assert [call.inputs.args[0] for call in tape] == [0, 1, 2, 3]
+        assert tape[1].number == 1
+
+
+def test_a_damaged_trailer(tape_file: Path) -> None:
+    trailer = member_list(tape_file)[-1]
+    flip(tape_file, trailer.start + 20)
+    with open_tape(tape_file) as tape:
+        assert len(list(tape)) == 4
+        assert not tape.sealed
+        (error,) = tape.damage
+        assert error.member == "trailer.msgpack"
+
+
+def test_junk_after_the_trailer(tape_file: Path) -> None:
+    tape_file.write_bytes(tape_file.read_bytes() + b"junk" * 1000)
+    with open_tape(tape_file) as tape:
+        assert len(list(tape)) == 4
+        assert tape.sealed
+        assert len(tape.damage) == 1
+
+
+def test_members_inside_a_damaged_blob_are_not_calls(tmp_path: Path) -> None:
+    """A tensor holds a tape of the same id; its blob's header is destroyed, so that the reader
+    resynchronises inside the tensor."""
+    inner = write_tape(tmp_path / "in.tape", [Recorded(args=("fake",), number=7)], sealed=False)
+    listed = member_list(inner)
+    fake = inner.read_bytes()[listed[1].offset :]
+    # Blob data start at a multiple of 64, so that one of 8 positions is at a block of the file.
+    carrier = torch.frombuffer(bytearray(b"".join(bytes(64) for _ in range(8)) + fake), dtype=torch.uint8)
+    for shift in range(8):
+        path = write_tape(tmp_path / "a.tape", [((carrier[shift * 64 :].clone(),), {}), ((1,), {})])
+        data = path.read_bytes()
+        if any(
+            data[at : at + 22] == b"calls/00000007.msgpack" for at in range(0, len(data), BLOCK)
+        ):
+            break
+    else:
+        pytest.fail("no alignment puts the fake at a block")
+    blob = member_list(path)[1]
+    patch(path, blob.offset, bytes(BLOCK))
+    with open_tape(path) as tape:
+        assert [call.number for call in tape] == [1]
+        assert any("call 7" in str(error) for error in tape.damage)
+        assert any("call 0" in str(error) for error in tape.damage)
+
+
+def test_damage_is_bounded(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", calls(1), sealed=False)
+    junk = b"".join(member(f"calls/{i:08d}.msgpack", b"") for i in range(5, 3005))
+    path.write_bytes(path.read_bytes() + junk)
+    with open_tape(path) as tape:
+        assert len(tape.damage) == 1001
+        assert "2000 more" in str(tape.damage[-1])
+
+
+# Several tapes.
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, first in (("b", 10), ("a", 0)):
+        given = [Recorded(args=(first + i,)) for i in range(2)]
+        write_tape(tmp_path / f"{name}.tape", given)
+    (tmp_path / "notes.txt").write_text("not a tape")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        lambda folder: folder,
+        lambda folder: str(folder),
+        lambda folder: str(folder / "*.tape"),
+        lambda folder: [folder / "a.tape", folder / "b.tape"],
+        lambda folder: (folder / name for name in ("a.tape", "b.tape", "a.tape")),
+    ],
+)
+def test_several_are_one_sequence(folder: Path, paths: Callable[[Path], Any]) -> None:
+    with open_tape(paths(folder)) as tape:
+        assert [call.inputs.args[0] for call in tape] == [0, 1, 10, 11]
+        assert [call.index for call in tape] == [0, 1, 2, 3]
+        assert [Path(path).name for path in tape.paths] == ["a.tape", "b.tape"]
+        assert tape[2].number == 0
+        assert tape.coverage.seen == 4
+        with pytest.raises(TapeError, match="several tapes"):
+            tape.find(0)
+
+
+def test_one_of_several_cannot_be_read(folder: Path) -> None:
+    (folder / "c.tape").write_bytes(b"")
+    with open_tape(folder) as tape:
+        assert len(tape) == 4
+        (error,) = tape.damage
+        assert error.kind == "not_a_tape"
+        assert error.path is not None
+        assert error.path.endswith("c.tape")
+
+
+def test_tapes_of_different_models(tmp_path: Path) -> None:
+    write_tape(tmp_path / "a.tape", calls(1), target=torch.nn.Linear(1, 1))
+    write_tape(tmp_path / "b.tape", calls(1), target=torch.nn.ReLU())
+    with pytest.raises(TapeError) as caught:
+        open_tape(tmp_path)
+    assert caught.value.kind == "usage"
+    assert "Linear.forward" in str(caught.value)
+
+
+# What is no tape.
+
+
+def _newer(path: Path) -> None:
+    data = path.read_bytes()
+    manifest = member_list(path)[0]
+    document = dict(unpack(open_envelope(data[manifest.start : manifest.start + manifest.size])))
+    content = seal_envelope(pack({**document, "version": 2, "shape_of_it": "unknown"}))
+    path.write_bytes(member("tape.msgpack", content) + data[manifest.end :])
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda path: path.unlink(), "not_found"),
+        (lambda path: path.write_bytes(b""), "not_a_tape"),
+        (lambda path: path.write_bytes(b"PK\3\4" * 500), "not_a_tape"),
+        (lambda path: path.write_bytes(b"short"), "not_a_tape"),
+        (lambda path: path.write_bytes(END), "not_a_tape"),
+        (lambda path: path.write_bytes(member("other.txt", b"x")), "not_a_tape"),
+        (lambda path: path.write_bytes(path.read_bytes()[:300]), "damaged"),
+        (lambda path: path.write_bytes(path.read_bytes()[:600]), "damaged"),
+        (lambda path: flip(path, 600), "damaged"),
+        (lambda path: path.write_bytes(member("tape.msgpack", seal_envelope(pack({})))), "not_a_tape"),
+        (_newer, "version"),
+        (lambda path: (path.unlink(), path.mkdir()), "not_found"),
+        (lambda path: (path.unlink(), os.mkfifo(path)), "not_a_tape"),
+    ],
+)
+def test_no_tape(tape_file: Path, make: Callable[[Path], Any], kind: str) -> None:
+    make(tape_file)
+    with pytest.raises(TapeError) as caught:
+        open_tape(tape_file)
+    error = caught.value
+    assert error.kind == kind
+    assert str(tape_file) in str(error)
+    assert "\n" not in str(error)
+    assert str(error).endswith(".")
+
+
+@pytest.mark.parametrize("path", [[], "nothing/*.tape", "a\0b"])
+def test_no_path(path: Any) -> None:
+    with pytest.raises(TapeError) as caught:
+        open_tape(path)
+    assert caught.value.kind == "not_found"
+
+
+def test_the_version_is_named(tape_file: Path) -> None:
+    _newer(tape_file)
+    with pytest.raises(TapeError, match=r"version 2.*[Uu]pgrade"):
+        open_tape(tape_file)
+
+
+def test_index_rows_are_numbers_and_offsets(tape_file: Path) -> None:
+    """What the reader compares with: the trailer's index gives each call's first header."""
+    listed = member_list(tape_file)
+    data = tape_file.read_bytes()
+    trailer = unpack(open_envelope(data[listed[-1].start : listed[-1].start + listed[-1].size]))
+    rows = list(struct.iter_unpack("<QQ", trailer["index"]))
+    assert rows == [(i, listed[1 + 2 * i].offset) for i in range(4)]

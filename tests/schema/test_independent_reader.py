@@ -1,0 +1,100 @@
+"""FORMAT.md suffices to write a reader; that reader, ours and the fixtures agree."""
+
+from __future__ import annotations
+
+import ast
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calltape_schema.blob import header_size, parse_header, stored_as
+from calltape_schema.records import decode_call, decode_manifest, decode_trailer
+from tests.schema import independent_reader
+from tests.schema.outlines import outline
+
+V1 = Path(__file__).parents[2] / "fixtures" / "v1"
+TAPES = sorted(V1.glob("*.tape"))
+assert TAPES
+
+
+def test_it_is_small_and_imports_nothing_of_ours() -> None:
+    source = Path(independent_reader.__file__).read_text()
+    assert len(source.splitlines()) <= 80
+    imported = {
+        name.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import)
+        for name in node.names
+    }  # fmt: skip
+    assert imported == {"re", "zlib", "msgpack", "safetensors"}
+    assert "from " not in {line[:5] for line in source.splitlines()}
+
+
+@pytest.mark.parametrize("path", TAPES, ids=lambda path: path.stem)
+def test_it_reads_what_the_generator_wrote(path: Path) -> None:
+    expected = json.loads(path.with_suffix(".json").read_text())["calls"]
+    _, calls, _ = independent_reader.read_tape(path.read_bytes())
+    assert [as_expected(call) for call in calls] == [
+        {key: value for key, value in call.items() if key != "damaged_blob"}
+        | ({"crc32": None} if call.get("damaged_blob") else {})
+        for call in expected
+    ]
+
+
+def as_expected(call: dict[str, Any]) -> dict[str, Any]:
+    error, tensors = call.get("error"), call["tensors"]
+
+    def side(tree: dict[str, Any] | None) -> Any:
+        return tree and outline(tree["structure"]["root"], tree["leaves"], tree["scalars"])
+
+    return {
+        "number": call["call"],
+        "duration_ns": call["duration_ns"],
+        "error": f"{error['type']}: {error['message']}" if error else None,
+        "inputs": side(call["inputs"]),
+        "outputs": side(call.get("outputs")),
+        "crc32": None if tensors is None else {
+            name: zlib.crc32(tensor["data"]) for name, tensor in tensors.items()
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", TAPES, ids=lambda path: path.stem)
+def test_it_agrees_with_our_decoding(path: Path) -> None:
+    data = path.read_bytes()
+    manifest, calls, trailer = independent_reader.read_tape(data)
+    members = dict(independent_reader.members(data))
+    ours = decode_manifest(members["tape.msgpack"])
+    assert (ours.tape, ours.version) == (manifest["tape"], manifest["version"])
+    if trailer is not None:
+        theirs = {k: v for k, v in trailer["coverage"].items() if k != "future"}
+        assert decode_trailer(members["trailer.msgpack"]).coverage.model_dump() == theirs
+    for call in calls:
+        record = decode_call(members[f"calls/{call['call']:08d}.msgpack"])
+        for tree, plain in ((record.inputs, call["inputs"]), (record.outputs, call.get("outputs"))):
+            if tree is None:
+                assert plain is None
+                continue
+            root = tree.spec().root.model_dump(exclude_none=True)
+            leaves = [leaf.model_dump(exclude_defaults=True) for leaf in tree.facts()]
+            known = outline(plain["structure"]["root"], plain["leaves"], plain["scalars"])
+            assert outline(root, leaves, list(tree.scalars)) == known
+        if call["tensors"]:
+            check_blob(members[f"calls/{call['call']:08d}.safetensors"], record, call["tensors"])
+
+
+def check_blob(blob: bytes, record: Any, tensors: dict[str, Any]) -> None:
+    start = header_size(blob, len(blob))
+    assert start % 64 == 0
+    entries = parse_header(blob, len(blob))
+    assert {name: (e.dtype, list(e.shape)) for name, e in entries.items()} == {
+        name: (tensor["dtype"], tensor["shape"]) for name, tensor in tensors.items()
+    }
+    for name, entry in entries.items():
+        assert blob[start + entry.begin : start + entry.end] == tensors[name]["data"]
+    trees = [tree for tree in (record.inputs, record.outputs) if tree is not None]
+    for leaf in (leaf for tree in trees for leaf in tree.facts() if leaf.key is not None):
+        stored = stored_as(leaf)
+        assert stored is not None
+        assert stored[:2] == entries[leaf.key][:2]

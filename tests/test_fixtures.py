@@ -1,0 +1,103 @@
+"""Golden pairs: written anew byte for byte the same, and analyzed as their JSON says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.fixture_files import FIXTURES
+
+import generate  # isort: skip
+from analysis import analyze  # isort: skip
+from golden import SWITCHES  # isort: skip
+
+V1 = FIXTURES / "v1"
+TAPES = sorted(V1.glob("*.tape"))
+
+
+def test_generating_writes_the_same_bytes(tmp_path: Path) -> None:
+    generate.write_all(tmp_path)
+    for folder in ("v1", "hostile"):
+        written = {path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()}
+        committed = {path.name: path.read_bytes() for path in (FIXTURES / folder).iterdir()}
+        assert written.keys() == committed.keys()
+        changed = [name for name in written if written[name] != committed[name]]
+        assert changed == [], "run `make fixtures`, and look at what changed"
+
+
+def test_generating_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
+    program = "import generate, hashlib; from golden import golden_tapes; print(hashlib.sha256("
+    program += "b''.join([bytes(t.data) for _, t in golden_tapes()]"
+    program += "+ [c for _, c in generate.hostile_files()])).hexdigest())"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program], cwd=FIXTURES, check=True, capture_output=True,
+            env={"PYTHONHASHSEED": seed, "PYTHONDONTWRITEBYTECODE": "1"},
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("path", TAPES, ids=lambda path: path.stem)
+def test_analysis_is_what_the_json_says(path: Path) -> None:
+    expected = json.loads(path.with_suffix(".json").read_text())["analysis"]
+    assert json.loads(json.dumps(analyze(path))) == expected
+
+
+def test_every_feature_has_a_pair() -> None:
+    chosen = itertools.product((False, True), repeat=len(SWITCHES))
+    power_set = {
+        "-".join(["calls", *itertools.compress(SWITCHES, switches)]) for switches in chosen
+    }
+    features = {path.stem for path in V1.glob("*.json")}
+    assert features == {path.stem for path in TAPES}
+    assert len(power_set) == 32
+    assert power_set < features
+    assert {"dtypes", "zero_sizes", "aliasing", "dropped_calls", "damaged_header"} < features
+
+
+def test_padding_changes_nothing_but_bytes() -> None:
+    padded = [path for path in TAPES if path.stem.endswith("-pad")]
+    assert len(padded) == 16
+    for path in padded:
+        plain = path.with_name(path.name.replace("-pad", ""))
+        assert path.stat().st_size > plain.stat().st_size + 4096
+        assert path.with_suffix(".json").read_text() == plain.with_suffix(".json").read_text()
+
+
+def test_keywords_and_positions_give_the_same_dimensions() -> None:
+    for path in TAPES:
+        if "-keywords" in path.stem:
+            plain = path.with_name(path.name.replace("-keywords", ""))
+            found = [
+                json.loads(one.with_suffix(".json").read_text())["analysis"]["shapes"]["dynamic"]
+                for one in (path, plain)
+            ]
+            assert found[0] == found[1]
+            assert found[0]["x"] == "float32[2|4,3|5|7]"
+
+
+@pytest.mark.parametrize("name", ["calls-nested-cache-outputs-pad", "dtypes", "nothing"])
+def test_tar_lists_every_member_of_a_sealed_tape(name: str) -> None:
+    with tarfile.open(V1 / f"{name}.tape") as tar:
+        names = tar.getnames()
+    assert (names[0], names[-1]) == ("tape.msgpack", "trailer.msgpack")
+
+
+def test_all_fixtures_are_small() -> None:
+    files = [path for path in FIXTURES.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert sum(path.stat().st_size for path in files) < 2 * 1024 * 1024
+
+
+def test_the_readme_lists_every_file() -> None:
+    text = (FIXTURES / "README.md").read_text()
+    assert generate.readme(text) == text, "run `make fixtures`"
+    for path in (FIXTURES / "hostile").glob("*.tape"):
+        assert f"| `{path.stem}` |" in text
