@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from calltape_schema import __version__
 from calltape_schema.blob import Stored, build_header, stored_as
 from calltape_schema.framing import (
@@ -349,9 +350,7 @@ def write_tape(
     if sealed:
         lost = sum((dropped or {}).values())
         coverage = Coverage(seen=len(given) + lost, kept=len(given), dropped=dropped or {})
-        trailer = Trailer(
-            tape=tape_id, closed_ns=START_NS + 10**12, coverage=coverage, index=index
-        )
+        trailer = Trailer(tape=tape_id, closed_ns=START_NS + 10**12, coverage=coverage, index=index)
         data += member(TRAILER, encode_trailer(trailer)) + END
     path = Path(path)
     path.write_bytes(data)

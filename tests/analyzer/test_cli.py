@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from typer.testing import CliRunner
+
 from calltape_analyzer import open_tape
 from calltape_analyzer.cli import app
 from calltape_analyzer.cli.info import signature, size
-from typer.testing import CliRunner
-
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.analyzer.test_tape import flip, member_list
 
@@ -139,7 +139,10 @@ def test_ls_of_calls_without_outputs(tmp_path: Path) -> None:
 
 def test_show(tmp_path: Path) -> None:
     tied = torch.arange(6).reshape(2, 3)
-    given = ((tied.t(), Pair([1, "x"], None)), {"o": object(), "r": torch.ones(1, requires_grad=True)})
+    given = (
+        (tied.t(), Pair([1, "x"], None)),
+        {"o": object(), "r": torch.ones(1, requires_grad=True)},
+    )
     path = write_tape(tmp_path / "a.tape", [given], outputs=[{"y": slice(1, 2)}], values="all")
     code, out, err = run("show", path, 0)
     assert (code, err) == (0, "")
@@ -390,7 +393,9 @@ def process(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
-@pytest.mark.parametrize("arguments", [("info",), ("ls",), ("shapes", "--names"), ("shapes", "--python"), ("show", 0)])
+@pytest.mark.parametrize(
+    "arguments", [("info",), ("ls",), ("shapes", "--names"), ("shapes", "--python"), ("show", 0)]
+)
 def test_torch_is_not_imported(tape_file: Path, arguments: tuple[Any, ...]) -> None:
     given = [arguments[0], str(tape_file), *map(str, arguments[1:])]
     program = (
@@ -401,7 +406,9 @@ def test_torch_is_not_imported(tape_file: Path, arguments: tuple[Any, ...]) -> N
         "heavy = {'torch', 'numpy', 'transformers', 'onnx'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
     assert result.stdout
 
@@ -429,7 +436,9 @@ def test_the_installed_command(tape_file: Path) -> None:
     script = Path(sys.executable).parent / "calltape"
     if not script.exists():
         pytest.skip("the command is not installed here")
-    result = subprocess.run([script, "info", tape_file], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [script, "info", tape_file], capture_output=True, text=True, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -437,7 +446,9 @@ def test_the_installed_command(tape_file: Path) -> None:
 def test_on_a_terminal_tables_fit(tape_file: Path) -> None:
     leader, follower = os.openpty()
     env = {**os.environ, "COLUMNS": "50", "TERM": "xterm"}
-    with subprocess.Popen([*COMMAND, "shapes", str(tape_file)], stdout=follower, env=env) as running:
+    with subprocess.Popen(
+        [*COMMAND, "shapes", str(tape_file)], stdout=follower, env=env
+    ) as running:
         os.close(follower)
         shown = b""
         while True:

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 import torch
+
 from calltape_analyzer import TapeError, open_tape, render
 from calltape_schema.framing import MANIFEST, Member, member_header, members
 from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
-
 from tests.analyzer.tapes import member, write_tape
 
 MEBIBYTE = 1024 * 1024
@@ -227,6 +227,7 @@ def forged(tmp_path: Path) -> Forged:
 def read_everything(path: Path) -> tuple[int, list[TapeError]]:
     """Reads all that can be read; everything but a TapeError escapes."""
     whole = 0
+    errors: list[TapeError] = []
     with open_tape(path) as tape:
         for call in tape.calls:
             try:
@@ -235,10 +236,12 @@ def read_everything(path: Path) -> tuple[int, list[TapeError]]:
                 render(call.outputs)
                 whole += 1
             except TapeError as error:
-                assert error.member is not None, error
-                assert error.path == str(path)
-                assert "\n" not in str(error)
+                errors.append(error)
         tape.verify()
+        for error in (*errors, *tape.damage):
+            assert error.path == str(path)
+            assert error.offset is not None
+            assert "\n" not in str(error)
         return whole, tape.damage
 
 

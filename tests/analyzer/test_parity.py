@@ -20,8 +20,9 @@ pytestmark = pytest.mark.skipif(peer is None, reason="this torch has no InputObs
 
 SIZES = st.integers(1, 4)
 SETTINGS = settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)  # fmt: skip
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 
 
 class Model(torch.nn.Module):
@@ -143,7 +144,9 @@ def observed(observer: Any, model: torch.nn.Module, calls: list[Made]) -> Any:
 
 def same(ours: Any, theirs: Any) -> bool:
     if isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor):
-        return ours.dtype == theirs.dtype and ours.shape == theirs.shape and torch.equal(ours, theirs)
+        return (
+            ours.dtype == theirs.dtype and ours.shape == theirs.shape and torch.equal(ours, theirs)
+        )
     if type(ours) is not type(theirs):
         return False
     if isinstance(ours, dict):
@@ -228,7 +231,9 @@ def test_any_calls(calls: list[Made]) -> None:
 def missing_values(draw: st.DrawFn) -> dict[Any, Any]:
     # Not a name that is also passed by position: the peer counts the parameter twice then.
     keys = draw(st.lists(st.sampled_from(["c", "d", 0, 1]), max_size=2, unique=True))
-    return {key: torch.zeros(draw(st.lists(st.integers(0, 2), min_size=2, max_size=2))) for key in keys}
+    return {
+        key: torch.zeros(draw(st.lists(st.integers(0, 2), min_size=2, max_size=2))) for key in keys
+    }
 
 
 @st.composite
@@ -294,9 +299,7 @@ def cache_calls(draw: st.DrawFn) -> list[Made]:
         cache = DynamicCache(
             [(torch.randn(batch, 2, length, 4), torch.randn(batch, 2, length, 4)) for _ in "kv"]
         )
-        calls.append(
-            Made((), {"a": tokens, "c": cache}) if by_keyword else Made((tokens, cache))
-        )
+        calls.append(Made((), {"a": tokens, "c": cache}) if by_keyword else Made((tokens, cache)))
     return calls
 
 

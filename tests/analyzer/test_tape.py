@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+
 from calltape_analyzer import TapeError, open_tape
 from calltape_schema.framing import BLOCK, END, Member, member_header, members
 from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
-
 from tests.analyzer.tapes import Recorded, member, target_of, write_tape
 
 
@@ -362,7 +362,9 @@ def test_members_inside_a_damaged_blob_are_not_calls(tmp_path: Path) -> None:
     listed = member_list(inner)
     fake = inner.read_bytes()[listed[1].offset :]
     # Blob data start at a multiple of 64, so that one of 8 positions is at a block of the file.
-    carrier = torch.frombuffer(bytearray(b"".join(bytes(64) for _ in range(8)) + fake), dtype=torch.uint8)
+    carrier = torch.frombuffer(
+        bytearray(b"".join(bytes(64) for _ in range(8)) + fake), dtype=torch.uint8
+    )
     for shift in range(8):
         path = write_tape(tmp_path / "a.tape", [((carrier[shift * 64 :].clone(),), {}), ((1,), {})])
         data = path.read_bytes()
@@ -464,7 +466,10 @@ def _newer(path: Path) -> None:
         (lambda path: path.write_bytes(path.read_bytes()[:300]), "damaged"),
         (lambda path: path.write_bytes(path.read_bytes()[:600]), "damaged"),
         (lambda path: flip(path, 600), "damaged"),
-        (lambda path: path.write_bytes(member("tape.msgpack", seal_envelope(pack({})))), "not_a_tape"),
+        (
+            lambda path: path.write_bytes(member("tape.msgpack", seal_envelope(pack({})))),
+            "not_a_tape",
+        ),
         (_newer, "version"),
         (lambda path: (path.unlink(), path.mkdir()), "not_found"),
         (lambda path: (path.unlink(), os.mkfifo(path)), "not_a_tape"),

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+
 from calltape_analyzer import Placeholder, TapeError, open_tape
 from calltape_analyzer.tensors import dense_strides, tensor_of
 from calltape_schema.blob import _STORED
 from calltape_schema.tree import Leaf
-
 from tests.analyzer.tapes import write_tape
 
 DTYPES = [
     name
     for name in _STORED
-    if isinstance(getattr(torch, name, None), torch.dtype) and not name.startswith(("qint", "quint"))
+    if isinstance(getattr(torch, name, None), torch.dtype)
+    and not name.startswith(("qint", "quint"))
 ]
 
 

@@ -418,7 +418,9 @@ def test_dicts(tmp_path: Path) -> None:
 
 def test_keys_are_readable_paths_and_unique(tmp_path: Path) -> None:
     t = [torch.full((1,), float(i)) for i in range(6)]
-    call = one(tmp_path, t[0], {"a.b": t[1], "a": {"b": t[2]}}, past=[Pair(t[3], {"é\ud800": t[4]})])
+    call = one(
+        tmp_path, t[0], {"a.b": t[1], "a": {"b": t[2]}}, past=[Pair(t[3], {"é\ud800": t[4]})]
+    )
     keys = [fact.key for fact in call.record.inputs.facts()]
     assert keys[:2] == ["args.0", "args.1.a.b"]
     assert keys[3] == "kwargs.past.0.left"
@@ -468,7 +470,9 @@ class Hostile:
 
 
 def test_unknown_objects_are_placeholders_and_their_code_is_not_run(tmp_path: Path) -> None:
-    call = one(tmp_path, Hostile(), torch.nn.Linear(2, 2), print, torch.Generator(), memoryview(b"x"))
+    call = one(
+        tmp_path, Hostile(), torch.nn.Linear(2, 2), print, torch.Generator(), memoryview(b"x")
+    )
     assert [node.kind for node in call.args] == ["opaque"] * 5
     assert call.args[0].type == "tests.recorder.test_capture:Hostile"
     assert call.args[1].reason == "a module"
@@ -544,7 +548,9 @@ _SAFETENSORS = (
 
 def test_manifest(tmp_path: Path) -> None:
     class Model(torch.nn.Module):
-        def forward(self, x: Any, /, y: int = 3, *rest: Any, z: Any = None, o: Any = {}, **more: Any):  # noqa: B006, E501
+        def forward(
+            self, x: Any, /, y: int = 3, *rest: Any, z: Any = None, o: Any = {}, **more: Any
+        ):  # noqa: B006, E501
             return x
 
     with record(Model(), tmp_path / "t.tape", outputs=False, max_calls=7):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any, Literal
 
@@ -336,7 +337,9 @@ def test_stand_ins_for_tensors_are_counted_and_not_recorded(tmp_path: Path) -> N
     with record(model, tmp_path / "t.tape") as recorder:
         with FakeTensorMode() as mode:
             model(mode.from_tensor(x), mode.from_tensor(x))
-        torch.jit.trace(model, (x, x), check_trace=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            torch.jit.trace(model, (x, x), check_trace=False)
         make_fx(model)(x, x)
         torch.func.vmap(model)(x, x)
         torch.func.grad(lambda a: model(a, a).sum())(x)
@@ -437,6 +440,7 @@ def test_trouble_in_the_recorder_is_counted_and_said_once(
         monkeypatch.setattr("calltape_recorder.tap.capture_output", broken)
         model(torch.ones(1), torch.ones(1))
         monkeypatch.undo()
+        recorder.flush()
         monkeypatch.setattr("calltape_recorder.encoding.leaf_document", broken)
         model(torch.ones(7), torch.ones(7))
         recorder.flush()

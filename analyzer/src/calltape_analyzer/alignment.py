@@ -23,7 +23,9 @@ Cell: TypeAlias = "tuple[Argument, int] | None"
 
 Row: TypeAlias = "tuple[Cell, ...]"
 
-_SPLIT = "record the two kinds of call on tapes of their own, or leave an input out with remove_inputs"
+_SPLIT = (
+    "record the two kinds of call on tapes of their own, or leave an input out with remove_inputs"
+)
 
 
 @dataclass
@@ -230,5 +232,3 @@ def _cells(argument: Argument | None, reference: Argument) -> list[Cell]:
         # By path: two calls may have inserted the keys of a dict in different order.
         return [cells[path] for path in paths]
     return list(cells.values())
-
-

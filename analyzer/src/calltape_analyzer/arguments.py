@@ -212,8 +212,9 @@ def _alike(one: Form, other: Form) -> bool:
 def _with_tensors(description: Description, tensors: Mapping[int, Any]) -> Any:
     """The caller's value with other tensors in it."""
     import torch
+    from torch.utils import _pytree as pytree
 
     replaced = {id(old): tensors.get(i, old) for i, old in enumerate(description.tensors)}
-    return torch.utils._pytree.tree_map_only(
+    return pytree.tree_map_only(
         torch.Tensor, lambda tensor: replaced.get(id(tensor), tensor), description.value
     )

@@ -13,6 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from calltape_analyzer.describing import Description, describe
+from calltape_analyzer.errors import KeyTypeError, UnsupportedError, UsageError
+from calltape_analyzer.flattening import Flattener, Form, Slot
 from calltape_schema.records import Parameter, Target
 from calltape_schema.tree import (
     BoolNode,
@@ -22,10 +25,6 @@ from calltape_schema.tree import (
     Structure,
     children_of,
 )
-
-from calltape_analyzer.describing import Description, describe
-from calltape_analyzer.errors import KeyTypeError, UnsupportedError, UsageError
-from calltape_analyzer.flattening import Flattener, Form, Slot
 
 __all__ = ["Argument", "Bound", "Key", "Signature", "bind"]
 
@@ -166,7 +165,6 @@ class Bound:
         """The constants of a call whose record has these scalars, as (name, value)."""
         values = [(name, _scalar_of(node, scalars)) for name, node in self.scalars]
         return tuple((name, v) for name, v in values if signature.is_constant(name, v))
-
 
     def inner_values(self, scalars: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
         """The scalars among positional arguments and inside containers, as (place, value)."""

@@ -21,7 +21,11 @@ from calltape_analyzer.errors import UsageError
 __all__ = ["from_state", "remember", "to_state"]
 
 # Attributes that follow from a tensor: attribute -> tensor attribute and axis.
-_SIZES = {"cumulative_length": ("keys", -2), "batch_size": ("keys", 0), "max_batch_size": ("keys", 0)}
+_SIZES = {
+    "cumulative_length": ("keys", -2),
+    "batch_size": ("keys", 0),
+    "max_batch_size": ("keys", 0),
+}
 # Private tensors that follow from a plain attribute of the same object.
 _DERIVED = {"_sliding_window_tensor": "sliding_window"}
 _MAX_INLINE = 64
@@ -101,8 +105,9 @@ def _part(held: Any, children: list[Any]) -> Any:
         return {"enum": name_of(type(held)), "name": held.name}
     if isinstance(held, int | float):
         return held
-    if isinstance(held, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return held.node.guard_int("", 0) if isinstance(held, torch.SymInt) else float(held)
+    if isinstance(held, torch.SymInt | torch.SymBool):
+        # While tracing; as context it must be a number, which specializes the program on it.
+        return int(held) if isinstance(held, torch.SymInt) else bool(held)
     if isinstance(held, torch.Tensor) or type(held).__name__.endswith("Cache"):
         children.append(held)
         return {"child": len(children) - 1}
@@ -150,19 +155,22 @@ def _made(context: Any, children: Sequence[Any]) -> Any:
         return cls if "class" in context else cls[context["name"]]  # type: ignore[index]
     if "dict" in context:
         return {_made(k, children): _made(v, children) for k, v in context["dict"]}
-    items = [_made(item, children) for item in context.get("list", context.get("tuple", ()))]
-    return tuple(items) if "tuple" in context else items
+    if "tuple" in context:
+        return tuple(_made(item, children) for item in context["tuple"])
+    return [_made(item, children) for item in context["list"]]
 
 
 def _made_object(context: dict[str, Any], children: Sequence[Any]) -> Any:
     import torch
 
     cls = _class_of(context["object"])
-    made = cls.__new__(cls)
+    made: Any = object.__new__(cls)
     later: dict[str, dict[str, Any]] = {}
     for name, part in context["state"].items():
         # Set now, so that the order of attributes stays, and filled in below.
-        later |= {name: part} if isinstance(part, dict) and ("size" in part or "derived" in part) else {}
+        later |= (
+            {name: part} if isinstance(part, dict) and ("size" in part or "derived" in part) else {}
+        )
         vars(made)[name] = None if name in later else _made(part, children)
     for name, part in later.items():
         if "size" in part:

@@ -6,15 +6,14 @@ import bisect
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, overload
 
+from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.segment import Segment
 from calltape_schema.blob import Entry, header_size, parse_header, stored_as
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord, ModelError, Tree
 from calltape_schema.tree import DictNode, Leaf, Node, SequenceNode
 
-from calltape_analyzer.classes import ClassIndex
-from calltape_analyzer.segment import Segment
-
-__all__ = ["Call", "Calls", "Inputs", "Side"]
+__all__ = ["Call", "Calls", "Inputs", "Side", "parts_of_inputs"]
 
 Side = Literal["inputs", "outputs"]
 
@@ -67,7 +66,8 @@ class Call:
         if self._record is None:
             try:
                 record = self._segment.record(self._position)
-                _check_inputs(record.inputs.spec().root)
+                if parts_of_inputs(record.inputs.spec().root) is None:
+                    raise TapeError("invalid", "the inputs are not (args, kwargs)")
                 if record.outputs is not None:
                     record.outputs.spec()
             except TapeError as error:
@@ -202,7 +202,9 @@ class Call:
     def _tree(self, side: Side) -> Tree:
         tree = self.record.inputs if side == "inputs" else self.record.outputs
         if tree is None:
-            raise TapeError("usage", f"call {self.number} has no outputs on the tape", path=self.path)
+            raise TapeError(
+                "usage", f"call {self.number} has no outputs on the tape", path=self.path
+            )
         return tree
 
     def _blob_entries(self) -> tuple[int, dict[str, Entry]]:
@@ -224,7 +226,8 @@ class Call:
         if entry is None or stored is None or stored[:2] != entry[:2]:
             found = "nothing" if entry is None else f"{entry.dtype}{list(entry.shape)}"
             raise TapeError(
-                "invalid", f"{key}: {leaf.dtype}{list(leaf.shape)} by the record, {found} in the blob"
+                "invalid",
+                f"{key}: {leaf.dtype}{list(leaf.shape)} by the record, {found} in the blob",
             )
         return entry
 
@@ -234,24 +237,17 @@ class Call:
         return self._segment.copy(start + entry.begin, entry.end - entry.begin)
 
 
-def _check_inputs(root: Node) -> None:
-    if (
-        isinstance(root, SequenceNode)
-        and root.kind == "tuple"
-        and root.type is None
-        and len(root.children) == 2
-    ):
-        args, kwargs = root.children
-        if (
-            isinstance(args, SequenceNode)
-            and args.kind == "tuple"
-            and args.type is None
-            and isinstance(kwargs, DictNode)
-            and kwargs.type is None
-            and all(type(key) is str for key in kwargs.keys)
-        ):
-            return
-    raise TapeError("invalid", "the inputs are not (args, kwargs)")
+def parts_of_inputs(root: Node) -> tuple[SequenceNode, DictNode] | None:
+    """The args tuple and the kwargs dict, where ``root`` is one of inputs; None otherwise."""
+    if not isinstance(root, SequenceNode) or root.kind != "tuple" or len(root.children) != 2:
+        return None
+    args, kwargs = root.children
+    if not isinstance(args, SequenceNode) or args.kind != "tuple":
+        return None
+    if not isinstance(kwargs, DictNode) or not all(type(key) is str for key in kwargs.keys):
+        return None
+    plain = root.type is None and args.type is None and kwargs.type is None
+    return (args, kwargs) if plain else None
 
 
 class Calls(Sequence[Call]):

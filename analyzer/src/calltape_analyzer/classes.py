@@ -8,7 +8,7 @@ import collections
 import sys
 import types
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["ClassIndex", "Classes", "name_of"]
 
@@ -18,7 +18,9 @@ Classes = Iterable[type] | Mapping[str, type]
 _PLAIN = (
     "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple"
 )
-_BUILTINS: dict[str, type] = {f"builtins:{name}": getattr(builtins, name) for name in _PLAIN.split()}
+_BUILTINS: dict[str, type] = {
+    f"builtins:{name}": getattr(builtins, name) for name in _PLAIN.split()
+}
 _COLLECTIONS = ("Counter", "OrderedDict", "defaultdict", "deque")
 _BUILTINS |= {f"collections:{name}": getattr(collections, name) for name in _COLLECTIONS}
 _BUILTINS["types:SimpleNamespace"] = types.SimpleNamespace
@@ -36,6 +38,13 @@ def name_of(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
+def _by_name(classes: Classes) -> dict[str, type]:
+    if isinstance(classes, Mapping):
+        # Not an iterable of classes that happens to be a mapping.
+        return dict(cast("Mapping[str, type]", classes))
+    return {name_of(cls): cls for cls in classes}
+
+
 class ClassIndex:
     """Looks up classes by the names that tapes have for them.
 
@@ -45,10 +54,7 @@ class ClassIndex:
     """
 
     def __init__(self, classes: Classes = ()) -> None:
-        if isinstance(classes, Mapping):
-            self._given = dict(classes)
-        else:
-            self._given = {name_of(cls): cls for cls in classes}
+        self._given = _by_name(classes)
         self._registered: dict[str, type] = {}
         self._registered_count = -1
 

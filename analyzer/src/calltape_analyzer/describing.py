@@ -7,8 +7,10 @@ import dataclasses
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from calltape_analyzer.classes import name_of
+from calltape_analyzer.flattening import Form, flatten
 from calltape_schema.tree import (
     BoolNode,
     CustomNode,
@@ -22,12 +24,15 @@ from calltape_schema.tree import (
     TensorNode,
 )
 
-from calltape_analyzer.classes import name_of
-from calltape_analyzer.flattening import Form, flatten
-
 __all__ = ["Description", "describe"]
 
-_SCALARS = {int: "int", float: "float", complex: "complex", str: "str", bytes: "bytes"}
+ScalarKind = Literal["int", "float", "complex", "str", "bytes"]
+
+FieldsKind = Literal["namedtuple", "dataclass", "object"]
+
+_SCALARS: dict[type, ScalarKind] = {
+    int: "int", float: "float", complex: "complex", str: "str", bytes: "bytes"
+}  # fmt: skip
 
 
 @dataclass
@@ -78,8 +83,10 @@ def _is_tensor(value: Any) -> bool:
 
 def _container(value: Any, cls: type, to: Description) -> Node:
     if cls in (list, tuple):
-        kind = "list" if cls is list else "tuple"
-        return SequenceNode.model_construct(kind=kind, children=_nodes(value, to), type=None)
+        children = _nodes(value, to)
+        if cls is list:
+            return SequenceNode.model_construct(kind="list", children=children, type=None)
+        return SequenceNode.model_construct(kind="tuple", children=children, type=None)
     if isinstance(value, tuple) and hasattr(cls, "_fields"):
         return _fields("namedtuple", cls, dict(zip(cls._fields, value, strict=True)), to)
     if isinstance(value, dict) and cls.__module__ in ("builtins", "collections"):
@@ -106,7 +113,7 @@ def _nodes(values: Iterable[Any], to: Description) -> tuple[Node, ...]:
     return tuple(_node(value, to) for value in values)
 
 
-def _fields(kind: str, cls: type, state: Mapping[str, Any], to: Description) -> Node:
+def _fields(kind: FieldsKind, cls: type, state: Mapping[str, Any], to: Description) -> Node:
     return FieldsNode.model_construct(
         kind=kind,
         type=name_of(cls),

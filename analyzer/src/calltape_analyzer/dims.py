@@ -133,9 +133,7 @@ def tracks_of(
     """
     grouped = [
         [track_of(signature.name_of(argument.key), slot.path, argument.key) for slot in shown.slots]
-        for argument, (shown, _) in zip(
-            alignment.best.bound.all, alignment.references, strict=True
-        )
+        for argument, (shown, _) in zip(alignment.best.bound.all, alignment.references, strict=True)
     ]
     flat = [track for group in grouped for track in group]
     for pattern in patterns:

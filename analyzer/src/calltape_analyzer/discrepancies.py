@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,17 @@ from typing import Any
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.rendering import render
 
-__all__ = ["Feed", "Tolerance", "compare", "feeds_of", "open_session", "row_of", "run", "with_progress"]
+__all__ = [
+    "Feed",
+    "Tolerance",
+    "compare",
+    "feeds_of",
+    "open_session",
+    "row_of",
+    "run",
+    "with_progress",
+]
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -145,9 +155,10 @@ def _to_ort(tensor: Any) -> Any:
 
 def _to_torch(value: Any) -> Any:
     import torch
+    from torch.utils import dlpack
 
     if value.data_type() == "tensor(bfloat16)":
-        return torch.utils.dlpack.from_dlpack(value._ortvalue.to_dlpack())
+        return dlpack.from_dlpack(value._ortvalue.to_dlpack())
     return torch.from_numpy(value.numpy().copy())
 
 
@@ -217,5 +228,5 @@ def with_progress(items: Sequence[Any], shown: bool) -> Iterable[Any]:
         from tqdm import tqdm
     except ImportError:
         return items
-    bar: Iterator[Any] = tqdm(items)
+    bar: Iterable[Any] = tqdm(items)
     return bar

@@ -1,10 +1,10 @@
 """The errors of the analyzer.
 
-    TapeError                anything wrong with a tape, by ``kind`` (from calltape_schema)
-    ├── InferenceError       the recorded calls do not determine an answer; also a RuntimeError
-    ├── UsageError           something that does not exist was asked for; also a ValueError
-    ├── KeyTypeError         a key that is neither a name nor a position; also a TypeError
-    └── UnsupportedError     what the calls leave no room for; also a NotImplementedError
+TapeError                anything wrong with a tape, by ``kind`` (from calltape_schema)
+├── InferenceError       the recorded calls do not determine an answer; also a RuntimeError
+├── UsageError           something that does not exist was asked for; also a ValueError
+├── KeyTypeError         a key that is neither a name nor a position; also a TypeError
+└── UnsupportedError     what the calls leave no room for; also a NotImplementedError
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
+from calltape_analyzer.classes import ClassIndex
 from calltape_schema.tree import (
     CustomNode,
     DictNode,
@@ -27,8 +28,6 @@ from calltape_schema.tree import (
     SequenceNode,
     TensorNode,
 )
-
-from calltape_analyzer.classes import ClassIndex
 
 __all__ = ["Flattener", "Form", "Slot", "flatten", "is_cache_name", "is_empty", "mapping_keys"]
 
@@ -92,7 +91,7 @@ def flatten(node: Node, registered: Registered | None = None, path: str = "") ->
         return Form("list" if node.kind == "list" else "tuple", children=parts)
     if isinstance(node, DictNode) and (node.type is None or node.type in _MAPPINGS):
         parts = tuple(
-            flatten(child, registered, f"{path}.{key}")
+            flatten(child, registered, f"{path}.{key!s}")
             for key, child in zip(node.keys, node.children, strict=True)
         )
         return Form("dict", children=parts, keys=node.keys)
@@ -105,14 +104,12 @@ def flatten(node: Node, registered: Registered | None = None, path: str = "") ->
     return Form("slot", slot=Slot(path, node.leaf if _is_tensor(node) else None, node))
 
 
-def _is_tensor(node: Any) -> bool:
+def _is_tensor(node: Any) -> TypeGuard[TensorNode]:
     # A NumPy array is a constant to torch.export.
     return isinstance(node, TensorNode) and node.kind == "tensor"
 
 
-def _indexed(
-    nodes: Sequence[Node], path: str, registered: Registered | None
-) -> tuple[Form, ...]:
+def _indexed(nodes: Sequence[Node], path: str, registered: Registered | None) -> tuple[Form, ...]:
     return tuple(flatten(node, registered, f"{path}.{i}") for i, node in enumerate(nodes))
 
 
@@ -147,7 +144,7 @@ def _tensors(node: Node, registered: Registered | None, path: str) -> Iterator[F
         yield from _attributes(node, registered, path)
     elif isinstance(node, DictNode):
         for key, child in zip(node.keys, node.children, strict=True):
-            yield from _tensors(child, registered, f"{path}.{key}")
+            yield from _tensors(child, registered, f"{path}.{key!s}")
     elif isinstance(node, SequenceNode | CustomNode):
         for i, child in enumerate(node.children):
             yield from _tensors(child, registered, f"{path}.{i}")
@@ -198,9 +195,7 @@ class Flattener:
     the stand-ins say which leaf went where.
     """
 
-    def __init__(
-        self, facts: Sequence[Leaf], scalars: Sequence[Any], classes: ClassIndex
-    ) -> None:
+    def __init__(self, facts: Sequence[Leaf], scalars: Sequence[Any], classes: ClassIndex) -> None:
         self._facts = facts
         self._scalars = scalars
         self._classes = classes
@@ -238,7 +233,7 @@ class Flattener:
             parts = tuple(self._form_of(child, f"{path}.{i}") for i, child in enumerate(value))
             return Form("list" if isinstance(value, list) else "tuple", children=parts)
         if type(value) is dict:
-            parts = tuple(self._form_of(child, f"{path}.{key}") for key, child in value.items())
+            parts = tuple(self._form_of(child, f"{path}.{key!s}") for key, child in value.items())
             return Form("dict", children=parts, keys=tuple(value))
         if type(value) in _supported_nodes():
             children, _ = _supported_nodes()[type(value)].flatten_fn(value)
@@ -270,5 +265,3 @@ def _supported_nodes() -> Mapping[Any, Any]:
     pytree = sys.modules.get("torch.utils._pytree")
     nodes: Mapping[Any, Any] = getattr(pytree, "SUPPORTED_NODES", {})
     return nodes
-
-

@@ -14,9 +14,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from calltape_schema.records import Target
-from calltape_schema.tree import FieldsNode, children_of, walk
-
 from calltape_analyzer.alignment import Alignment, Row
 from calltape_analyzer.arguments import ArgumentBuilder
 from calltape_analyzer.binding import Argument, Bound, Key, Signature, given_argument
@@ -26,6 +23,8 @@ from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.evidence import Evidence
 from calltape_analyzer.findings import ShapeFindings
 from calltape_analyzer.observations import Observations, Pattern
+from calltape_schema.records import Target
+from calltape_schema.tree import FieldsNode, children_of, walk
 
 __all__ = ["Inference"]
 
@@ -252,7 +251,9 @@ class Inference:
         )
 
     def _observations(self) -> Observations:
-        given = {k: v for k, v in self._value_if_missing.items() if k not in self._signature.removed}
+        given = {
+            k: v for k, v in self._value_if_missing.items() if k not in self._signature.removed
+        }
         return Observations(self._calls, self._signature, given)
 
     def _builder(self, found: Evidence) -> ArgumentBuilder:

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from calltape_schema.tree import Leaf
-
 from calltape_analyzer.binding import Argument, Bound, Key, Signature, bind
 from calltape_analyzer.call import Call
 from calltape_analyzer.classes import ClassIndex
 from calltape_analyzer.flattening import Flattener
+from calltape_schema.tree import Leaf
 
 __all__ = ["Observations", "Pattern", "Shape"]
 

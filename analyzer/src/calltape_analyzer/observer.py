@@ -55,9 +55,10 @@ class InputCandidate:
         aligned: Callable[[], list[Any]] | None = None,
     ) -> None:
         import torch
+        from torch.utils import _pytree as pytree
 
         if clone:
-            args, kwargs = torch.utils._pytree.tree_map_only(
+            args, kwargs = pytree.tree_map_only(
                 torch.Tensor, lambda tensor: tensor.detach().clone(), (args, kwargs)
             )
         self.args = args
@@ -67,7 +68,9 @@ class InputCandidate:
         arguments = [given_argument(i, value) for i, value in enumerate(args)]
         arguments += [given_argument(name, value) for name, value in kwargs.items()]
         self.flat_list = [
-            None if slot.leaf is None or argument.given is None else argument.given.tensors[slot.leaf]
+            None
+            if slot.leaf is None or argument.given is None
+            else argument.given.tensors[slot.leaf]
             for argument in arguments
             for slot in argument.slots
         ]

@@ -1,9 +1,9 @@
 """From a spec and its leaves to Python objects, without running what a tape says.
 
 Constructors are never called with values from a tape. An instance is made by ``__new__`` and its
-state is set, as :mod:`copy` does; only classes of the :class:`~calltape_analyzer.classes.ClassIndex`
-are used, and whatever goes wrong with one costs that object, which becomes a
-:class:`Placeholder`, never the call.
+state is set, as :mod:`copy` does. Only classes of the
+:class:`~calltape_analyzer.classes.ClassIndex` are used, and whatever goes wrong with one costs that
+object, which becomes a :class:`Placeholder`, never the call.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from calltape_analyzer.classes import ClassIndex
 from calltape_schema.errors import TapeError
 from calltape_schema.tree import (
     BoolNode,
@@ -30,8 +31,6 @@ from calltape_schema.tree import (
     SequenceNode,
     TensorNode,
 )
-
-from calltape_analyzer.classes import ClassIndex
 
 __all__ = ["Placeholder", "rebuild"]
 
@@ -109,7 +108,9 @@ class _Rebuilding:
             value = complex(*value)
         base = _SCALAR_TYPES[node.kind]
         if type(value) is not base:
-            raise TapeError("invalid", f"a {type(value).__name__} where the structure says {base.__name__}")
+            raise TapeError(
+                "invalid", f"a {type(value).__name__} where the structure says {base.__name__}"
+            )
         cls = self.classes.get(node.type) if node.type else None
         if cls is None or not issubclass(cls, base):
             # The value is all there is to a scalar; only the subclass is not known here.
@@ -181,7 +182,9 @@ class _Rebuilding:
         cls = self.classes.get(node.type)
         registered = self.classes.registered(cls) if cls is not None else None
         if registered is None:
-            return Placeholder(node.type, "class not registered with torch's pytree here", names, items)
+            return Placeholder(
+                node.type, "class not registered with torch's pytree here", names, items
+            )
         context = self.value(node.context)
         return self._guarded(
             node.type, names, items, lambda: registered.unflatten_fn(list(items), context)
@@ -234,21 +237,26 @@ _SEQUENCES: dict[str, Callable[[tuple[Any, ...]], Any]] = {
 }
 
 
+def _blank(cls: Any) -> Any:
+    """An instance without a state."""
+    return cls.__new__(cls)
+
+
 def _sequence_of(cls: type, items: tuple[Any, ...]) -> Any:
     """A subclass of a built-in sequence. The built-in's own methods fill it, so that an override
     in the subclass does not run."""
     if issubclass(cls, list):
-        made = cls.__new__(cls)
+        made = _blank(cls)
         list.extend(made, items)
         return made
     if issubclass(cls, collections.deque):
-        made_deque = cls.__new__(cls)
-        collections.deque.extend(made_deque, items)
-        return made_deque
+        made = _blank(cls)
+        collections.deque.extend(made, items)
+        return made
     if issubclass(cls, set):
-        made_set = cls.__new__(cls)
-        set.update(made_set, items)
-        return made_set
+        made = _blank(cls)
+        set.update(made, items)
+        return made
     if issubclass(cls, tuple):
         return _tuple_of(cls, items)
     if issubclass(cls, frozenset):
@@ -257,16 +265,16 @@ def _sequence_of(cls: type, items: tuple[Any, ...]) -> Any:
 
 
 def _mapping_of(cls: type, pairs: list[tuple[Any, Any]]) -> Any:
-    for base in (collections.OrderedDict, dict):
-        if issubclass(cls, base):
-            made = cls.__new__(cls)
-            for key, value in pairs:
-                base.__setitem__(made, key, value)
-            return made
-    raise TypeError(f"{cls.__name__} is not a dict")
+    if not issubclass(cls, dict):
+        raise TypeError(f"{cls.__name__} is not a dict")
+    base: Any = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
+    made = _blank(cls)
+    for key, value in pairs:
+        base.__setitem__(made, key, value)
+    return made
 
 
-def _tuple_of(cls: type[tuple[Any, ...]], items: tuple[Any, ...]) -> Any:
+def _tuple_of(cls: Any, items: tuple[Any, ...]) -> Any:
     if hasattr(cls, "n_sequence_fields"):  # torch.return_types; tuple.__new__ refuses these
         return cls(items)
     return tuple.__new__(cls, items)
@@ -287,7 +295,7 @@ def _dataclass_of(cls: type, state: dict[str, Any]) -> Any:
     declared = {field.name: field for field in dataclasses.fields(cls)}
     if unknown := state.keys() - declared.keys():
         raise TypeError(f"{cls.__name__} has no field {sorted(unknown)[0]!r} here")
-    made = cls.__new__(cls)
+    made = _blank(cls)
     for name, field in declared.items():
         # object.__setattr__ also fills frozen classes and those with slots.
         object.__setattr__(made, name, state[name] if name in state else _default_of(cls, field))
@@ -306,7 +314,7 @@ def _default_of(cls: type, field: dataclasses.Field[Any]) -> Any:
 
 
 def _object_of(cls: type, state: dict[str, Any]) -> Any:
-    made = cls.__new__(cls)
+    made = _blank(cls)
     vars(made).update(state)
     return made
 

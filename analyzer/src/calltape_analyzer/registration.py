@@ -129,7 +129,7 @@ def _register_dataclass(cls: type, serialized: str) -> None:
 
 
 def _register_object(cls: type, serialized: str) -> None:
-    import torch.fx
+    from torch.fx import _pytree as fx_pytree
     from torch.utils import _pytree as pytree
 
     remember(cls)
@@ -143,7 +143,7 @@ def _register_object(cls: type, serialized: str) -> None:
         flatten_with_keys_fn=_with_keys(pytree),
     )
     # Exported programs flatten their inputs with the spec that they were traced with.
-    torch.fx._pytree.register_pytree_flatten_spec(cls, _flatten_by_spec)
+    fx_pytree.register_pytree_flatten_spec(cls, _flatten_by_spec)
 
 
 def _same(context: Any) -> Any:
@@ -170,7 +170,7 @@ def _flatten_by_spec(value: Any, spec: Any) -> list[Any]:
 
 def _unregister(cls: type) -> None:
     """Takes our registration back, and leaves alone one that replaced it."""
-    import torch.fx
+    from torch.fx import _pytree as fx_pytree
     from torch.utils import _pytree as pytree
 
     node = pytree.SUPPORTED_NODES.get(cls)
@@ -178,6 +178,6 @@ def _unregister(cls: type) -> None:
     if node is None or (is_object and node.flatten_fn is not to_state):
         return
     pytree._deregister_pytree_node(cls)
-    nodes = torch.fx._pytree.SUPPORTED_NODES
+    nodes = fx_pytree.SUPPORTED_NODES
     if nodes.get(cls) is _flatten_by_spec:
-        torch.fx._pytree._deregister_pytree_flatten_spec(cls)
+        fx_pytree._deregister_pytree_flatten_spec(cls)

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from calltape_analyzer.call import Inputs, parts_of_inputs
+from calltape_analyzer.rebuild import Placeholder
 from calltape_schema.records import Tree
 from calltape_schema.tree import Leaf, Node
 
@@ -35,18 +37,8 @@ def render(value: Any) -> str:
     named, as ``{x: float32[2,8], labels: int64[2]}``. Equal neighbours in a list are counted, long
     containers and texts are cut.
     """
-    from calltape_analyzer.call import Inputs
-
     if isinstance(value, Tree):
-        spec = value.spec()
-        shown = _Spec(value.facts(), value.scalars)
-        if _is_inputs(spec.root):
-            args, kwargs = spec.root.children
-            return _arguments(
-                [shown.node(child) for child in args.children],
-                [(key, shown.node(child)) for key, child in zip(kwargs.keys, kwargs.children, strict=True)],
-            )
-        return shown.node(spec.root)
+        return _tree(value)
     if isinstance(value, Inputs):
         objects = [_object(item, 0) for item in value.args]
         return _arguments(objects, [(key, _object(item, 0)) for key, item in value.kwargs.items()])
@@ -138,13 +130,15 @@ def _arguments(args: Sequence[str], kwargs: Sequence[tuple[Any, str]]) -> str:
     return f"({', '.join(shown)})"
 
 
-def _is_inputs(root: Any) -> bool:
-    """The root of inputs is a tuple of the args tuple and the kwargs dict."""
-    return (
-        root.kind == "tuple"
-        and [child.kind for child in root.children] == ["tuple", "dict"]
-        and all(type(key) is str for key in root.children[1].keys)
-    )
+def _tree(tree: Tree) -> str:
+    root = tree.spec().root
+    shown = _Spec(tree.facts(), tree.scalars)
+    parts = parts_of_inputs(root)
+    if parts is None:
+        return shown.node(root)
+    args, kwargs = parts
+    named = zip(kwargs.keys, shown.nodes(kwargs.children), strict=True)
+    return _arguments(shown.nodes(args.children), list(named))
 
 
 class _Spec:
@@ -265,7 +259,6 @@ def _named_parts(value: Any) -> dict[str, Any] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if isinstance(value, dict):
             return dict(value.items())
-        from calltape_analyzer.rebuild import Placeholder
 
         if isinstance(value, Placeholder):
             return None
@@ -274,7 +267,6 @@ def _named_parts(value: Any) -> dict[str, Any] | None:
 
 
 def _other(value: Any, depth: int) -> str:
-    from calltape_analyzer.rebuild import Placeholder
 
     if isinstance(value, Placeholder):
         if not value.children:
@@ -314,7 +306,8 @@ def _is_constant(value: Any) -> bool:
 
 def _object_has_tensors(value: Any) -> bool:
     """Whether there is a tensor in a tree of plain containers and objects."""
-    stack, seen = [value], set()
+    stack: list[Any] = [value]
+    seen: set[int] = set()
     while stack:
         one = stack.pop()
         if _is_tensor(one):

@@ -208,7 +208,9 @@ class Segment:
         first = next(members(self.read, self.size, stray.append), None)
         if first is None or first.offset or first.name != MANIFEST:
             if self.read(0, len(MANIFEST)) == MANIFEST.encode():
-                raise TapeError("damaged", "the file ends within its manifest", member=MANIFEST, offset=0)
+                raise TapeError(
+                    "damaged", "the file ends within its manifest", member=MANIFEST, offset=0
+                )
             raise TapeError("not_a_tape", "the file does not start with a tape's manifest")
         try:
             return first, decode_manifest(self._content(first))
@@ -217,7 +219,9 @@ class Segment:
 
     def _content(self, member: Member) -> bytes:
         if member.size > _MAX_RECORD_BYTES:
-            raise TapeError("limit", f"a member of {member.size} bytes (at most {_MAX_RECORD_BYTES})")
+            raise TapeError(
+                "limit", f"a member of {member.size} bytes (at most {_MAX_RECORD_BYTES})"
+            )
         return self.read(member.start, member.size)
 
 
@@ -381,5 +385,3 @@ def _mapped(path: str) -> mmap.mmap:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise TapeError("io", f"cannot read it: {reason}", path=path) from None
-
-

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from calltape_schema.errors import TapeError
-from calltape_schema.records import Coverage, Manifest, Target
 from typing_extensions import Self
 
 from calltape_analyzer.call import Call, Calls
-from calltape_analyzer.classes import ClassIndex, Classes
+from calltape_analyzer.classes import Classes, ClassIndex
 from calltape_analyzer.segment import Damage, Segment
+from calltape_schema.errors import TapeError
+from calltape_schema.records import Coverage, Manifest, Target
 
 if TYPE_CHECKING:
     from calltape_analyzer.dims import BatchFor, DimNames
@@ -65,8 +65,8 @@ def open_tape(path: Paths, *, classes: Classes = (), verify: bool = False) -> Ta
         for segment in segments:
             segment.close()
         raise
-    for error in errors:
-        damage.add(error)
+    for unreadable in errors:
+        damage.add(unreadable)
     if verify:
         tape.verify()
         tape._leave_out_damaged()
@@ -237,7 +237,9 @@ class Tape:
             return found[0]
         if not found:
             raise TapeError(
-                "usage", f"no call {number} on this tape", advice="`calltape ls` shows which there are"
+                "usage",
+                f"no call {number} on this tape",
+                advice="`calltape ls` shows which there are",
             )
         files = ", ".join(call.path for call in found)
         raise TapeError(

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from calltape_analyzer.rebuild import Placeholder, torch_constant
 from calltape_schema.blob import stored_as
 from calltape_schema.errors import TapeError
 from calltape_schema.tree import Leaf
-
-from calltape_analyzer.rebuild import Placeholder, torch_constant
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["dense_strides", "tensor_of", "valueless"]
 
@@ -43,7 +39,7 @@ def tensor_of(leaf: Leaf, data: bytearray) -> Any:
         raise TapeError("invalid", reason) from None
 
 
-def _tensor_of(torch: Any, leaf: Leaf, dtype: torch.dtype, data: bytearray) -> torch.Tensor:
+def _tensor_of(torch: Any, leaf: Leaf, dtype: Any, data: bytearray) -> Any:
     stored = stored_as(leaf)
     if stored is None or stored.nbytes != len(data):
         raise ValueError(f"{len(data)} bytes for {leaf.dtype}{list(leaf.shape)}")
@@ -61,7 +57,7 @@ def _tensor_of(torch: Any, leaf: Leaf, dtype: torch.dtype, data: bytearray) -> t
     return tensor
 
 
-def _as_integers(torch: Any, data: bytearray, shape: tuple[int, ...], width: int) -> torch.Tensor:
+def _as_integers(torch: Any, data: bytearray, shape: tuple[int, ...], width: int) -> Any:
     """The elements as numbers of their width whose copies are exact: some dtypes torch cannot copy
     at all, and floats might lose the payload of a NaN."""
     widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
@@ -70,19 +66,20 @@ def _as_integers(torch: Any, data: bytearray, shape: tuple[int, ...], width: int
     return torch.frombuffer(data, dtype=widths[width]).view(shape)
 
 
-def _quantized(torch: Any, leaf: Leaf, plain: torch.Tensor) -> torch.Tensor:
+def _quantized(torch: Any, leaf: Leaf, plain: Any) -> Any:
     if leaf.quantizer is None:
         raise TapeError("invalid", f"{leaf.key}: a quantized tensor without a quantizer")
     numbers = {"qint8": torch.int8, "quint8": torch.uint8, "qint32": torch.int32}[leaf.dtype]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the recorded model uses a deprecated dtype; not our news
-        tensor: torch.Tensor = torch._make_per_tensor_quantized_tensor(
+        return torch._make_per_tensor_quantized_tensor(
             plain.view(numbers), leaf.quantizer.scale, leaf.quantizer.zero_point
         )
-    return tensor
 
 
-def dense_strides(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
+def dense_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...] | None
+) -> tuple[int, ...] | None:
     """The strides, where they lay the elements side by side in another order than the contiguous
     one; None otherwise.
 

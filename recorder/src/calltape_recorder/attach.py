@@ -21,7 +21,14 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 
-from calltape_recorder.compilers import assumed_constant, breaks_graph, off, one_graph, skip_frame
+from calltape_recorder.compilers import (
+    assumed_constant,
+    breaks_graph,
+    is_full_graph,
+    off,
+    one_graph,
+    skip_frame,
+)
 from calltape_recorder.encoding import Call
 from calltape_recorder.tap import Tap
 
@@ -39,7 +46,7 @@ class Attachment:
         """Hands over calls that ended without the recorder being told."""
 
 
-def vanishing(tap: Tap) -> Callable[[], bool]:
+def vanishing(tap: Tap, *, counts: bool) -> Callable[[], bool]:
     """Asked by what is being traced, at trace time: shall it leave no trace in the graph?
 
     A graph break keeps the host's results and lets every call be recorded. Where the host forbids
@@ -47,10 +54,11 @@ def vanishing(tap: Tap) -> Callable[[], bool]:
     """
 
     def vanishes() -> bool:
-        if one_graph():
-            tap.skip()
-            return True
-        return False
+        if not one_graph():
+            return False
+        if counts:
+            tap.skip(said=is_full_graph())
+        return True
 
     return assumed_constant(vanishes)
 
@@ -82,9 +90,8 @@ class HookPair(Attachment):
         self.tap = tap
         self._local = threading.local()
         self._stacks: list[list[_Under]] = []
-        vanishes = vanishing(tap)
-        before = _Before(self, vanishes)
-        after = _After(self, vanishes)
+        before = _Before(self, vanishing(tap, counts=True))
+        after = _After(self, vanishing(tap, counts=False))
         self._handles = [
             module.register_forward_pre_hook(before, with_kwargs=True),
             module.register_forward_hook(after, with_kwargs=True, always_call=True),
@@ -297,7 +304,7 @@ class _Wrapper:
             self.__signature__ = inspect.signature(function)
         self._function = function
         self._tap: Tap | None = tap
-        self._vanishes = vanishing(tap)
+        self._vanishes = vanishing(tap, counts=True)
         self._restored = restored
 
     @skip_frame

@@ -431,7 +431,9 @@ def _visitor_of(value: Any) -> Visitor:
     if cls in SUPPORTED_NODES and not is_cache(cls) and not is_record(cls):
         # Not remembered: a registration can be taken back.
         visitor = _known_container(cls)
-        return visitor if visitor in (_named_tuple, _tuple_subclass, _dict_subclass) else _registered
+        return (
+            visitor if visitor in (_named_tuple, _tuple_subclass, _dict_subclass) else _registered
+        )
     visitor = _classify(cls)
     if visitor is not _registered and len(_visitors) < _MAX_CLASSES:
         _visitors[cls] = visitor

@@ -23,7 +23,15 @@ from typing import Any, TypeVar
 import torch
 from torch.compiler import is_compiling
 
-__all__ = ["assumed_constant", "breaks_graph", "is_tracing", "off", "one_graph", "skip_frame"]
+__all__ = [
+    "assumed_constant",
+    "breaks_graph",
+    "is_full_graph",
+    "is_tracing",
+    "off",
+    "one_graph",
+    "skip_frame",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,12 +76,12 @@ def assumed_constant(function: F) -> F:
     return function
 
 
+# ``previous = off(None)`` ... ``off(previous)`` brackets a body that nothing compiles.
 if _functions is not None:
     off = _functions[0]
 else:  # pragma: no cover - no known version of torch
     torch.compiler.disable(lambda: None)
     from torch._dynamo.eval_frame import set_eval_frame as off
-off.__doc__ or None  # ``previous = off(None)`` ... ``off(previous)`` brackets a body
 
 
 def one_graph() -> bool:
@@ -82,6 +90,12 @@ def one_graph() -> bool:
     return tracer is None or bool(
         tracer.one_graph or getattr(tracer, "error_on_graph_break", False) or tracer.export
     )
+
+
+def is_full_graph() -> bool:
+    """While Dynamo traces: whether that is a compilation under ``fullgraph=True``, not an export."""
+    tracer = _tracer()
+    return tracer is not None and not tracer.export and not torch.compiler.is_exporting()
 
 
 def _tracer() -> Any:

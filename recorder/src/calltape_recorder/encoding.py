@@ -197,5 +197,3 @@ def _range(side: Side, leaf: int) -> dict[str, int] | None:
         return None
     found = range_of(data, side.facts[leaf].dtype)
     return None if found is None else {"leaf": leaf, "min": found[0], "max": found[1]}
-
-

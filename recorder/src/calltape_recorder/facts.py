@@ -112,9 +112,7 @@ def _plain_facts(t: Any, subclass: type | None) -> Facts:
         direct = device.type == "cpu" and flags < CONJ
         return Facts(dtype, shape, device, flags, None, direct, None, (), None, subclass)
     strides = t.stride()
-    expanded = tuple(
-        axis for axis, stride in enumerate(strides) if stride == 0 and shape[axis] > 1
-    )
+    expanded = tuple(axis for axis, stride in enumerate(strides) if stride == 0 and shape[axis] > 1)
     return Facts(dtype, shape, device, flags, strides, False, None, expanded, None, subclass)
 
 
@@ -133,9 +131,7 @@ def _quantized_facts(t: Any, subclass: type | None) -> Facts:
         return _unreadable(t, f"quantized {scheme}", subclass)
     quantizer = (scheme, float(t.q_scale()), int(t.q_zero_point()))
     strides = None if t.is_contiguous() else t.stride()
-    return Facts(
-        t.dtype, t.shape, t.device, 0, strides, False, None, (), None, subclass, quantizer
-    )
+    return Facts(t.dtype, t.shape, t.device, 0, strides, False, None, (), None, subclass, quantizer)
 
 
 def _subclass_facts(t: Any, cls: type) -> Facts:

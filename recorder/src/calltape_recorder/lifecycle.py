@@ -64,5 +64,3 @@ def _abandon_all() -> None:
     for recorder in list(_open):
         recorder.abandon()
     _open.clear()
-
-

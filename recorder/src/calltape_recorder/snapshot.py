@@ -122,9 +122,7 @@ def _careful(leaf: Any) -> tuple[Facts, int, int]:
         return fact, memory._cdata, stored_bytes(fact)
 
 
-def _aliased(
-    leaves: list[Any], facts: list[Facts], sizes: list[int], storages: list[int]
-) -> Seen:
+def _aliased(leaves: list[Any], facts: list[Facts], sizes: list[int], storages: list[int]) -> Seen:
     groups: dict[int, int] = {}
     first: dict[Any, int] = {}
     same: list[int] = []
@@ -228,7 +226,8 @@ def _fresh(value: torch.Tensor) -> torch.Tensor:
 _UNCOPYABLE = frozenset(
     dtype
     for dtype, known in DTYPES.items()
-    if known.itemsize == 1 and known.name.startswith(("int", "uint", "bits", "float4"))
+    if known.itemsize == 1
+    and known.name.startswith(("int", "uint", "bits", "float4"))
     and known.name not in ("int8", "uint8")
 )
 
@@ -241,5 +240,3 @@ def release(pieces: list[Any], buffers: Buffers) -> None:
     for piece in pieces:
         if type(piece) is Piece and type(piece.owner) is Buffer:
             buffers.give_back(piece.owner)
-
-

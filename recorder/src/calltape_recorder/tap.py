@@ -109,10 +109,17 @@ class Tap:
             call.error = (type_name(type(error)), _message(error))
         self._writer.put(call)
 
-    def skip(self) -> None:
-        """Counts a call that something traces."""
-        if self.active and self._ledger.see() is not None:
+    def skip(self, *, said: bool) -> None:
+        """Counts a call that something traces; ``said`` where its later calls will not be seen."""
+        if not self.active:
+            return
+        if self._ledger.see() is not None:
             self._ledger.drop("tracing")
+        if said:
+            self._writer.warn(
+                "a recorded module is part of a larger one compiled with fullgraph=True: its calls"
+                " are not seen. Attach the recorder to the compiled module itself"
+            )
 
     def fault(self, error: BaseException) -> None:
         """Something went wrong in the recorder itself."""

@@ -34,7 +34,9 @@ class Writer:
     ``put`` takes no lock and makes no system call while calls keep coming.
     """
 
-    def __init__(self, tape: TapeWriter, encoder: Encoder, ledger: Ledger, buffers: Buffers) -> None:
+    def __init__(
+        self, tape: TapeWriter, encoder: Encoder, ledger: Ledger, buffers: Buffers
+    ) -> None:
         self._tape = tape
         self._encoder = encoder
         self._ledger = ledger
@@ -83,6 +85,12 @@ class Writer:
         if about not in self._said:
             self._said.add(about)
             log.warning("%s: %s (said once; see Recorder.stats())", about, error, exc_info=error)
+
+    def warn(self, text: str) -> None:
+        """Says a text once."""
+        if text not in self._said:
+            self._said.add(text)
+            log.warning("%s", text)
 
     def _run(self) -> None:
         empty = 0
@@ -156,5 +164,3 @@ class Writer:
             self._ledger.keep(1, call.nbytes)
         else:
             self._ledger.drop(dropped, call.nbytes, accepted=False)
-
-

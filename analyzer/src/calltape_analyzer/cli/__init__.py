@@ -5,6 +5,7 @@ Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged. Only ``args`` i
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from typing import Annotated
@@ -56,6 +57,6 @@ def main() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets its escape, not an exception.
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     app(prog_name="calltape")

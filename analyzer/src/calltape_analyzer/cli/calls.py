@@ -8,14 +8,14 @@ from itertools import islice
 from typing import Annotated, Any
 
 import typer
-from calltape_schema.errors import TapeError
-from calltape_schema.records import CallRecord, Tree
-from calltape_schema.tree import CustomNode, DictNode, FieldsNode
 
 from calltape_analyzer.call import Call
 from calltape_analyzer.cli.output import Json, Paths, command, line, opened, print_json
 from calltape_analyzer.rendering import render, render_node
 from calltape_analyzer.tape import Tape
+from calltape_schema.errors import TapeError
+from calltape_schema.records import CallRecord, Tree
+from calltape_schema.tree import CustomNode, DictNode, FieldsNode, children_of
 
 __all__ = ["ls", "show"]
 
@@ -77,7 +77,9 @@ def _result(record: CallRecord) -> str:
     if record.error is not None:
         return f"raised {record.error.type.rpartition(':')[2]}: {_short(record.error.message)}"
     if record.outputs is None:
-        return f"not recorded ({record.outputs_missing})" if record.outputs_missing else "not recorded"
+        return (
+            f"not recorded ({record.outputs_missing})" if record.outputs_missing else "not recorded"
+        )
     return render(record.outputs)
 
 
@@ -105,7 +107,9 @@ def _summary(call: Call, record: CallRecord) -> dict[str, Any]:
 @command
 def show(
     paths: Paths,
-    number: Annotated[int, typer.Argument(metavar="N", min=0, help="Number of the call, as in ls.")],
+    number: Annotated[
+        int, typer.Argument(metavar="N", min=0, help="Number of the call, as in ls.")
+    ],
     json: Json = False,
 ) -> None:
     """One call as a tree.
@@ -125,7 +129,9 @@ def show(
                 {
                     **_summary(call, record),
                     "inputs": _tree_document(record.inputs),
-                    "outputs": _tree_document(record.outputs) if record.outputs is not None else None,
+                    "outputs": _tree_document(record.outputs)
+                    if record.outputs is not None
+                    else None,
                 }
             )
         else:
@@ -161,12 +167,10 @@ def _node_document(node: Any, tree: Tree) -> dict[str, Any]:
 def _print_call(call: Call, record: CallRecord) -> None:
     duration = "" if record.duration_ns is None else f", took {record.duration_ns / 1e6:.3f} ms"
     line(f"call {call.number} of {call.path}{duration}, thread {record.thread}")
-    args, kwargs = record.inputs.spec().root.children  # type: ignore[union-attr]
     print("inputs")
-    for position, child in enumerate(args.children):
-        _print_node(str(position), child, record.inputs, 1)
-    for key, child in zip(kwargs.keys, kwargs.children, strict=True):
-        _print_node(key, child, record.inputs, 1)
+    for part in children_of(record.inputs.spec().root):
+        for name, child in _named_children(part):
+            _print_node(name, child, record.inputs, 1)
     if record.error is not None or record.outputs is None:
         line("outputs", _result(record))
     else:
@@ -216,5 +220,3 @@ def _facts(node: Any, tree: Tree) -> str:
     if leaf.key is None:
         known.append(f"no value: {leaf.missing}")
     return f"# {', '.join(known)}" if known else ""
-
-

@@ -8,13 +8,21 @@ from datetime import datetime, timezone
 from typing import Annotated, Any
 
 import typer
-from calltape_schema.errors import TapeError
-from calltape_schema.records import Coverage, Manifest, Target
 
 from calltape_analyzer.call import Call
-from calltape_analyzer.cli.output import Json, Paths, command, damage_as_json, line, opened, print_json
+from calltape_analyzer.cli.output import (
+    Json,
+    Paths,
+    command,
+    damage_as_json,
+    line,
+    opened,
+    print_json,
+)
 from calltape_analyzer.rendering import printable
 from calltape_analyzer.tape import Tape
+from calltape_schema.errors import TapeError
+from calltape_schema.records import Coverage, Manifest, Target
 
 __all__ = ["info"]
 
@@ -85,7 +93,7 @@ def _facts(tape: Tape, quick: bool) -> dict[str, Any]:
 def _calls(tape: Tape, quick: bool) -> Iterator[Call]:
     """The calls that are whole, as far as is to be checked."""
     done = 0
-    with _progress(0 if quick else tape.nbytes) as advance:
+    with _Progress(0 if quick else tape.nbytes) as advance:
         for call in tape.calls:
             try:
                 if not quick:
@@ -98,7 +106,7 @@ def _calls(tape: Tape, quick: bool) -> Iterator[Call]:
             advance(done)
 
 
-class _progress:
+class _Progress:
     """A bar on long checks, where somebody looks."""
 
     def __init__(self, total: int) -> None:

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
 import typer
-from calltape_schema.errors import TapeError
 
 from calltape_analyzer.rendering import printable
 from calltape_analyzer.tape import Tape, open_tape
+from calltape_schema.errors import TapeError
 
 __all__ = [
     "Json",

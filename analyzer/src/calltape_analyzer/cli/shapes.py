@@ -117,7 +117,7 @@ def _named_axes(leaf: LeafFinding) -> dict[int, str | None]:
 
 
 class _Source:
-    """Python source of a value, as its repr."""
+    """A value of which only the Python source is of interest."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -132,9 +132,8 @@ def python_source(findings: ShapeFindings) -> str:
         if any(axis.dynamic and axis.name is None for axis in found.axes):
             imports.add(("torch.export", "Dim"))
         axes = _named_axes(found).items()
-        return _Source(
-            f"{{{', '.join(f'{axis}: {_text(name) if name else _DYNAMIC}' for axis, name in axes)}}}"
-        )
+        shown = [f"{axis}: {_text(name) if name else 'Dim.DYNAMIC'}" for axis, name in axes]
+        return _Source(f"{{{', '.join(shown)}}}")
 
     def namedtuple(name: str | None, parts: list[Any]) -> Any:
         module, _, cls = (name or "").partition(":")
@@ -146,9 +145,6 @@ def python_source(findings: ShapeFindings) -> str:
     expression = _spread(findings.nested(leaf, namedtuple))
     lines = [f"from {module} import {name}" for module, name in sorted(imports)]
     return "\n".join([*lines, *([""] if lines else []), f"dynamic_shapes = {expression}"])
-
-
-_DYNAMIC = "Dim.DYNAMIC"
 
 
 def _is_importable(module: str, name: str) -> bool:
@@ -188,7 +184,9 @@ def args(
     paths: Paths,
     call: Annotated[
         int | None,
-        typer.Option("--call", min=0, help="The arguments of this call instead of representative ones."),
+        typer.Option(
+            "--call", min=0, help="The arguments of this call instead of representative ones."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

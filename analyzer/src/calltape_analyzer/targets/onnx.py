@@ -28,10 +28,9 @@ from calltape_analyzer.flattening import Flattener, Slot
 from calltape_analyzer.observations import Pattern
 
 if TYPE_CHECKING:
-    from calltape_schema.records import Tree
-
     from calltape_analyzer.evidence import Evidence
     from calltape_analyzer.tape import Tape
+    from calltape_schema.records import Tree
 
 __all__ = ["DynamicAxes", "dynamic_axes"]
 

@@ -1,0 +1,128 @@
+"""The scenarios that users of input observers know, as the examples run them."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import InputObserver, open_tape
+from calltape_recorder import record
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+D = torch.export.Dim.DYNAMIC
+
+
+def example(name: str, *args: Any) -> Any:
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](*args)
+
+
+def test_two_tensors() -> None:
+    same, broadcast = example("two_tensors")
+    assert same.num_obs() == broadcast.num_obs() == 3
+    assert same.infer_dynamic_shapes() == ({0: D, 1: D}, {0: D, 1: D})
+    assert broadcast.infer_dynamic_shapes() == ({0: D, 1: D}, {1: D})
+
+
+def test_keyword_labels(tmp_path: Path) -> None:
+    shapes, logits = example("keyword_labels", tmp_path / "a.tape")
+    assert shapes == {"x": {0: D}, "labels": {0: D}}
+    assert logits.shape == (11, 3)
+
+
+def test_optional_mask() -> None:
+    arguments, shapes = example("optional_mask")
+    assert shapes == {"x": {0: D}, "mask": {0: D}}
+    assert arguments["mask"].shape == (0, 10)
+
+
+@pytest.mark.integration
+def test_llm_cache() -> None:
+    pytest.importorskip("transformers")
+    shapes = example("llm_cache")
+    assert shapes == {"input_ids": {0: D, 1: D}, "past_key_values": [{0: D, 2: D}] * 4}
+
+
+@pytest.mark.integration
+def test_multimodal() -> None:
+    pytest.importorskip("transformers")
+    shapes, arguments = example("multimodal")
+    assert arguments["pixel_values"].shape == (0, 3, 224, 224)
+    assert shapes == {
+        "input_ids": {0: D, 1: D},
+        "pixel_values": {0: D},
+        "attention_mask": {0: D, 1: D},
+        "past_key_values": [{0: D, 2: D}, {0: D, 2: D}],
+    }
+
+
+@pytest.mark.integration
+def test_named_dimensions(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    program = example("named_dimensions", tmp_path / "a.tape")
+    assert [tuple(given.shape) for given in program.model.graph.inputs] == [("batch_size", 8)] * 3
+
+
+@pytest.mark.integration
+def test_dynamic_axes(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    found = example("dynamic_axes", tmp_path)
+    assert found["linear"] == {"input": {0: "input_dim_0"}, "output": {0: "input_dim_0"}}
+    assert found["recurrent"] == {"x": {0: "x_dim_0", 1: "x_dim_1"}, "output": {0: "x_dim_0"}}
+    assert found["reshape"] == {"x": {0: "x_dim_0"}, "output": {0: "output_dim_0"}}
+
+
+class Plain(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+        return x if y is None else x * 2 + y
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("by_keyword", [False, True])
+def test_onnx_at_sizes_never_recorded(by_keyword: bool, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model, path = Plain().eval(), str(tmp_path / "m.onnx")
+    with record(model, tmp_path / "a.tape"):
+        for batch, width in [(2, 3), (4, 5), (6, 9)]:
+            x, y = torch.randn(batch, width), torch.randn(1, width)
+            model(x=x, y=y) if by_keyword else model(x, y)
+    tape = open_tape(tmp_path / "a.tape")
+    args, kwargs = tape.infer_arguments(as_args_kwargs=True)
+    torch.onnx.export(
+        model, args, path, kwargs=kwargs, dynamic_shapes=tape.infer_dynamic_shapes(),
+        dynamo=True, verbose=False,
+    )  # fmt: skip
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    x, y = torch.randn(11, 13), torch.randn(1, 13)
+    (got,) = session.run(None, {"x": x.numpy(), "y": y.numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), model(x, y))
+
+
+@pytest.mark.integration
+def test_check_discrepancies_of_every_model_form(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    model, observer = Plain().eval(), InputObserver()
+    with observer(model):
+        for batch, width in [(2, 3), (4, 5)]:
+            model(torch.randn(batch, width), torch.randn(1, width))
+        model(torch.randn(3, 4))
+    program = torch.onnx.export(
+        model, observer.infer_arguments(), dynamic_shapes=observer.infer_dynamic_shapes(),
+        dynamo=True, verbose=False,
+    )  # fmt: skip
+    path = tmp_path / "m.onnx"
+    program.save(path)
+    for form in (program, program.model_proto, path, str(path), path.read_bytes()):
+        rows = observer.check_discrepancies(form, include_io=True)
+        assert [row["SUCCESS"] for row in rows[:2]] == [True, True]
+        assert rows[0]["abs"] < 1e-6
+        assert {"index", "duration_torch", "ort_duration", "n_inputs"} <= rows[0].keys()
+        assert [row["n_none"] for row in rows] == [0, 0, 1]
+        assert [row["n_empty"] for row in rows] == [0, 0, 1]
+        # The third call had no y: the program, which adds it, cannot give what the model gave.
+        assert not rows[2]["SUCCESS"]

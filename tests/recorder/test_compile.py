@@ -1,0 +1,152 @@
+"""A compiled model: no graph more, no graph break more, every call recorded."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_recorder import record
+from tests.recorder.models import Two
+from tests.recorder.reading import read
+
+pytestmark = pytest.mark.integration
+
+SIZES = (2, 3, 5, 8, 2)
+
+
+class Counts:
+    """What Dynamo did since it was reset."""
+
+    def __init__(self) -> None:
+        import torch._dynamo.utils as dynamo
+
+        torch._dynamo.reset()
+        dynamo.counters.clear()
+        self._counters = dynamo.counters
+        self.graphs = 0
+
+    def backend(self, graph: Any, inputs: Any) -> Any:
+        self.graphs += 1
+        return graph.forward
+
+    def __call__(self) -> tuple[int, int, Any]:
+        breaks = sum(self._counters["graph_break"].values())
+        return self.graphs, breaks, self._counters["frames"].get("total")
+
+
+def whole(model: Any, **options: Any) -> Callable[..., Any]:
+    return torch.compile(model, **options)
+
+
+def in_place(model: Any, **options: Any) -> Callable[..., Any]:
+    model.compile(**options)
+    return model  # type: ignore[no-any-return]
+
+
+def its_forward(model: Any, **options: Any) -> Callable[..., Any]:
+    model.forward = torch.compile(model.forward, **options)
+    return model  # type: ignore[no-any-return]
+
+
+def around(model: Any, **options: Any) -> Callable[..., Any]:
+    return torch.compile(lambda x: model(x), **options)
+
+
+def run(
+    compile: Callable[..., Any], fullgraph: bool, attach: Callable[[Any], Any], when: str
+) -> tuple[tuple[int, int, Any], Any, list[torch.Tensor]]:
+    """Counts, the recorder, and the results, for calls of several sizes."""
+    torch.manual_seed(0)
+    counts, model, recorder = Counts(), Two(), None
+    if when == "before":
+        recorder = attach(model)
+    compiled = compile(model, backend=counts.backend, fullgraph=fullgraph)
+    if when == "compiled":
+        recorder = attach(compiled)
+    results = []
+    for index, size in enumerate(SIZES):
+        if when == "after" and index == 1:
+            recorder = attach(model)
+        results.append(compiled(torch.ones(size, 4)))
+    if recorder is not None:
+        recorder.close()
+    return counts(), recorder, results
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("via", ["hook", "method"])
+@pytest.mark.parametrize(
+    ("compile", "when"),
+    [
+        (whole, "before"), (whole, "after"), (whole, "compiled"), (in_place, "before"),
+        (in_place, "after"), (its_forward, "before"), (its_forward, "after"),
+    ],
+)  # fmt: skip
+def test_the_compiled_model_itself(
+    tmp_path: Path, compile: Callable[..., Any], when: str, via: Any, fullgraph: bool
+) -> None:
+    if compile is its_forward and when == "before" and via == "method":
+        pytest.skip("then the replaced method is what is compiled: see the next test")
+    path = tmp_path / "t.tape"
+    plain, _, expected = run(compile, fullgraph, lambda model: None, "never")
+    counts, recorder, results = run(
+        compile, fullgraph, lambda model: record(model, path, via=via), when
+    )
+    assert counts == plain
+    assert all(torch.equal(a, b) for a, b in zip(results, expected))
+    calls = read(path).calls
+    assert len(calls) == recorder.stats().seen == len(SIZES) - (when == "after")
+    for call, result in zip(reversed(calls), reversed(results)):
+        assert torch.equal(call.output(0), result)
+
+
+@pytest.mark.parametrize("via", ["hook", "method"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("compile", [whole, in_place, its_forward, around])
+def test_a_part_of_a_compiled_model_breaks_its_graph_and_is_recorded(
+    tmp_path: Path, compile: Callable[..., Any], when: str, via: Any
+) -> None:
+    path = tmp_path / "t.tape"
+    _, _, expected = run(compile, False, lambda model: None, "never")
+    _, recorder, results = run(
+        compile, False, lambda model: record(model.middle, path, via=via), when
+    )
+    assert all(torch.equal(a, b) for a, b in zip(results, expected))
+    assert len(read(path).calls) == recorder.stats().seen == len(SIZES) - (when == "after")
+
+
+@pytest.mark.parametrize("via", ["hook", "method"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("compile", [whole, in_place, its_forward, around])
+def test_a_part_of_a_full_graph_leaves_no_trace_and_is_counted(
+    tmp_path: Path, compile: Callable[..., Any], when: str, via: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    path = tmp_path / "t.tape"
+    plain, _, expected = run(compile, True, lambda model: None, "never")
+    counts, recorder, results = run(
+        compile, True, lambda model: record(model.middle, path, via=via), when
+    )
+    assert counts == plain
+    assert all(torch.equal(a, b) for a, b in zip(results, expected))
+    stats = recorder.stats()
+    assert stats.kept == 0
+    assert stats.dropped == {"tracing": stats.seen}
+    assert stats.seen > 0
+    assert "fullgraph" in caplog.text
+
+
+def test_a_detached_recorder_leaves_the_compiled_model_compiled(tmp_path: Path) -> None:
+    counts, model = Counts(), Two()
+    compiled = torch.compile(model, backend=counts.backend)
+    with record(model, tmp_path / "t.tape"):
+        compiled(torch.ones(2, 4))
+    before = counts()
+    compiled(torch.ones(2, 4))
+    assert counts() == before
+    assert copy.deepcopy(model)(torch.ones(2, 4)).shape == (2, 4)
