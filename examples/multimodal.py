@@ -20,7 +20,7 @@ def cache(length):
 
 def main():
     model = ImageAndText()
-    observer = InputObserver(value_if_missing=dict(pixel_values=torch.empty(0, 3, 224, 224)))
+    observer = InputObserver(value_if_missing={"pixel_values": torch.empty(0, 3, 224, 224)})
     with observer(model):
         model(
             input_ids=torch.ones(1, 9, dtype=torch.int64),

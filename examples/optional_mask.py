@@ -12,7 +12,7 @@ class Masked(torch.nn.Module):
 
 def main():
     model = Masked()
-    observer = InputObserver(value_if_missing=dict(mask=torch.ones(0, 10)))
+    observer = InputObserver(value_if_missing={"mask": torch.ones(0, 10)})
     with observer(model):
         model(x=torch.randn(4, 10))
         model(x=torch.randn(6, 10), mask=torch.ones(6, 10))

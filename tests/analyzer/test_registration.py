@@ -209,6 +209,21 @@ def test_a_rebuilt_cache_works_on() -> None:
 
 
 @pytest.mark.integration
+def test_private_marks_make_no_other_structure() -> None:
+    pytest.importorskip("transformers")
+    cache = caches()["dynamic"]
+    with register_flattening_functions():
+        before = pytree.tree_structure(cache)
+        cache._is_user_defined = True
+        marked = pytree.tree_structure(cache)
+        assert marked == before
+        cache.offloading = True
+        assert pytree.tree_structure(cache) != before
+        again = pytree.tree_unflatten(pytree.tree_leaves(cache), marked)
+        assert again._is_user_defined is True
+
+
+@pytest.mark.integration
 def test_steps_of_a_sliding_window_are_one_structure_until_it_is_full() -> None:
     pytest.importorskip("transformers")
     cache, full = caches()["sliding"], caches()["full"]

@@ -126,3 +126,68 @@ def test_check_discrepancies_of_every_model_form(tmp_path: Path) -> None:
         assert [row["n_empty"] for row in rows] == [0, 0, 1]
         # The third call had no y: the program, which adds it, cannot give what the model gave.
         assert not rows[2]["SUCCESS"]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("at_export", ["ours", "executorch", "exporters"])
+def test_generate_of_a_llama(at_export: str, tmp_path: Path, registrations: Any) -> None:
+    """Prefill with a prepared cache, decoding, and a second turn; exported with the caches that
+    were recorded, every call gives what was recorded."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    options = {"do_sample": False, "return_dict_in_generate": True, "max_new_tokens": 3}
+    prompt = torch.randint(2, 64, (2, 7))
+    with torch.no_grad(), record(model, tmp_path / "a.tape"):
+        first = model.generate(prompt, **options)
+        second = torch.cat([first.sequences, torch.randint(2, 64, (2, 5))], dim=1)
+        model.generate(second, past_key_values=first.past_key_values, **options)
+    tape = open_tape(tmp_path / "a.tape")
+    assert len(tape) == 6
+    growing = {0: D, 2: D}
+    cache = [[growing] * 2] * 2 if at_export == "executorch" else [growing] * 4
+    with torch.no_grad(), registrations(at_export):
+        shapes = tape.infer_dynamic_shapes(set_batch_dimension_for=True)
+        assert shapes["input_ids"] == {0: D, 1: D}
+        assert shapes["past_key_values"] == cache
+        arguments = tape.infer_arguments()
+        assert isinstance(arguments["past_key_values"], transformers.DynamicCache)
+        program = torch.export.export(
+            model, (), kwargs=arguments, dynamic_shapes=shapes, strict=False
+        ).module()
+        # generate() marks a cache that it was given, and the exporters' registration takes one
+        # with the mark for another structure.
+        for call in tape[3:] if at_export == "exporters" else tape:
+            got = program(**tape.infer_arguments(call.index))
+            torch.testing.assert_close(got.logits, call.outputs.logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.integration
+def test_encoder_decoder_cache() -> None:
+    transformers = pytest.importorskip("transformers")
+
+    class Model(torch.nn.Module):
+        def forward(self, cache: Any) -> Any:
+            return cache
+
+    def of(length: int) -> Any:
+        def part(size: int) -> Any:
+            pairs = [(torch.ones(1, 2, size, 4), torch.ones(1, 2, size, 4)) for _ in range(2)]
+            return transformers.DynamicCache(pairs)
+
+        return transformers.EncoderDecoderCache(part(length), part(9))
+
+    for by_keyword in (False, True):
+        model, observer = Model(), InputObserver()
+        with observer(model):
+            for given in (None, of(4), of(5)):
+                model(cache=given) if by_keyword else model(given)
+        shapes, arguments = observer.infer_dynamic_shapes(), observer.infer_arguments(0)
+        expected = [[{2: D}] * 4, [{}] * 4]
+        assert shapes == ({"cache": expected} if by_keyword else (expected,))
+        cache = arguments["cache"] if by_keyword else arguments[0]
+        assert cache.self_attention_cache.layers[0].keys.shape == (1, 2, 0, 4)
+        assert cache.cross_attention_cache.layers[0].keys.shape == (1, 2, 9, 4)

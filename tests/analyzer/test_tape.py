@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -506,3 +508,43 @@ def test_index_rows_are_numbers_and_offsets(tape_file: Path) -> None:
     trailer = unpack(open_envelope(data[listed[-1].start : listed[-1].start + listed[-1].size]))
     rows = list(struct.iter_unpack("<QQ", trailer["index"]))
     assert rows == [(i, listed[1 + 2 * i].offset) for i in range(4)]
+
+
+# Inference is asked through the tape.
+
+
+def test_removed_inputs_stay_removed(tmp_path: Path) -> None:
+    given = [{"x": torch.ones(n, 3), "y": torch.ones(n)} for n in (2, 4)]
+    dynamic = {0: torch.export.Dim.DYNAMIC}
+    with open_tape(write_tape(tmp_path / "a.tape", given)) as tape:
+        assert tape.inference() is tape.inference()
+        assert tape.remove_inputs(["y"]) == 2
+        assert tape.infer_dynamic_shapes() == {"kwargs": {"x": dynamic}}
+        missing = {"z": torch.ones(1)}
+        shapes = tape.infer_dynamic_shapes(value_if_missing=missing)
+        assert shapes == {"kwargs": {"x": dynamic, "z": {}}}
+        assert list(tape.infer_arguments(1)) == ["x"]
+        findings = tape.shape_findings(set_batch_dimension_for=True, dim_names=True)
+        assert [argument.name for argument in findings.arguments] == ["x"]
+
+
+PROGRAM = """
+import sys
+import calltape_analyzer
+assert set(calltape_analyzer.__all__) <= set(dir(calltape_analyzer))
+with calltape_analyzer.open_tape(sys.argv[1]) as tape:
+    shown = [calltape_analyzer.render(call.record.inputs) for call in tape]
+    names = [argument.name for argument in tape.shape_findings(dim_names=True).arguments]
+heavy = {"torch", "numpy", "transformers", "typer", "rich"} & set(sys.modules)
+assert not heavy, heavy
+try:
+    calltape_analyzer.nothing
+except AttributeError as error:
+    print(error)
+"""
+
+
+def test_reading_records_needs_no_torch(tape_file: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tape_file)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "no attribute 'nothing'" in result.stdout, result.stderr

@@ -66,6 +66,9 @@ def test_quantized(tmp_path: Path, dtype: torch.dtype) -> None:
     tensor = torch.quantize_per_tensor(torch.randn(3, 4), 0.25, 3, dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        path = write_tape(tmp_path / "b.tape", [((tensor,), {})], values="none")
+        with open_tape(path) as tape:
+            assert tape[0].inputs.args[0].is_meta
         got = read_back(tmp_path, tensor)
     assert got.is_quantized
     assert (got.q_scale(), got.q_zero_point()) == (0.25, 3)

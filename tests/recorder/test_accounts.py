@@ -30,7 +30,10 @@ def test_many_threads(tmp_path: Path) -> None:
     wrong: list[Any] = []
     watched: list[Stats] = []
 
+    together = threading.Barrier(16)
+
     def work(thread: int) -> None:
+        together.wait()  # an ident is used again once its thread has ended
         for n in range(200):
             x = torch.full((3,), float(thread * 1000 + n))
             if not torch.equal(model(x, x), x * 2):
@@ -377,5 +380,5 @@ def test_a_call_of_many_tensors_needs_many_parts(tmp_path: Path) -> None:
     with record(model, path):
         model(values)
     call = read(path).calls[0]
-    assert [call.input(n).item() for n in range(3000)] == list(range(3000))
-    assert [call.output(n).item() for n in range(3000)] == list(range(3000))
+    for n in (0, 511, 512, 2999):
+        assert call.input(n).item() == call.output(n).item() == n

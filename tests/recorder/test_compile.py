@@ -78,20 +78,23 @@ def run(
     return counts(), recorder, results
 
 
-@pytest.mark.parametrize("fullgraph", [False, True])
-@pytest.mark.parametrize("via", ["hook", "method"])
-@pytest.mark.parametrize(
-    ("compile", "when"),
-    [
+PLACEMENTS = [
+    (compile, when, via)
+    for compile, when in [
         (whole, "before"), (whole, "after"), (whole, "compiled"), (in_place, "before"),
         (in_place, "after"), (its_forward, "before"), (its_forward, "after"),
-    ],
-)  # fmt: skip
+    ]
+    for via in ("hook", "method")
+    # There the replaced method is what the host compiles: a part of the graph, tested below.
+    if (compile, when, via) != (its_forward, "before", "method")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize(("compile", "when", "via"), PLACEMENTS)
 def test_the_compiled_model_itself(
     tmp_path: Path, compile: Callable[..., Any], when: str, via: Any, fullgraph: bool
 ) -> None:
-    if compile is its_forward and when == "before" and via == "method":
-        pytest.skip("then the replaced method is what is compiled: see the next test")
     path = tmp_path / "t.tape"
     plain, _, expected = run(compile, fullgraph, lambda model: None, "never")
     counts, recorder, results = run(
@@ -139,6 +142,16 @@ def test_a_part_of_a_full_graph_leaves_no_trace_and_is_counted(
     assert stats.dropped == {"tracing": stats.seen}
     assert stats.seen > 0
     assert "fullgraph" in caplog.text
+
+
+def test_a_replaced_forward_that_is_compiled_breaks_its_graph_and_is_recorded(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.tape"
+    _, recorder, _ = run(
+        its_forward, False, lambda model: record(model, path, via="method"), "before"
+    )
+    assert len(read(path).calls) == recorder.stats().seen == len(SIZES)
 
 
 def test_a_detached_recorder_leaves_the_compiled_model_compiled(tmp_path: Path) -> None:

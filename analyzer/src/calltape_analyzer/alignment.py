@@ -106,10 +106,11 @@ class Alignment:
         found = [(argument, self.best) for argument in self.best.bound.all]
         for pattern in patterns:
             for i, argument in enumerate(self._layout(pattern)):
-                # More tensors only where it is not another structure, which is reported below.
-                if argument is not None and argument.tensors > found[i][0].tensors:
-                    if not found[i][0].tensors or len(argument.slots) == len(found[i][0].slots):
-                        found[i] = (argument, pattern)
+                known = found[i][0]
+                # Another structure is reported below, and shows nothing.
+                fits = argument and (not known.tensors or len(argument.slots) == len(known.slots))
+                if argument and fits and argument.tensors > known.tensors:
+                    found[i] = (argument, pattern)
         self.references = found
         for pattern in patterns:
             self.check_structure(pattern)

@@ -18,7 +18,7 @@ from typing import Any
 from calltape_analyzer.classes import ClassIndex, name_of
 from calltape_analyzer.errors import UsageError
 
-__all__ = ["from_state", "remember", "to_state"]
+__all__ = ["Context", "from_state", "remember", "to_state"]
 
 # Attributes that follow from a tensor: attribute -> tensor attribute and axis.
 _SIZES = {
@@ -31,6 +31,32 @@ _DERIVED = {"_sliding_window_tensor": "sliding_window"}
 _MAX_INLINE = 64
 
 _remembered: dict[str, type] = {}
+
+
+class Context(dict[str, Any]):
+    """An object's context. Private flags and numbers are kept, and not compared: ``generate()``
+    marks caches (``_is_user_defined``) in ways that mean nothing to a program."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, dict) and _compared(self) == _compared(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _compared(part: Any) -> Any:
+    if isinstance(part, dict) and "object" in part:
+        state = {
+            name: _compared(held)
+            for name, held in part["state"].items()
+            if not (name.startswith("_") and isinstance(held, bool | int | float | str | None))
+        }
+        return {"object": part["object"], "state": state}
+    if isinstance(part, dict):
+        return {key: _compared(held) for key, held in part.items()}
+    return [_compared(held) for held in part] if isinstance(part, list) else part
 
 
 def remember(cls: type) -> None:
@@ -46,7 +72,7 @@ def to_state(value: Any) -> tuple[list[Any], Any]:
     """
     children: list[Any] = []
     remember(type(value))
-    return children, _object(value, children)
+    return children, Context(_object(value, children))
 
 
 def from_state(children: Any, context: Any) -> Any:
@@ -70,11 +96,19 @@ def _attribute(owner: Any, name: str, held: Any, children: list[Any]) -> Any:
     if name.startswith("_") and isinstance(held, torch.Tensor):
         return _inline(name, held)
     if name in _SIZES and isinstance(held, int | torch.SymInt):
-        tensor = getattr(owner, _SIZES[name][0], None)
-        if isinstance(tensor, torch.Tensor) and tensor.dim() > 1:
-            if _equal(held, tensor.shape[_SIZES[name][1]]):
-                return {"size": list(_SIZES[name])}
+        attribute, axis = _SIZES[name]
+        tensor = getattr(owner, attribute, None)
+        if _has_size(tensor, axis, held):
+            return {"size": [attribute, axis]}
     return _part(held, children)
+
+
+def _has_size(tensor: Any, axis: int, size: Any) -> bool:
+    import torch
+
+    if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2:
+        return False
+    return _equal(size, tensor.shape[axis])
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -28,6 +28,8 @@ __all__ = ["Description", "describe"]
 
 ScalarKind = Literal["int", "float", "complex", "str", "bytes"]
 
+_NONE = NoneNode(kind="none")
+
 FieldsKind = Literal["namedtuple", "dataclass", "object"]
 
 _SCALARS: dict[type, ScalarKind] = {
@@ -40,7 +42,7 @@ class Description:
     """A Python value as a node, with the tensors and scalars that the node refers to."""
 
     value: Any
-    node: Node = NoneNode(kind="none")
+    node: Node = _NONE
     tensors: list[Any] = field(default_factory=list)
     scalars: list[Any] = field(default_factory=list)
 
@@ -64,7 +66,7 @@ def describe(value: Any) -> Description:
 def _node(value: Any, to: Description) -> Node:
     cls = type(value)
     if value is None:
-        return NoneNode(kind="none")
+        return _NONE
     if cls is bool:
         return BoolNode(kind="bool", value=value)
     if cls in _SCALARS:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.cache_state import from_state, remember, to_state
+from calltape_analyzer.cache_state import Context, from_state, remember, to_state
 from calltape_analyzer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -138,17 +138,12 @@ def _register_object(cls: type, serialized: str) -> None:
         to_state,
         from_state,
         serialized_type_name=serialized,
-        to_dumpable_context=_same,
-        from_dumpable_context=_same,
+        to_dumpable_context=dict,
+        from_dumpable_context=Context,
         flatten_with_keys_fn=_with_keys(pytree),
     )
     # Exported programs flatten their inputs with the spec that they were traced with.
     fx_pytree.register_pytree_flatten_spec(cls, _flatten_by_spec)
-
-
-def _same(context: Any) -> Any:
-    # The context is plain data: it is its own form on disk.
-    return context
 
 
 def _with_keys(pytree: Any) -> Callable[[Any], tuple[list[Any], Any]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from calltape_analyzer.rebuild import Placeholder, torch_constant
@@ -70,11 +72,19 @@ def _quantized(torch: Any, leaf: Leaf, plain: Any) -> Any:
     if leaf.quantizer is None:
         raise TapeError("invalid", f"{leaf.key}: a quantized tensor without a quantizer")
     numbers = {"qint8": torch.int8, "quint8": torch.uint8, "qint32": torch.int32}[leaf.dtype]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the recorded model uses a deprecated dtype; not our news
+    with _without_news():
         return torch._make_per_tensor_quantized_tensor(
             plain.view(numbers), leaf.quantizer.scale, leaf.quantizer.zero_point
         )
+
+
+@contextmanager
+def _without_news() -> Iterator[None]:
+    """The recorded model used a dtype that torch calls deprecated or experimental; the reader of a
+    tape need not hear that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def dense_strides(
@@ -105,8 +115,9 @@ def valueless(leaf: Leaf) -> Any:
     if isinstance(dtype, Placeholder) or leaf.layout != "strided":
         return Placeholder(f"torch:Tensor[{leaf.dtype}]", leaf.missing or "value not kept")
     try:
-        if leaf.strides is None:
-            return torch.empty(leaf.shape, dtype=dtype, device="meta")
-        return torch.empty_strided(leaf.shape, leaf.strides, dtype=dtype, device="meta")
+        with _without_news():
+            if leaf.strides is None:
+                return torch.empty(leaf.shape, dtype=dtype, device="meta")
+            return torch.empty_strided(leaf.shape, leaf.strides, dtype=dtype, device="meta")
     except (RuntimeError, TypeError, OverflowError) as error:
         return Placeholder(f"torch:Tensor[{leaf.dtype}]", str(error).splitlines()[0][:200])

@@ -1,4 +1,4 @@
-"""Findings in the form of ``torch.onnx.export(dynamic_axes=..., input_names=..., output_names=...)``.
+"""Findings in the form of ``torch.onnx.export(dynamic_axes=...)``, with the names that it needs.
 
 That form (torch's documentation of ``torch.onnx.export``) names every tensor that goes in or comes
 out, and gives the dynamic axes of each their names. The outputs are on the tape, so their axes are

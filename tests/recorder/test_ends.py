@@ -1,0 +1,185 @@
+"""Processes end in many ways; what was acknowledged is on the tape."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from calltape_recorder import Recorder, record
+from tests.recorder.models import Add
+from tests.recorder.reading import read
+
+ROOT = Path(__file__).parents[2]
+
+
+def child(body: str, *args: str, code: int | None = 0) -> str:
+    """Runs ``body`` in a fresh interpreter, with a model and ``path`` at hand."""
+    source = (
+        "import os, sys, signal, threading, time, multiprocessing, torch\n"
+        "from calltape_recorder import Recorder, record\n"
+        "from tests.recorder.models import Add\n"
+        "model, one = Add(), torch.ones(2)\n"
+    ) + textwrap.dedent(body)
+    done = subprocess.run(
+        [sys.executable, "-c", source, *args], capture_output=True, text=True, cwd=ROOT, timeout=120
+    )
+    assert code is None or done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr or code != 0, done.stderr
+    return done.stdout
+
+
+def test_a_forked_child_is_inert_and_the_parent_goes_on(tmp_path: Path) -> None:
+    model, path, x = Add(), tmp_path / "t.tape", torch.ones(3)
+    with record(model, path) as recorder:
+        model(x, x)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                fine = torch.equal(model(x, x), x + x)
+                fine &= recorder.stats().state == "forked" and not recorder.flush(1)
+                recorder.close()
+                recorder.detach()
+                mine = record(Add(), tmp_path / "child.tape")
+                mine.close()
+                status = 0 if fine else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        model(x, x)
+    assert recorder.stats().kept == 2
+    tape = read(path)
+    assert tape.numbers == [0, 1]
+    assert tape.trailer is not None
+    assert read(tmp_path / "child.tape").trailer is not None
+
+
+def test_fork_while_every_lock_of_the_recorder_is_busy(tmp_path: Path) -> None:
+    model, path, x = Add(), tmp_path / "t.tape", torch.ones(3)
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            model(x, x)
+
+    with record(model, path, max_queue_bytes=100_000) as recorder:
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(25):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    model(x, x)
+                    recorder.stats()
+                    recorder.close()
+                finally:
+                    os._exit(0)
+            assert os.waitpid(pid, 0)[1] == 0  # pytest-timeout ends a child that hangs
+        stop.set()
+        for thread in threads:
+            thread.join()
+    stats = recorder.stats()
+    assert stats.seen == stats.kept + sum(stats.dropped.values())
+    assert len(read(path).calls) == stats.kept
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "ending",
+    ["pass", "del recorder, model", "sys.exit(0)", "threading.Thread(target=lambda: time.sleep(.2)).start()"],
+)
+def test_exit_without_close_seals_the_tape(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / "t.tape"
+    child(
+        f"""
+        recorder = record(model, sys.argv[1])
+        for n in range(300): model(one * n, one)
+        {ending}
+        """,
+        str(path),
+    )
+    tape = read(path)
+    assert tape.numbers == list(range(300))
+    assert tape.trailer is not None
+
+
+@pytest.mark.integration
+def test_exit_by_an_exception_seals_the_tape(tmp_path: Path) -> None:
+    path = tmp_path / "t.tape"
+    child("record(model, sys.argv[1]); model(one, one); raise KeyError", str(path), code=1)
+    assert read(path).trailer is not None
+
+
+@pytest.mark.integration
+def test_os_exit_keeps_what_was_flushed(tmp_path: Path) -> None:
+    path = tmp_path / "t.tape"
+    child(
+        """
+        recorder = record(model, sys.argv[1])
+        for n in range(50): model(one * n, one)
+        recorder.flush()
+        os._exit(0)
+        """,
+        str(path),
+    )
+    tape = read(path)
+    assert tape.numbers == list(range(50))
+    assert tape.trailer is None
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_multiprocessing_children_have_tapes_of_their_own(tmp_path: Path, method: str) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import multiprocessing, sys, torch
+            from calltape_recorder import record
+            from tests.recorder.models import Add
+            model, one = Add(), torch.ones(2)
+            def work(path):
+                mine = Add()
+                record(mine, path)
+                for _ in range(5): mine(one, one)
+                model(one, one)
+            if __name__ == "__main__":
+                context = multiprocessing.get_context(sys.argv[1])
+                recorder = record(model, sys.argv[2] + "/parent.tape")
+                model(one, one)
+                children = [
+                    context.Process(target=work, args=(f"{sys.argv[2]}/{n}.tape",)) for n in range(2)
+                ]
+                for c in children: c.start()
+                for c in children: c.join()
+                assert all(c.exitcode == 0 for c in children)
+                model(one, one)
+            """
+        )
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    subprocess.run(
+        [sys.executable, str(script), method, str(tmp_path)],
+        check=True, env=environment, timeout=200,
+    )  # fmt: skip
+    for name, calls in (("parent", 2), ("0", 5), ("1", 5)):
+        tape = read(tmp_path / f"{name}.tape")
+        assert len(tape.calls) == calls
+        assert tape.trailer is not None
+
+
+def test_a_recorder_that_was_never_closed_is_sealed_once(tmp_path: Path) -> None:
+    from calltape_recorder import lifecycle
+
+    recorder = Recorder(tmp_path / "t.tape").attach(Add())
+    assert recorder in lifecycle._open
+    recorder.close()
+    assert recorder not in lifecycle._open
