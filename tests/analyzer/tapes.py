@@ -27,6 +27,7 @@ from calltape_schema.framing import (
     padding,
     record_name,
 )
+from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.records import (
     Coverage,
@@ -40,7 +41,7 @@ from calltape_schema.records import (
     encode_manifest,
     encode_trailer,
 )
-from calltape_schema.tree import Leaf, encode_leaves, encode_structure
+from calltape_schema.tree import encode_structure
 
 __all__ = ["TAPE_ID", "Recorded", "member", "target_of", "type_name", "write_tape"]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import InferenceError, InputObserver, TapeError, open_tape
-from calltape_analyzer.observer import InputCandidate
+from calltape_analyzer.observer import InputCandidate, _infer_dynamic_dimensions
 
 D = torch.export.Dim.DYNAMIC
 
@@ -291,3 +291,12 @@ def test_calls_that_raise_are_no_evidence() -> None:
     assert observer.infer_dynamic_shapes() == ({0: D},)
     assert observer.info is not None
     assert len(observer.info.latencies) == len(observer.info.flat_outputs) == 2
+
+
+def test_dynamic_dimensions_of_shapes() -> None:
+    assert _infer_dynamic_dimensions([(1, 2, 3), (1, 2, 4)]) == [2]
+    assert _infer_dynamic_dimensions([(1, 2, 3), (2, 2, 4)]) == [0, 2]
+    assert _infer_dynamic_dimensions([(1, 2)], set_batch_dimension=True) == [0]
+    assert _infer_dynamic_dimensions([(), ()], set_batch_dimension=True) == []
+    with pytest.raises(RuntimeError, match="same rank"):
+        _infer_dynamic_dimensions([(1,), (1, 2)])

@@ -45,7 +45,7 @@ class ReadCall:
     @property
     def kwargs(self) -> dict[str, Any]:
         node = self.record.inputs.spec().root.children[1]
-        return dict(zip(node.keys, node.children))
+        return dict(zip(node.keys, node.children, strict=False))
 
     @property
     def outputs(self) -> Any:

@@ -114,7 +114,7 @@ def test_large_tensors_and_their_pooled_memory(tmp_path: Path) -> None:
         for value in values:
             model(value.clone())
             recorder.flush()  # so that buffers come back and are used again
-    for value, call in zip(values, read(tmp_path / "t.tape").calls):
+    for value, call in zip(values, read(tmp_path / "t.tape").calls, strict=False):
         assert torch.equal(call.input(0), value)
         assert torch.equal(call.output(0), value)
 
@@ -132,7 +132,7 @@ def test_layouts_of_memory(tmp_path: Path) -> None:
         "offset": base.reshape(-1)[5:9],
     }
     call = one(tmp_path, **views)
-    for (name, view), facts in zip(views.items(), call.record.inputs.facts()):
+    for (name, view), facts in zip(views.items(), call.record.inputs.facts(), strict=False):
         leaf = call.kwargs[name].leaf
         assert torch.equal(call.input(leaf), view), name
         assert facts.strides == (None if view.is_contiguous() else tuple(view.stride())), name
@@ -540,17 +540,33 @@ def test_the_safetensors_library_opens_every_extracted_blob(tmp_path: Path) -> N
     assert (8 + int.from_bytes(header, "little")) % 64 == 0
 
 
-_SAFETENSORS = (
-    "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64"
-    " complex64 float8_e4m3fn float8_e5m2"
-).split()
+_SAFETENSORS = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex64",
+    "float8_e4m3fn",
+    "float8_e5m2",
+]
 
 
 def test_manifest(tmp_path: Path) -> None:
     class Model(torch.nn.Module):
         def forward(
-            self, x: Any, /, y: int = 3, *rest: Any, z: Any = None, o: Any = {}, **more: Any
-        ):  # noqa: B006, E501
+            self, x: Any, /, y: int = 3, *rest: Any, z: Any = None, o: Any = None, **more: Any
+        ):
+            if o is None:
+                o = {}
             return x
 
     with record(Model(), tmp_path / "t.tape", outputs=False, max_calls=7):

@@ -101,10 +101,10 @@ def test_the_compiled_model_itself(
         compile, fullgraph, lambda model: record(model, path, via=via), when
     )
     assert counts == plain
-    assert all(torch.equal(a, b) for a, b in zip(results, expected))
+    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=False))
     calls = read(path).calls
     assert len(calls) == recorder.stats().seen == len(SIZES) - (when == "after")
-    for call, result in zip(reversed(calls), reversed(results)):
+    for call, result in zip(reversed(calls), reversed(results), strict=False):
         assert torch.equal(call.output(0), result)
 
 
@@ -119,7 +119,7 @@ def test_a_part_of_a_compiled_model_breaks_its_graph_and_is_recorded(
     _, recorder, results = run(
         compile, False, lambda model: record(model.middle, path, via=via), when
     )
-    assert all(torch.equal(a, b) for a, b in zip(results, expected))
+    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=False))
     assert len(read(path).calls) == recorder.stats().seen == len(SIZES) - (when == "after")
 
 
@@ -136,7 +136,7 @@ def test_a_part_of_a_full_graph_leaves_no_trace_and_is_counted(
         compile, True, lambda model: record(model.middle, path, via=via), when
     )
     assert counts == plain
-    assert all(torch.equal(a, b) for a, b in zip(results, expected))
+    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=False))
     stats = recorder.stats()
     assert stats.kept == 0
     assert stats.dropped == {"tracing": stats.seen}

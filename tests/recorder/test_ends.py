@@ -94,7 +94,12 @@ def test_fork_while_every_lock_of_the_recorder_is_busy(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "ending",
-    ["pass", "del recorder, model", "sys.exit(0)", "threading.Thread(target=lambda: time.sleep(.2)).start()"],
+    [
+        "pass",
+        "del recorder, model",
+        "sys.exit(0)",
+        "threading.Thread(target=lambda: time.sleep(.2)).start()",
+    ],
 )
 def test_exit_without_close_seals_the_tape(tmp_path: Path, ending: str) -> None:
     path = tmp_path / "t.tape"

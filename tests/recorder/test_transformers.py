@@ -40,7 +40,9 @@ def kwargs_of(model: Any) -> list[dict[str, Any]]:
     seen: list[dict[str, Any]] = []
 
     def look(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        seen.append({name: (type(value), getattr(value, "shape", None)) for name, value in kwargs.items()})
+        seen.append(
+            {name: (type(value), getattr(value, "shape", None)) for name, value in kwargs.items()}
+        )
 
     handle = model.register_forward_pre_hook(look, with_kwargs=True, prepend=True)
     try:
@@ -82,12 +84,16 @@ def _check_lengths(tape: ReadTape) -> None:
 
 def _length(call: ReadCall, side: str) -> int | None:
     tree = getattr(call.record, side)
-    root = call.kwargs if side == "inputs" else dict(zip(call.outputs.fields, call.outputs.children))
+    root = (
+        call.kwargs
+        if side == "inputs"
+        else dict(zip(call.outputs.fields, call.outputs.children, strict=False))
+    )
     cache = root["past_key_values"]
     assert (cache.kind, cache.type) == ("object", "transformers.cache_utils:DynamicCache")
-    layers = dict(zip(cache.fields, cache.children))["layers"].children
+    layers = dict(zip(cache.fields, cache.children, strict=False))["layers"].children
     for layer in layers:
-        keys = dict(zip(layer.fields, layer.children)).get("keys")
+        keys = dict(zip(layer.fields, layer.children, strict=False)).get("keys")
         if keys is not None and keys.kind == "tensor":
             return int(tree.facts()[keys.leaf].shape[2])
     return None
@@ -159,7 +165,9 @@ def _state_caches() -> dict[str, Any]:
 def test_model_outputs_are_their_present_fields(tmp_path: Path, llama: Any) -> None:
     path = tmp_path / "t.tape"
     with record(llama, path):
-        llama(input_ids=torch.ones(1, 2, dtype=torch.long), output_hidden_states=True, use_cache=False)
+        llama(
+            input_ids=torch.ones(1, 2, dtype=torch.long), output_hidden_states=True, use_cache=False
+        )
     root = read(path).calls[0].outputs
     assert root.kind == "dataclass"
     assert root.type.endswith(":CausalLMOutputWithPast")

@@ -25,7 +25,8 @@ from calltape_schema.blob import (
     stored_as,
 )
 from calltape_schema.errors import TapeError
-from calltape_schema.tree import MAX_LEAVES, MAX_RANK, Leaf
+from calltape_schema.interning import MAX_LEAVES, MAX_RANK
+from calltape_schema.leaves import Leaf
 from tests.schema.raising import raises
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)

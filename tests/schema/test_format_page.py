@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from calltape_schema import blob, packing, records, tree
+from calltape_schema import blob, interning, leaves, packing, records, tree
 from calltape_schema.framing import member_header
 from calltape_schema.packing import pack, seal_envelope, unpack
 
@@ -19,7 +19,7 @@ PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
 CODE_SPANS = set(re.findall(r"`\"?([^`\"\n]+)\"?`", PROSE))
 MODELS = {
     value: None
-    for module in (tree, records)
+    for module in (tree, leaves, records)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, BaseModel) and value.__name__[0] != "_"
     if value is not BaseModel
@@ -68,7 +68,7 @@ def section(begin: str, end: str) -> str:
 def limits_in_code() -> dict[str, int]:
     return {
         f"{module.__name__}.{name}": value
-        for module in (tree, records, packing, blob)
+        for module in (interning, records, packing, blob)
         for name, value in vars(module).items()
         if name.startswith("MAX_") and isinstance(value, int)
     }

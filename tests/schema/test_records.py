@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_schema import records
+from calltape_schema.leaves import encode_leaves
 from calltape_schema.packing import pack, seal_envelope
 from calltape_schema.records import (
     CallRecord,
@@ -27,7 +28,7 @@ from calltape_schema.records import (
     encode_manifest,
     encode_trailer,
 )
-from calltape_schema.tree import encode_leaves, encode_structure
+from calltape_schema.tree import encode_structure
 from tests.schema.raising import raises
 
 TAPE = bytes(range(16))

@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_schema import tree
+from calltape_schema import interning
+from calltape_schema.leaves import decode_leaves, encode_leaves
 from calltape_schema.packing import pack
 from calltape_schema.records import Tree
 from calltape_schema.tree import (
     CustomNode,
     DictNode,
     children_of,
-    decode_leaves,
     decode_structure,
-    encode_leaves,
     encode_structure,
 )
 from tests.schema.raising import raises
@@ -163,21 +162,21 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def test_depth() -> None:
-    root = decode_structure(encode_structure(nested(tree.MAX_DEPTH))).root
+    root = decode_structure(encode_structure(nested(interning.MAX_DEPTH))).root
     depth = 1
     while children_of(root):
         (root,) = children_of(root)
         depth += 1
-    assert depth == tree.MAX_DEPTH == 64
+    assert depth == interning.MAX_DEPTH == 64
     with raises("limit"):
-        encode_structure(nested(tree.MAX_DEPTH + 2))
+        encode_structure(nested(interning.MAX_DEPTH + 2))
     with raises("limit"):
         decode_structure(b"\x81\xa1x" * 300 + b"\xc0")
 
 
 def test_the_deepest_context_is_validated_without_recursion_errors() -> None:
     node: dict[str, Any] = NONE
-    for _ in range(tree.MAX_NESTING - 2):
+    for _ in range(interning.MAX_NESTING - 2):
         node = {"kind": "custom", "type": "a:B", "context": node, "children": []}
     root = decode_structure(encode_structure(structure(node))).root
     assert isinstance(root, CustomNode)
@@ -222,14 +221,14 @@ def test_memory_of_interned_structures_is_bounded() -> None:
         decoded += 1
         return len(data)
 
-    intern = tree._Interner(decode)
-    size = tree._MAX_INTERNED_BYTES // 4
+    intern = interning.Interner(decode)
+    size = interning._MAX_INTERNED_BYTES // 4
     first = b"a" * size
     for letter in b"abcdefgh":
         assert intern(bytes([letter]) * size) == size
     assert decoded == 8
     assert len(intern._known) <= 4
-    assert intern._bytes == sum(map(len, intern._known)) <= tree._MAX_INTERNED_BYTES
+    assert intern._bytes == sum(map(len, intern._known)) <= interning._MAX_INTERNED_BYTES
     intern(b"h" * size)
     assert decoded == 8
     intern(first)

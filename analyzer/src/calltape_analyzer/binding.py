@@ -17,14 +17,7 @@ from calltape_analyzer.describing import Description, describe
 from calltape_analyzer.errors import KeyTypeError, UnsupportedError, UsageError
 from calltape_analyzer.flattening import Flattener, Form, Slot
 from calltape_schema.records import Parameter, Target
-from calltape_schema.tree import (
-    BoolNode,
-    Node,
-    NoneNode,
-    ScalarNode,
-    Structure,
-    children_of,
-)
+from calltape_schema.tree import BoolNode, Node, NoneNode, ScalarNode, Structure, children_of
 
 __all__ = ["Argument", "Bound", "Key", "Signature", "bind"]
 

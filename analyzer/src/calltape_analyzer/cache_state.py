@@ -43,7 +43,7 @@ class Context(dict[str, Any]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def _compared(part: Any) -> Any:

@@ -10,8 +10,9 @@ from calltape_analyzer.classes import ClassIndex
 from calltape_analyzer.segment import Segment
 from calltape_schema.blob import Entry, header_size, parse_header, stored_as
 from calltape_schema.errors import TapeError
+from calltape_schema.leaves import Leaf
 from calltape_schema.records import CallRecord, ModelError, Tree
-from calltape_schema.tree import DictNode, Leaf, Node, SequenceNode
+from calltape_schema.tree import DictNode, Node, SequenceNode
 
 __all__ = ["Call", "Calls", "Inputs", "Side", "parts_of_inputs"]
 

@@ -12,7 +12,19 @@ from calltape_analyzer.binding import Key, Signature
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observations import Pattern, Shape
 
-__all__ = ["BatchFor", "DimNames", "Seen", "Track", "name_dimensions", "sees", "track_of"]
+__all__ = [
+    "BatchFor",
+    "DimNames",
+    "Seen",
+    "Track",
+    "dynamic_axes_of",
+    "dynamic_dimensions",
+    "is_batch",
+    "name_dimensions",
+    "sees",
+    "track_of",
+    "tracks_of",
+]
 
 BatchFor: TypeAlias = "set[int | str] | bool | None"
 """For which arguments (names, positions, or True for all) dimension 0 is declared dynamic."""
@@ -90,8 +102,22 @@ class Track:
 
     def varied(self) -> list[int]:
         """The axes of which more than one size was seen."""
-        axes = zip(*self.shapes, strict=True)
-        return [axis for axis, sizes in enumerate(axes) if len(set(sizes)) > 1]
+        return dynamic_dimensions(list(self.shapes))
+
+
+def dynamic_dimensions(shapes: Sequence[Shape], set_batch_dimension: bool = False) -> list[int]:
+    """The axes of which several shapes of one tensor have more than one size; with
+    ``set_batch_dimension`` axis 0 in any case.
+
+    Raises:
+        InferenceError: the shapes differ in rank.
+    """
+    if len({len(shape) for shape in shapes}) > 1:
+        raise InferenceError(f"All shapes must have the same rank: {list(map(list, shapes))}")
+    axes = enumerate(zip(*shapes, strict=True))
+    return [
+        axis for axis, sizes in axes if len(set(sizes)) > 1 or (axis == 0 and set_batch_dimension)
+    ]
 
 
 def track_of(name: str, path: str, key: Key) -> Track:
@@ -157,10 +183,7 @@ def is_batch(key: Key, declared: BatchFor, signature: Signature) -> bool:
 
 def dynamic_axes_of(track: Track, declared: bool) -> list[int]:
     """The dynamic axes of a tensor, ascending."""
-    axes = set(track.varied())
-    if declared and track.rank > 0:
-        axes.add(0)
-    return sorted(axes)
+    return dynamic_dimensions(list(track.shapes), declared)
 
 
 Dimension: TypeAlias = "tuple[int, int]"

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
 from calltape_analyzer.classes import ClassIndex
+from calltape_schema.leaves import Leaf
 from calltape_schema.tree import (
     CustomNode,
     DictNode,
     FieldsNode,
-    Leaf,
     Node,
     NoneNode,
     SequenceNode,

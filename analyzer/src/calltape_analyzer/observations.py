@@ -11,7 +11,7 @@ from calltape_analyzer.binding import Argument, Bound, Key, Signature, bind
 from calltape_analyzer.call import Call
 from calltape_analyzer.classes import ClassIndex
 from calltape_analyzer.flattening import Flattener
-from calltape_schema.tree import Leaf
+from calltape_schema.leaves import Leaf
 
 __all__ = ["Observations", "Pattern", "Shape"]
 

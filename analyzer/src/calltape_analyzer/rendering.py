@@ -15,8 +15,9 @@ from typing import Any
 
 from calltape_analyzer.call import Inputs, parts_of_inputs
 from calltape_analyzer.rebuild import Placeholder
+from calltape_schema.leaves import Leaf
 from calltape_schema.records import Tree
-from calltape_schema.tree import Leaf, Node
+from calltape_schema.tree import Node
 
 __all__ = ["printable", "render", "render_node"]
 

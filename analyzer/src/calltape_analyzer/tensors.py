@@ -10,7 +10,7 @@ from typing import Any
 from calltape_analyzer.rebuild import Placeholder, torch_constant
 from calltape_schema.blob import stored_as
 from calltape_schema.errors import TapeError
-from calltape_schema.tree import Leaf
+from calltape_schema.leaves import Leaf
 
 __all__ = ["dense_strides", "tensor_of", "valueless"]
 

@@ -16,23 +16,41 @@ import enum
 import functools
 import types
 from collections import UserDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import SUPPORTED_NODES
 
 from calltape_recorder.known_classes import is_cache, is_named_tuple, is_record
-from calltape_schema.packing import MAX_STRING_BYTES
-from calltape_schema.tree import MAX_DEPTH, MAX_NODES
+from calltape_recorder.scalars import (
+    Visitor,
+    Walk,
+    array,
+    boolean,
+    byte_string,
+    class_itself,
+    complex_number,
+    constant,
+    ellipsis,
+    enum_member,
+    floating,
+    integer,
+    none,
+    numpy_visitor,
+    opaque,
+    opaque_because,
+    subclassed,
+    tensor,
+    text,
+)
+from calltape_schema.interning import MAX_DEPTH, MAX_NODES
 
-__all__ = ["Capture", "Walk", "capture_inputs", "capture_output"]
+__all__ = ["Capture", "capture_inputs", "capture_output"]
 
 # Below the format's own limits, because the root and a custom node's context take levels as well.
 _MAX_DEPTH = MAX_DEPTH - 8
 _MAX_TOKENS = MAX_NODES - 1000
-_MAX_TEXT_BYTES = 16 * 1024 * 1024
-_MAX_INT_BITS = 8 * 1000
 _MAX_NAME = 1000
 _MAX_CLASSES = 10_000
 
@@ -45,25 +63,6 @@ class Capture(NamedTuple):
     tokens: tuple[Any, ...]
     leaves: list[Any]
     scalars: list[Any]
-
-
-class Walk:
-    """State of one walk."""
-
-    __slots__ = ("context", "depth", "known", "leaves", "path", "scalars", "text", "tokens")
-
-    def __init__(self) -> None:
-        self.tokens: list[Any] = []
-        self.leaves: list[Any] = []
-        self.scalars: list[Any] = []
-        self.known: dict[int, int] = {}  # id of a tensor -> its leaf; the tensors are kept alive
-        self.path: set[int] = set()  # ids of the containers that are open
-        self.depth = 0
-        self.text = 0
-        self.context = 0  # > 0 within the context of a custom node, where no tensor may stand
-
-
-Visitor = Callable[[Walk, Any], None]
 
 
 def capture_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
@@ -115,135 +114,17 @@ def _flat_tokens(count: int, names: tuple[str, ...]) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-# --- leaves and scalars ------------------------------------------------------------------------
-
-
-def _tensor(walk: Walk, value: Any) -> None:
-    if walk.context:
-        _opaque(walk, value, "a tensor in the context of a registered class")
-        return
-    leaves = walk.leaves
-    count = len(leaves)
-    leaf = walk.known.setdefault(id(value), count)
-    if leaf == count:
-        leaves.append(value)
-        walk.tokens.append("tensor")
-    else:
-        walk.tokens.append(("tensor", leaf))
-
-
-def _array(walk: Walk, value: Any) -> None:
-    if walk.context:
-        _opaque(walk, value, "an array in the context of a registered class")
-        return
-    leaf = walk.known.setdefault(id(value), len(walk.leaves))
-    if leaf == len(walk.leaves):
-        walk.leaves.append(value)
-    walk.tokens.append(("ndarray", leaf))
-
-
-def _none(walk: Walk, value: Any) -> None:
-    walk.tokens.append("none")
-
-
-def _ellipsis(walk: Walk, value: Any) -> None:
-    walk.tokens.append("ellipsis")
-
-
-def _bool(walk: Walk, value: Any) -> None:
-    walk.tokens.append("true" if value else "false")
-
-
-def _int(walk: Walk, value: int) -> None:
-    if value.bit_length() > _MAX_INT_BITS:
-        _opaque(walk, value, f"an int of {value.bit_length()} bits")
-        return
-    walk.tokens.append("int")
-    walk.scalars.append(value)
-
-
-def _float(walk: Walk, value: float) -> None:
-    walk.tokens.append("float")
-    walk.scalars.append(value)
-
-
-def _complex(walk: Walk, value: complex) -> None:
-    walk.tokens.append("complex")
-    walk.scalars.append((value.real, value.imag))
-
-
-def _text_fits(walk: Walk, value: Any, size: int) -> bool:
-    walk.text += size
-    if size <= MAX_STRING_BYTES and walk.text <= _MAX_TEXT_BYTES:
-        return True
-    _opaque(walk, value, "a text or bytes too long for a tape")
-    return False
-
-
-def _str(walk: Walk, value: str) -> None:
-    # At most 4 bytes per character in UTF-8.
-    if len(value) <= 256 or _text_fits(walk, value, len(value) * (1 if value.isascii() else 4)):
-        walk.tokens.append("str")
-        walk.scalars.append(value)
-
-
-def _bytes(walk: Walk, value: bytes) -> None:
-    if _text_fits(walk, value, len(value)):
-        walk.tokens.append("bytes")
-        walk.scalars.append(value)
-
-
-def _subclassed_scalar(exact: Callable[[Any], Any], visit: Visitor) -> Visitor:
-    """A scalar of a subclass: the plain value, read past anything the subclass overrides."""
-
-    def visitor(walk: Walk, value: Any) -> None:
-        visit(walk, exact(value))
-        kind = walk.tokens[-1]
-        if isinstance(kind, str) and kind not in ("true", "false"):
-            walk.tokens[-1] = ("scalar", kind, type(value))
-
-    return visitor
-
-
-def _constant(kind: str) -> Visitor:
-    def visitor(walk: Walk, value: Any) -> None:
-        walk.tokens.append((kind, value))
-
-    return visitor
-
-
-def _enum(walk: Walk, value: enum.Enum) -> None:
-    name = value._name_
-    if type(name) is not str or len(name) > _MAX_NAME:  # a combination of flags may have no name
-        _opaque(walk, value, "an enum value without a name")
-    else:
-        walk.tokens.append(("enum", type(value), name))
-
-
-def _class(walk: Walk, value: type) -> None:
-    walk.tokens.append(("class", value))
-
-
-def _opaque(walk: Walk, value: Any, reason: str) -> None:
-    # No repr(): it is the host's code, and what it prints may be private.
-    walk.tokens.append(("opaque", type(value), reason))
-
-
-def _opaque_because(reason: str) -> Visitor:
-    return lambda walk, value: _opaque(walk, value, reason)
-
-
 # --- containers --------------------------------------------------------------------------------
 
 
 def _enter(walk: Walk, value: Any, count: int) -> bool:
     """Whether a container's children may be walked; if not, a placeholder stands for it."""
     if id(value) in walk.path:
-        _opaque(walk, value, "contains itself")
+        opaque(walk, value, "contains itself")
     elif walk.depth >= _MAX_DEPTH:
-        _opaque(walk, value, f"nested deeper than {_MAX_DEPTH} levels")
+        opaque(walk, value, f"nested deeper than {_MAX_DEPTH} levels")
     elif len(walk.tokens) + len(walk.scalars) + count > _MAX_TOKENS:
-        _opaque(walk, value, f"more than {_MAX_TOKENS} values in one call")
+        opaque(walk, value, f"more than {_MAX_TOKENS} values in one call")
     else:
         walk.path.add(id(value))
         walk.depth += 1
@@ -261,8 +142,7 @@ def _children(walk: Walk, value: Any, children: Iterable[Any]) -> None:
 def _sequence(kind: str, typed: bool = False) -> Visitor:
     def visitor(walk: Walk, value: Any) -> None:
         # A copy first: another thread may append while its children are walked.
-        children = base.__iter__(value) if typed else value
-        children = tuple(children)
+        children = tuple(base.__iter__(value) if typed else value)
         if _enter(walk, value, len(children)):
             walk.tokens.append((kind, len(children), type(value) if typed else None))
             _children(walk, value, children)
@@ -285,7 +165,7 @@ def _key_fits(key: Any) -> bool:
     if kind is str or kind is bytes:
         return len(key) <= 1024
     if kind is int:
-        return -(2**63) <= key < 2**64
+        return bool(-(2**63) <= key < 2**64)
     return kind in _KEY_TYPES
 
 
@@ -301,7 +181,7 @@ def _mapping(walk: Walk, value: Any, items: list[tuple[Any, Any]], cls: type | N
         if type(key) is not str or len(key) > 1024:
             fits = all(map(_key_fits, key)) if type(key) is tuple else _key_fits(key)
             if not fits:
-                _opaque(walk, value, f"a key of type {type(key).__name__}"[:_MAX_NAME])
+                opaque(walk, value, f"a key of type {type(key).__name__}"[:_MAX_NAME])
                 return
     if _enter(walk, value, len(items)):
         walk.tokens.append(("dict", tuple(_key_token(key) for key, _ in items), cls))
@@ -322,7 +202,7 @@ def _user_dict(walk: Walk, value: Any) -> None:
 
 def _fields(walk: Walk, value: Any, kind: str, items: list[tuple[Any, Any]]) -> None:
     if not all(type(name) is str and len(name) <= _MAX_NAME for name, _ in items):
-        _opaque(walk, value, "attributes whose names are not short texts")
+        opaque(walk, value, "attributes whose names are not short texts")
     elif _enter(walk, value, len(items)):
         walk.tokens.append((kind, tuple(name for name, _ in items), type(value)))
         _children(walk, value, [child for _, child in items])
@@ -332,9 +212,9 @@ def _named_tuple(walk: Walk, value: Any) -> None:
     names = type(value)._fields
     children = tuple(tuple.__iter__(value))
     if len(names) == len(children):
-        _fields(walk, value, "namedtuple", list(zip(names, children)))
+        _fields(walk, value, "namedtuple", list(zip(names, children, strict=False)))
     else:
-        _opaque(walk, value, "a named tuple whose fields do not fit")
+        opaque(walk, value, "a named tuple whose fields do not fit")
 
 
 def _dataclass(walk: Walk, value: Any) -> None:
@@ -356,13 +236,13 @@ def _registered(walk: Walk, value: Any) -> None:
     """A class that the host registered with torch's pytree, flattened as it was registered."""
     definition = SUPPORTED_NODES.get(type(value))
     if definition is None:
-        _opaque(walk, value, "a class that calltape does not know")
+        opaque(walk, value, "a class that calltape does not know")
         return
     try:
         children, context = definition.flatten_fn(value)
         children = tuple(children)
     except Exception as error:
-        _opaque(walk, value, f"its registered flatten function raised {type(error).__name__}")
+        opaque(walk, value, f"its registered flatten function raised {type(error).__name__}")
         return
     if not _enter(walk, value, len(children) + 1):
         return
@@ -378,17 +258,17 @@ def _registered(walk: Walk, value: Any) -> None:
 _tuple_subclass = _sequence("tuple", typed=True)
 
 _visitors: dict[type, Visitor] = {
-    torch.Tensor: _tensor,
-    torch.nn.Parameter: _tensor,
-    type(None): _none,
-    type(Ellipsis): _ellipsis,
-    bool: _bool,
-    int: _int,
-    float: _float,
-    complex: _complex,
-    str: _str,
-    bytes: _bytes,
-    bytearray: _subclassed_scalar(bytes, _bytes),
+    torch.Tensor: tensor,
+    torch.nn.Parameter: tensor,
+    type(None): none,
+    type(Ellipsis): ellipsis,
+    bool: boolean,
+    int: integer,
+    float: floating,
+    complex: complex_number,
+    str: text,
+    bytes: byte_string,
+    bytearray: subclassed(bytes, byte_string),
     list: _sequence("list"),
     tuple: _sequence("tuple"),
     set: _sequence("set"),
@@ -397,24 +277,24 @@ _visitors: dict[type, Visitor] = {
     torch.Size: _sequence("size"),
     slice: _parts("slice"),
     range: _parts("range"),
-    torch.dtype: _constant("dtype"),
-    torch.device: _constant("device"),
-    torch.layout: _constant("layout"),
-    torch.memory_format: _constant("memory_format"),
+    torch.dtype: constant("dtype"),
+    torch.device: constant("device"),
+    torch.layout: constant("layout"),
+    torch.memory_format: constant("memory_format"),
     types.SimpleNamespace: _object,
 }
 
 # First match wins. int.__add__ and the like give the plain value whatever a subclass overrides.
 _by_base: tuple[tuple[type, Visitor], ...] = (
-    (torch.Tensor, _tensor),
-    (torch.nn.Module, _opaque_because("a module")),
-    (enum.Enum, _enum),
-    (int, _subclassed_scalar(lambda value: int.__add__(value, 0), _int)),
-    (float, _subclassed_scalar(float.__float__, _float)),
-    (complex, _subclassed_scalar(lambda value: complex.__add__(value, 0), _complex)),
-    (str, _subclassed_scalar(lambda value: str.__getitem__(value, slice(None)) + "", _str)),
-    (bytes, _subclassed_scalar(lambda value: bytes.__getitem__(value, slice(None)), _bytes)),
-    (type, _class),
+    (torch.Tensor, tensor),
+    (torch.nn.Module, opaque_because("a module")),
+    (enum.Enum, enum_member),
+    (int, subclassed(lambda value: int.__add__(value, 0), integer)),
+    (float, subclassed(float.__float__, floating)),
+    (complex, subclassed(lambda value: complex.__add__(value, 0), complex_number)),
+    (str, subclassed(lambda value: str.__getitem__(value, slice(None)) + "", text)),
+    (bytes, subclassed(lambda value: bytes.__getitem__(value, slice(None)), byte_string)),
+    (type, class_itself),
 )
 _by_container: tuple[tuple[type, Visitor], ...] = (
     (dict, _dict_subclass),
@@ -445,7 +325,7 @@ def _classify(cls: type) -> Visitor:
         if issubclass(cls, base):
             return visitor
     if cls.__module__ == "numpy":
-        scalar = _numpy_visitor(cls)
+        scalar = numpy_visitor(cls)
         if scalar is not None:
             return scalar
     if is_cache(cls) and hasattr(cls, "__dict__") and not issubclass(cls, dict):
@@ -466,19 +346,3 @@ def _known_container(cls: type) -> Visitor | None:
             registered = cls in SUPPORTED_NODES and cls.__module__ != "collections"
             return None if registered else visitor
     return None
-
-
-def _numpy_visitor(cls: type) -> Visitor | None:
-    """NumPy's arrays and scalars, without importing it."""
-    if cls.__name__ == "ndarray":
-        return _array
-    names = {base.__name__ for base in cls.__mro__}
-    for name, visit in (("integer", _int), ("floating", _float), ("complexfloating", _complex)):
-        if name in names and "timedelta64" not in names and cls.__name__ not in _WIDE:
-            return _subclassed_scalar(lambda value: value.item(), visit)
-    is_bool = not names.isdisjoint({"bool", "bool_"})  # NumPy 2 and 1
-    return _subclassed_scalar(lambda value: value.item(), _bool) if is_bool else None
-
-
-# .item() of these does not give a plain Python number.
-_WIDE = frozenset({"longdouble", "clongdouble", "float128", "complex256", "float96", "complex192"})

@@ -33,14 +33,16 @@ __all__ = [
     "skip_frame",
 ]
 
+_C: Any = torch._C
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _frame_evaluation() -> tuple[Callable[[Any], Any], Callable[[CodeType], None]] | None:
     """Dynamo's C functions: set the callback of this thread, and never compile a code object."""
-    frames: Any = getattr(torch._C._dynamo, "eval_frame", None)
+    frames: Any = getattr(_C._dynamo, "eval_frame", None)
     callback = getattr(frames, "set_eval_frame", None)
-    skip = getattr(frames, "skip_code", None)  # until torch 2.6
+    skip: Any = getattr(frames, "skip_code", None)  # until torch 2.6
     strategy = getattr(frames, "set_code_exec_strategy", None)  # since torch 2.7
     if skip is None and strategy is not None:
         skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
@@ -57,7 +59,7 @@ _functions = _frame_evaluation()
 def skip_frame(function: F) -> F:
     """Keeps frame evaluation away from this function's own frame; inlining it stays possible."""
     if _functions is not None:
-        _functions[1](function.__code__)  # type: ignore[attr-defined]
+        _functions[1](function.__code__)
     return function
 
 
@@ -80,8 +82,9 @@ def assumed_constant(function: F) -> F:
 if _functions is not None:
     off = _functions[0]
 else:  # pragma: no cover - no known version of torch
-    torch.compiler.disable(lambda: None)
-    from torch._dynamo.eval_frame import set_eval_frame as off
+    import torch._dynamo.eval_frame as dynamo
+
+    off = dynamo.set_eval_frame  # type: ignore[attr-defined]  # pyright: ignore
 
 
 def one_graph() -> bool:
@@ -93,7 +96,7 @@ def one_graph() -> bool:
 
 
 def is_full_graph() -> bool:
-    """While Dynamo traces: whether that is a compilation under ``fullgraph=True``, not an export."""
+    """While Dynamo traces: whether it compiles under ``fullgraph=True``, not exports."""
     tracer = _tracer()
     return tracer is not None and not tracer.export and not torch.compiler.is_exporting()
 
@@ -106,7 +109,6 @@ def _tracer() -> Any:
         return None
 
 
-_C: Any = torch._C
 _modes = _C._len_torch_dispatch_stack
 _jit_state = _C._get_tracing_state
 _functorch_level = getattr(_C._functorch, "peek_interpreter_stack", None)

@@ -11,11 +11,11 @@ from calltape_recorder.ranges import range_of
 from calltape_recorder.snapshot import RANGE_BYTES, data_of
 from calltape_recorder.structures import Structure
 from calltape_recorder.tape_writer import member
-from calltape_schema.blob import build_header, stored_as
+from calltape_schema.blob import Stored, build_header, stored_as
 from calltape_schema.framing import BLOCK, blob_name, padding, record_name
+from calltape_schema.leaves import decode_leaves, encode_leaves
 from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.records import encode_call
-from calltape_schema.tree import decode_leaves, encode_leaves
 
 __all__ = ["Call", "Encoder", "Side"]
 
@@ -73,7 +73,7 @@ class _Leaves:
     blob (in order, by key) and which get a range."""
 
     encoded: bytes
-    header: dict[str, Any]
+    header: dict[str, Stored]
     stored: tuple[int, ...]
     ranged: tuple[int, ...]
 
@@ -100,7 +100,7 @@ class Encoder:
         size = 0
         if any(leaves.stored for leaves in known):
             blob = [self._header(known)]
-            for side, leaves in zip(sides, known):
+            for side, leaves in zip(sides, known, strict=False):
                 blob += [data_of(side.pieces[leaf]) for leaf in leaves.stored]
             crc = length = 0
             for data in blob:
@@ -123,7 +123,9 @@ class Encoder:
         return known
 
     def _build_leaves(self, side: Side) -> _Leaves:
-        documents, header, stored, ranged = [], {}, [], []
+        documents: list[dict[str, Any]] = []
+        keys: dict[str, int] = {}
+        ranged: list[int] = []
         for index, facts in enumerate(side.facts):
             storage = None if side.storages is None else side.storages[index]
             original = index if side.same is None else side.same[index]
@@ -136,16 +138,15 @@ class Encoder:
             if known is not None and known.is_integer and facts.missing is None:
                 ranged.append(index)
             if key is not None and facts.missing is None:
-                header[key] = document
-                stored.append(index)
+                keys[key] = index
         encoded = encode_leaves(documents)
-        if header:
-            decoded = decode_leaves(encoded)
-            for index in stored:
-                entry = stored_as(decoded[index])
-                assert entry is not None  # facts.DTYPES holds only what the format can store
-                header[side.structure.keys[index]] = entry
-        return _Leaves(encoded, header, tuple(stored), tuple(ranged))
+        decoded = decode_leaves(encoded) if keys else ()
+        header: dict[str, Stored] = {}
+        for key, index in keys.items():
+            entry = stored_as(decoded[index])
+            assert entry is not None  # facts.DTYPES holds only what the format can store
+            header[key] = entry
+        return _Leaves(encoded, header, tuple(keys.values()), tuple(ranged))
 
     def _header(self, known: list[_Leaves]) -> bytes:
         key = tuple(leaves.encoded for leaves in known)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from calltape_recorder.known_classes import type_name
-from calltape_schema.tree import MAX_RANK
+from calltape_schema.interning import MAX_RANK
 
 __all__ = ["DTYPES", "SIMPLE", "Dtype", "Facts", "facts_of", "leaf_document", "stored_bytes"]
 
@@ -26,7 +26,7 @@ class Dtype(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """See :class:`calltape_schema.tree.Leaf`; ``strides`` is None where contiguous, ``direct``
+    """See :class:`calltape_schema.leaves.Leaf`; ``strides`` is None where contiguous, ``direct``
     tells that memory is copied as it lies."""
 
     dtype: Any
@@ -47,14 +47,15 @@ REQUIRES_GRAD, INFERENCE, CONJ, NEG = 1, 2, 4, 8
 _QUANTIZED = frozenset({"qint8", "quint8", "qint32"})
 
 # What has bytes, by element size; the format's own table (schema.blob) says how they are stored.
-_KEPT = frozenset(
-    "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64"
-    " complex64 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz complex128 complex32"
-    " bcomplex32 float8_e8m0fnu float4_e2m1fn_x2 bits8 bits16 bits1x8 bits2x4 bits4x2"
-    " qint8 quint8 qint32".split()
-) | {f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)}
+_KEPT = frozenset({
+    "bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+    "float16", "bfloat16", "float32", "float64", "complex32", "bcomplex32", "complex64",
+    "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+    "float8_e8m0fnu", "float4_e2m1fn_x2", "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2",
+    *_QUANTIZED, *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)),
+})  # fmt: skip
 
-_INTEGERS = frozenset("uint8 int8 int16 uint16 int32 uint32 int64 uint64".split())
+_INTEGERS = frozenset({"uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"})
 
 
 def _dtypes() -> dict[Any, Dtype]:
@@ -190,7 +191,7 @@ def _numpy_itemsize(name: str) -> int:
 
 
 def leaf_document(facts: Facts, key: str | None, storage: int | None) -> dict[str, Any]:
-    """The leaf as the format writes it, in the form of :class:`calltape_schema.tree.Leaf`."""
+    """The leaf as the format writes it, in the form of :class:`calltape_schema.leaves.Leaf`."""
     known = DTYPES.get(facts.dtype)
     name = known.name if known is not None else str(facts.dtype).removeprefix("torch.")
     document: dict[str, Any] = {"dtype": name, "shape": list(facts.shape)}

@@ -28,11 +28,11 @@ def range_of(data: Any, dtype: torch.dtype) -> tuple[int, int] | None:
     if code is None or not len(data):
         return None
     if len(data) <= _FEW * dtype.itemsize:
-        values = memoryview(data).cast(code)
+        values: Any = memoryview(data).cast(code)  # type: ignore[call-overload]  # pyright: ignore
         return min(values), max(values)
     signed = _SIGNED.get(dtype, dtype)
     lows, highs = [], []
-    elements = torch.frombuffer(data, dtype=signed)
+    elements: Any = torch.frombuffer(data, dtype=signed)
     half = 0 if signed is dtype else 1 << (8 * dtype.itemsize - 1)
     for chunk in elements.split(_CHUNK):
         low, high = torch.aminmax(chunk ^ -half if half else chunk)

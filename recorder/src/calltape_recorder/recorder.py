@@ -23,7 +23,7 @@ from calltape_recorder.tape_writer import TapeWriter
 from calltape_recorder.target import describe_producer, describe_target
 from calltape_recorder.writer import Writer
 from calltape_schema import TapeError
-from calltape_schema.records import FORMAT, MINOR, VERSION, Coverage, Manifest, Policy, Target
+from calltape_schema.records import MINOR, VERSION, Coverage, Manifest, Policy, Target
 
 __all__ = ["Recorder", "record"]
 
@@ -167,7 +167,7 @@ class Recorder:
                 raise TapeError("usage", "a tape holds the calls of one class", path=self.path)
             return
         manifest = Manifest(
-            format=FORMAT, version=VERSION, minor=MINOR, tape=self._tape_id,
+            format="calltape", version=VERSION, minor=MINOR, tape=self._tape_id,
             created_ns=time.time_ns(), producer=describe_producer(), target=target,
             policy=self._policy,
         )  # fmt: skip

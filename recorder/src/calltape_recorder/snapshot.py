@@ -116,7 +116,7 @@ def _careful(leaf: Any) -> tuple[Facts, int, int]:
         memory = leaf.untyped_storage()
         if leaf.is_cuda and torch.cuda.is_current_stream_capturing():
             return fact._replace(missing="a CUDA graph is being captured"), memory._cdata, 0
-        last = sum((size - 1) * step for size, step in zip(leaf.shape, leaf.stride()))
+        last = sum((size - 1) * step for size, step in zip(leaf.shape, leaf.stride(), strict=False))
         if leaf.numel() and memory.nbytes() < (leaf.storage_offset() + last + 1) * leaf.itemsize:
             return fact._replace(missing="its storage was freed"), memory._cdata, 0
         return fact, memory._cdata, stored_bytes(fact)
@@ -127,7 +127,7 @@ def _aliased(leaves: list[Any], facts: list[Facts], sizes: list[int], storages: 
     first: dict[Any, int] = {}
     same: list[int] = []
     aliases: list[int | None] = []
-    for index, (fact, storage) in enumerate(zip(facts, storages)):
+    for index, (fact, storage) in enumerate(zip(facts, storages, strict=False)):
         shared = storages.count(storage) > 1
         aliases.append(groups.setdefault(storage, len(groups)) if shared else None)
         earlier = index
@@ -147,7 +147,7 @@ def take(leaves: list[Any], seen: Seen, buffers: Buffers) -> list[Any]:
     The copies are complete on return: the caller may change its tensors at once.
     """
     pieces: list[Any] = []
-    for leaf, fact, size in zip(leaves, seen.facts, seen.sizes):
+    for leaf, fact, size in zip(leaves, seen.facts, seen.sizes, strict=False):
         if not size:
             pieces.append(None)
         elif fact.direct:

@@ -119,7 +119,7 @@ class _Builder:
 
     def _enum(self, token: Any, path: str) -> dict[str, Any]:
         node = {"kind": "enum", "type": self._type(token[1]), "name": pack_text(token[2])}
-        value = (
+        value: Any = (
             token[1]._member_map_[token[2]]._value_ if token[2] in token[1]._member_map_ else None
         )
         if type(value) in (str, bytes) and len(value) <= _MAX_KEY:

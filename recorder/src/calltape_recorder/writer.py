@@ -145,7 +145,7 @@ class Writer:
         except Exception as error:
             if len(calls) > 1 and isinstance(error, OSError):
                 # A small call may still fit where a large one does not.
-                for call, parts in zip(calls, encoded):
+                for call, parts in zip(calls, encoded, strict=False):
                     self._write([call], [parts])
                 return
             self.complain(f"the tape {self._tape.path} cannot be written", error)

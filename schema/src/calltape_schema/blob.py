@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from calltape_schema.errors import TapeError
+from calltape_schema.interning import MAX_LEAVES, MAX_RANK
+from calltape_schema.leaves import Leaf
 from calltape_schema.packing import is_list, is_map
-from calltape_schema.tree import MAX_LEAVES, MAX_RANK, Leaf
 
 __all__ = [
     "ALIGNMENT",

@@ -8,18 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from typing_extensions import Self
 
 from calltape_schema.errors import TapeError
+from calltape_schema.interning import MAX_NODES, Text, TypeName, problems_of
+from calltape_schema.leaves import Leaf, decode_leaves
 from calltape_schema.packing import is_array, is_map, open_envelope, pack, seal_envelope, unpack
-from calltape_schema.tree import (
-    MAX_NODES,
-    Leaf,
-    Scalar,
-    Structure,
-    Text,
-    TypeName,
-    decode_leaves,
-    decode_structure,
-    problems_of,
-)
+from calltape_schema.tree import Scalar, Structure, decode_structure
 
 __all__ = [
     "FORMAT",

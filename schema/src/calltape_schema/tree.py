@@ -2,8 +2,8 @@
 
 A tree is split by how often its parts change from call to call:
 
-- the *structure* (containers, types, keys, flags) repeats; it is encoded once per distinct
-  structure and decoded once per distinct bytes,
+- the *structure* (containers, types, keys, flags), in this module, repeats; it is encoded once per
+  distinct structure and decoded once per distinct bytes,
 - the *leaves* (dtype, shape, device, ... of each tensor) repeat as often as shapes do,
 - the *scalars* (ints, floats, text) may change with every call and stay in the call record.
 
@@ -12,32 +12,25 @@ A node refers to the latter two by position: ``{"kind": "tensor", "leaf": 3}``.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    PrivateAttr,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, PlainValidator, PrivateAttr, TypeAdapter, model_validator
 from typing_extensions import Self
 
-from calltape_schema.errors import Problem, TapeError
-from calltape_schema.packing import MAX_STRING_BYTES, is_array, is_map, pack, unpack
+from calltape_schema.interning import (
+    MAX_LEAVES,
+    MAX_NODES,
+    Index,
+    Interner,
+    Name,
+    Part,
+    TypeName,
+    decoder,
+)
+from calltape_schema.packing import is_array, pack
 
 __all__ = [
-    "MAX_DEPTH",
-    "MAX_LEAVES",
-    "MAX_NESTING",
-    "MAX_NODES",
-    "MAX_RANK",
     "BoolNode",
     "ClassNode",
     "ConstantNode",
@@ -45,47 +38,17 @@ __all__ = [
     "DictNode",
     "EnumNode",
     "FieldsNode",
-    "Leaf",
     "Node",
     "NoneNode",
     "OpaqueNode",
-    "Quantizer",
     "ScalarNode",
     "SequenceNode",
     "Structure",
     "TensorNode",
     "children_of",
-    "decode_leaves",
     "decode_structure",
-    "encode_leaves",
     "encode_structure",
-    "problems_of",
 ]
-
-MAX_DEPTH = 64
-MAX_NESTING = 2 * MAX_DEPTH + 2
-"""Of maps and arrays: a node is a map, and its children stand in an array in it."""
-MAX_NODES = 50_000
-MAX_LEAVES = 50_000
-MAX_RANK = 64
-MAX_ELEMENTS = 2**63 - 1
-
-_MAX_INTERNED_BYTES = 4 * 1024 * 1024
-
-TypeName = Annotated[str, Field(max_length=512, pattern=r"^[^:\s]+:[^:\s]+$")]
-"""A class as ``module:qualified.name``: a key into the reader's allow-list, never imported."""
-
-
-def _text_of(limit: int) -> Callable[[Any], str]:
-    # pydantic's own str refuses lone surrogates, which Python programs do pass around.
-    def text(value: Any) -> str:
-        if type(value) is not str:
-            raise ValueError(f"Input should be text, not {type(value).__name__}")
-        if len(value) > limit:
-            raise ValueError(f"Text should have at most {limit} characters")
-        return value
-
-    return text
 
 
 def _scalar(value: Any) -> Any:
@@ -98,24 +61,12 @@ def _key(value: Any) -> Any:
     return tuple(_scalar(part) for part in value) if is_array(value) else _scalar(value)
 
 
-Name = Annotated[str, PlainValidator(_text_of(1024))]
-Text = Annotated[str, PlainValidator(_text_of(MAX_STRING_BYTES))]
-Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
-Size = Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]
-
-
 Scalar = Annotated[str | int | float | bool | bytes | None, PlainValidator(_scalar)]
 Key = Annotated[Scalar | tuple[Scalar, ...], PlainValidator(_key)]
 """A dict key: a scalar, or a tuple of scalars."""
 
 
-class _Part(BaseModel):
-    # strict: a hostile "1" is not an int. Unknown fields are skipped, so that a minor version
-    # of the format can add some.
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
-
-
-class TensorNode(_Part):
+class TensorNode(Part):
     """A tensor, or (``ndarray``) a NumPy array, whose facts are ``leaves[leaf]``. One tensor
     object passed twice is two nodes with the same ``leaf``."""
 
@@ -123,7 +74,7 @@ class TensorNode(_Part):
     leaf: Index
 
 
-class ScalarNode(_Part):
+class ScalarNode(Part):
     """A value that stands in the call record's ``scalars``; ``type`` where it was a subclass."""
 
     kind: Literal["int", "float", "complex", "str", "bytes"]
@@ -131,23 +82,23 @@ class ScalarNode(_Part):
     type: TypeName | None = None
 
 
-class NoneNode(_Part):
+class NoneNode(Part):
     kind: Literal["none", "ellipsis"]
 
 
-class BoolNode(_Part):
+class BoolNode(Part):
     kind: Literal["bool"]
     value: bool
 
 
-class ConstantNode(_Part):
+class ConstantNode(Part):
     """A torch constant by name: ``float32``, ``cuda:0``, ``strided``, ``channels_last``."""
 
     kind: Literal["dtype", "device", "layout", "memory_format"]
     name: Name
 
 
-class EnumNode(_Part):
+class EnumNode(Part):
     """A member of an enum; ``value`` where it is a scalar."""
 
     kind: Literal["enum"]
@@ -156,14 +107,14 @@ class EnumNode(_Part):
     value: Scalar = None
 
 
-class ClassNode(_Part):
+class ClassNode(Part):
     """A class passed as a value."""
 
     kind: Literal["class"]
     type: TypeName
 
 
-class OpaqueNode(_Part):
+class OpaqueNode(Part):
     """A value that could not be stored: its type and why."""
 
     kind: Literal["opaque"]
@@ -171,7 +122,7 @@ class OpaqueNode(_Part):
     reason: Name
 
 
-class SequenceNode(_Part):
+class SequenceNode(Part):
     """Children by position. ``type`` only where it is a subclass; ``size`` is torch.Size,
     ``slice`` and ``range`` hold start, stop, step."""
 
@@ -186,7 +137,7 @@ class SequenceNode(_Part):
         return self
 
 
-class DictNode(_Part):
+class DictNode(Part):
     """Children by key, in insertion order. ``type`` only where it is a subclass of dict."""
 
     kind: Literal["dict"]
@@ -200,7 +151,7 @@ class DictNode(_Part):
         return self
 
 
-class FieldsNode(_Part):
+class FieldsNode(Part):
     """Children by name: fields of a named tuple or dataclass (transformers' ``ModelOutput``: those
     present), or attributes of an object whose state is known to be plain (caches)."""
 
@@ -215,7 +166,7 @@ class FieldsNode(_Part):
         return self
 
 
-class CustomNode(_Part):
+class CustomNode(Part):
     """A class that was registered with ``torch.utils._pytree`` when it was recorded: the children
     and the context that its own flatten function gave, the context as a tree without tensors."""
 
@@ -249,7 +200,7 @@ def _check_pairs(names: tuple[Key, ...], children: tuple[Node, ...]) -> None:
         raise ValueError("the same name twice")
 
 
-class Structure(_Part):
+class Structure(Part):
     """One interned tree: ``root`` and how many leaves and scalars it refers to.
 
     The root of inputs is a tuple of the args tuple and the kwargs dict.
@@ -295,57 +246,6 @@ _SCALAR_TYPES: dict[str, type] = {
 }
 
 
-class Quantizer(_Part):
-    """Per-tensor affine quantization: ``real = scale * (stored - zero_point)``."""
-
-    scheme: Literal["per_tensor_affine", "per_tensor_symmetric"]
-    scale: float
-    zero_point: int
-
-
-class Leaf(_Part):
-    """Facts of one tensor.
-
-    ``dtype``, ``shape`` and ``strides`` (elements; absent when contiguous) are the tensor's own,
-    as torch names them. ``key`` names its bytes in the blob; a leaf without one was not kept, and
-    ``missing`` says why. How the stored entry follows from these facts is
-    :func:`calltape_schema.blob.stored_as`.
-    """
-
-    dtype: Annotated[str, Field(max_length=64)]
-    shape: Annotated[tuple[Size, ...], Field(max_length=MAX_RANK)]
-    key: Annotated[str, Field(max_length=1024, min_length=1)] | None = None
-    missing: Name | None = None
-    strides: tuple[Annotated[int, Field(ge=0, le=MAX_ELEMENTS)], ...] | None = None
-    expanded: Annotated[
-        tuple[Annotated[int, Field(ge=0, lt=MAX_RANK)], ...], Field(max_length=MAX_RANK)
-    ] = ()
-    device: Annotated[str, Field(max_length=64)] = "cpu"
-    layout: Annotated[str, Field(max_length=64)] = "strided"
-    requires_grad: bool = False
-    inference: bool = False
-    conj: bool = False
-    neg: bool = False
-    subclass: TypeName | None = None
-    storage: Index | None = None
-    quantizer: Quantizer | None = None
-
-    @model_validator(mode="after")
-    def _sizes_fit(self) -> Self:
-        # Zero-size tensors may not hide an overflowing product behind their 0.
-        if math.prod(max(size, 1) for size in self.shape) > MAX_ELEMENTS:
-            raise ValueError("more elements than fit in 63 bits")
-        if self.strides is not None and len(self.strides) != len(self.shape):
-            raise ValueError(f"{len(self.strides)} strides for {len(self.shape)} sizes")
-        if any(axis >= len(self.shape) for axis in self.expanded):
-            raise ValueError(f"expanded axes {self.expanded} of rank {len(self.shape)}")
-        if any(after <= axis for axis, after in pairwise(self.expanded)):
-            raise ValueError(f"expanded axes {self.expanded} do not ascend")
-        if self.key is None and self.missing is None:
-            raise ValueError("neither a key nor a reason why the value is missing")
-        return self
-
-
 def children_of(node: Any) -> tuple[Any, ...]:
     """The children of a node; empty for leaves, scalars and constants."""
     return getattr(node, "children", ())
@@ -374,74 +274,7 @@ def _context_holds_tensor(root: Any) -> bool:
     return False
 
 
-def problems_of(error: ValidationError) -> list[Problem]:
-    """Every finding of a pydantic validation, in document order."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return [Problem(tuple(e["loc"]), e["msg"]) for e in found]
-
-
-T = TypeVar("T")
-
-
-class _Interner(Generic[T]):
-    """Decodes once per distinct bytes, and forgets the oldest past a budget of encoded bytes, so
-    that a tape of ever new structures stays cheap."""
-
-    def __init__(self, decode: Callable[[bytes], T]) -> None:
-        self._decode = decode
-        self._known: dict[bytes, T] = {}
-        self._bytes = 0
-
-    def __call__(self, data: bytes) -> T:
-        known = self._known.get(data)
-        if known is not None:
-            return known
-        value = self._decode(data)
-        self._bytes += len(data)
-        self._known[data] = value
-        while self._bytes > _MAX_INTERNED_BYTES and len(self._known) > 1:
-            # pop with a default: two threads may evict at once
-            oldest = next(iter(self._known))
-            if self._known.pop(oldest, None) is not None:
-                self._bytes -= len(oldest)
-        return value
-
-
 _structures: TypeAdapter[Structure] = TypeAdapter(Structure)
-_leaves: TypeAdapter[tuple[Leaf, ...]] = TypeAdapter(
-    Annotated[tuple[Leaf, ...], Field(max_length=MAX_LEAVES)]
-)
-
-
-def _check_depth(document: Any) -> None:
-    """Bounds depth and count of a decoded document before models are built from it."""
-    level: list[Any] = [document]
-    nodes = 0
-    for _ in range(MAX_NESTING):
-        below: list[Any] = []
-        for item in level:
-            nodes += isinstance(item, dict)
-            values: Iterable[Any] = item.values() if is_map(item) else item
-            below.extend(value for value in values if is_map(value) or is_array(value))
-        if nodes > MAX_NODES:
-            raise TapeError("limit", f"a tree of more than {MAX_NODES} nodes")
-        if not below:
-            return
-        level = below
-    raise TapeError("limit", f"a tree deeper than {MAX_DEPTH} levels")
-
-
-def _validated(adapter: TypeAdapter[T], document: Any, what: str) -> T:
-    if not (is_map(document) or is_array(document)):
-        raise TapeError("invalid", f"{what} is a {type(document).__name__}")
-    _check_depth(document)
-    try:
-        return adapter.validate_python(document)
-    except ValidationError as error:
-        problems = problems_of(error)
-        raise TapeError("invalid", f"{what} breaks the format", problems=problems) from None
-    except RecursionError:
-        raise TapeError("limit", f"{what} is too deep") from None
 
 
 def encode_structure(document: Any) -> bytes:
@@ -454,20 +287,6 @@ def encode_structure(document: Any) -> bytes:
     return data
 
 
-def encode_leaves(document: list[dict[str, Any]]) -> bytes:
-    """Validates and encodes the leaf facts of one tree."""
-    data = pack(document)
-    decode_leaves(data)
-    return data
-
-
-decode_structure: Callable[[bytes], Structure] = _Interner(
-    lambda data: _validated(_structures, unpack(data), "structure")
-)
+decode_structure: Callable[[bytes], Structure] = Interner(decoder(_structures, "structure"))
 """Structure from its bytes (``TapeError`` kind ``invalid``, ``damaged`` or ``limit``); the same
 object for the same bytes while it is remembered."""
-
-decode_leaves: Callable[[bytes], tuple[Leaf, ...]] = _Interner(
-    lambda data: _validated(_leaves, unpack(data), "leaves")
-)
-"""Leaf facts from their bytes; the same tuple for the same bytes while it is remembered."""

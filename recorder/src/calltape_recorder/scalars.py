@@ -1,0 +1,189 @@
+"""The nodes of a walk that have no children: tensors, scalars, constants, placeholders."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+from calltape_schema.packing import MAX_STRING_BYTES
+
+__all__ = [
+    "Visitor",
+    "Walk",
+    "array",
+    "boolean",
+    "byte_string",
+    "class_itself",
+    "complex_number",
+    "constant",
+    "ellipsis",
+    "enum_member",
+    "floating",
+    "integer",
+    "none",
+    "numpy_visitor",
+    "opaque",
+    "opaque_because",
+    "subclassed",
+    "tensor",
+    "text",
+]
+
+_MAX_TEXT_BYTES = 16 * 1024 * 1024
+_MAX_INT_BITS = 8 * 1000
+_MAX_NAME = 1000
+
+
+class Walk:
+    """State of one walk."""
+
+    __slots__ = ("context", "depth", "known", "leaves", "path", "scalars", "text", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens: list[Any] = []
+        self.leaves: list[Any] = []
+        self.scalars: list[Any] = []
+        self.known: dict[int, int] = {}  # id of a tensor -> its leaf; the tensors are kept alive
+        self.path: set[int] = set()  # ids of the containers that are open
+        self.depth = 0
+        self.text = 0
+        self.context = 0  # > 0 within the context of a custom node, where no tensor may stand
+
+
+Visitor = Callable[[Walk, Any], None]
+
+
+def tensor(walk: Walk, value: Any) -> None:
+    if walk.context:
+        opaque(walk, value, "a tensor in the context of a registered class")
+        return
+    leaves = walk.leaves
+    count = len(leaves)
+    leaf = walk.known.setdefault(id(value), count)
+    if leaf == count:
+        leaves.append(value)
+        walk.tokens.append("tensor")
+    else:
+        walk.tokens.append(("tensor", leaf))
+
+
+def array(walk: Walk, value: Any) -> None:
+    if walk.context:
+        opaque(walk, value, "an array in the context of a registered class")
+        return
+    leaf = walk.known.setdefault(id(value), len(walk.leaves))
+    if leaf == len(walk.leaves):
+        walk.leaves.append(value)
+    walk.tokens.append(("ndarray", leaf))
+
+
+def none(walk: Walk, value: Any) -> None:
+    walk.tokens.append("none")
+
+
+def ellipsis(walk: Walk, value: Any) -> None:
+    walk.tokens.append("ellipsis")
+
+
+def boolean(walk: Walk, value: Any) -> None:
+    walk.tokens.append("true" if value else "false")
+
+
+def integer(walk: Walk, value: int) -> None:
+    if value.bit_length() > _MAX_INT_BITS:
+        opaque(walk, value, f"an int of {value.bit_length()} bits")
+        return
+    walk.tokens.append("int")
+    walk.scalars.append(value)
+
+
+def floating(walk: Walk, value: float) -> None:
+    walk.tokens.append("float")
+    walk.scalars.append(value)
+
+
+def complex_number(walk: Walk, value: complex) -> None:
+    walk.tokens.append("complex")
+    walk.scalars.append((value.real, value.imag))
+
+
+def _text_fits(walk: Walk, value: Any, size: int) -> bool:
+    walk.text += size
+    if size <= MAX_STRING_BYTES and walk.text <= _MAX_TEXT_BYTES:
+        return True
+    opaque(walk, value, "a text or bytes too long for a tape")
+    return False
+
+
+def text(walk: Walk, value: str) -> None:
+    # At most 4 bytes per character in UTF-8.
+    if len(value) <= 256 or _text_fits(walk, value, len(value) * (1 if value.isascii() else 4)):
+        walk.tokens.append("str")
+        walk.scalars.append(value)
+
+
+def byte_string(walk: Walk, value: bytes) -> None:
+    if _text_fits(walk, value, len(value)):
+        walk.tokens.append("bytes")
+        walk.scalars.append(value)
+
+
+def subclassed(exact: Callable[[Any], Any], visit: Visitor) -> Visitor:
+    """A scalar of a subclass: the plain value, read past anything the subclass overrides."""
+
+    def visitor(walk: Walk, value: Any) -> None:
+        visit(walk, exact(value))
+        kind = walk.tokens[-1]
+        if isinstance(kind, str) and kind not in ("true", "false"):
+            walk.tokens[-1] = ("scalar", kind, type(value))
+
+    return visitor
+
+
+def constant(kind: str) -> Visitor:
+    def visitor(walk: Walk, value: Any) -> None:
+        walk.tokens.append((kind, value))
+
+    return visitor
+
+
+def enum_member(walk: Walk, value: enum.Enum) -> None:
+    name = value._name_
+    if type(name) is not str or len(name) > _MAX_NAME:  # a combination of flags may have no name
+        opaque(walk, value, "an enum value without a name")
+    else:
+        walk.tokens.append(("enum", type(value), name))
+
+
+def class_itself(walk: Walk, value: type) -> None:
+    walk.tokens.append(("class", value))
+
+
+def opaque(walk: Walk, value: Any, reason: str) -> None:
+    # No repr(): it is the host's code, and what it prints may be private.
+    walk.tokens.append(("opaque", type(value), reason))
+
+
+def opaque_because(reason: str) -> Visitor:
+    return lambda walk, value: opaque(walk, value, reason)
+
+
+def numpy_visitor(cls: type) -> Visitor | None:
+    """NumPy's arrays and scalars, without importing it."""
+    if cls.__name__ == "ndarray":
+        return array
+    names = {base.__name__ for base in cls.__mro__}
+    for name, visit in (
+        ("integer", integer),
+        ("floating", floating),
+        ("complexfloating", complex_number),
+    ):
+        if name in names and "timedelta64" not in names and cls.__name__ not in _WIDE:
+            return subclassed(lambda value: value.item(), visit)
+    is_bool = not names.isdisjoint({"bool", "bool_"})  # NumPy 2 and 1
+    return subclassed(lambda value: value.item(), boolean) if is_bool else None
+
+
+# .item() of these does not give a plain Python number.
+_WIDE = frozenset({"longdouble", "clongdouble", "float128", "complex256", "float96", "complex192"})

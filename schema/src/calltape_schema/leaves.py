@@ -1,0 +1,94 @@
+"""Facts of the tensors of a tree: all that their bytes in the blob do not say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, model_validator
+from typing_extensions import Self
+
+from calltape_schema.interning import (
+    MAX_ELEMENTS,
+    MAX_LEAVES,
+    MAX_RANK,
+    Index,
+    Interner,
+    Name,
+    Part,
+    Size,
+    TypeName,
+    decoder,
+)
+from calltape_schema.packing import pack
+
+__all__ = ["Leaf", "Quantizer", "decode_leaves", "encode_leaves"]
+
+
+class Quantizer(Part):
+    """Per-tensor affine quantization: ``real = scale * (stored - zero_point)``."""
+
+    scheme: Literal["per_tensor_affine", "per_tensor_symmetric"]
+    scale: float
+    zero_point: int
+
+
+class Leaf(Part):
+    """Facts of one tensor.
+
+    ``dtype``, ``shape`` and ``strides`` (elements; absent when contiguous) are the tensor's own,
+    as torch names them. ``key`` names its bytes in the blob; a leaf without one was not kept, and
+    ``missing`` says why. How the stored entry follows from these facts is
+    :func:`calltape_schema.blob.stored_as`.
+    """
+
+    dtype: Annotated[str, Field(max_length=64)]
+    shape: Annotated[tuple[Size, ...], Field(max_length=MAX_RANK)]
+    key: Annotated[str, Field(max_length=1024, min_length=1)] | None = None
+    missing: Name | None = None
+    strides: tuple[Annotated[int, Field(ge=0, le=MAX_ELEMENTS)], ...] | None = None
+    expanded: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=MAX_RANK)], ...], Field(max_length=MAX_RANK)
+    ] = ()
+    device: Annotated[str, Field(max_length=64)] = "cpu"
+    layout: Annotated[str, Field(max_length=64)] = "strided"
+    requires_grad: bool = False
+    inference: bool = False
+    conj: bool = False
+    neg: bool = False
+    subclass: TypeName | None = None
+    storage: Index | None = None
+    quantizer: Quantizer | None = None
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        # Zero-size tensors may not hide an overflowing product behind their 0.
+        if math.prod(max(size, 1) for size in self.shape) > MAX_ELEMENTS:
+            raise ValueError("more elements than fit in 63 bits")
+        if self.strides is not None and len(self.strides) != len(self.shape):
+            raise ValueError(f"{len(self.strides)} strides for {len(self.shape)} sizes")
+        if any(axis >= len(self.shape) for axis in self.expanded):
+            raise ValueError(f"expanded axes {self.expanded} of rank {len(self.shape)}")
+        if any(after <= axis for axis, after in pairwise(self.expanded)):
+            raise ValueError(f"expanded axes {self.expanded} do not ascend")
+        if self.key is None and self.missing is None:
+            raise ValueError("neither a key nor a reason why the value is missing")
+        return self
+
+
+_leaves: TypeAdapter[tuple[Leaf, ...]] = TypeAdapter(
+    Annotated[tuple[Leaf, ...], Field(max_length=MAX_LEAVES)]
+)
+
+
+def encode_leaves(document: list[dict[str, Any]]) -> bytes:
+    """Validates and encodes the leaf facts of one tree."""
+    data = pack(document)
+    decode_leaves(data)
+    return data
+
+
+decode_leaves: Callable[[bytes], tuple[Leaf, ...]] = Interner(decoder(_leaves, "leaves"))
+"""Leaf facts from their bytes; the same tuple for the same bytes while it is remembered."""
