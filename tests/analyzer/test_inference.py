@@ -92,6 +92,7 @@ class Layer:
         self.keys = t(batch, 2, length, 4) if length else None
         self.values = t(batch, 2, length, 4) if length else None
         self.is_initialized = bool(length)
+        self.cumulative_length = length
         self._private = torch.tensor(length)
 
 
@@ -125,6 +126,8 @@ def test_a_prepared_cache_counts_as_missing(tmp_path: Path) -> None:
     assert isinstance(first, OwnCache)
     assert [tuple(layer.keys.shape) for layer in first.layers] == [(2, 2, 0, 4)] * 2
     assert int(first.layers[0]._private) == 5
+    assert first.layers[0].cumulative_length == 0
+    assert arguments["past_key_values"].layers[0].cumulative_length == 6
     assert any("no tensors yet" in note for note in tape.inference().findings().notes)
 
 

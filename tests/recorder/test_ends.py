@@ -161,7 +161,8 @@ def test_multiprocessing_children_have_tapes_of_their_own(tmp_path: Path, method
                 recorder = record(model, sys.argv[2] + "/parent.tape")
                 model(one, one)
                 children = [
-                    context.Process(target=work, args=(f"{sys.argv[2]}/{n}.tape",)) for n in range(2)
+                    context.Process(target=work, args=(f"{sys.argv[2]}/{n}.tape",))
+                    for n in range(2)
                 ]
                 for c in children: c.start()
                 for c in children: c.join()

@@ -36,7 +36,7 @@ def test_results_are_the_model_s_own_objects(tmp_path: Path, via: Via) -> None:
         assert model(1) is result
 
 
-class Unprintable(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -83,10 +83,8 @@ def _raised(model: Any, error: BaseException) -> BaseException:
 
 def test_an_interrupt_that_leaves_the_with_statement_is_named(tmp_path: Path) -> None:
     path = tmp_path / "t.tape"
-    with pytest.raises(KeyboardInterrupt, match="now"), record(Raises(), path) as recorder:
-        model = Raises()
-        recorder.detach()
-        recorder.attach(model)
+    model = Raises()
+    with pytest.raises(KeyboardInterrupt, match="now"), record(model, path):
         model(KeyboardInterrupt("now"))
     call = read(path).calls[0].record
     assert call.error is not None
@@ -105,8 +103,8 @@ def test_an_exception_being_handled_is_not_the_call_s(tmp_path: Path) -> None:
 
 def test_a_message_that_cannot_be_had(tmp_path: Path) -> None:
     model, path = Raises(), tmp_path / "t.tape"
-    with record(model, path), pytest.raises(Unprintable):
-        model(Unprintable())
+    with record(model, path), pytest.raises(UnprintableError):
+        model(UnprintableError())
     error = read(path).calls[0].record.error
     assert error is not None
     assert error.message == "(its text raised RuntimeError)"

@@ -191,7 +191,22 @@ class ArgumentBuilder:
         }
         if reference.given is not None:
             return _with_tensors(reference.given, tensors)
-        return self._calls[source.first].build("inputs", reference.node, tensors)
+        made = self._calls[source.first].build("inputs", reference.node, tensors)
+        _reset_counters(made)
+        return made
+
+
+def _reset_counters(cache: Any) -> None:
+    """A cache layer that was filled with no tokens has counted none. Its state is that of the call
+    which shows the structure, and a sliding-window layer masks by its counter."""
+    for layer in getattr(cache, "layers", ()):
+        shape: tuple[int, ...] = getattr(getattr(layer, "keys", None), "shape", ())
+        is_counting = type(getattr(layer, "cumulative_length", None)) is int
+        if is_counting and len(shape) > 1 and shape[-2] == 0:
+            layer.cumulative_length = 0
+    for part in ("self_attention_cache", "cross_attention_cache"):
+        if hasattr(cache, part):
+            _reset_counters(getattr(cache, part))
 
 
 def _alike(one: Form, other: Form) -> bool:

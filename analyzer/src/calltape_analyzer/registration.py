@@ -172,7 +172,19 @@ def _unregister(cls: type) -> None:
     is_object = not dataclasses.is_dataclass(cls) and not issubclass(cls, tuple)
     if node is None or (is_object and node.flatten_fn is not to_state):
         return
-    pytree._deregister_pytree_node(cls)
-    nodes = fx_pytree.SUPPORTED_NODES
-    if nodes.get(cls) is _flatten_by_spec:
-        fx_pytree._deregister_pytree_flatten_spec(cls)
+    _deregister(cls, pytree)
+    if fx_pytree.SUPPORTED_NODES.get(cls) is _flatten_by_spec:
+        fx_pytree.SUPPORTED_NODES.pop(cls, None)
+        fx_pytree.SUPPORTED_NODES_EXACT_MATCH.pop(cls, None)
+
+
+def _deregister(cls: type, pytree: Any) -> None:
+    own: Callable[[type], None] | None = getattr(pytree, "_deregister_pytree_node", None)
+    if own is not None:
+        own(cls)
+        return
+    # Older torch only registers; without optree, these are all its tables.
+    pytree.SUPPORTED_NODES.pop(cls, None)
+    serialized = pytree.SUPPORTED_SERIALIZED_TYPES.pop(cls, None)
+    if serialized is not None:
+        pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(serialized.serialized_type_name, None)

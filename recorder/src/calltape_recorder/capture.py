@@ -26,7 +26,6 @@ from calltape_recorder.known_classes import is_cache, is_named_tuple, is_record
 from calltape_recorder.scalars import (
     Visitor,
     Walk,
-    array,
     boolean,
     byte_string,
     class_itself,
@@ -200,36 +199,44 @@ def _user_dict(walk: Walk, value: Any) -> None:
     _mapping(walk, value, list(dict.items(vars(value)["data"])), type(value))
 
 
-def _fields(walk: Walk, value: Any, kind: str, items: list[tuple[Any, Any]]) -> None:
-    if not all(type(name) is str and len(name) <= _MAX_NAME for name, _ in items):
+def _fields(
+    walk: Walk, value: Any, kind: str, names: tuple[Any, ...], children: tuple[Any, ...]
+) -> None:
+    if not _names_fit(names):
         opaque(walk, value, "attributes whose names are not short texts")
-    elif _enter(walk, value, len(items)):
-        walk.tokens.append((kind, tuple(name for name, _ in items), type(value)))
-        _children(walk, value, [child for _, child in items])
+    elif _enter(walk, value, len(names)):
+        walk.tokens.append((kind, names, type(value)))
+        _children(walk, value, children)
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_fit(names: tuple[Any, ...]) -> bool:
+    return all(type(name) is str and len(name) <= _MAX_NAME for name in names)
 
 
 def _named_tuple(walk: Walk, value: Any) -> None:
     names = type(value)._fields
     children = tuple(tuple.__iter__(value))
     if len(names) == len(children):
-        _fields(walk, value, "namedtuple", list(zip(names, children, strict=False)))
+        _fields(walk, value, "namedtuple", names, children)
     else:
         opaque(walk, value, "a named tuple whose fields do not fit")
 
 
 def _dataclass(walk: Walk, value: Any) -> None:
     if isinstance(value, dict):  # transformers' ModelOutput: the fields that are present
-        items = list(dict.items(value))
+        present = dict(dict.items(value))
     else:
-        items = []
+        present = {}
         for declared in dataclasses.fields(value):
             with contextlib.suppress(AttributeError):  # declared, but not set
-                items.append((declared.name, object.__getattribute__(value, declared.name)))
-    _fields(walk, value, "dataclass", items)
+                present[declared.name] = object.__getattribute__(value, declared.name)
+    _fields(walk, value, "dataclass", tuple(present), tuple(present.values()))
 
 
 def _object(walk: Walk, value: Any) -> None:
-    _fields(walk, value, "object", list(vars(value).items()))
+    attributes = dict(vars(value))  # at one moment: another thread may set some
+    _fields(walk, value, "object", tuple(attributes), tuple(attributes.values()))
 
 
 def _registered(walk: Walk, value: Any) -> None:
@@ -239,8 +246,8 @@ def _registered(walk: Walk, value: Any) -> None:
         opaque(walk, value, "a class that calltape does not know")
         return
     try:
-        children, context = definition.flatten_fn(value)
-        children = tuple(children)
+        flattened, context = definition.flatten_fn(value)
+        children = tuple(flattened)
     except Exception as error:
         opaque(walk, value, f"its registered flatten function raised {type(error).__name__}")
         return
@@ -310,10 +317,9 @@ def _visitor_of(value: Any) -> Visitor:
     cls = type(value)
     if cls in SUPPORTED_NODES and not is_cache(cls) and not is_record(cls):
         # Not remembered: a registration can be taken back.
-        visitor = _known_container(cls)
-        return (
-            visitor if visitor in (_named_tuple, _tuple_subclass, _dict_subclass) else _registered
-        )
+        known = _known_container(cls)
+        plain = known in (_named_tuple, _tuple_subclass, _dict_subclass)
+        return known if known is not None and plain else _registered
     visitor = _classify(cls)
     if visitor is not _registered and len(_visitors) < _MAX_CLASSES:
         _visitors[cls] = visitor

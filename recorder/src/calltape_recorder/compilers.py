@@ -15,6 +15,7 @@ versions of torch where the functions below are not found.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from types import CodeType
@@ -42,15 +43,16 @@ def _frame_evaluation() -> tuple[Callable[[Any], Any], Callable[[CodeType], None
     """Dynamo's C functions: set the callback of this thread, and never compile a code object."""
     frames: Any = getattr(_C._dynamo, "eval_frame", None)
     callback = getattr(frames, "set_eval_frame", None)
-    skip: Any = getattr(frames, "skip_code", None)  # until torch 2.6
+    skip: Callable[[CodeType], None] | None = getattr(frames, "skip_code", None)  # until torch 2.6
     strategy = getattr(frames, "set_code_exec_strategy", None)  # since torch 2.7
     if skip is None and strategy is not None:
         skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-
-        def skip(code: CodeType) -> None:
-            strategy(code, skipped)
-
+        skip = functools.partial(_set_strategy, strategy, skipped)
     return (callback, skip) if callback is not None and skip is not None else None
+
+
+def _set_strategy(set_it: Callable[..., None], strategy: Any, code: CodeType) -> None:
+    set_it(code, strategy)
 
 
 _functions = _frame_evaluation()

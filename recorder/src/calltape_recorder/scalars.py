@@ -185,5 +185,9 @@ def numpy_visitor(cls: type) -> Visitor | None:
     return subclassed(lambda value: value.item(), boolean) if is_bool else None
 
 
+_NUMPY_SCALARS = (
+    ("integer", integer), ("floating", floating), ("complexfloating", complex_number),
+)  # fmt: skip
+
 # .item() of these does not give a plain Python number.
 _WIDE = frozenset({"longdouble", "clongdouble", "float128", "complex256", "float96", "complex192"})

@@ -54,10 +54,11 @@ def _signature(function: Any) -> tuple[Parameter, ...] | None:
 
 def _parameter(parameter: inspect.Parameter) -> Parameter:
     default: Any = parameter.default
-    fits = type(default) in (bool, float) or (
-        (type(default) is int and -(2**63) <= default < 2**63)
-        or (type(default) in (str, bytes) and len(default) <= _MAX_TEXT)
-    )
+    fits = type(default) in (bool, float)
+    if type(default) is int:
+        fits = -(2**63) <= default < 2**63
+    elif isinstance(default, (str, bytes)):
+        fits = type(default) in (str, bytes) and len(default) <= _MAX_TEXT
     return Parameter(
         name=parameter.name[:_MAX_TEXT],
         kind=parameter.kind.name,  # type: ignore[arg-type]

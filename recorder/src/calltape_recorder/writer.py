@@ -22,10 +22,14 @@ log = logging.getLogger("calltape")
 _BATCH_CALLS = 32
 _BATCH_BYTES = 1024 * 1024
 
-# While calls keep coming the writer polls instead of being woken: waking it costs the host's
-# thread a system call, in the call.
-_POLL_SECONDS = 0.002
-_IDLE_POLLS = 25
+# While small calls keep coming the writer polls instead of being woken: waking it costs the host's
+# thread a system call, in the call, and then they compete for the interpreter. Measured on a
+# decoding step of 0.8 ms: 55 us per call when polling every 2 ms, 30 at 10, 10 at 30.
+_POLL_SECONDS = 0.01
+_IDLE_POLLS = 10
+
+# A call of this size fills the queue sooner than the next poll comes.
+_LARGE_BYTES = 1024 * 1024
 
 
 class Writer:
@@ -54,7 +58,8 @@ class Writer:
     def put(self, call: Call) -> None:
         """Hands a finished call over."""
         self._items.append(call)
-        if self._asleep:  # set before the writer looks a last time, so no call is left behind
+        # ``_asleep`` is set before the writer looks a last time, so no call is left behind.
+        if self._asleep or call.nbytes >= _LARGE_BYTES:
             self._wake.set()
 
     def flush(self, timeout: float | None) -> bool:
