@@ -100,7 +100,7 @@ def one_graph() -> bool:
 def is_full_graph() -> bool:
     """While Dynamo traces: whether it compiles under ``fullgraph=True``, not exports."""
     tracer = _tracer()
-    return tracer is not None and not tracer.export and not torch.compiler.is_exporting()
+    return tracer is not None and not tracer.export and not _is_exporting()
 
 
 def _tracer() -> Any:
@@ -111,6 +111,9 @@ def _tracer() -> Any:
         return None
 
 
+_is_exporting: Callable[[], bool] = getattr(
+    torch.compiler, "is_exporting", is_compiling
+)  # since torch 2.7; before, in doubt nothing is said
 _modes = _C._len_torch_dispatch_stack
 _jit_state = _C._get_tracing_state
 _functorch_level = getattr(_C._functorch, "peek_interpreter_stack", None)
