@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.call import Call
     from calltape_analyzer.errors import InferenceError, TapeError
     from calltape_analyzer.observer import InputObserver
-    from calltape_analyzer.rebuild import Placeholder
+    from calltape_analyzer.placeholder import Placeholder
     from calltape_analyzer.registration import register_flattening_functions
     from calltape_analyzer.rendering import render
     from calltape_analyzer.tape import Tape, open_tape
@@ -39,7 +39,7 @@ _HOMES = {
     "Call": "call",
     "InferenceError": "errors",
     "InputObserver": "observer",
-    "Placeholder": "rebuild",
+    "Placeholder": "placeholder",
     "Tape": "tape",
     "TapeError": "errors",
     "dynamic_axes": "targets.onnx",

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.inputs import Inputs, parts_of_inputs
 from calltape_analyzer.segment import Segment
 from calltape_schema.blob import Entry, header_size, parse_header, stored_as
 from calltape_schema.errors import TapeError
 from calltape_schema.leaves import Leaf
 from calltape_schema.records import CallRecord, ModelError, Tree
-from calltape_schema.tree import DictNode, Node, SequenceNode
+from calltape_schema.tree import Node
 
-__all__ = ["Call", "Calls", "Inputs", "Side", "parts_of_inputs"]
+__all__ = ["Call", "Calls", "Side"]
 
 Side = Literal["inputs", "outputs"]
-
-
-class Inputs(NamedTuple):
-    """What a call was made with: ``model(*args, **kwargs)``."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
 
 
 class Call:
@@ -236,19 +230,6 @@ class Call:
         entry = self._entry(leaf, key)
         start = self._blob_entries()[0]
         return self._segment.copy(start + entry.begin, entry.end - entry.begin)
-
-
-def parts_of_inputs(root: Node) -> tuple[SequenceNode, DictNode] | None:
-    """The args tuple and the kwargs dict, where ``root`` is one of inputs; None otherwise."""
-    if not isinstance(root, SequenceNode) or root.kind != "tuple" or len(root.children) != 2:
-        return None
-    args, kwargs = root.children
-    if not isinstance(args, SequenceNode) or args.kind != "tuple":
-        return None
-    if not isinstance(kwargs, DictNode) or not all(type(key) is str for key in kwargs.keys):
-        return None
-    plain = root.type is None and args.type is None and kwargs.type is None
-    return (args, kwargs) if plain else None
 
 
 class Calls(Sequence[Call]):

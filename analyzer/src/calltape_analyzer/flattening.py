@@ -245,7 +245,8 @@ class Flattener:
 
     def _stand_in(self, leaf: int) -> Any:
         if leaf not in self._stand_ins:
-            from calltape_analyzer.rebuild import Placeholder, torch_constant
+            from calltape_analyzer.placeholder import Placeholder
+            from calltape_analyzer.tensors import torch_constant
 
             torch = sys.modules["torch"]
             facts = self._facts[leaf]

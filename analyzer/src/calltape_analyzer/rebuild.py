@@ -3,18 +3,20 @@
 Constructors are never called with values from a tape. An instance is made by ``__new__`` and its
 state is set, as :mod:`copy` does. Only classes of the
 :class:`~calltape_analyzer.classes.ClassIndex` are used, and whatever goes wrong with one costs that
-object, which becomes a :class:`Placeholder`, never the call.
+object, which becomes a
+:class:`~calltape_analyzer.placeholder.Placeholder`, never the call.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.placeholder import Placeholder
+from calltape_analyzer.tensors import torch_constant
 from calltape_schema.errors import TapeError
 from calltape_schema.tree import (
     BoolNode,
@@ -32,37 +34,7 @@ from calltape_schema.tree import (
     TensorNode,
 )
 
-__all__ = ["Placeholder", "rebuild"]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Placeholder:
-    """An inert stand-in for an object that was not rebuilt.
-
-    Attributes:
-        type_name: class of the recorded object, ``module:qualified.name``.
-        reason: why this is not that object.
-        names: field names, dict keys or positions of the children.
-        children: what the object held, rebuilt.
-
-    ``placeholder["layers"]`` is the child of that name.
-    """
-
-    type_name: str
-    reason: str
-    names: tuple[Any, ...] = ()
-    children: tuple[Any, ...] = ()
-
-    def __getitem__(self, name: Any) -> Any:
-        for known, child in zip(self.names, self.children, strict=True):
-            if known == name:
-                return child
-        raise KeyError(name)
-
-    def __repr__(self) -> str:
-        from calltape_analyzer.rendering import render
-
-        return render(self)
+__all__ = ["rebuild"]
 
 
 def rebuild(
@@ -331,25 +303,3 @@ def _as_array(value: Any) -> Any:
         return value.numpy()
     except (AttributeError, RuntimeError, TypeError):
         return value  # no NumPy here, a dtype it does not have, or a value that was not kept
-
-
-_DEVICE = re.compile(r"[a-z_]{1,32}(:\d{1,4})?")
-
-
-def torch_constant(kind: str, name: str) -> Any:
-    """A dtype, device, layout or memory format by its name, or a placeholder for one that this
-    torch does not have."""
-    import torch
-
-    if kind == "device":
-        if _DEVICE.fullmatch(name):
-            try:
-                return torch.device(name)
-            except RuntimeError:
-                pass  # falls through: a device type that this torch does not know
-    else:
-        # Not getattr: torch's module-level __getattr__ imports what it is asked for.
-        found = vars(torch).get(name)
-        if isinstance(found, getattr(torch, kind)):
-            return found
-    return Placeholder(f"torch:{kind}", f"{name[:80]!r} is not known to this torch")

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from calltape_analyzer.call import Inputs, parts_of_inputs
-from calltape_analyzer.rebuild import Placeholder
+from calltape_analyzer.inputs import Inputs, parts_of_inputs
+from calltape_analyzer.placeholder import Placeholder
 from calltape_schema.leaves import Leaf
 from calltape_schema.records import Tree
 from calltape_schema.tree import Node

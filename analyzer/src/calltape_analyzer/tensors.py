@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from calltape_analyzer.rebuild import Placeholder, torch_constant
+from calltape_analyzer.placeholder import Placeholder
 from calltape_schema.blob import stored_as
 from calltape_schema.errors import TapeError
 from calltape_schema.leaves import Leaf
@@ -121,3 +122,25 @@ def valueless(leaf: Leaf) -> Any:
             return torch.empty_strided(leaf.shape, leaf.strides, dtype=dtype, device="meta")
     except (RuntimeError, TypeError, OverflowError) as error:
         return Placeholder(f"torch:Tensor[{leaf.dtype}]", str(error).splitlines()[0][:200])
+
+
+_DEVICE = re.compile(r"[a-z_]{1,32}(:\d{1,4})?")
+
+
+def torch_constant(kind: str, name: str) -> Any:
+    """A dtype, device, layout or memory format by its name, or a placeholder for one that this
+    torch does not have."""
+    import torch
+
+    if kind == "device":
+        if _DEVICE.fullmatch(name):
+            try:
+                return torch.device(name)
+            except RuntimeError:
+                pass  # falls through: a device type that this torch does not know
+    else:
+        # Not getattr: torch's module-level __getattr__ imports what it is asked for.
+        found = vars(torch).get(name)
+        if isinstance(found, getattr(torch, kind)):
+            return found
+    return Placeholder(f"torch:{kind}", f"{name[:80]!r} is not known to this torch")
