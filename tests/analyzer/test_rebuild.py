@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from calltape_analyzer import Placeholder, TapeError, open_tape
+from calltape_analyzer import Placeholder, TapeError, open_tape, render
 from calltape_analyzer.classes import ClassIndex, name_of
 from calltape_analyzer.rebuild import rebuild
 from calltape_schema.tree import (
