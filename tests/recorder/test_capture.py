@@ -289,6 +289,16 @@ class Level(enum.IntEnum):
     HIGH = 3
 
 
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Mode(enum.Enum):
+    ON = True
+    ONE = "1"
+
+
 class Text(str):
     """Overrides what the recorder must not call."""
 
@@ -334,6 +344,14 @@ def test_constants(tmp_path: Path) -> None:
         ("RED", "r"), ("DEEP", None), ("HIGH", 3),
     ]  # fmt: skip
     assert call.args[11].type == "builtins:int"
+
+
+def test_flags_and_values_that_compare_equal_keep_their_value(tmp_path: Path) -> None:
+    call = one(tmp_path, Access.READ, Access.READ | Access.WRITE, Access(0), Mode.ON, Mode.ONE)
+    assert [node.kind for node in call.args] == ["enum"] * 5
+    values = [node.value for node in call.args]
+    assert values == [1, 3, 0, True, "1"]
+    assert type(values[3]) is bool
 
 
 # --- containers --------------------------------------------------------------------------------

@@ -149,11 +149,21 @@ def constant(kind: str) -> Visitor:
 
 
 def enum_member(walk: Walk, value: enum.Enum) -> None:
-    name = value._name_
-    if type(name) is not str or len(name) > _MAX_NAME:  # a combination of flags may have no name
-        opaque(walk, value, "an enum value without a name")
+    name, plain = value._name_, value._value_
+    if type(plain) not in (str, bytes, int, float, bool) or not _fits(plain):
+        plain = None
+    if type(name) is not str:
+        # A combination of flags has no name before Python 3.11, and an empty one never has.
+        name = str(plain)
+    if len(name) > _MAX_NAME:
+        opaque(walk, value, "an enum member with a long name")
     else:
-        walk.tokens.append(("enum", type(value), name))
+        # The type beside the value: True and 1 would be one token.
+        walk.tokens.append(("enum", type(value), name, type(plain), plain))
+
+
+def _fits(plain: Any) -> bool:
+    return plain.bit_length() < 64 if type(plain) is int else len(str(plain)) <= _MAX_NAME
 
 
 def class_itself(walk: Walk, value: type) -> None:

@@ -118,14 +118,14 @@ class _Builder:
         return {"kind": token[0], "name": str(token[1]).removeprefix("torch.")}
 
     def _enum(self, token: Any, path: str) -> dict[str, Any]:
-        node = {"kind": "enum", "type": self._type(token[1]), "name": pack_text(token[2])}
-        value: Any = (
-            token[1]._member_map_[token[2]]._value_ if token[2] in token[1]._member_map_ else None
-        )
-        if type(value) in (str, bytes) and len(value) <= _MAX_KEY:
+        node: dict[str, Any] = {
+            "kind": "enum",
+            "type": self._type(token[1]),
+            "name": pack_text(token[2]),
+        }
+        value = token[4]
+        if value is not None:
             node["value"] = pack_text(value) if type(value) is str else value
-        elif type(value) in (bool, float) or (type(value) is int and value.bit_length() < 64):
-            node["value"] = value
         return node
 
     def _class(self, token: Any, path: str) -> dict[str, Any]:
