@@ -19,7 +19,8 @@ QUIET = {
 
 
 def run(title: str, *command: str) -> None:
-    print(f"\n{title}\n$ {' '.join(map(shown, command))}", flush=True)
+    pasted = ["calltape", *command[2:]] if command[0] == "-m" else ["python", *command]
+    print(f"\n{title}\n$ {' '.join(map(shown, pasted))}", flush=True)
     subprocess.run([sys.executable, *command], check=True, env=QUIET)
 
 

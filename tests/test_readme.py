@@ -69,6 +69,10 @@ def test_links_lead_somewhere(target: str) -> None:
     assert (ROOT / target).exists()
 
 
+def test_nothing_is_left_to_fill_in() -> None:
+    assert not re.findall(r"^[A-Z_]{4,}$", README, re.MULTILINE)
+
+
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in set(re.findall(r"`make ([a-z-]+)`", README)):

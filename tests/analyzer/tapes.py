@@ -204,7 +204,7 @@ class _Capture:
         self.seen[id(value)] = index = len(self.leaves)
         facts = _facts(value)
         if self.values == "none" or value.is_meta or value.layout is not torch.strided:
-            facts["missing"] = "values were not recorded"
+            facts["missing"] = "policy"
         else:
             facts["key"] = path
             stored = stored_as(Leaf.model_validate({**facts, "key": path}, strict=False))

@@ -108,12 +108,19 @@ def dense_strides(
 
 
 def valueless(leaf: Leaf) -> Any:
-    """What stands for a leaf whose value is not on the tape: a tensor of its dtype, shape and
-    strides on the meta device, or a placeholder where torch has no such tensor."""
+    """What stands for a leaf whose value is not on the tape.
+
+    A tensor of its dtype, shape and strides on the meta device where values were not wanted, or
+    where the recorded tensor was one; a placeholder with the reason where the recorder could not
+    keep the value, or where torch has no such meta tensor.
+    """
     import torch
 
     dtype = torch_constant("dtype", leaf.dtype)
-    if isinstance(dtype, Placeholder) or leaf.layout != "strided":
+    wanted = leaf.missing == "policy" or leaf.device == "meta"
+    # Quantized tensors on the meta device cannot even be printed.
+    plain = leaf.layout == "strided" and not leaf.dtype.startswith("q")
+    if isinstance(dtype, Placeholder) or not (wanted and plain):
         return Placeholder(f"torch:Tensor[{leaf.dtype}]", leaf.missing or "value not kept")
     try:
         with _without_news():
