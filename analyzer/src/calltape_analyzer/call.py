@@ -145,10 +145,12 @@ class Call:
             raise self._segment.located(error, self._position) from None
 
     def tensor(self, side: Side, leaf: int) -> Any:
-        """The tensor of one leaf, read anew: CPU, detached, memory of its own.
+        """The tensor of one leaf, read anew: on the CPU, a leaf of autograd (``requires_grad`` as
+        recorded), with memory of its own.
 
-        For a leaf without a value: a meta tensor of its dtype, shape and strides, or a
-        placeholder where torch has no such tensor.
+        Dense and expanded strides are as recorded, a view with gaps is contiguous; conjugation and
+        negation are resolved. Without a value: a meta tensor of the leaf's dtype, shape and
+        strides where values were not wanted, else a placeholder with the reason.
 
         Raises:
             TapeError: as :attr:`inputs`.
