@@ -308,7 +308,7 @@ def test_an_expansion_costs_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_missing_value_costs_no_memory(forged: Forged) -> None:
-    forged.set_leaf(shape=[2**30, 2**30], key=None, missing="not kept")
+    forged.set_leaf(shape=[2**30, 2**30], key=None, missing="policy")
     with open_tape(forged.write()) as tape:
         value = tape[0].inputs.args[0]
         assert value.is_meta

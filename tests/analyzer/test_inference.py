@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from calltape_analyzer import InferenceError, open_tape, register_flattening_functions
+from calltape_analyzer import (
+    InferenceError,
+    dynamic_axes,
+    open_tape,
+    register_flattening_functions,
+)
+from calltape_analyzer.errors import UsageError
 from calltape_analyzer.findings import ShapeFindings
 from tests.analyzer.tapes import Recorded, write_tape
 
@@ -99,8 +105,8 @@ class Layer:
 class OwnCache:
     """Like a cache of transformers; this test's own, so it is registered nowhere."""
 
-    def __init__(self, *lengths: int) -> None:
-        self.layers = [Layer(length) for length in lengths]
+    def __init__(self, *lengths: int, batch: int = 2) -> None:
+        self.layers = [Layer(length, batch) for length in lengths]
 
 
 def step(input_ids, attention_mask=None, past_key_values=None, use_cache=None):
@@ -129,6 +135,101 @@ def test_a_prepared_cache_counts_as_missing(tmp_path: Path) -> None:
     assert first.layers[0].cumulative_length == 0
     assert arguments["past_key_values"].layers[0].cumulative_length == 6
     assert any("no tensors yet" in note for note in tape.inference().findings().notes)
+
+
+def test_the_complete_call_with_the_fewest_small_sizes_stands_for_all(tmp_path: Path) -> None:
+    """One conversation, then another with a batch of 2: no call has at least 2 everywhere."""
+    tape = tape_of(
+        tmp_path,
+        step,
+        {"input_ids": t(1, 5), "past_key_values": OwnCache(0)},
+        {"input_ids": t(1, 1), "past_key_values": OwnCache(5, batch=1)},
+        {"input_ids": t(2, 1), "past_key_values": OwnCache(7)},
+        {"input_ids": t(2, 1), "past_key_values": OwnCache(8)},
+        classes=[OwnCache, Layer],
+    )
+    findings = tape.shape_findings()
+    assert findings.representative == 2
+    assert tape.infer_arguments()["past_key_values"].layers[0].keys.shape == (2, 2, 7, 4)
+    assert findings.notes[-1] == (
+        "call 2 stands for all and has size 1 on the dynamic axis 1 of input_ids; torch.export "
+        "specializes 0 and 1: record a call with at least 2 there (a second turn of a "
+        "conversation, a batch of 2)"
+    )
+
+
+def test_small_sizes_of_the_observers_choice_are_noted(tmp_path: Path) -> None:
+    tape = tape_of(tmp_path, plain, ((t(1, 3), t(1, 3)), {}), ((t(4, 3), t(4, 3)), {}))
+    findings = tape.shape_findings()
+    assert findings.representative == 0
+    assert findings.notes == (
+        "call 0 stands for all and has size 1 on the dynamic axis 0 of x, size 1 on the dynamic "
+        "axis 0 of y; torch.export specializes 0 and 1: export with infer_arguments(1), which has "
+        "at least 2 there",
+    )
+    declared = tape_of(tmp_path, plain, ((t(1, 3),), {}))
+    assert declared.shape_findings().notes == ()
+    (note,) = declared.shape_findings(set_batch_dimension_for=True).notes
+    assert "size 1 on the dynamic axis 0 of x; " in note
+    assert "record a call" in note
+
+
+class LazyLayer:
+    """Like a layer of transformers' static cache, which makes its keys when it is first updated."""
+
+    def __init__(self, length: int, is_filled: bool) -> None:
+        self.keys = t(2, 2, 8, 4) if is_filled else None
+        self.values = t(2, 2, 8, 4) if is_filled else None
+        self.cumulative_length = torch.tensor(length)
+
+
+class LazyCache:
+    def __init__(self, length: int, is_filled: bool = True) -> None:
+        self.layers = [LazyLayer(length, is_filled) for _ in range(2)]
+
+
+def test_a_cache_that_has_only_some_of_its_tensors_yet(tmp_path: Path) -> None:
+    tape = tape_of(
+        tmp_path,
+        step,
+        {"input_ids": t(2, 5), "past_key_values": LazyCache(0, is_filled=False)},
+        {"input_ids": t(2, 1), "past_key_values": LazyCache(5)},
+        {"input_ids": t(2, 2), "past_key_values": LazyCache(6)},
+        classes=[LazyCache, LazyLayer],
+    )
+    assert tape.infer_dynamic_shapes() == {"input_ids": {1: D}, "past_key_values": [{}] * 6}
+    assert tape.shape_findings().representative == 2
+    first = tape.infer_arguments(0)["past_key_values"]
+    for layer in first.layers:
+        assert int(layer.cumulative_length) == 0
+        assert torch.equal(layer.keys, torch.zeros(2, 2, 8, 4))
+    with register_flattening_functions(tape=tape):
+        again = tape.infer_arguments(0)["past_key_values"]
+        assert tape.infer_dynamic_shapes()["past_key_values"] == [{}] * 6
+    assert int(again.layers[1].cumulative_length) == 0
+    assert torch.equal(again.layers[1].values, torch.zeros(2, 2, 8, 4))
+
+
+def test_a_container_that_has_only_some_of_its_tensors_is_another_program(tmp_path: Path) -> None:
+    tape = tape_of(tmp_path, plain, (({"a": t(2)},), {}), (({"a": t(2), "b": t(2)},), {}))
+    with pytest.raises(InferenceError, match=r"previously got 2 tensors.*with Tape\.remove_inputs"):
+        tape.infer_dynamic_shapes()
+
+
+def test_objects_of_unknown_classes_are_no_arguments(tmp_path: Path) -> None:
+    calls = [((Options(t(2, 3)), [Options(t(1))]), {}), ((Options(t(4, 3)), [Options(t(1))]), {})]
+    tape = tape_of(tmp_path, plain, *calls)
+    assert tape.infer_dynamic_shapes() == ([{0: D}, None], [[{}, None]])
+    with pytest.raises(
+        InferenceError, match=r"x holds a .*:Options.*classes=\[Options\]"
+    ) as caught:
+        tape.infer_arguments()
+    assert "register_flattening_functions(tape=tape)" in str(caught.value)
+    assert tape.remove_inputs(["x"]) == 2
+    with pytest.raises(InferenceError, match="y holds a"):
+        tape.infer_arguments(1)
+    known = tape_of(tmp_path, plain, *calls, classes=[Options])
+    assert isinstance(known.infer_arguments()[0], Options)
 
 
 def test_well_known_names_are_shared(tmp_path: Path) -> None:
@@ -260,8 +361,40 @@ def test_removed_inputs_stay_out(tmp_path: Path) -> None:
 
 
 def test_no_calls(tmp_path: Path) -> None:
-    with pytest.raises(InferenceError, match="No inputs were captured"):
+    with pytest.raises(InferenceError, match=r"No inputs were captured\. Record"):
         tape_of(tmp_path, plain).infer_dynamic_shapes()
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda tape: tape.infer_dynamic_shapes(dim_names="x"),
+        lambda tape: tape.infer_dynamic_shapes(dim_names=5),
+        lambda tape: tape.infer_dynamic_shapes(dim_names={"x": ["batch"]}),
+        lambda tape: tape.infer_dynamic_shapes(dim_names={"x": {0: 1}}),
+        lambda tape: tape.infer_dynamic_shapes(dim_names={"no": {0: "batch"}}),
+        lambda tape: tape.infer_dynamic_shapes(dim_names={7: {0: "batch"}}),
+        lambda tape: tape.infer_dynamic_shapes(set_batch_dimension_for="x"),
+        lambda tape: tape.infer_dynamic_shapes(set_batch_dimension_for=5),
+        lambda tape: tape.infer_dynamic_shapes(set_batch_dimension_for=[None]),
+        lambda tape: dynamic_axes(tape, set_batch_dimension_for="x"),
+        lambda tape: dynamic_axes(tape, dim_names="x"),
+        lambda tape: tape.remove_inputs("x"),
+        lambda tape: tape.remove_inputs(5),
+        lambda tape: tape.remove_inputs(None),
+        lambda tape: tape.infer_arguments(True),
+    ],
+)
+def test_what_names_nothing_is_refused_on_one_line(question: Any, tmp_path: Path) -> None:
+    tape = tape_of(
+        tmp_path, plain, Recorded((t(2, 3),), outputs=t(2)), Recorded((t(4, 3),), outputs=t(4))
+    )
+    with pytest.raises(UsageError) as caught:
+        question(tape)
+    assert "\n" not in str(caught.value)
+    assert tape.infer_dynamic_shapes(
+        dim_names={0: {0: "rows"}, "z": {}}, set_batch_dimension_for=["y", 3]
+    ) == ({0: "rows"},)
 
 
 def test_findings_need_no_torch(tmp_path: Path) -> None:

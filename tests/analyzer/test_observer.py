@@ -230,7 +230,7 @@ def test_calls_that_are_not_one_program() -> None:
         return observer
 
     t = torch.ones(2, 3)
-    with pytest.raises(RuntimeError, match="No inputs were captured"):
+    with pytest.raises(RuntimeError, match=r"No inputs were captured\. Record"):
         InputObserver().infer_dynamic_shapes()
     with pytest.raises(RuntimeError, match="No inputs were captured"):
         observed().infer_arguments()
@@ -291,6 +291,96 @@ def test_calls_that_raise_are_no_evidence() -> None:
     assert observer.infer_dynamic_shapes() == ({0: D},)
     assert observer.info is not None
     assert len(observer.info.latencies) == len(observer.info.flat_outputs) == 2
+
+
+def test_calls_that_raise_are_evidence_where_they_fit() -> None:
+    class Small(torch.nn.Module):
+        def forward(self, x):
+            if len(x) > 4:
+                raise ValueError("too many")
+            return x
+
+    model, observer = Small(), InputObserver()
+    with observer(model):
+        model(torch.ones(2, 3))
+        with pytest.raises(ValueError, match="too many"):
+            model(torch.ones(5, 3))
+    assert observer.num_obs() == 2
+    assert observer.infer_dynamic_shapes() == ({0: D},)
+    assert open_tape(observer.paths).infer_dynamic_shapes() == ({},)
+
+
+def test_tensors_are_detached() -> None:
+    class Named(torch.nn.Module):
+        def forward(self, x, y=None):
+            return x * 2
+
+    model, observer = Named(), InputObserver(value_if_missing={"y": torch.ones(1)})
+    with observer(model):
+        model(torch.ones(2, 3, requires_grad=True), y=torch.nn.Parameter(torch.ones(2)))
+        model(torch.ones(4, 3, requires_grad=True))
+    args, kwargs = observer.infer_arguments(as_args_kwargs=True)
+    info = observer.info
+    assert info is not None
+    for tensors in (
+        [*args, *kwargs.values()],
+        observer.infer_arguments(1, flat=True),
+        info.inputs[0].flat_list,
+        info.inputs[0].aligned_flat_list,
+        info.flat_outputs[0],
+    ):
+        assert [type(tensor) for tensor in tensors] == [torch.Tensor] * len(tensors)
+        assert all(tensor.numpy().any() for tensor in tensors)
+    # The tape's own questions give what was recorded.
+    tape = open_tape(observer.paths)
+    assert tape.infer_arguments()["x"].requires_grad
+
+
+def test_a_tensor_without_a_value_is_no_argument() -> None:
+    class Sparse(torch.nn.Module):
+        def forward(self, x):
+            return x
+
+    model, observer = Sparse(), InputObserver()
+    with observer(model):
+        model(torch.eye(2).to_sparse())
+    assert observer.infer_dynamic_shapes() == ({},)
+    for flat in (False, True):
+        with pytest.raises(InferenceError, match="x holds a torch:Tensor"):
+            observer.infer_arguments(flat=flat)
+    assert observer.info is not None
+    assert len(observer.info.inputs) == len(observer.info.flat_outputs) == 1
+
+
+def test_names_of_a_given_dict() -> None:
+    class Two(torch.nn.Module):
+        def forward(self, x=None, y=None):
+            return torch.zeros(1)
+
+    model, observer = Two(), InputObserver()
+    with observer(model):
+        model(x=torch.ones(2))
+    given = {"x": torch.ones(3), "y": torch.ones(1), "no": torch.ones(1)}
+    assert {k: v.shape for k, v in observer.infer_arguments(given).items()} == {"x": (3,)}
+    empty = InputObserver()
+    with empty(model):
+        model(x=torch.ones(2), y=[])
+    assert empty.infer_arguments({"x": torch.ones(3), "y": []})["y"] == []
+    with pytest.raises(InferenceError, match="none in the recorded calls"):
+        empty.infer_arguments({"x": torch.ones(3), "y": [torch.ones(1)]})
+
+
+def test_a_tape_that_is_there_is_replaced_when_asked_for(tmp_path: Path) -> None:
+    model, path = Add(), tmp_path / "a.tape"
+    with InputObserver(path=path)(model):
+        model(torch.ones(2))
+    with pytest.raises(TapeError, match="overwrite=True"), InputObserver(path=path)(model):
+        pass
+    observer = InputObserver(path=path, overwrite=True)
+    with observer(model):
+        model(torch.ones(3))
+    assert len(open_tape(path)) == observer.num_obs() == 1
+    assert observer.infer_arguments()[0].shape == (3,)
 
 
 def test_dynamic_dimensions_of_shapes() -> None:

@@ -315,6 +315,40 @@ def test_caches(registration: str, registrations: Callable[[str], Any]) -> None:
         run()
 
 
+class Strict(torch.nn.Module):
+    """Refuses more than four rows."""
+
+    def forward(self, a=None, b=None):
+        if len(a) > 4:
+            raise ValueError("too many")
+        return a + 1
+
+
+def test_calls_that_raised_and_gradients() -> None:
+    theirs, ours = peer(), InputObserver()
+    for observer in (theirs, ours):
+        model = Strict()
+        with observer(model):
+            model(a=torch.ones(2, 3, requires_grad=True))
+            with pytest.raises(ValueError, match="too many"):
+                model(a=torch.ones(5, 3))
+    for name in ("shapes", "batch", "arguments", "flat", "first", "last", "outputs"):
+        assert same(QUESTIONS[name](ours), QUESTIONS[name](theirs)), name
+    gradients = [
+        (o.infer_arguments()["a"].requires_grad, o.info.flat_outputs[0][0].requires_grad)
+        for o in (ours, theirs)
+    ]
+    assert gradients[0] == gradients[1] == (False, False)
+
+
+@pytest.mark.parametrize("extra", [{}, {"b": torch.ones(1)}, {"none_of_it": torch.ones(1)}])
+def test_a_given_dict(extra: dict[str, Any]) -> None:
+    calls = [Made((), {"a": torch.ones(2, 3)}), Made((), {"a": torch.ones(4, 3)})]
+    theirs, ours = observed(peer(), Strict(), calls), observed(InputObserver(), Strict(), calls)
+    given = {"a": torch.ones(3, 3), **extra}
+    assert same(ours.infer_arguments(given), theirs.infer_arguments(given))
+
+
 @pytest.mark.parametrize(
     "args",
     [

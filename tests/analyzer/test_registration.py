@@ -235,6 +235,35 @@ def test_steps_of_a_sliding_window_are_one_structure_until_it_is_full() -> None:
 
 
 @pytest.mark.integration
+def test_past_the_window_a_program_takes_its_own_number_of_tokens_only(tmp_path: Path) -> None:
+    """The number is a constant of the program: with another one its positions would be wrong."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MistralConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, sliding_window=6,
+    )  # fmt: skip
+    model = transformers.MistralForCausalLM(config).eval()
+    with torch.no_grad():
+        given = [transformers.DynamicCache(config=config) for _ in range(3)]
+        for tokens, cache in zip((9, 10, 11), given, strict=True):
+            model(torch.randint(64, (2, tokens)), past_key_values=cache)
+        with record(model, tmp_path / "a.tape"):
+            for cache in given:
+                model(input_ids=torch.randint(64, (2, 3)), past_key_values=cache)
+    tape = open_tape(tmp_path / "a.tape")
+    with register_flattening_functions(), torch.no_grad():
+        program = torch.export.export(
+            model, (), kwargs=tape.infer_arguments(), dynamic_shapes=tape.infer_dynamic_shapes(),
+            strict=False,
+        ).module()  # fmt: skip
+        got = program(**tape.infer_arguments(0))
+        torch.testing.assert_close(got.logits, tape[0].outputs.logits)
+        for other in (1, 2):
+            with pytest.raises(ValueError, match="spec"):
+                program(**tape.infer_arguments(other))
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize("active", ["executorch", "exporters"])
 def test_transformers_registrations_come_first(
     active: str, registrations: Callable[[str], Any]

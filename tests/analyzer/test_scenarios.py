@@ -166,6 +166,32 @@ def test_generate_of_a_llama(at_export: str, tmp_path: Path, registrations: Any)
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("active", ["none", "ours"])
+def test_generate_with_a_static_cache(active: str, tmp_path: Path, registrations: Any) -> None:
+    """The prefill's layers have their counter only; their keys and values count as missing."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    with torch.no_grad(), record(model, tmp_path / "a.tape"):
+        model.generate(
+            torch.randint(2, 64, (2, 5)), do_sample=False, max_new_tokens=4,
+            cache_implementation="static",
+        )  # fmt: skip
+    tape = open_tape(tmp_path / "a.tape")
+    with registrations(active):
+        shapes, arguments = tape.infer_dynamic_shapes(), tape.infer_arguments(0)
+    leaves = shapes["past_key_values"]
+    assert leaves == [{}] * len(leaves)
+    assert len(leaves) in (4, 6)
+    layer = arguments["past_key_values"].layers[1]
+    assert torch.equal(layer.keys, torch.zeros(2, 2, *layer.keys.shape[2:]))
+    assert int(layer.cumulative_length) == 0
+
+
+@pytest.mark.integration
 def test_encoder_decoder_cache() -> None:
     transformers = pytest.importorskip("transformers")
 

@@ -382,3 +382,32 @@ def test_a_call_of_many_tensors_needs_many_parts(tmp_path: Path) -> None:
     call = read(path).calls[0]
     for n in (0, 511, 512, 2999):
         assert call.input(n).item() == call.output(n).item() == n
+
+
+def test_trouble_is_one_line_and_its_traceback_is_for_debugging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "calltape")
+    model, x = Add(), torch.ones(2)
+    with record(model, tmp_path / "t.tape"):
+        monkeypatch.setattr(tape_writer, "pwritev", Disk(set(range(100)), 28))
+        model(x, x)
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2  # not written, not sealed
+    for warning in warnings:
+        assert "No space left" in warning.getMessage()
+        assert warning.exc_info is None
+        assert "\n" not in warning.getMessage()
+    assert any(r.exc_info for r in caplog.records if r.levelno == logging.DEBUG)
+
+
+def test_many_views_of_one_tensor_take_linear_time() -> None:
+    from calltape_recorder.snapshot import see
+
+    views = list(torch.zeros(50_000, 1))
+    begin = time.perf_counter()
+    seen = see(views, True)
+    # One pass per view took 18 seconds; the bound leaves room for a busy machine.
+    assert time.perf_counter() - begin < 8
+    assert seen.storages == (0,) * len(views)
+    assert seen.same == tuple(range(len(views)))

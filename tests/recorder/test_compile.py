@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,13 @@ from tests.recorder.models import Two
 from tests.recorder.reading import read
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True)
+def _compiles_alone() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
 
 SIZES = (2, 3, 5, 8, 2)
 
@@ -163,3 +170,38 @@ def test_a_detached_recorder_leaves_the_compiled_model_compiled(tmp_path: Path) 
     compiled(torch.ones(2, 4))
     assert counts() == before
     assert copy.deepcopy(model)(torch.ones(2, 4)).shape == (2, 4)
+
+
+def test_graphs_compiled_before_attach_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def said() -> list[str]:
+        return [entry.getMessage()[:37] for entry in caplog.records if entry.name == "calltape"]
+
+    counts, model, x = Counts(), Two(), torch.ones(2, 4)
+    record(model.middle, tmp_path / "0.tape").close()
+    assert not said()  # nothing is compiled yet
+    compiled = torch.compile(model, backend=counts.backend)
+    compiled(x)
+    for whole_one in (model, compiled):
+        record(whole_one, tmp_path / "1.tape", overwrite=True).close()
+    assert not said()  # it runs its hooks
+    with record(model.middle, tmp_path / "2.tape") as recorder:
+        recorder.detach()
+        recorder.attach(model.middle)
+    assert said() == ["graphs were compiled before attach():"]
+    with record(model.middle, tmp_path / "3.tape", via="method") as recorder:
+        compiled(x)
+    assert recorder.stats().kept == 1
+    assert len(said()) == 1
+
+
+def test_a_replaced_forward_compiled_whole_says_what_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, recorder, _ = run(
+        its_forward, True, lambda model: record(model, tmp_path / "t.tape", via="method"), "before"
+    )
+    stats = recorder.stats()
+    assert stats.dropped == {"tracing": stats.seen}
+    assert "compiled with fullgraph=True, by itself or within something larger" in caplog.text

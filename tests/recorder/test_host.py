@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
+import gc
 import inspect
 import io
 import pickle
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any, Literal
 
@@ -209,26 +213,230 @@ def test_any_method_of_any_object(tmp_path: Path) -> None:
     assert vars(server) == {}
 
 
-@pytest.mark.parametrize(
-    ("target", "options"),
-    [(object(), {}), (Add(), {"method": "missing"}), (object(), {"via": "method"})],
-)
+@pytest.mark.parametrize("first", [0, 1])
+def test_wrappers_closed_in_any_order_leave_nothing(tmp_path: Path, first: int) -> None:
+    model, x = Add(), torch.ones(1)
+    recorders = [record(model, tmp_path / f"{n}.tape", via="method") for n in range(2)]
+    recorders[first].close()
+    model(x, x)
+    recorders[1 - first].close()
+    assert "forward" not in vars(model)
+    assert [recorder.stats().seen for recorder in recorders] == [first, 1 - first]
+
+
+class Slots:
+    __slots__ = ()
+
+    def run(self, x: Any) -> Any:
+        return x
+
+
+class Guarded:
+    @property
+    def run(self) -> Any:
+        raise RuntimeError("not now")
+
+
+CANNOT = [
+    (object(), {}), (Add(), {"method": "missing"}), (object(), {"via": "method"}), (Add, {}),
+    (Slots(), {"method": "run"}), (Slots, {"method": "run"}), (Guarded(), {"method": "run"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "options"), CANNOT)
 def test_what_cannot_be_attached_is_the_caller_s_error(
     tmp_path: Path, target: Any, options: dict[str, Any]
 ) -> None:
+    path = tmp_path / "t.tape"
     with pytest.raises(TapeError) as caught:
-        record(target, tmp_path / "t.tape", **options)
+        record(target, path, **options)
     assert caught.value.kind == "usage"
+    assert "documentation" not in str(caught.value)
+    assert not path.exists()
+    record(Add(), path).close()  # the corrected call is not refused
+
+
+def test_a_failed_attach_keeps_the_file_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "t.tape"
+    path.write_text("precious")
+    with pytest.raises(TapeError):
+        record(Add(), path, overwrite=True, method="missing")
+    assert path.read_text() == "precious"
+
+
+def test_a_path_that_leads_elsewhere_by_now_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "t.tape"
+    recorder = Recorder(path)
+    path.unlink()
+    path.write_text("precious")
+    recorder.discard()
+    assert path.read_text() == "precious"
 
 
 @pytest.mark.parametrize(
-    "options", [{"values": "some"}, {"via": "air"}, {"max_calls": -1}, {"max_queue_bytes": -1}]
-)
-def test_options_that_do_not_exist(tmp_path: Path, options: dict[str, Any]) -> None:
+    "options",
+    [
+        {"values": "some"}, {"values": None}, {"via": "air"}, {"max_calls": -1},
+        {"max_calls": 1.5}, {"max_calls": "3"}, {"max_calls": True}, {"max_calls": 2**64},
+        {"max_queue_bytes": -1}, {"max_queue_bytes": 1e9}, {"max_queue_bytes": None},
+        {"outputs": None}, {"outputs": "yes"}, {"overwrite": 1}, {"method": None}, {"method": ""},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("how", [Recorder, functools.partial(record, Add())])
+def test_options_that_do_not_exist(tmp_path: Path, options: dict[str, Any], how: Any) -> None:
     with pytest.raises(TapeError) as caught:
-        Recorder(tmp_path / "t.tape", **options)
+        how(tmp_path / "t.tape", **options)
     assert caught.value.kind == "usage"
+    assert "documentation" not in str(caught.value)
     assert not (tmp_path / "t.tape").exists()
+
+
+@pytest.mark.parametrize("path", ["a\0b", None, 3.5])
+def test_paths_that_are_none(path: Any) -> None:
+    for how in (Recorder, functools.partial(record, Add())):
+        with pytest.raises(TapeError) as caught:
+            how(path)
+        assert caught.value.kind == "usage"
+
+
+@both
+@pytest.mark.parametrize("how", ["script", "trace"])
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_scripted_modules(tmp_path: Path, via: Via, how: str) -> None:
+    x = torch.ones(2)
+    model: Any = torch.jit.script(Add()) if how == "script" else torch.jit.trace(Add(), (x, x))
+    with record(model, tmp_path / "t.tape", via=via):
+        assert torch.equal(model(x, x), x + x)
+    model(x, x)
+    (call,) = read(tmp_path / "t.tape").calls
+    assert torch.equal(call.output(0), x + x)
+    assert "calltape" not in type(model.forward).__module__
+
+
+# --- calls that end without a hook -------------------------------------------------------------
+
+
+class CancelledError(BaseException):
+    """What hooks are not told of."""
+
+
+def _cancelled(model: Any, size: int) -> weakref.ref[torch.Tensor]:
+    """A call in a thread of its own that ends by a BaseException; the input it had."""
+    inputs: list[weakref.ref[torch.Tensor]] = []
+
+    def request() -> None:
+        x = torch.zeros(size)
+        inputs.append(weakref.ref(x))
+        with contextlib.suppress(CancelledError):
+            model(x)
+
+    thread = threading.Thread(target=request)
+    thread.start()
+    thread.join()
+    return inputs[0]
+
+
+class Cancels(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.numel() > 1:
+            raise CancelledError
+        return x
+
+
+def _until(condition: Any) -> bool:
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return bool(condition())
+
+
+def test_cancelled_calls_of_ended_threads_hold_nothing_for_long(tmp_path: Path) -> None:
+    model = Cancels()
+    with record(model, tmp_path / "t.tape") as recorder:
+        inputs = [_cancelled(model, 1000) for _ in range(5)]
+        # Nobody calls the model again, flushes or closes.
+        assert _until(lambda: recorder.stats().kept == 5)
+        gc.collect()
+        assert all(value() is None for value in inputs)
+        pair: Any = recorder._attachment
+        assert _until(lambda: not pair._threads)
+    types = [call.record.error.type for call in read(tmp_path / "t.tape").calls]  # type: ignore[union-attr]
+    assert types == ["builtins:BaseException"] * 5
+
+
+def test_cancelled_calls_do_not_fill_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calltape_recorder.writer._SETTLE_SECONDS", 1000)
+    model = Cancels()
+    with record(model, tmp_path / "t.tape", max_queue_bytes=10_000) as recorder:
+        hold, keep = threading.Event(), []
+        for _ in range(2):  # threads that live on, so that no other takes their number
+
+            def request() -> None:
+                with contextlib.suppress(CancelledError):
+                    model(torch.zeros(1200))
+                keep.append(1)
+                hold.wait()
+
+            threading.Thread(target=request).start()
+        assert _until(lambda: len(keep) == 2)
+        assert recorder.stats().queued == 2
+        _cancelled(model, 1200)  # does not fit, and says so
+        assert recorder.stats().dropped == {"queue_full": 1}
+        assert _until(lambda: recorder.stats().queued_bytes == 0)
+        hold.set()
+    assert recorder.stats().kept == 2
+
+
+def test_threads_that_take_each_other_s_number(tmp_path: Path) -> None:
+    model = Cancels()
+    with record(model, tmp_path / "t.tape") as recorder:
+        for _ in range(200):
+            thread = threading.Thread(target=model, args=(torch.zeros(1),))
+            thread.start()
+            thread.join()
+        pair: Any = recorder._attachment
+        assert len(pair._threads) < 100
+    assert recorder.stats().kept == 200
+
+
+def test_looking_for_ended_calls_takes_none_that_runs(tmp_path: Path) -> None:
+    class Mixed(torch.nn.Module):
+        def forward(self, depth: int) -> int:
+            if depth == 0:
+                raise CancelledError
+            with contextlib.suppress(CancelledError):
+                self(depth - 1)
+            return depth
+
+    model, done = Mixed(), threading.Event()
+    recorder = record(model, tmp_path / "t.tape")
+    pair: Any = recorder._attachment
+
+    def look() -> None:
+        while not done.is_set():
+            pair.settle(None)
+
+    def work() -> None:
+        for _ in range(150):
+            model(3)
+
+    looking = [threading.Thread(target=look) for _ in range(2)]
+    working = [threading.Thread(target=work) for _ in range(3)]
+    for thread in looking + working:
+        thread.start()
+    for thread in working:
+        thread.join()
+    done.set()
+    for thread in looking:
+        thread.join()
+    recorder.close()
+    calls = read(tmp_path / "t.tape").calls
+    assert sorted(call.record.call for call in calls) == list(range(3 * 150 * 4))
+    for call in calls:
+        assert (call.record.error is not None) == (call.scalar(call.args[0]) == 0)
 
 
 @both

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from calltape_analyzer.binding import Argument, Bound, Key, Signature
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.flattening import is_empty, mapping_keys
 from calltape_analyzer.observations import Pattern
+from calltape_schema.tree import DictNode, FieldsNode, Node, TensorNode, children_of
 
 __all__ = ["Alignment", "Cell", "Row"]
 
@@ -24,7 +25,8 @@ Cell: TypeAlias = "tuple[Argument, int] | None"
 Row: TypeAlias = "tuple[Cell, ...]"
 
 _SPLIT = (
-    "record the two kinds of call on tapes of their own, or leave an input out with remove_inputs"
+    "record the two kinds of call on tapes of their own, or leave an input out with "
+    "Tape.remove_inputs"
 )
 
 
@@ -37,7 +39,7 @@ class Alignment:
         references: per argument of the best pattern, the argument that shows its structure: its
             own, or the first that has more tensors; with the pattern it is of.
         has_late: whether some call passed, instead of leaving it out, an object that has no
-            tensors yet and has some in other calls (a cache before the first call).
+            tensors yet, or not all, and has them in other calls (a cache before the first call).
         notes: what was decided on the way.
     """
 
@@ -81,6 +83,13 @@ class Alignment:
         """The keys of the arguments, positions first."""
         return [argument.key for argument in self.best.bound.all]
 
+    def has(self, name: str) -> bool:
+        """Whether the best pattern has an argument of this name, however it passes it."""
+        best = self.best.bound
+        return name in best.kwargs or any(
+            name == self.signature.name_at(i) for i in range(len(best.args))
+        )
+
     def row(self, pattern: Pattern) -> Row:
         """The tensors of a pattern, slot by slot.
 
@@ -108,7 +117,11 @@ class Alignment:
             for i, argument in enumerate(self._layout(pattern)):
                 known = found[i][0]
                 # Another structure is reported below, and shows nothing.
-                fits = argument and (not known.tensors or len(argument.slots) == len(known.slots))
+                fits = argument and (
+                    not known.tensors
+                    or len(argument.slots) == len(known.slots)
+                    or is_partial(known, argument)
+                )
                 if argument and fits and argument.tensors > known.tensors:
                     found[i] = (argument, pattern)
         self.references = found
@@ -197,10 +210,16 @@ class Alignment:
         """Raises InferenceError where an argument has other parts than in the other calls."""
         layout = self._layout(pattern)
         for argument, (reference, source) in zip(layout, self.references, strict=True):
-            if argument is None or argument is reference or not reference.tensors:
+            if argument is None or argument is reference:
+                continue
+            if not reference.tensors:
+                self._check_nothing(argument, reference)
                 continue
             if not argument.tensors:
                 self.has_late |= not is_empty(argument.node)
+                continue
+            if is_partial(argument, reference):
+                self.has_late = True
                 continue
             if len(argument.slots) != len(reference.slots):
                 raise InferenceError(
@@ -216,6 +235,51 @@ class Alignment:
                     advice=_SPLIT,
                 )
 
+    def _check_nothing(self, argument: Argument, reference: Argument) -> None:
+        """No recorded call has a tensor here; the caller's own arguments may."""
+        if argument.tensors and len(argument.slots) != len(reference.slots):
+            raise InferenceError(
+                f"{_called(argument, reference)} has {argument.tensors} tensors in the given "
+                f"arguments and none in the recorded calls",
+                advice="record a call that passes them",
+            )
+
+
+def is_partial(argument: Argument, reference: Argument) -> bool:
+    """Whether an argument is an object that will have the reference's tensors and has only some of
+    them yet: a static cache makes its keys and values when it is first updated."""
+    if not argument.tensors or len(argument.slots) >= len(reference.slots):
+        return False
+    ours, theirs = _places(argument), _places(reference)
+    return ours is not None and theirs is not None and set(ours) < set(theirs)
+
+
+def _places(argument: Argument) -> list[str] | None:
+    """Where in its attributes an object has the tensor of each slot, however its class is
+    registered; None for anything but an object, and where a slot has no tensor."""
+    node = argument.node
+    if not isinstance(node, FieldsNode) or node.kind != "object":
+        return None
+    places: dict[int, str] = {}
+    for path, found in _tensor_nodes(node, ""):
+        places.setdefault(found.leaf, path)
+    own = [None if slot.leaf is None else places.get(slot.leaf) for slot in argument.slots]
+    complete = [place for place in own if place is not None]
+    return complete if len(complete) == len(own) == len(set(complete)) else None
+
+
+def _tensor_nodes(node: Node, path: str) -> Iterator[tuple[str, TensorNode]]:
+    if isinstance(node, TensorNode):
+        yield path, node
+        return
+    names: Sequence[Any] = range(len(children_of(node)))
+    if isinstance(node, FieldsNode):
+        names = node.fields
+    elif isinstance(node, DictNode):
+        names = node.keys
+    for name, child in zip(names, children_of(node), strict=True):
+        yield from _tensor_nodes(child, f"{path}.{name!s}")
+
 
 def _called(argument: Argument, reference: Argument) -> str:
     key = reference.key
@@ -225,6 +289,12 @@ def _called(argument: Argument, reference: Argument) -> str:
 def _cells(argument: Argument | None, reference: Argument) -> list[Cell]:
     if argument is None or not argument.tensors:
         return [None] * len(reference.slots)
+    if is_partial(argument, reference):
+        have = dict(zip(_places(argument) or (), argument.slots, strict=True))
+        found = [have.get(place) for place in _places(reference) or ()]
+        return [
+            None if slot is None or slot.leaf is None else (argument, slot.leaf) for slot in found
+        ]
     cells: dict[str, Cell] = {}
     for slot in argument.slots:
         cells[slot.path] = (argument, slot.leaf) if slot.leaf is not None else None

@@ -13,8 +13,9 @@ from calltape_analyzer.dims import Track
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.flattening import Form
 from calltape_analyzer.observations import Pattern
+from calltape_analyzer.placeholder import Placeholder
 
-__all__ = ["ArgumentBuilder", "representative"]
+__all__ = ["ArgumentBuilder", "check_rebuilt", "detached", "representative", "specialized"]
 
 
 def representative(
@@ -27,16 +28,13 @@ def representative(
     The rule of ``torch.onnx.InputObserver``: the first call that passes as many arguments, by
     position and by keyword, as the one with the most tensors. Where an argument was passed before
     it had its tensors (a prepared, empty cache; the peer refuses), it is instead the first call
-    that has every tensor, preferably with all dynamic sizes at least 2, because torch.export
-    specializes sizes 0 and 1.
+    of those that have every tensor with the fewest dynamic sizes of 0 and 1, because torch.export
+    specializes these.
     """
     if alignment.has_late:
         complete = [p for p in patterns if None not in alignment.needed(p)]
-        for pattern in complete:
-            if _sizes_at_least_two(pattern, alignment.row(pattern), dynamic):
-                return pattern
         if complete:
-            return complete[0]
+            return min(complete, key=lambda p: len(specialized(p, alignment.row(p), dynamic)))
     best = alignment.best.bound
     for pattern in patterns:
         bound = pattern.bound
@@ -45,13 +43,22 @@ def representative(
     return alignment.best
 
 
-def _sizes_at_least_two(pattern: Pattern, row: Row, dynamic: Sequence[Sequence[int]]) -> bool:
-    return all(
-        pattern.shape(*cell)[axis] >= 2
-        for cell, axes in zip(row, dynamic, strict=True)
+def specialized(
+    pattern: Pattern, row: Row, dynamic: Sequence[Sequence[int]]
+) -> list[tuple[int, int, int]]:
+    """The dynamic axes on which a pattern has size 0 or 1, as (slot, axis, size)."""
+    return [
+        (slot, axis, pattern.shape(*cell)[axis])
+        for slot, (cell, axes) in enumerate(zip(row, dynamic, strict=True))
         if cell is not None
         for axis in axes
-    )
+        if pattern.shape(*cell)[axis] < 2
+    ]
+
+
+def detached(tensor: Any) -> Any:
+    """A tensor without its gradient's history; what stands for one as it is."""
+    return tensor.detach() if hasattr(tensor, "detach") else tensor
 
 
 class ArgumentBuilder:
@@ -68,11 +75,13 @@ class ArgumentBuilder:
         calls: Sequence[Call],
         *,
         on_recorded_devices: bool = False,
+        detached: bool = False,
     ) -> None:
         self._alignment = alignment
         self._tracks = tracks
         self._calls = calls
         self._on_recorded_devices = on_recorded_devices
+        self._detached = detached
 
     def tensors(self, row: Row, call: Call | None) -> list[Any]:
         """The tensors of a row, slot by slot, None where no call has one."""
@@ -130,7 +139,7 @@ class ArgumentBuilder:
         if call is None:
             source = next(p for a, p in self._alignment.references if a is argument)
             call, shared = self._calls[source.first], {}
-        if self._on_recorded_devices:
+        if self._on_recorded_devices or self._detached:
             for slot in argument.slots:
                 if slot.leaf is not None and slot.leaf not in shared:
                     shared[slot.leaf] = self._tensor(argument, slot.leaf, call)
@@ -152,6 +161,10 @@ class ArgumentBuilder:
         if argument.given is not None:
             return argument.given.tensors[leaf].detach().clone()
         tensor = call.tensor("inputs", leaf)
+        if isinstance(tensor, Placeholder):
+            return tensor
+        if self._detached:
+            tensor = tensor.detach()
         device = call.record.inputs.facts()[leaf].device
         return tensor.to(device) if self._on_recorded_devices and device != "cpu" else tensor
 
@@ -194,6 +207,37 @@ class ArgumentBuilder:
         made = self._calls[source.first].build("inputs", reference.node, tensors)
         _reset_counters(made)
         return made
+
+
+def check_rebuilt(name: str, value: Any) -> None:
+    """Raises InferenceError where an argument holds what stands for an object: a model cannot use
+    that, and fails far from here."""
+    found = _placeholder_in(value, set())
+    if found is None:
+        return
+    if found.reason.startswith("class not "):
+        advice = (
+            f"pass open_tape(path, classes=[{found.type_name.rpartition(':')[2]}]), and for export "
+            f"register_flattening_functions(tape=tape)"
+        )
+    else:
+        advice = f"leave it out with Tape.remove_inputs([{name!r}])"
+    raise InferenceError(
+        f"{name} holds a {found.type_name}, which was not rebuilt ({found.reason})", advice=advice
+    )
+
+
+def _placeholder_in(value: Any, seen: set[int]) -> Placeholder | None:
+    if isinstance(value, Placeholder):
+        return value
+    if isinstance(value, type) or hasattr(value, "untyped_storage") or id(value) in seen:
+        return None
+    seen.add(id(value))
+    parts: list[Any] = list(value) if isinstance(value, list | tuple | set | frozenset) else []
+    if isinstance(value, Mapping):
+        parts += value.values()
+    parts += getattr(value, "__dict__", {}).values()
+    return next((f for part in parts if (f := _placeholder_in(part, seen)) is not None), None)
 
 
 def _reset_counters(cache: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from calltape_analyzer.arguments import detached
 from calltape_analyzer.binding import given_argument
 from calltape_analyzer.call import Call
 from calltape_analyzer.classes import ClassIndex
@@ -126,8 +127,8 @@ class ObserverInfo:
         return [self.latency(index) for index in self.returned]
 
     def outputs(self, index: int) -> list[Any]:
-        """The tensors that one call returned."""
-        return flat_outputs(self._calls[index])
+        """The tensors that one call returned, detached."""
+        return [detached(tensor) for tensor in flat_outputs(self._calls[index])]
 
     def latency(self, index: int) -> float:
         """Seconds that one call took."""

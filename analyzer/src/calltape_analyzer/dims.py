@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from calltape_analyzer.alignment import Alignment
 from calltape_analyzer.binding import Key, Signature
-from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.observations import Pattern, Shape
 
 __all__ = [
@@ -17,6 +17,9 @@ __all__ = [
     "DimNames",
     "Seen",
     "Track",
+    "check_declared",
+    "check_dim_names",
+    "check_names",
     "dynamic_axes_of",
     "dynamic_dimensions",
     "is_batch",
@@ -62,6 +65,55 @@ _WELL_KNOWN: dict[str, dict[int, str]] = {
     "last_hidden_state": _TOKENS,
 }
 _MASK_4D = {0: "batch_size", 2: "sequence_length", 3: "total_sequence_length"}
+
+
+def check_names(what: str, names: Any) -> None:
+    """Raises UsageError for anything but a collection of names and positions."""
+    is_collection = isinstance(names, Collection) and not isinstance(names, str | bytes)
+    if not is_collection or not all(_is_key(name) for name in names):
+        example = names if _is_key(names) else "x"
+        raise UsageError(
+            f"{what} takes names or positions of arguments, not {names!r}",
+            advice=f"pass a list, such as [{example!r}]",
+        )
+
+
+def check_declared(declared: Any) -> None:
+    """Raises UsageError for anything but None, a bool or a collection of names and positions."""
+    if declared is not None and not isinstance(declared, bool):
+        check_names("set_batch_dimension_for", declared)
+
+
+def check_dim_names(names: Any, known: Collection[Key]) -> None:
+    """Raises UsageError for anything but None, a bool or ``{argument: {axis: name}}`` with known
+    arguments."""
+    _check_form(names)
+    for key in names if isinstance(names, Mapping) else ():
+        if not _is_key(key) or key not in known:
+            shown = ", ".join(name for name in sorted(map(str, known)) if not name.isdigit())
+            raise UsageError(
+                f"dim_names has {key!r}, which is no argument", advice=f"name one of {shown}"
+            )
+
+
+def _check_form(names: Any) -> None:
+    if names is None or isinstance(names, bool):
+        return
+    if not isinstance(names, Mapping) or not all(_is_axis_names(n) for n in names.values()):
+        raise UsageError(
+            f"dim_names is {names!r}, which names no dimensions",
+            advice="pass True, or names by argument and axis, such as {'x': {0: 'batch'}}",
+        )
+
+
+def _is_key(name: Any) -> bool:
+    return isinstance(name, int | str) and not isinstance(name, bool)
+
+
+def _is_axis_names(names: Any) -> bool:
+    return isinstance(names, Mapping) and all(
+        isinstance(axis, int) and isinstance(name, str) for axis, name in names.items()
+    )
 
 
 @dataclass
@@ -176,6 +228,7 @@ def is_batch(key: Key, declared: BatchFor, signature: Signature) -> bool:
     by position, by that too (the rule of ``torch.onnx.InputObserver``)."""
     if not declared:
         return False
+    check_declared(declared)
     if isinstance(declared, bool) or key in declared:
         return True
     return isinstance(key, int) and signature.parameter(key) in declared
@@ -205,6 +258,7 @@ def name_dimensions(
             when they never differed. With a mapping, only what it names is shared between inputs.
     """
     dimensions = [(i, axis) for i, axes in enumerate(dynamic) for axis in axes]
+    _check_form(names)
     if isinstance(names, Mapping):
         return _given_names(tracks, dimensions, names)
     named: dict[Dimension, str] = {}

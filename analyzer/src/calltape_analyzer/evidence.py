@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from calltape_analyzer.alignment import Alignment
-from calltape_analyzer.arguments import representative
+from calltape_analyzer.arguments import representative, specialized
 from calltape_analyzer.binding import Signature
 from calltape_analyzer.call import Call
 from calltape_analyzer.dims import (
     BatchFor,
     DimNames,
     Track,
+    check_declared,
+    check_dim_names,
     dynamic_axes_of,
     is_batch,
     name_dimensions,
@@ -31,6 +33,8 @@ from calltape_analyzer.flattening import Form
 from calltape_analyzer.observations import Pattern
 
 __all__ = ["Evidence", "axis_findings"]
+
+_MAX_AXES_NOTED = 3
 
 
 @dataclass
@@ -57,12 +61,17 @@ class Evidence:
 
     def representative(self) -> int:
         """Position of the call whose arguments stand for all."""
+        return self._representative().first
+
+    def _representative(self) -> Pattern:
         varied = [track.varied() for track in self.tracks]
-        return representative(self.alignment, self.patterns, varied).first
+        return representative(self.alignment, self.patterns, varied)
 
     def findings(self, declared: BatchFor, dim_names: DimNames) -> ShapeFindings:
         """The report; see :meth:`calltape_analyzer.inference.Inference.findings`."""
         tracks = self.tracks
+        check_declared(declared)
+        self._check_dim_names(dim_names)
         batch = [is_batch(track.key, declared, self.signature) for track in tracks]
         dynamic = [dynamic_axes_of(t, b) for t, b in zip(tracks, batch, strict=True)]
         names = name_dimensions(tracks, dynamic, dim_names) if dim_names else {}
@@ -70,7 +79,13 @@ class Evidence:
             self._leaf(track, axes, {axis: names.get((i, axis)) for axis in axes})
             for i, (track, axes) in enumerate(zip(tracks, dynamic, strict=True))
         ]
-        return self._report(leaves)
+        return self._report(leaves, self._specialized(dynamic))
+
+    def _check_dim_names(self, dim_names: DimNames) -> None:
+        arguments = self.alignment.best.bound.all
+        known = {self.signature.name_of(argument.key) for argument in arguments}
+        known |= {parameter.name for parameter in self.signature.parameters}
+        check_dim_names(dim_names, known | {argument.key for argument in arguments})
 
     def _leaf(
         self, track: Track, dynamic: Sequence[int], names: Mapping[int, str | None]
@@ -85,7 +100,9 @@ class Evidence:
             missing=self.seen - track.calls,
         )
 
-    def _report(self, leaves: Sequence[LeafFinding | None]) -> ShapeFindings:
+    def _report(
+        self, leaves: Sequence[LeafFinding | None], notes: tuple[str, ...]
+    ) -> ShapeFindings:
         positional, named = self._arguments(leaves)
         variadic = self.signature.variadic_positional
         if variadic is not None and len(positional) <= variadic[1]:
@@ -97,7 +114,7 @@ class Evidence:
             variadic=variadic,
             extra=self._extra(named),
             representative=self.calls[self.representative()].index,
-            notes=self._notes(),
+            notes=(*self._notes(), *notes),
         )
 
     def _arguments(
@@ -143,8 +160,37 @@ class Evidence:
         if self.left_out:
             notes.append(f"{self.left_out} calls raised and are left out")
         if self.alignment.has_late:
-            notes.append("some calls pass an object that has no tensors yet; they count as missing")
+            notes.append(
+                "some calls pass an object that has no tensors yet, or not all of them; they count "
+                "as missing"
+            )
         return tuple(notes)
+
+    def _specialized(self, dynamic: Sequence[Sequence[int]]) -> tuple[str, ...]:
+        """What torch.export will hold against the representative call."""
+        chosen = self._representative()
+        found = specialized(chosen, self.alignment.row(chosen), dynamic)
+        if not found:
+            return ()
+        shown = [
+            f"size {size} on the dynamic axis {axis} of {self.tracks[i].name}{self.tracks[i].path}"
+            for i, axis, size in found[:_MAX_AXES_NOTED]
+        ]
+        more = len(found) - len(shown)
+        axes = ", ".join([*shown, *([f"{more} more"] if more else [])])
+        return (
+            f"{chosen.label} stands for all and has {axes}; torch.export specializes 0 and 1: "
+            f"{self._way_out(dynamic)}",
+        )
+
+    def _way_out(self, dynamic: Sequence[Sequence[int]]) -> str:
+        for pattern in self.patterns:
+            row = self.alignment.row(pattern)
+            if None not in self.alignment.needed(pattern) and not specialized(
+                pattern, row, dynamic
+            ):
+                return f"export with infer_arguments({pattern.first}), which has at least 2 there"
+        return "record a call with at least 2 there (a second turn of a conversation, a batch of 2)"
 
 
 def axis_findings(

@@ -10,15 +10,16 @@ argument is.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calltape_analyzer.alignment import Alignment, Row
-from calltape_analyzer.arguments import ArgumentBuilder
+from calltape_analyzer.arguments import ArgumentBuilder, check_rebuilt, detached
 from calltape_analyzer.binding import Argument, Bound, Key, Signature, given_argument
 from calltape_analyzer.call import Call
-from calltape_analyzer.dims import BatchFor, DimNames, tracks_of
+from calltape_analyzer.dims import BatchFor, DimNames, check_names, tracks_of
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.evidence import Evidence
 from calltape_analyzer.findings import ShapeFindings
@@ -28,7 +29,7 @@ from calltape_schema.tree import FieldsNode, children_of, walk
 
 __all__ = ["Inference"]
 
-_NO_CALLS = "No inputs were captured."
+_NO_CALLS = "No inputs were captured"
 
 
 class Inference:
@@ -45,6 +46,9 @@ class Inference:
             another. ``torch.onnx.InputObserver`` refuses that.
         on_recorded_devices: whether tensors go back to the device that they were on; the CPU
             otherwise.
+        like_observer: what else ``torch.onnx.InputObserver`` does: tensors are detached; calls that
+            raised are evidence where they fit the others; of a given dict, names that the calls do
+            not have are left out.
     """
 
     def __init__(
@@ -55,12 +59,14 @@ class Inference:
         *,
         bind_keywords: bool = True,
         on_recorded_devices: bool = False,
+        like_observer: bool = False,
     ) -> None:
         self._calls = calls
         self._signature = Signature.of(target)
         self._value_if_missing = dict(value_if_missing or {})
         self._bind_keywords = bind_keywords
         self._on_recorded_devices = on_recorded_devices
+        self._like_observer = like_observer
         self._evidence: Evidence | None = None
         self._registrations: object = None
 
@@ -86,6 +92,7 @@ class Inference:
         Raises:
             InferenceError: there are no calls, or they cannot be one program; says which differ in
                 what.
+            UsageError: for names that are none, or of arguments that do not exist.
         """
         return self.evidence().findings(set_batch_dimension_for, dim_names)
 
@@ -131,16 +138,22 @@ class Inference:
 
         Raises:
             InferenceError: as :meth:`findings`; or there is no such call; or ``*args`` makes
-                ``as_args_kwargs=True`` necessary.
+                ``as_args_kwargs=True`` necessary; or an argument holds an object of a class that
+                is not known here.
             UsageError: ``index`` is something else.
         """
         found = self.evidence()
         row, bound, call = self._asked_for(found, index)
         builder = self._builder(found)
         if flat:
-            return builder.tensors(row, call)
+            tensors = builder.tensors(row, call)
+            for track, tensor in zip(found.tracks, tensors, strict=True):
+                check_rebuilt(track.name, tensor)
+            return tensors
         values = list(builder.build(row, bound, call))
         keys = found.alignment.keys
+        for key, value in zip(keys, values, strict=True):
+            check_rebuilt(self._signature.name_of(key), value)
         args = tuple(v for key, v in zip(keys, values, strict=True) if isinstance(key, int))
         kwargs = {k: v for k, v in zip(keys, values, strict=True) if isinstance(k, str)}
         kwargs = self._in_order({**kwargs, **dict(found.alignment.best.constants)})
@@ -175,11 +188,16 @@ class Inference:
         return self._builder(found).present(row, call)
 
     def as_passed(self, index: int) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
-        """The arguments of one call with ``value_if_missing``, nothing filled: positional ones,
-        those by keyword, and the constants among the latter."""
+        """The arguments of one call with ``value_if_missing``, nothing filled and their tensors
+        detached: positional ones, those by keyword, and the constants among the latter."""
         call = self._calls[index]
         pattern = self._observations().pattern(call)
-        shared: dict[int, Any] = {}
+        recorded = [slot for a in pattern.bound.all if a.given is None for slot in a.slots]
+        shared = {
+            slot.leaf: detached(call.tensor("inputs", slot.leaf))
+            for slot in recorded
+            if slot.leaf is not None
+        }
         built = [
             call.build("inputs", argument.node, shared)
             if argument.given is None
@@ -200,14 +218,15 @@ class Inference:
             How many arguments of calls that takes out; 0 for names that no call passes.
 
         Raises:
-            UsageError: for ``*args`` or ``**kwargs`` as a whole.
+            UsageError: for ``*args`` or ``**kwargs`` as a whole; for anything but a list of names.
         """
+        check_names("remove_inputs", names)
         signature = self._signature
         variadic = signature.variadic_positional
         removed: set[str] = set()
         for name in names:
             is_positional = variadic is not None and (name in variadic)
-            if is_positional or (name is not None and name == signature.variadic_keyword):
+            if is_positional or name == signature.variadic_keyword:
                 raise UsageError(
                     f"Cannot remove variadic {name!r}", advice="name the arguments in it"
                 )
@@ -241,6 +260,13 @@ class Inference:
 
     def _gather(self) -> Evidence:
         observations = self._observations()
+        if self._like_observer and observations.left_out:
+            # The peer refuses where such a call does not fit the others.
+            with contextlib.suppress(InferenceError):
+                return self._gathered(self._observations(with_raised=True))
+        return self._gathered(observations)
+
+    def _gathered(self, observations: Observations) -> Evidence:
         patterns = observations.patterns
         if not patterns:
             raise InferenceError(_NO_CALLS, advice="record at least one call of the model")
@@ -250,11 +276,11 @@ class Inference:
             self._calls, self._signature, observations.left_out, patterns, alignment, groups
         )
 
-    def _observations(self) -> Observations:
+    def _observations(self, with_raised: bool = False) -> Observations:
         given = {
             k: v for k, v in self._value_if_missing.items() if k not in self._signature.removed
         }
-        return Observations(self._calls, self._signature, given)
+        return Observations(self._calls, self._signature, given, with_raised=with_raised)
 
     def _builder(self, found: Evidence) -> ArgumentBuilder:
         return ArgumentBuilder(
@@ -262,12 +288,13 @@ class Inference:
             found.tracks,
             self._calls,
             on_recorded_devices=self._on_recorded_devices,
+            detached=self._like_observer,
         )
 
     def _asked_for(self, found: Evidence, index: Any) -> tuple[Row, Bound, Call | None]:
         if index is None:
             index = found.representative()
-        if isinstance(index, int):
+        if isinstance(index, int) and not isinstance(index, bool):
             if not -len(self._calls) <= index < len(self._calls):
                 raise InferenceError(
                     f"No stored input set for index {index}: there are {len(self._calls)} calls",
@@ -281,17 +308,19 @@ class Inference:
                 f"Unexpected type {type(index)} for the arguments to complete",
                 advice="give a position, a tuple of arguments or a dict of them",
             )
-        pattern = self._given(index)
+        pattern = self._given(index, found.alignment)
         found.alignment.check_structure(pattern)
         return found.alignment.row(pattern), pattern.bound, None
 
-    def _given(self, given: tuple[Any, ...] | Mapping[str, Any]) -> Pattern:
+    def _given(self, given: tuple[Any, ...] | Mapping[str, Any], alignment: Alignment) -> Pattern:
         args: tuple[Argument, ...] = ()
         kwargs: dict[str, Argument] = {}
         if isinstance(given, tuple):
             args = tuple(given_argument(i, value) for i, value in enumerate(given))
         else:
             for name, value in given.items():
+                if self._like_observer and not alignment.has(name):
+                    continue
                 # Constants are those of the recorded calls.
                 if value is not None and not isinstance(value, int | float | str):
                     kwargs[name] = given_argument(name, value)

@@ -55,8 +55,8 @@ class Pattern:
 class Observations:
     """The patterns of a sequence of calls, in the order of their first call.
 
-    Calls that raised are no evidence of what the model takes and are left out, unless all raised;
-    ``left_out`` counts them.
+    Calls that raised are no evidence of what the model takes and are left out, unless all raised or
+    ``with_raised`` asks for them; ``left_out`` counts them.
     """
 
     def __init__(
@@ -64,23 +64,19 @@ class Observations:
         calls: Sequence[Call],
         signature: Signature,
         value_if_missing: Mapping[Key, Any],
+        *,
+        with_raised: bool = False,
     ) -> None:
         self._signature = signature
         self._value_if_missing = value_if_missing
         self._classes = ClassIndex()
         self._bound: dict[bytes, Bound] = {}
         self._patterns: dict[Any, Pattern] = {}
-        raised: list[Call] = []
-        returned = 0
+        raised = sum(call.record.error is not None for call in calls)
+        everything = with_raised or raised == len(calls)
+        self.left_out = 0 if everything else raised
         for position, call in enumerate(calls):
-            if call.record.error is None:
-                self.pattern(call).calls.append(position)
-                returned += 1
-            else:
-                raised.append(call)
-        self.left_out = len(raised) if returned else 0
-        if not returned:
-            for position, call in enumerate(raised):
+            if everything or call.record.error is None:
                 self.pattern(call).calls.append(position)
 
     @property

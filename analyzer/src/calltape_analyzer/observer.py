@@ -51,15 +51,18 @@ class InputObserver:
             leave out; only inferred from, the model never sees them.
         path: where the tape goes (``runs/model.tape``; a second ``with`` block writes
             ``runs/model-2.tape``). A temporary file otherwise.
+        overwrite: replaces tapes that are there already, instead of refusing.
     """
 
     def __init__(
         self,
         value_if_missing: Mapping[Key, Any] | None = None,
         path: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
     ) -> None:
         self.value_if_missing: dict[Key, Any] = dict(value_if_missing or {})
         self._path = None if path is None else Path(path)
+        self._overwrite = overwrite
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._segments: list[_Segment] = []
         self._removed: list[Key] = []
@@ -85,7 +88,9 @@ class InputObserver:
                 f"Model type {type(model)} does not have a method {method_name!r}",
                 advice="name one of its methods",
             )
-        segment = _Segment.start(self._next_path(), model, store_n_calls, method_name)
+        segment = _Segment.start(
+            self._next_path(), model, store_n_calls, method_name, overwrite=self._overwrite
+        )
         self._segments.append(segment)
         try:
             yield self
@@ -213,7 +218,7 @@ class InputObserver:
 
     def _inference(self) -> Inference:
         if not self._segments:
-            raise InferenceError("No inputs were captured.", advice="record calls first")
+            raise InferenceError("No inputs were captured", advice="record calls first")
         return self._read()[2]
 
     def _read(self) -> tuple[list[Tape], ObserverInfo, Inference]:
@@ -228,6 +233,7 @@ class InputObserver:
                 self.value_if_missing,
                 bind_keywords=False,
                 on_recorded_devices=True,
+                like_observer=True,
             )
             if self._removed:
                 inference.remove_inputs(self._removed)
@@ -245,12 +251,19 @@ class _Segment:
         self._tape: Tape | None = None
 
     @classmethod
-    def start(cls, path: Path, model: Any, max_calls: int, method: str) -> _Segment:
+    def start(
+        cls, path: Path, model: Any, max_calls: int, method: str, *, overwrite: bool
+    ) -> _Segment:
         # Imported here: reading tapes must not need the recorder.
         from calltape_recorder import Recorder
 
         recorder = Recorder(
-            path, max_calls=max_calls, max_queue_bytes=_QUEUE_BYTES, via="method", method=method
+            path,
+            overwrite=overwrite,
+            max_calls=max_calls,
+            max_queue_bytes=_QUEUE_BYTES,
+            via="method",
+            method=method,
         )
         recorder.attach(model)
         return cls(path, recorder)

@@ -5,6 +5,11 @@ registered here follows :mod:`calltape_analyzer.flattening`, and is taken back a
 registered a class first keeps it: transformers has two registrations of its own
 (``transformers.integrations.executorch``, ``transformers.exporters``), which flatten caches in
 different ways, and inferred shapes follow the one that is active.
+
+A program that was exported with a sliding-window cache past its window takes that cache at the same
+number of seen tokens (``cumulative_length``) only: the layer keeps the number as an int, the
+positions of new tokens follow from it where a call does not pass ``position_ids``, and the program
+has it as a constant. Until the window is full, it is the length of the keys and may vary.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ __all__ = [
     "breaks_graph",
     "is_full_graph",
     "is_tracing",
+    "may_be_inlined",
     "off",
     "one_graph",
     "skip_frame",
@@ -131,3 +132,31 @@ def is_tracing() -> bool:
     if _functorch_level is not None and _functorch_level() is not None:
         return True
     return _modes() > 0 and any(_C._get_dispatch_mode(key) is not None for key in _tracing_keys)
+
+
+def may_be_inlined(module: torch.nn.Module) -> bool:
+    """Whether Dynamo may have compiled this module into the graph of a larger one already.
+
+    Such a graph goes on without hooks that come later: by default Dynamo does not guard on them
+    (``torch._dynamo.config.skip_nnmodule_hook_guards``). What was compiled for itself runs its
+    hooks, so a module whose own forward was compiled is not meant.
+    """
+    convert: Any = sys.modules.get("torch._dynamo.convert_frame")
+    frames: Any = getattr(_C._dynamo, "eval_frame", None)
+    entries = getattr(frames, "_debug_get_cache_entry_list", None)
+    if convert is None or entries is None or not _guards_skip_hooks():
+        return False
+    if getattr(module, "_compiled_call_impl", None) is not None or "_orig_mod" in module._modules:
+        return False
+    try:
+        own = getattr(type(module).forward, "__code__", None)
+        codes = [reference() for reference in list(convert.input_codes.seen)]
+        compiled = [code for code in codes if code is not None and entries(code)]
+    except Exception:  # no longer where these versions of torch have it
+        return False
+    return bool(compiled) and own not in compiled
+
+
+def _guards_skip_hooks() -> bool:
+    config = sys.modules.get("torch._dynamo.config")
+    return bool(getattr(config, "skip_nnmodule_hook_guards", True))

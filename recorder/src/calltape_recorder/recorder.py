@@ -9,13 +9,15 @@ import uuid
 from types import TracebackType
 from typing import Any, Literal
 
-import torch
 from typing_extensions import Self
 
 from calltape_recorder import lifecycle
-from calltape_recorder.attach import Attachment, HookPair, ReplacedMethod
+from calltape_recorder.attach import Attachment, ReplacedMethod
 from calltape_recorder.buffers import Buffers
+from calltape_recorder.compilers import may_be_inlined
 from calltape_recorder.encoding import Encoder
+from calltape_recorder.hooks import HookPair
+from calltape_recorder.options import check_options, check_path, check_target
 from calltape_recorder.stats import Ledger, State, Stats
 from calltape_recorder.structures import Structure, Structures
 from calltape_recorder.tap import Tap
@@ -45,8 +47,12 @@ class Recorder:
         max_calls: stop recording after that many calls.
         max_queue_bytes: bound of the memory that calls under way and waiting to be written may
             hold, in bytes. A call that does not fit is dropped, without being copied, and counted.
+            Besides, idle buffers of up to a quarter of it are kept for the next calls.
         via: ``"hook"`` records what goes through ``module(...)``; ``"method"`` replaces the method
-            on the instance, which also sees direct calls of it.
+            on the instance, which also sees direct calls of it. Hooks are not told of a
+            ``BaseException`` that is no ``Exception``, such as ``KeyboardInterrupt``: where it does
+            not leave the ``with`` block, its type and message are unknown, and the tape has
+            ``BaseException``.
         method: name of the method; any other than ``forward`` implies ``via="method"``.
 
     Attributes:
@@ -55,7 +61,7 @@ class Recorder:
 
     Raises:
         TapeError: ``exists`` if the path is taken, ``io`` if it cannot be created, ``usage`` for
-            options that do not exist.
+            options that do not exist or have the wrong type.
     """
 
     def __init__(
@@ -70,10 +76,13 @@ class Recorder:
         via: Literal["hook", "method"] = "hook",
         method: str = "forward",
     ) -> None:
-        _check(values, via, max_calls, max_queue_bytes)
-        self.path = os.fspath(path)
+        self.path = check_path(path)
+        check_options({
+            "overwrite": overwrite, "outputs": outputs, "values": values, "max_calls": max_calls,
+            "max_queue_bytes": max_queue_bytes, "via": via, "method": method,
+        })  # fmt: skip
         self.classes: dict[str, type] = {}
-        self._via: Literal["hook", "method"] = via if method == "forward" else "method"
+        self._via: Literal["hook", "method"] = _way(via, method)
         self._method = method
         self._policy = Policy(
             outputs=outputs, values=values, max_calls=max_calls, max_queue_bytes=max_queue_bytes
@@ -89,7 +98,8 @@ class Recorder:
         self._buffers = buffers
         self._tape = TapeWriter(self.path, overwrite)
         encoder = Encoder(self._tape_id, values == "all")
-        self._writer = Writer(self._tape, encoder, self._ledger, buffers)
+        settle = self._settle if self._via == "hook" else None
+        self._writer = Writer(self._tape, encoder, self._ledger, buffers, settle)
         self._tap = Tap(
             self._ledger, Structures(self._met), buffers, self._writer,
             outputs=outputs, values=values == "all",
@@ -104,16 +114,16 @@ class Recorder:
         """
         with self._lock:
             if self._state in ("closed", "forked"):
-                raise TapeError("closed", "the recorder is closed", path=self.path)
-            if self._attachment is not None:
-                raise TapeError("usage", "a recorder records one module", path=self.path)
-            if not callable(getattr(module, self._method, None)):
-                kind = type(module).__name__
-                raise TapeError("usage", f"a {kind} has no method {self._method!r}")
-            if self._via == "hook" and not isinstance(module, torch.nn.Module):
                 raise TapeError(
-                    "usage", "only modules have hooks", advice='pass via="method" for other objects'
-                )
+                    "closed", "the recorder is closed", path=self.path,
+                    advice="make a new Recorder with another path",
+                )  # fmt: skip
+            if self._attachment is not None:
+                raise TapeError(
+                    "usage", "a recorder records one module", path=self.path,
+                    advice="use a second Recorder for the second module, or detach() first",
+                )  # fmt: skip
+            check_target(module, self._method, self._via, self.path)
             self._begin(describe_target(module, self._method, self._via))
             self._attachment = self._attached(module)
             self._state = "recording"
@@ -134,8 +144,7 @@ class Recorder:
         seconds without that, or in a fork."""
         if self._state == "forked":
             return False
-        if self._attachment is not None:
-            self._attachment.settle(None)
+        self._settle()
         return self._writer.flush(timeout)
 
     def close(self) -> None:
@@ -156,15 +165,43 @@ class Recorder:
         self._tape.close()
 
     def _attached(self, module: Any) -> Attachment:
-        if self._via == "hook":
-            return HookPair(module, self._tap)
-        return ReplacedMethod(module, self._method, self._tap)
+        try:
+            if self._via == "method":
+                return ReplacedMethod(module, self._method, self._tap)
+            attachment = HookPair(module, self._tap)
+        except Exception as error:
+            raise TapeError(
+                "usage", f"a {type(module).__name__} takes no recorder: {error}", path=self.path,
+                advice="record an object that calls it",
+            ) from error  # fmt: skip
+        if may_be_inlined(module):
+            self._writer.warn(
+                "graphs were compiled before attach(): where one contains the recorded module, its"
+                " calls in there are not seen. Attach before the first compiled call, or pass"
+                ' via="method"'
+            )
+        return attachment
+
+    def _settle(self) -> None:
+        """Hands over calls that ended unnoticed."""
+        attachment = self._attachment
+        if attachment is not None:
+            attachment.settle(None)
+
+    def discard(self) -> None:
+        """Closes, and removes the tape if no call was seen: :func:`record` failed."""
+        self.close()
+        if not self._ledger.seen:
+            self._tape.remove()
 
     def _begin(self, target: Target | None) -> None:
         """Writes the manifest and starts the writer, once."""
         if self._begun:
             if target is not None and target != self._target:
-                raise TapeError("usage", "a tape holds the calls of one class", path=self.path)
+                raise TapeError(
+                    "usage", "a tape holds the calls of one class", path=self.path,
+                    advice="use a second Recorder for this one",
+                )  # fmt: skip
             return
         manifest = Manifest(
             format="calltape", version=VERSION, minor=MINOR, tape=self._tape_id,
@@ -240,21 +277,21 @@ def record(
     Raises:
         TapeError: as :class:`Recorder` and :meth:`Recorder.attach`.
     """
-    recorder = Recorder(
-        path, overwrite=overwrite, outputs=outputs, values=values, max_calls=max_calls,
-        max_queue_bytes=max_queue_bytes, via=via, method=method,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "overwrite": overwrite, "outputs": outputs, "values": values, "max_calls": max_calls,
+        "max_queue_bytes": max_queue_bytes, "via": via, "method": method,
+    }  # fmt: skip
+    # All of it before a file is created, or with overwrite=True destroyed.
+    text = check_path(path)
+    check_options(options)
+    check_target(model, method, _way(via, method), text)
+    recorder = Recorder(text, **options)
     try:
         return recorder.attach(model)
     except BaseException:
-        recorder.close()
+        recorder.discard()
         raise
 
 
-def _check(values: str, via: str, max_calls: int | None, max_queue_bytes: int) -> None:
-    if values not in ("all", "none"):
-        raise TapeError("usage", f"values={values!r}", advice="pass 'all' or 'none'")
-    if via not in ("hook", "method"):
-        raise TapeError("usage", f"via={via!r}", advice="pass 'hook' or 'method'")
-    if (max_calls is not None and max_calls < 0) or max_queue_bytes < 0:
-        raise TapeError("usage", "a negative bound", advice="pass 0 or more")
+def _way(via: Literal["hook", "method"], method: str) -> Literal["hook", "method"]:
+    return via if method == "forward" else "method"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -123,12 +124,13 @@ def _careful(leaf: Any) -> tuple[Facts, int, int]:
 
 
 def _aliased(leaves: list[Any], facts: list[Facts], sizes: list[int], storages: list[int]) -> Seen:
+    uses = Counter(storages)
     groups: dict[int, int] = {}
     first: dict[Any, int] = {}
     same: list[int] = []
     aliases: list[int | None] = []
     for index, (fact, storage) in enumerate(zip(facts, storages, strict=False)):
-        shared = storages.count(storage) > 1
+        shared = uses[storage] > 1
         aliases.append(groups.setdefault(storage, len(groups)) if shared else None)
         earlier = index
         if shared and fact.missing is None and isinstance(leaves[index], torch.Tensor):

@@ -65,6 +65,7 @@ class Tap:
             call.inputs = self._side(call, capture_inputs(args, kwargs))
         except _Full:
             self._ledger.drop("queue_full")
+            self._writer.settle_soon()
             return None
         except Exception as error:
             self.fault(error)
@@ -88,6 +89,7 @@ class Tap:
                 call.outputs = self._side(call, capture_output(result))
             except _Full:
                 call.outputs_missing = "queue_full"
+                self._writer.settle_soon()
             except Exception as error:
                 self.fault(error)
                 call.outputs_missing = "internal"
@@ -117,8 +119,9 @@ class Tap:
             self._ledger.drop("tracing")
         if said:
             self._writer.warn(
-                "a recorded module is part of a larger one compiled with fullgraph=True: its calls"
-                " are not seen. Attach the recorder to the compiled module itself"
+                "what is recorded is compiled with fullgraph=True, by itself or within something"
+                " larger: its calls are not seen, only each compilation is counted, as 'tracing'."
+                " Compile first, then attach the recorder to what was compiled"
             )
 
     def fault(self, error: BaseException) -> None:

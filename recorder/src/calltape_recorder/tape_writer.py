@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
@@ -50,6 +51,7 @@ class TapeWriter:
                 os.unlink(path)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
             self._file = os.open(path, flags, 0o644)
+            self._identity = _identity(os.fstat(self._file))
         except FileExistsError:
             raise TapeError("exists", "there is a file already", path=path) from None
         except OSError as error:
@@ -85,6 +87,12 @@ class TapeWriter:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+    def remove(self) -> None:
+        """Removes the file, if the path still leads to it."""
+        with contextlib.suppress(OSError):
+            if _identity(os.lstat(self.path)) == self._identity:
+                os.unlink(self.path)
 
     def _append(self, parts: list[Any]) -> None:
         if self._file < 0:
@@ -122,3 +130,7 @@ class TapeWriter:
                 return self._write_some(rest, offset)
             written -= len(part)
         return offset
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

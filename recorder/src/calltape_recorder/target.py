@@ -23,7 +23,9 @@ def describe_target(module: Any, method: str, via: Literal["hook", "method"]) ->
 
     For a module wrapped by ``torch.compile`` these are the wrapped module's.
     """
-    original = vars(module).get("_modules", {}).get("_orig_mod", module)
+    parts = vars(module).get("_modules")
+    # The parts of a scripted module are no dict.
+    original = parts.get("_orig_mod", module) if isinstance(parts, dict) else module
     return Target(
         type=type_name(type(original)), method=method[:_MAX_TEXT], via=via,
         signature=_signature(getattr(original, method)),
@@ -38,14 +40,18 @@ def describe_producer() -> Producer:
         torch=str(torch.__version__),
         python=platform.python_version(),
         platform=f"{platform.system()}-{platform.machine()}",
-        transformers=None if transformers is None else str(transformers.__version__),
+        transformers=None if transformers is None else _version(transformers),
     )
+
+
+def _version(library: Any) -> str:
+    return str(getattr(library, "__version__", "unknown"))
 
 
 def _signature(function: Any) -> tuple[Parameter, ...] | None:
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
+    except Exception:  # TypeError and ValueError, or whatever the host's __signature__ raises
         return None
     if len(parameters) > MAX_PARAMETERS:
         return None

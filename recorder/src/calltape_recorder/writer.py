@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 from calltape_recorder.buffers import Buffers
 from calltape_recorder.encoding import Call, Encoder
@@ -28,6 +29,13 @@ _BATCH_BYTES = 1024 * 1024
 _POLL_SECONDS = 0.01
 _IDLE_POLLS = 10
 
+# How often the writer looks for calls that ended without a hook: they hold queue bytes, and by
+# their frames the host's tensors. The second is for when bytes are short.
+_SETTLE_SECONDS = 1.0
+_SETTLE_SOON_SECONDS = 0.05
+
+_MAX_TEXT = 500
+
 # A call of this size fills the queue sooner than the next poll comes.
 _LARGE_BYTES = 1024 * 1024
 
@@ -35,18 +43,23 @@ _LARGE_BYTES = 1024 * 1024
 class Writer:
     """Takes calls in the host's threads and appends them to the tape in its own.
 
-    ``put`` takes no lock and makes no system call while calls keep coming.
+    ``put`` takes no lock and makes no system call while calls keep coming. ``settle`` is called
+    from time to time, where there is one, to put calls that ended unnoticed.
     """
 
     def __init__(
-        self, tape: TapeWriter, encoder: Encoder, ledger: Ledger, buffers: Buffers
-    ) -> None:
+        self, tape: TapeWriter, encoder: Encoder, ledger: Ledger, buffers: Buffers,
+        settle: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         self._tape = tape
         self._encoder = encoder
         self._ledger = ledger
         self._buffers = buffers
         self._items: deque[Call | threading.Event] = deque()
         self._wake = threading.Event()
+        self._settle = settle
+        self._settled = time.monotonic()
+        self._settle_soon = False
         self._asleep = False
         self._stopping = False
         self._said: set[str] = set()
@@ -61,6 +74,13 @@ class Writer:
         # ``_asleep`` is set before the writer looks a last time, so no call is left behind.
         if self._asleep or call.nbytes >= _LARGE_BYTES:
             self._wake.set()
+
+    def settle_soon(self) -> None:
+        """Bytes are short: calls that ended unnoticed must not hold any."""
+        if self._settle is not None and not self._settle_soon:
+            self._settle_soon = True
+            if self._asleep:
+                self._wake.set()
 
     def flush(self, timeout: float | None) -> bool:
         """Returns when everything put so far was written (or dropped); False on timeout."""
@@ -89,7 +109,8 @@ class Writer:
         """Says once per kind of trouble what went wrong; recording goes on."""
         if about not in self._said:
             self._said.add(about)
-            log.warning("%s: %s (said once; see Recorder.stats())", about, error, exc_info=error)
+            log.warning("%s: %s (said once; see Recorder.stats())", about, _one_line(error))
+            log.debug("%s", about, exc_info=error)
 
     def warn(self, text: str) -> None:
         """Says a text once."""
@@ -100,6 +121,7 @@ class Writer:
     def _run(self) -> None:
         empty = 0
         while True:
+            self._look()
             if self._items:
                 empty = 0
                 self._write_batch()
@@ -107,12 +129,28 @@ class Writer:
                 return
             else:
                 empty += 1
-                self._wait(_POLL_SECONDS if empty < _IDLE_POLLS else None)
+                self._wait(asleep=empty >= _IDLE_POLLS and not self._settle_soon)
 
-    def _wait(self, seconds: float | None) -> None:
+    def _look(self) -> None:
+        """Lets the recorder put calls that ended unnoticed, now and then."""
+        if self._settle is None:
+            return
+        now = time.monotonic()
+        if now - self._settled >= (_SETTLE_SOON_SECONDS if self._settle_soon else _SETTLE_SECONDS):
+            self._settled = now
+            self._settle_soon = False
+            try:
+                self._settle()
+            except Exception as error:
+                self.complain("calls that ended could not be looked for", error)
+
+    def _wait(self, *, asleep: bool) -> None:
+        seconds: float | None = _POLL_SECONDS
+        if asleep:
+            seconds = None if self._settle is None else _SETTLE_SECONDS
         self._wake.clear()
-        self._asleep = seconds is None
-        if not self._items and not self._stopping:
+        self._asleep = asleep
+        if not (self._items or self._stopping or (asleep and self._settle_soon)):
             self._wake.wait(seconds)
         self._asleep = False
 
@@ -141,7 +179,7 @@ class Writer:
             return self._encoder.encode(call)
         except Exception as error:
             self.complain("a call could not be encoded", error)
-            self._settle(call, "internal")
+            self._account(call, "internal")
             return None
 
     def _write(self, calls: list[Call], encoded: list[tuple[int, list[object], int]]) -> None:
@@ -155,12 +193,12 @@ class Writer:
                 return
             self.complain(f"the tape {self._tape.path} cannot be written", error)
             for call in calls:
-                self._settle(call, "io" if isinstance(error, OSError) else "internal")
+                self._account(call, "io" if isinstance(error, OSError) else "internal")
             return
         for call in calls:
-            self._settle(call, None)
+            self._account(call, None)
 
-    def _settle(self, call: Call, dropped: str | None) -> None:
+    def _account(self, call: Call, dropped: str | None) -> None:
         """The last word on a call: kept, or dropped for a reason."""
         for side in (call.inputs, call.outputs):
             if side is not None:
@@ -169,3 +207,12 @@ class Writer:
             self._ledger.keep(1, call.nbytes)
         else:
             self._ledger.drop(dropped, call.nbytes, accepted=False)
+
+
+def _one_line(error: BaseException) -> str:
+    """Type and message, without what else torch tells over many lines."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # the host's own __str__
+        text = "(no text)"
+    return f"{type(error).__name__}: {text[:_MAX_TEXT]}"
