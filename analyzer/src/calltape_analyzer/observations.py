@@ -3,6 +3,7 @@ structures and shapes, and an inference looks at each combination once."""
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,17 +73,24 @@ class Observations:
         self._classes = ClassIndex()
         self._bound: dict[bytes, Bound] = {}
         self._patterns: dict[Any, Pattern] = {}
-        raised = sum(call.record.error is not None for call in calls)
-        everything = with_raised or raised == len(calls)
-        self.left_out = 0 if everything else raised
+        raised: list[int] = []
+        # One pass, since a record is decoded for each call that is made.
         for position, call in enumerate(calls):
-            if everything or call.record.error is None:
+            if call.record.error is None:
                 self.pattern(call).calls.append(position)
+            else:
+                raised.append(position)
+        everything = with_raised or len(raised) == len(calls)
+        self.left_out = 0 if everything else len(raised)
+        if everything:
+            for position in raised:
+                insort(self.pattern(calls[position]).calls, position)
 
     @property
     def patterns(self) -> list[Pattern]:
         """Those that calls were seen of, in the order of their first call."""
-        return [pattern for pattern in self._patterns.values() if pattern.calls]
+        seen = [pattern for pattern in self._patterns.values() if pattern.calls]
+        return sorted(seen, key=lambda pattern: pattern.first)
 
     def bound(self, call: Call) -> Bound:
         """The arguments of a call."""
