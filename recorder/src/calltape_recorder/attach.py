@@ -7,6 +7,7 @@ nothing when the model is copied or saved, so a saved model loads where calltape
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import functools
 import inspect
@@ -31,14 +32,14 @@ from calltape_recorder.tap import Tap
 __all__ = ["Attachment", "ReplacedMethod", "vanishing"]
 
 
-class Attachment:
+class Attachment(abc.ABC):
     """What was done to a module, and how to undo it."""
 
+    @abc.abstractmethod
     def detach(self) -> None:
         """Undoes it, leaving alone what others put on top. It may be called twice."""
-        raise NotImplementedError
 
-    def settle(self, error: BaseException | None) -> None:
+    def settle(self, error: BaseException | None) -> None:  # noqa: B027 - a replaced method is told
         """Hands over calls that ended without the recorder being told."""
 
 
