@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,16 +50,6 @@ class DecodeStep:
             "position_ids": torch.full((1, 1), 64),
             "past_key_values": copy.deepcopy(self._cache),
         }
-
-    @staticmethod
-    def runner(module: torch.nn.Module, box: list[dict[str, Any]]) -> Callable[[], object]:
-        """Calls ``module`` with the arguments that the benchmark put into ``box``."""
-
-        def run() -> object:
-            with torch.no_grad():
-                return module(**box[0])
-
-        return run
 
 
 def leaves_of(value: Any) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ from tests.fixture_files import FIXTURES
 
 import generate  # isort: skip
 from analysis import analyze  # isort: skip
-from golden import SWITCHES  # isort: skip
+from power_set import SWITCHES  # isort: skip
 
 V1 = FIXTURES / "v1"
 TAPES = sorted(V1.glob("*.tape"))

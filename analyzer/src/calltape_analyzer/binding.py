@@ -99,11 +99,6 @@ class Signature:
         default = parameter.default
         return isinstance(default, int | float | bool | str) and value != default
 
-    def has_scalar_default(self, name: str) -> bool:
-        """Whether a parameter has a default that is an int, float, bool or str."""
-        parameter = self._by_name.get(name)
-        return parameter is not None and isinstance(parameter.default, int | float | bool | str)
-
     def without(self, names: frozenset[str]) -> Signature:
         """This signature, with parameters taken out."""
         return replace(self, removed=self.removed | names)

@@ -98,7 +98,7 @@ def capture_output(value: Any) -> Capture:
 
 
 _Tensor = torch.Tensor
-_new = tuple.__new__  # of a named tuple: a third of the cost of calling the class
+_new = tuple.__new__  # of a named tuple: cheaper than calling the class
 _NO_SCALARS: list[Any] = []
 _ONE_TENSOR = ("outputs", "tensor")
 

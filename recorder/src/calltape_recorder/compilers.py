@@ -8,7 +8,7 @@ A hook body must run beside a compiled model, neither be compiled nor break its 
   time whether a graph break is allowed: if so it breaks the graph and the call is recorded; under
   ``fullgraph=True`` it disappears, because raising there would be the host's exception.
 
-``torch.compiler.disable`` does the same for the first two, at ten times the cost per call and at
+``torch.compiler.disable`` does the same for the first two, at a higher cost per call and at
 the price of importing Dynamo (seconds) into servers that compile nothing; it is the fallback for
 versions of torch where the functions below are not found.
 """

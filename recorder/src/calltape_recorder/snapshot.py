@@ -17,7 +17,17 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from calltape_recorder.buffers import Buffer, Buffers
-from calltape_recorder.facts import CONJ, DTYPES, NEG, SIMPLE, Facts, facts_of, stored_bytes
+from calltape_recorder.facts import (
+    CONJ,
+    DTYPES,
+    INFERENCE,
+    NEG,
+    REQUIRES_GRAD,
+    SIMPLE,
+    Facts,
+    facts_of,
+    stored_bytes,
+)
 
 __all__ = ["RANGE_BYTES", "Piece", "Seen", "data_of", "release", "see", "take"]
 
@@ -56,7 +66,7 @@ class Seen(NamedTuple):
 
 _Tensor = torch.Tensor
 _cpu = torch.device("cpu")
-_make = tuple.__new__  # of a named tuple: a third of the cost of calling the class
+_make = tuple.__new__  # of a named tuple: cheaper than calling the class
 
 
 def see(leaves: list[Any], values: bool) -> Seen:
@@ -78,9 +88,9 @@ def see(leaves: list[Any], values: bool) -> Seen:
                 memory = leaf.untyped_storage()
                 size = leaf.nbytes
                 storage = memory._cdata
-                flags = 1 if leaf.requires_grad else 0
+                flags = REQUIRES_GRAD if leaf.requires_grad else 0
                 if leaf.is_inference():
-                    flags |= 2
+                    flags |= INFERENCE
                 fact = _make(Facts, (
                     dtype, leaf.shape, _cpu, flags, None, True, None, (), None, None, None,
                 ))  # fmt: skip
