@@ -334,7 +334,8 @@ def _classify(cls: type) -> Visitor:
         scalar = numpy_visitor(cls)
         if scalar is not None:
             return scalar
-    if is_cache(cls) and hasattr(cls, "__dict__") and not issubclass(cls, dict):
+    # Only instances with a __dict__: one with __slots__ has no attributes to list.
+    if is_cache(cls) and cls.__dictoffset__ and not issubclass(cls, dict):
         return _object
     if is_record(cls):
         return _dataclass

@@ -7,6 +7,7 @@ and Python's tarfile understand.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -20,11 +21,14 @@ __all__ = [
     "MANIFEST",
     "TRAILER",
     "Member",
+    "blob_call_number",
     "blob_name",
+    "call_member",
     "call_number",
     "member_header",
     "members",
     "padding",
+    "record_beside",
     "record_name",
 ]
 
@@ -75,19 +79,33 @@ def record_name(call: int) -> str:
     return f"calls/{call:08d}{_RECORD_SUFFIX}"
 
 
-def call_number(name: str, suffix: str = _RECORD_SUFFIX) -> int | None:
-    """The call that a record (or, by suffix, a blob) belongs to; None for other members."""
-    if name.startswith("calls/") and name.endswith(suffix):
-        digits = name[len("calls/") : -len(suffix)]
-        # At most 19 digits: what a 63-bit count can be. One spelling per number: "000000001" would
-        # be a second member for call 1.
-        if 8 <= len(digits) <= 19 and digits.isascii() and digits.isdigit():
-            return int(digits) if len(digits) == 8 or digits[0] != "0" else None
-    return None
+# At most 19 digits: what a 63-bit count can be. One spelling per number: "000000001" would be a
+# second member for call 1.
+_CALL_NAME = re.compile(r"calls/([0-9]{8}|[1-9][0-9]{8,18})\.(?:(msgpack)|safetensors)")
+
+
+def record_beside(blob_name: str) -> str:
+    """The name of the record that a blob belongs to."""
+    return blob_name.removesuffix(_BLOB_SUFFIX) + _RECORD_SUFFIX
+
+
+def call_member(name: str) -> tuple[int, bool] | None:
+    """The call that a member belongs to, and whether it is the record and not the blob; None for
+    members that belong to none."""
+    match = _CALL_NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), match.lastindex == 2)
+
+
+def call_number(name: str) -> int | None:
+    """The call that a record belongs to; None for other members."""
+    number, is_record = call_member(name) or (None, True)
+    return number if is_record else None
 
 
 def blob_call_number(name: str) -> int | None:
-    return call_number(name, _BLOB_SUFFIX)
+    """The call that a blob belongs to; None for other members."""
+    number, is_record = call_member(name) or (None, False)
+    return None if is_record else number
 
 
 # Everything but name, size and checksum is the same in every header: mode 0644, no owner, time 0

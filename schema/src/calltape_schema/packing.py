@@ -29,6 +29,7 @@ __all__ = [
     "pack_text",
     "seal_envelope",
     "unpack",
+    "unpack_plain",
 ]
 
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
@@ -138,6 +139,12 @@ def _unpack_pairs(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     return document
 
 
+# All of msgpack's own errors derive from these; its messages name the cause.
+_UNPACK_ERRORS = (
+    ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException
+)  # fmt: skip
+
+
 def unpack(data: bytes) -> Any:
     """Decodes one msgpack document; arrays become tuples.
 
@@ -160,11 +167,28 @@ def unpack(data: bytes) -> Any:
             ext_hook=_unpack_ext,
             timestamp=0,
         )
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
-        # All of msgpack's own errors derive from these; its messages name the cause.
+    except _UNPACK_ERRORS as error:
         raise TapeError(
             "damaged", f"not a valid msgpack document: {str(error) or type(error).__name__}"
         ) from None
+
+
+def unpack_plain(data: bytes) -> Any:
+    """Decodes one msgpack document in half the time that :func:`unpack` takes, for a caller who
+    knows what to expect and leaves the rest to that: arrays become tuples, and maps *lists* of
+    pairs, in which a key may stand twice; extension types stay msgpack's own objects.
+
+    Returns:
+        None where :func:`unpack` would raise.
+    """
+    try:
+        if len(data) > _COUNT_FROM_BYTES:
+            if len(data) > MAX_DOCUMENT_BYTES:
+                return None
+            _count_values(data)
+        return _unpackb(data, use_list=False, object_pairs_hook=list)
+    except (TapeError, *_UNPACK_ERRORS):
+        return None
 
 
 # By the first byte of a value: bytes of a fixed-width value that follow it; width of the length

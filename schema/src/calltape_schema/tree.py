@@ -13,9 +13,10 @@ A node refers to the latter two by position: ``{"kind": "tensor", "leaf": 3}``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, PrivateAttr, TypeAdapter, model_validator
+from pydantic import Field, PlainValidator, TypeAdapter, model_validator
 from typing_extensions import Self
 
 from calltape_schema.interning import (
@@ -210,8 +211,6 @@ class Structure(Part):
     leaves: Annotated[int, Field(ge=0, le=MAX_LEAVES)]
     scalars: Annotated[int, Field(ge=0, le=MAX_NODES)]
 
-    _scalar_types: tuple[tuple[int, type], ...] = PrivateAttr(())
-
     @model_validator(mode="after")
     def _references_fit(self) -> Self:
         problems: list[str] = []
@@ -229,8 +228,13 @@ class Structure(Part):
             problems.append("a tensor in the context of a custom node")
         if problems:
             raise ValueError("; ".join(problems[:20]))
-        self._scalar_types = tuple(scalars.items())
         return self
+
+    # Not a private attribute, which pydantic takes a microsecond to look up.
+    @cached_property
+    def _scalar_types(self) -> tuple[tuple[int, type], ...]:
+        nodes = (node for node in walk(self.root) if isinstance(node, ScalarNode))
+        return tuple({node.scalar: _SCALAR_TYPES[node.kind] for node in nodes}.items())
 
     def scalar_types(self) -> tuple[tuple[int, type], ...]:
         """Which of the call's scalars must have which Python type; complex numbers are tuples."""

@@ -1,0 +1,267 @@
+"""What a scan needs of a call record, without building models of it.
+
+A scan meets every record of a tape and needs a few of its fields, but the record has to be valid as
+a whole: one that breaks the format is no call. What is the same in many records is checked once;
+records as a recorder writes them are recognised by hand, field by field; everything else is left to
+:func:`calltape_schema.records.decode_call`. So no record is accepted here that it would refuse, and
+every error is its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Generic, TypeAlias, TypeVar
+from zlib import crc32
+
+from calltape_schema.interning import MAX_NODES
+from calltape_schema.packing import unpack_plain
+from calltape_schema.records import decode_call
+
+__all__ = ["Skimmer", "TreeBytes"]
+
+T = TypeVar("T")
+
+TreeBytes: TypeAlias = tuple[bytes, bytes, tuple[Any, ...]]
+"""Of a tree: ``structure``, ``leaves`` and ``scalars``."""
+
+# Of a record: tape, call, blob.size, whether there is an error, and the parts of its inputs. Plain
+# tuples, because making named ones would be a tenth of the work.
+_Facts: TypeAlias = tuple[bytes, int, int | None, bool, TreeBytes]
+
+_Body: TypeAlias = bytes | tuple[bytes, ...]
+
+# A record is a head and a blob, whose numbers differ from call to call, and what stands between
+# them, the body. These patterns match whole fields with values that are in range.
+_UP_TO_63_BITS = rb"[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf[\x00-\x7f].{7}"
+_UP_TO_64_BITS = rb"[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8}"
+_UP_TO_32_BITS = rb"[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}"
+_HEAD_FIELDS = 5
+_match_head = re.compile(
+    rb"[\x80-\x8f]\xa4tape\xc4\x10(.{16})\xa4call(%b)\xa7time_ns(?:%b)\xa6thread(?:%b)"
+    rb"\xabduration_ns(?:%b)" % (_UP_TO_63_BITS, _UP_TO_63_BITS, _UP_TO_64_BITS, _UP_TO_63_BITS),
+    re.DOTALL,
+).match
+_BLOB = b"\xa4blob\x82\xa4size"
+_match_blob = re.compile(
+    _BLOB + rb"(%b)\xa5crc32(?:%b)\Z" % (_UP_TO_63_BITS, _UP_TO_32_BITS), re.DOTALL
+).match
+_RANGES = b"\xa6ranges"
+_RANGE = rb"\x83\xa4leaf(?:[\x00-\x7f]|\xcc.|\xcd[\x00-\xc2].)\xa3min(?:%b)\xa3max(?:%b)" % (
+    (rb"[\x00-\x7f\xe0-\xff]|[\xcc\xd0].|[\xcd\xd1]..|[\xce\xd2].{4}|[\xcf\xd3].{8}",) * 2
+)
+_match_ranges = re.compile(
+    b"|".join(b"%b(?:%b){%d}" % (bytes([0x90 + n]), _RANGE, n) for n in range(1, 5)), re.DOTALL
+).match
+_NO_RANGES = _RANGES + b"\x90"
+_NIL = b"\xc0"
+_BODY_NAMES = frozenset(("outputs_missing", "inputs", "outputs"))
+_MAX_BODY_BYTES = 4 * 1024 * 1024
+_BODY_COST = 1024
+
+_MAX_COUNT = 2**63 - 1
+_MAX_CRC32 = 2**32 - 1
+_MAX_SHORT = 1024
+_SCALAR_TYPES = frozenset((int, float, str, bytes))
+
+
+class Skimmer(Generic[T]):
+    """Skims the records of one tape, and remembers what many of them share.
+
+    Args:
+        reduce: what to keep of a record's inputs and of whether it has an ``error``. Asked once
+            for records that are alike.
+    """
+
+    def __init__(self, reduce: Callable[[TreeBytes, bool], T]) -> None:
+        self._reduce = reduce
+        self._bodies: dict[_Body, tuple[int, T]] = {}
+        self._room = _MAX_BODY_BYTES
+        self._ranged = False
+
+    def __call__(self, data: bytes) -> tuple[bytes, int, int | None, T]:
+        """``tape``, ``call`` and ``blob.size`` of one call's record, and what its inputs reduce to.
+
+        Raises:
+            TapeError: as :func:`calltape_schema.records.decode_call` does.
+        """
+        envelope = unpack_plain(data)
+        if type(envelope) is not tuple or len(envelope) != 2:
+            return self._reduced(_thoroughly(data))
+        checksum, payload = envelope
+        if type(checksum) is not int or type(payload) is not bytes or crc32(payload) != checksum:
+            return self._reduced(_thoroughly(data))
+        head = _match_head(payload)
+        if head is None:
+            return self._reduced(_by_hand(payload) or _thoroughly(data))
+        start, end = head.end(), payload.rfind(_BLOB)
+        blob = _match_blob(payload, end) if end >= start else None
+        if blob is None:
+            body, size_, fields = payload[start:], _NIL, payload[0] - 0x80 - _HEAD_FIELDS
+        else:
+            body, size_, fields = payload[start:end], blob[1], payload[0] - 0x81 - _HEAD_FIELDS
+        key = _without_ranges(body) if self._ranged else body
+        known = self._bodies.get(key)
+        if known is not None and known[0] == fields:
+            call, size = unpack_plain(b"\x92" + head[2] + size_)
+            return head[1], call, size, known[1]
+        found = _by_hand(payload)
+        if found is None:
+            return self._reduced(_thoroughly(data))
+        reduced = self._reduced(found)
+        # To look for ranges costs, and most tapes have them in all of their records or in none.
+        self._ranged = self._ranged or _RANGES in body
+        self._remember(key, fields, body, reduced[3])
+        return reduced
+
+    def _reduced(self, found: _Facts) -> tuple[bytes, int, int | None, T]:
+        tape, call, size, raised, tree = found
+        return tape, call, size, self._reduce(tree, raised)
+
+    def _remember(self, key: _Body, fields: int, body: bytes, reduced: T) -> None:
+        """Another record with the body of a valid one is as valid, whatever its numbers are: no
+        field of a record is valid only because of another.
+
+        That holds if the body, and each part of it between ranges, ends where a field ends. What
+        looks like a blob or like ranges may be the inside of something else: so the body must
+        decode on its own, and to the same without its ranges. A blob that does not look like one
+        must not be in it.
+        """
+        cost = len(body) + _BODY_COST
+        if cost > self._room:
+            return
+        count = bytes([0x80 + fields])
+        bare = key if isinstance(key, bytes) else _NO_RANGES.join(key)
+        trees = _trees_of(unpack_plain(count + bare))
+        if trees is not None and trees == _trees_of(unpack_plain(count + body)):
+            self._bodies[key] = (fields, reduced)
+            self._room -= cost
+
+
+def _without_ranges(body: bytes) -> _Body:
+    """The parts of a body between its ranges, which differ from call to call as well; the whole of
+    it where not all of them are in the common form."""
+    first, *others = body.split(_RANGES)
+    parts = [first]
+    for part in others:
+        ranges = _match_ranges(part)
+        if ranges is None:
+            return body
+        parts.append(part[ranges.end() :])
+    return tuple(parts)
+
+
+def _trees_of(pairs: Any) -> list[Any] | None:
+    """The fields of a body, but for the ranges in them."""
+    if type(pairs) is not list or not all(name in _BODY_NAMES for name, _ in pairs):
+        return None
+    return [
+        [part for part in value if part[0] != "ranges"] if type(value) is list else value
+        for _, value in pairs
+    ]
+
+
+def _thoroughly(data: bytes) -> _Facts:
+    record = decode_call(data)
+    tree = (record.inputs.structure, record.inputs.leaves, record.inputs.scalars)
+    size = None if record.blob is None else record.blob.size
+    return record.tape, record.call, size, record.error is not None, tree
+
+
+def _by_hand(payload: bytes) -> _Facts | None:
+    """The facts of a record in the common form; None where it may yet be valid in another."""
+    pairs = unpack_plain(payload)
+    # A map comes as a list of pairs. Names are compared in the order in which a recorder writes
+    # them, which leaves no place for one that stands there twice.
+    if type(pairs) is not list or len(pairs) < 6:
+        return None
+    size = None
+    # From the end, where fields may be absent.
+    name, value = pairs.pop()
+    if name == "blob":
+        size = _blob_size(value)
+        if size is None:
+            return None
+        name, value = pairs.pop()
+    if name == "outputs":
+        if _tree(value) is None:
+            return None
+        name, value = pairs.pop()
+    tree = _tree(value)
+    if name != "inputs" or tree is None:
+        return None
+    if len(pairs) == 6:
+        name, value = pairs.pop()
+        if name != "outputs_missing" or type(value) is not str or len(value) > _MAX_SHORT:
+            return None
+    if len(pairs) != 5:
+        return None
+    (name, tape), (call_, call), (time_, time), (thread_, thread), (duration_, duration) = pairs
+    if (
+        name == "tape" and call_ == "call" and time_ == "time_ns"
+        and thread_ == "thread" and duration_ == "duration_ns"
+        and type(tape) is bytes and len(tape) == 16
+        and type(call) is type(time) is type(thread) is type(duration) is int
+        and 0 <= call <= _MAX_COUNT and 0 <= time <= _MAX_COUNT and 0 <= duration <= _MAX_COUNT
+        # Every int that msgpack holds natively is at most 2**64 - 1, which a thread may be.
+        and thread >= 0
+    ):  # fmt: skip
+        return tape, call, size, False, tree
+    return None
+
+
+def _blob_size(pairs: Any) -> int | None:
+    if type(pairs) is list and len(pairs) == 2:
+        (size_, size), (crc32_, crc32) = pairs
+        if (
+            size_ == "size" and crc32_ == "crc32" and type(size) is type(crc32) is int
+            and 0 <= size <= _MAX_COUNT and 0 <= crc32 <= _MAX_CRC32
+        ):  # fmt: skip
+            return size
+    return None
+
+
+def _tree(pairs: Any) -> TreeBytes | None:
+    if type(pairs) is not list or len(pairs) < 2:
+        return None
+    scalars: Any = ()
+    if len(pairs) > 2:
+        name, value = pairs.pop()
+        if name == "ranges":
+            if not _are_ranges(value):
+                return None
+            name, value = pairs.pop() if len(pairs) > 2 else ("scalars", ())
+        if name != "scalars" or not _are_plain(value) or len(pairs) > 2:
+            return None
+        scalars = value
+    (structure_, structure), (leaves_, leaves) = pairs
+    if (
+        structure_ == "structure" and leaves_ == "leaves"
+        and type(structure) is type(leaves) is bytes
+    ):  # fmt: skip
+        return structure, leaves, scalars
+    return None
+
+
+def _are_plain(scalars: Any) -> bool:
+    """Complex numbers and wide ints are uncommon."""
+    return (
+        type(scalars) is tuple
+        and len(scalars) <= MAX_NODES
+        and _SCALAR_TYPES.issuperset(map(type, scalars))
+    )
+
+
+def _are_ranges(ranges: Any) -> bool:
+    if type(ranges) is not tuple or len(ranges) > MAX_NODES:
+        return False
+    for pairs in ranges:
+        if type(pairs) is not list or len(pairs) != 3:
+            return False
+        (leaf_, leaf), (min_, low), (max_, high) = pairs
+        if not (
+            leaf_ == "leaf" and min_ == "min" and max_ == "max"
+            and type(leaf) is type(low) is type(high) is int and 0 <= leaf < MAX_NODES
+        ):  # fmt: skip
+            return False
+    return True
