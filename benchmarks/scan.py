@@ -6,6 +6,7 @@ from __future__ import annotations
 import mmap
 import tarfile
 import tempfile
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from calltape_schema.framing import members
 __all__ = ["rows"]
 
 HOP, INFER, PEER = "hop", "infer", "tarfile + safetensors.torch.load"
+VARIANTS = "variants"
 
 
 def _record(path: Path, calls: int) -> None:
@@ -47,6 +49,22 @@ def _infer(path: Path) -> object:
         return tape.infer_dynamic_shapes()
 
 
+def _variants(path: Path) -> object:
+    """Variants, dimensions and symbols, as plain data."""
+    with open_tape(path) as tape:
+        return [variant.findings for variant in tape.variants()]
+
+
+def _peak(path: Path) -> int:
+    """The most bytes that Python had allocated for it at once."""
+    tracemalloc.start()
+    try:
+        _variants(path)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 def _load_all(path: Path) -> int:
     shapes: dict[str, set[torch.Size]] = {}
     with tarfile.open(path) as archive:
@@ -67,10 +85,26 @@ def rows(scale: float) -> Iterator[Row]:
         path = Path(name) / "long.tape"
         _record(path, calls)
         samples = measure(
-            {HOP: lambda: _hop(path), INFER: lambda: _infer(path), PEER: lambda: _load_all(path)},
+            {
+                HOP: lambda: _hop(path),
+                VARIANTS: lambda: _variants(path),
+                INFER: lambda: _infer(path),
+                PEER: lambda: _load_all(path),
+            },
             max(int(5 * scale), 3),
         )
         peer = samples.median(PEER)
+        hop = samples.median(HOP)
+        seconds = samples.median(VARIANTS)
+        peak = _peak(path)
+        yield Row(
+            f"variants and shapes of {calls:,} calls",
+            f"{seconds / calls * 1e6:.1f} µs per call, {peak / 2**20:.1f} MiB",
+            (
+                f"{seconds / hop:.2f} × hop over the headers ({hop / calls * 1e6:.1f} µs per call)",
+                f"{peak / calls:.0f} bytes per call",
+            ),
+        )
         for what, name in (
             (f"hop over {calls:,} calls", HOP),
             ("infer_dynamic_shapes over them", INFER),

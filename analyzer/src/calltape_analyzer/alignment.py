@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from calltape_analyzer.binding import Argument, Bound, Key, Signature
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.flattening import is_empty, mapping_keys
-from calltape_analyzer.observations import Pattern
+from calltape_analyzer.patterns import Pattern
 from calltape_schema.tree import DictNode, FieldsNode, Node, TensorNode, children_of
 
 __all__ = ["Alignment", "Cell", "Row"]

@@ -12,7 +12,7 @@ from calltape_analyzer.describing import Description
 from calltape_analyzer.dims import Track
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.flattening import Form
-from calltape_analyzer.observations import Pattern
+from calltape_analyzer.patterns import Pattern
 from calltape_analyzer.placeholder import Placeholder
 
 __all__ = ["ArgumentBuilder", "check_rebuilt", "detached", "representative", "specialized"]

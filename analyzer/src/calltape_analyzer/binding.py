@@ -99,6 +99,11 @@ class Signature:
         default = parameter.default
         return isinstance(default, int | float | bool | str) and value != default
 
+    @cached_property
+    def complete(self) -> Signature:
+        """This signature with nothing taken out: what the positions of a recorded call count."""
+        return replace(self, removed=frozenset())
+
     def without(self, names: frozenset[str]) -> Signature:
         """This signature, with parameters taken out."""
         return replace(self, removed=self.removed | names)
@@ -221,7 +226,7 @@ def _without_removed(
     scalars: Sequence[tuple[str, Any]],
     signature: Signature,
 ) -> Bound:
-    complete = replace(signature, removed=frozenset())
+    complete = signature.complete
     kept = [a for a in positional if complete.name_at(int(a.key)) not in signature.removed]
     args = tuple(replace(argument, key=i) for i, argument in enumerate(kept))
     ordered = [name for name in signature.names if name in named]
@@ -244,7 +249,7 @@ def _add_missing(
     signature: Signature,
     value_if_missing: Mapping[Key, Any],
 ) -> None:
-    names = replace(signature, removed=frozenset()).names
+    names = signature.complete.names
     for key, value in value_if_missing.items():
         if isinstance(key, str):
             if key in named:

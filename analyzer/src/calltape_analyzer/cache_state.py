@@ -16,18 +16,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calltape_analyzer.classes import ClassIndex, name_of
+from calltape_analyzer.counters import COUNTED, DERIVED, is_same_size
 from calltape_analyzer.errors import UsageError
 
 __all__ = ["Context", "from_state", "remember", "to_state"]
 
-# Attributes that follow from a tensor: attribute -> tensor attribute and axis.
-_SIZES = {
-    "cumulative_length": ("keys", -2),
-    "batch_size": ("keys", 0),
-    "max_batch_size": ("keys", 0),
-}
-# Private tensors that follow from a plain attribute of the same object.
-_DERIVED = {"_sliding_window_tensor": "sliding_window"}
 _MAX_INLINE = 64
 
 _remembered: dict[str, type] = {}
@@ -91,12 +84,12 @@ def _object(value: Any, children: list[Any]) -> dict[str, Any]:
 def _attribute(owner: Any, name: str, held: Any, children: list[Any]) -> Any:
     import torch
 
-    if name in _DERIVED and isinstance(held, torch.Tensor) and hasattr(owner, _DERIVED[name]):
-        return {"derived": _DERIVED[name], "device": str(held.device)}
+    if name in DERIVED and isinstance(held, torch.Tensor) and hasattr(owner, DERIVED[name]):
+        return {"derived": DERIVED[name], "device": str(held.device)}
     if name.startswith("_") and isinstance(held, torch.Tensor):
         return _inline(name, held)
-    if name in _SIZES and isinstance(held, int | torch.SymInt):
-        attribute, axis = _SIZES[name]
+    if name in COUNTED and isinstance(held, int | torch.SymInt):
+        attribute, axis = COUNTED[name]
         tensor = getattr(owner, attribute, None)
         if _has_size(tensor, axis, held):
             return {"size": [attribute, axis]}
@@ -108,16 +101,7 @@ def _has_size(tensor: Any, axis: int, size: Any) -> bool:
 
     if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2:
         return False
-    return _equal(size, tensor.shape[axis])
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, int) and isinstance(other, int):
-        return one == other
-    # While tracing: true by itself, without adding a condition to the program.
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    return bool(statically_known_true(one == other))
+    return is_same_size(size, tensor.shape[axis])
 
 
 def _inline(name: str, tensor: Any) -> dict[str, Any]:

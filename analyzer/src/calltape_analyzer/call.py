@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, overload
 
 from calltape_analyzer.classes import ClassIndex
 from calltape_analyzer.inputs import Inputs, parts_of_inputs
 from calltape_analyzer.segment import Segment
+from calltape_analyzer.tallies import CallRef
 from calltape_schema.blob import Entry, header_size, parse_header, stored_as
 from calltape_schema.errors import TapeError
 from calltape_schema.leaves import Leaf
-from calltape_schema.records import CallRecord, ModelError, Tree
+from calltape_schema.records import CallRecord, Manifest, ModelError, Tree
 from calltape_schema.tree import Node
 
 __all__ = ["Call", "Calls", "Side"]
@@ -50,6 +51,20 @@ class Call:
     def path(self) -> str:
         """The file that the call is in."""
         return self._segment.path
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the file that the call is in."""
+        return self._segment.manifest
+
+    def raw(self) -> tuple[bytes, bytes | None]:
+        """The contents of the call's members as they are in the file: its record, and its blob."""
+        return self._segment.raw(self._position)
+
+    @property
+    def ref(self) -> CallRef:
+        """The call's tape and number, which tell it apart from all calls of all tapes."""
+        return CallRef(self._segment.manifest.tape, self.number)
 
     @property
     def record(self) -> CallRecord:
@@ -265,6 +280,37 @@ class Calls(Sequence[Call]):
         if not 0 <= position < len(self):
             raise IndexError(f"call {index} of a tape of {len(self)} calls")
         return self._at(position)
+
+    def by_inputs(self) -> Iterator[tuple[Call, int]]:
+        """The calls whose inputs look alike as the first of them and their number, without
+        decoding the records of the others. A call that raised is never with one that did not.
+        One combination may come more than once."""
+        for which, segment in enumerate(self._segments):
+            before = self._ends[which] - len(segment)
+            for place, count in segment.by_key():
+                yield self._at(before + place), count
+
+    def input_keys(self) -> Iterator[tuple[int, int] | None]:
+        """For each call a key that is equal for calls whose inputs look alike (and that both
+        raised, or both did not); None where that is not known without a look at its record."""
+        for which, segment in enumerate(self._segments):
+            for position in segment.order:
+                key = segment.key_of(position)
+                yield None if key is None else (which, key)
+
+    def at(self, ref: CallRef) -> Call:
+        """The call that a reference is to.
+
+        Raises:
+            TapeError: ``usage`` where it is not here.
+        """
+        for which, segment in enumerate(self._segments):
+            if segment.manifest.tape != ref.tape:
+                continue
+            at = bisect.bisect_left(segment.order, ref.number, key=segment.number)
+            if at < len(segment) and segment.number(segment.order[at]) == ref.number:
+                return self._at(self._ends[which] - len(segment) + at)
+        raise TapeError("usage", f"call {ref.number} is not on this tape")
 
     def _at(self, index: int) -> Call:
         which = bisect.bisect_right(self._ends, index)

@@ -25,6 +25,9 @@ _COLLECTIONS = ("Counter", "OrderedDict", "defaultdict", "deque")
 _BUILTINS |= {f"collections:{name}": getattr(collections, name) for name in _COLLECTIONS}
 _BUILTINS["types:SimpleNamespace"] = types.SimpleNamespace
 
+# A named tuple of torch's own, which nobody registers.
+_TORCH = {"torch.nn.utils.rnn:PackedSequence"}
+
 # Base classes (by module below transformers) whose subclasses hold plain state: attributes that
 # are set without running code of the class.
 _TRANSFORMERS_BASES = {
@@ -63,12 +66,25 @@ class ClassIndex:
         """The classes that the caller passed."""
         return tuple(self._given.values())
 
+    @property
+    def by_name(self) -> Mapping[str, type]:
+        """The same by the names that tapes have for them."""
+        return self._given
+
+    def renamed(self, name: str) -> str:
+        """The name in this process of a class that a tape calls ``name``."""
+        found = self._given.get(name)
+        return name_of(found) if found is not None else name
+
     def get(self, name: str) -> type | None:
         """The class that ``name`` stands for, or None where this process does not want it."""
         for known in (self._given, _BUILTINS, self._pytree_classes()):
             found = known.get(name)
             if found is not None:
                 return found
+        if name in _TORCH:
+            found = _loaded(*name.split(":"))
+            return found if isinstance(found, type) else None
         return _transformers_class(name)
 
     def registered(self, cls: type) -> Any | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from calltape_analyzer.alignment import Alignment
 from calltape_analyzer.binding import Key, Signature
 from calltape_analyzer.errors import InferenceError, UsageError
-from calltape_analyzer.observations import Pattern, Shape
+from calltape_analyzer.patterns import Pattern, Shape
 
 __all__ = [
     "BatchFor",
@@ -27,6 +27,7 @@ __all__ = [
     "sees",
     "track_of",
     "tracks_of",
+    "well_known_name",
 ]
 
 BatchFor: TypeAlias = "set[int | str] | bool | None"
@@ -295,9 +296,14 @@ def _agree(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
 
 
 def _well_known(track: Track, axis: int) -> str | None:
-    if track.name.endswith("attention_mask") and track.rank == 4:
+    return well_known_name(track.name, track.rank, axis)
+
+
+def well_known_name(argument: str, rank: int, axis: int) -> str | None:
+    """The usual name of an axis of an argument that transformers models share, or None."""
+    if argument.endswith("attention_mask") and rank == 4:
         return _MASK_4D.get(axis)
-    return _WELL_KNOWN.get(track.name, {}).get(axis)
+    return _WELL_KNOWN.get(argument, {}).get(axis)
 
 
 def _own_name(tracks: Sequence[Track], dimension: Dimension, taken: set[str]) -> str:

@@ -70,7 +70,9 @@ def _nothing() -> None:
 def _cpu_session(model: str | bytes) -> Any:
     import onnxruntime
 
-    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what goes wrong is an exception, and part of a report
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def feeds_of(names: Sequence[str], given: Sequence[Feed]) -> dict[str, Any]:
@@ -221,12 +223,10 @@ def _timed(action: Callable[[], Any]) -> tuple[Any, str | None, float]:
 
 
 def with_progress(items: Sequence[Any], shown: bool) -> Iterable[Any]:
-    """The items, with a progress bar where one is wanted (tqdm, where it is installed)."""
+    """The items, with a progress bar on stderr where one is wanted."""
     if not shown:
         return items
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return items
-    bar: Iterable[Any] = tqdm(items)
-    return bar
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(items, description="calls", console=Console(stderr=True), transient=True)

@@ -4,17 +4,23 @@ TapeError                anything wrong with a tape, by ``kind`` (from calltape_
 ├── InferenceError       the recorded calls do not determine an answer; also a RuntimeError
 ├── UsageError           something that does not exist was asked for; also a ValueError
 ├── KeyTypeError         a key that is neither a name nor a position; also a TypeError
-└── UnsupportedError     what the calls leave no room for; also a NotImplementedError
+├── UnsupportedError     what the calls leave no room for; also a NotImplementedError
+├── NoVariant            no exported program accepts a call; also a LookupError
+└── ExportError          nothing could be exported; also a RuntimeError
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from calltape_schema.errors import Kind, Problem, TapeError
 
 __all__ = [
+    "ExportError",
     "InferenceError",
     "KeyTypeError",
     "Kind",
+    "NoVariant",
     "Problem",
     "TapeError",
     "UnsupportedError",
@@ -52,3 +58,25 @@ class UnsupportedError(TapeError, NotImplementedError):
 
     def __init__(self, reason: str, *, advice: str | None = None) -> None:
         super().__init__("usage", reason, advice=advice)
+
+
+class NoVariant(TapeError, LookupError):  # noqa: N818 - what users catch reads like the report
+    """No exported program accepts a call; ``reasons`` say why, by variant."""
+
+    def __init__(self, reason: str, reasons: Mapping[str, str] | None = None) -> None:
+        self.reasons = dict(reasons or {})
+        parts = "; ".join(f"{name}: {why}" for name, why in self.reasons.items())
+        super().__init__(
+            "usage",
+            f"{reason} ({parts})" if parts else reason,
+            advice="record calls like this one as well, and export again",
+        )
+
+
+class ExportError(TapeError, RuntimeError):
+    """No variant could be exported; ``attempts`` tell what was tried."""
+
+    def __init__(self, reason: str, attempts: Sequence[object] = (), *, advice: str = "") -> None:
+        self.attempts = tuple(attempts)
+        tried = "its .attempts tell what was tried; calltape variants and explain tell more"
+        super().__init__("inference", reason, advice=advice or tried)

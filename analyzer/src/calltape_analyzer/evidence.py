@@ -30,7 +30,7 @@ from calltape_analyzer.findings import (
     SizeSeen,
 )
 from calltape_analyzer.flattening import Form
-from calltape_analyzer.observations import Pattern
+from calltape_analyzer.patterns import Pattern
 
 __all__ = ["Evidence", "axis_findings"]
 

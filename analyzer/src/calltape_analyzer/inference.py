@@ -23,7 +23,7 @@ from calltape_analyzer.dims import BatchFor, DimNames, check_names, tracks_of
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.evidence import Evidence
 from calltape_analyzer.findings import ShapeFindings
-from calltape_analyzer.observations import Observations, Pattern
+from calltape_analyzer.patterns import Pattern, Patterns
 from calltape_schema.records import Target
 from calltape_schema.tree import FieldsNode, children_of, walk
 
@@ -76,7 +76,7 @@ class Inference:
         Raises:
             UsageError, UnsupportedError, KeyTypeError: ``value_if_missing`` does not fit them.
         """
-        Observations(self._calls, self._signature, self._value_if_missing)
+        Patterns(self._calls, self._signature, self._value_if_missing)
 
     def findings(
         self, set_batch_dimension_for: BatchFor = None, dim_names: DimNames = None
@@ -191,7 +191,7 @@ class Inference:
         """The arguments of one call with ``value_if_missing``, nothing filled and their tensors
         detached: positional ones, those by keyword, and the constants among the latter."""
         call = self._calls[index]
-        pattern = self._observations().pattern(call)
+        pattern = self._patterns().pattern(call)
         recorded = [slot for a in pattern.bound.all if a.given is None for slot in a.slots]
         shared = {
             slot.leaf: detached(call.tensor("inputs", slot.leaf))
@@ -237,9 +237,9 @@ class Inference:
         return count
 
     def _count(self, names: set[str]) -> int:
-        observations = Observations(self._calls, self._signature, {})
+        seen = Patterns(self._calls, self._signature, {})
         count = 0
-        for pattern in observations.patterns:
+        for pattern in seen.patterns:
             passed = [self._signature.name_of(a.key) for a in pattern.bound.all]
             passed += [name for name, _ in pattern.constants]
             count += len(pattern.calls) * sum(name in names for name in passed)
@@ -259,28 +259,26 @@ class Inference:
         return self._evidence
 
     def _gather(self) -> Evidence:
-        observations = self._observations()
-        if self._like_observer and observations.left_out:
+        seen = self._patterns()
+        if self._like_observer and seen.left_out:
             # The peer refuses where such a call does not fit the others.
             with contextlib.suppress(InferenceError):
-                return self._gathered(self._observations(with_raised=True))
-        return self._gathered(observations)
+                return self._gathered(self._patterns(with_raised=True))
+        return self._gathered(seen)
 
-    def _gathered(self, observations: Observations) -> Evidence:
-        patterns = observations.patterns
+    def _gathered(self, seen: Patterns) -> Evidence:
+        patterns = seen.patterns
         if not patterns:
             raise InferenceError(_NO_CALLS, advice="record at least one call of the model")
         alignment = Alignment.of(patterns, self._signature, bind_keywords=self._bind_keywords)
         groups = tracks_of(alignment, patterns, self._signature)
-        return Evidence(
-            self._calls, self._signature, observations.left_out, patterns, alignment, groups
-        )
+        return Evidence(self._calls, self._signature, seen.left_out, patterns, alignment, groups)
 
-    def _observations(self, with_raised: bool = False) -> Observations:
+    def _patterns(self, with_raised: bool = False) -> Patterns:
         given = {
             k: v for k, v in self._value_if_missing.items() if k not in self._signature.removed
         }
-        return Observations(self._calls, self._signature, given, with_raised=with_raised)
+        return Patterns(self._calls, self._signature, given, with_raised=with_raised)
 
     def _builder(self, found: Evidence) -> ArgumentBuilder:
         return ArgumentBuilder(
@@ -301,7 +299,7 @@ class Inference:
                     advice="count from 0",
                 )
             call = self._calls[index]
-            pattern = self._observations().pattern(call)
+            pattern = self._patterns().pattern(call)
             return found.alignment.row(pattern), pattern.bound, call
         if not isinstance(index, tuple | Mapping):
             raise UsageError(

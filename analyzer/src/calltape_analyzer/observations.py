@@ -1,119 +1,226 @@
-"""Many calls, reduced to what differs between them: a server makes thousands of calls in few
-structures and shapes, and an inference looks at each combination once."""
+"""What was seen of a model's arguments: the evidence that everything else is inferred from.
+
+Calls are bound to the recorded signature and sorted into *groups* that no single program could tell
+apart by shape alone: one layout, the same constants, dtypes and ranks (rule 2 of
+docs/decisions/0012). Within a group calls differ in sizes and ints only; each distinct combination
+is a :class:`Row`. Memory follows the number of distinct rows, up to a bound, not the number of
+calls, and two observations add up to what one of all calls would be (:mod:`tallies`).
+"""
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from calltape_analyzer.binding import Argument, Bound, Key, Signature, bind
-from calltape_analyzer.call import Call
-from calltape_analyzer.classes import ClassIndex
-from calltape_analyzer.flattening import Flattener
+from calltape_analyzer.layout import Layout, Place
+from calltape_analyzer.tallies import CallRef, Seen, Span, Tally
 from calltape_schema.leaves import Leaf
 
-__all__ = ["Observations", "Pattern", "Shape"]
-
-Shape = tuple[int, ...]
+__all__ = ["Group", "LeafObservation", "Observations", "Row", "TensorFacts"]
 
 
-@dataclass(eq=False)
-class Pattern:
-    """Calls whose inputs differ in nothing that an inference looks at: one structure, one set of
-    leaf facts, the same constants. ``calls`` are positions in the observed sequence, ascending.
+class Row(NamedTuple):
+    """The sizes of each tensor and the value of each int of a call, in the layout's order."""
 
-    ``constants`` were passed by keyword, ``inner`` by position or inside a container. ``label``
-    names the first of the calls for people.
+    shapes: tuple[tuple[int, ...], ...]
+    ints: tuple[int, ...]
+
+
+class TensorFacts(NamedTuple):
+    """What of a tensor tells programs apart."""
+
+    dtype: str
+    rank: int
+    layout: str
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> TensorFacts:
+        return cls(leaf.dtype, len(leaf.shape), leaf.layout)
+
+
+@dataclass
+class Group:
+    """Calls of one layout, with equal constants, dtypes and ranks.
+
+    ``layout`` is that of the first call (by tape and number), ``ranges`` the smallest and largest
+    element of each integer tensor, ``devices`` and ``formats`` count per tensor.
     """
 
-    bound: Bound
-    facts: Sequence[Leaf]
-    constants: tuple[tuple[str, Any], ...]
-    inner: tuple[tuple[str, Any], ...] = ()
-    label: str = "the given arguments"
-    calls: list[int] = field(default_factory=list)
+    key: Hashable
+    layout: Layout
+    facts: tuple[TensorFacts, ...]
+    constants: tuple[Any, ...]
+    first: CallRef
+    calls: int = 0
+    rows: Tally[Row] = field(default_factory=Tally[Row])
+    ranges: dict[int, Span] = field(default_factory=dict)
+    devices: tuple[Counter[str], ...] = ()
+    formats: tuple[Counter[str], ...] = ()
 
     @property
-    def first(self) -> int:
-        """Position of the first such call."""
-        return self.calls[0]
+    def ints(self) -> tuple[Place, ...]:
+        """The places of :attr:`Row.ints`."""
+        return tuple(place for place in self.layout.scalars if place.kind == "int")
 
-    def shape(self, argument: Argument, leaf: int) -> Shape:
-        """The sizes of one tensor."""
-        if argument.given is not None:
-            return argument.given.shape(leaf)
-        return self.facts[leaf].shape
+    def add(self, row: Row, leaves: tuple[Leaf, ...], seen: Seen) -> None:
+        """Counts calls that have one row."""
+        self.calls += seen.calls
+        self.rows.add(row, seen)
+        self.devices = self.devices or tuple(Counter() for _ in leaves)
+        self.formats = self.formats or tuple(Counter() for _ in leaves)
+        for leaf, devices, formats in zip(leaves, self.devices, self.formats, strict=True):
+            devices[leaf.device] += seen.calls
+            formats[_format_of(leaf)] += seen.calls
 
-    def dtype(self, argument: Argument, leaf: int) -> str:
-        """The dtype of one tensor, as torch names it."""
-        if argument.given is not None:
-            return str(argument.given.tensors[leaf].dtype).removeprefix("torch.")
-        return self.facts[leaf].dtype
+    def spans(self, place: int, span: Span) -> None:
+        """Widens the range of an integer tensor."""
+        known = self.ranges.get(place)
+        self.ranges[place] = span if known is None else known.merge(span)
+
+    def merge(self, other: Group) -> Group:
+        """The group of the calls of both."""
+        earlier = self if self.first <= other.first else other
+        ranges = dict(self.ranges)
+        for place, span in other.ranges.items():
+            ranges[place] = ranges[place].merge(span) if place in ranges else span
+        return Group(
+            self.key,
+            earlier.layout,
+            self.facts,
+            earlier.constants,
+            earlier.first,
+            self.calls + other.calls,
+            self.rows.merge(other.rows),
+            ranges,
+            tuple(a + b for a, b in zip(self.devices, other.devices, strict=True)),
+            tuple(a + b for a, b in zip(self.formats, other.formats, strict=True)),
+        )
 
 
+def _format_of(leaf: Leaf) -> str:
+    """Contiguous, or the order of its axes by stride (``"0,2,3,1"`` is channels last)."""
+    if leaf.expanded:
+        return "expanded"
+    if leaf.strides is None:
+        return "contiguous"
+    strides = leaf.strides
+    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+    return ",".join(map(str, order))
+
+
+@dataclass
+class LeafObservation:
+    """What was seen of one tensor or scalar over all groups, by kind of it.
+
+    Attributes:
+        argument, path: where it stands.
+        calls: the calls that have it; the others of :attr:`Observations.calls` do not.
+        kinds: calls by kind: tensor, array, int, float, str, ...
+        dtypes, ranks, devices, formats: calls by these, of tensors.
+        sizes: per (rank, axis) the sizes seen.
+        values: the values of an int, or the constants; None for a tensor.
+        range: smallest and largest element of an integer tensor, or value of an int.
+    """
+
+    argument: str
+    path: str
+    calls: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    dtypes: Counter[str] = field(default_factory=Counter)
+    ranks: Counter[int] = field(default_factory=Counter)
+    devices: Counter[str] = field(default_factory=Counter)
+    formats: Counter[str] = field(default_factory=Counter)
+    sizes: dict[tuple[int, int], Tally[int]] = field(default_factory=dict)
+    values: Tally[Any] = field(default_factory=Tally)
+    range: Span | None = None
+
+    def widen(self, span: Span) -> None:
+        """Widens the range."""
+        self.range = span if self.range is None else self.range.merge(span)
+
+
+@dataclass
 class Observations:
-    """The patterns of a sequence of calls, in the order of their first call.
+    """Everything that was seen, by group.
 
-    Calls that raised are no evidence of what the model takes and are left out, unless all raised or
-    ``with_raised`` asks for them; ``left_out`` counts them.
+    Attributes:
+        calls: the calls that returned; what they were called with is evidence.
+        raised: the calls that raised; they are none, unless all did.
+        groups: the calls by group.
+        of_raised: whether no call returned, so that ``calls`` and ``groups`` are of those that
+            raised.
     """
 
-    def __init__(
-        self,
-        calls: Sequence[Call],
-        signature: Signature,
-        value_if_missing: Mapping[Key, Any],
-        *,
-        with_raised: bool = False,
-    ) -> None:
-        self._signature = signature
-        self._value_if_missing = value_if_missing
-        self._classes = ClassIndex()
-        self._bound: dict[bytes, Bound] = {}
-        self._patterns: dict[Any, Pattern] = {}
-        raised: list[int] = []
-        # One pass, since a record is decoded for each call that is made.
-        for position, call in enumerate(calls):
-            if call.record.error is None:
-                self.pattern(call).calls.append(position)
-            else:
-                raised.append(position)
-        everything = with_raised or len(raised) == len(calls)
-        self.left_out = 0 if everything else len(raised)
-        if everything:
-            for position in raised:
-                insort(self.pattern(calls[position]).calls, position)
+    calls: int = 0
+    raised: int = 0
+    groups: dict[Hashable, Group] = field(default_factory=dict)
+    of_raised: bool = True
 
-    @property
-    def patterns(self) -> list[Pattern]:
-        """Those that calls were seen of, in the order of their first call."""
-        seen = [pattern for pattern in self._patterns.values() if pattern.calls]
-        return sorted(seen, key=lambda pattern: pattern.first)
+    def merge(self, other: Observations) -> Observations:
+        """The observations of the calls of both; associative and commutative.
 
-    def bound(self, call: Call) -> Bound:
-        """The arguments of a call."""
-        inputs = call.record.inputs
-        bound = self._bound.get(inputs.structure)
-        if bound is None:
-            flattener = Flattener(inputs.facts(), inputs.scalars, self._classes)
-            bound = bind(inputs.spec(), flattener, self._signature, self._value_if_missing)
-            self._bound[inputs.structure] = bound
-        return bound
+        Tapes of the same call, or of one model under two signatures, are the caller's to keep
+        apart.
+        """
+        of_raised = self.of_raised and other.of_raised
+        made = Observations(raised=self.raised + other.raised, of_raised=of_raised)
+        for part in (self, other):
+            if part.of_raised is not of_raised:
+                continue  # calls that raised, beside some that returned
+            made.calls += part.calls
+            for key, group in part.groups.items():
+                known = made.groups.get(key)
+                made.groups[key] = group if known is None else known.merge(group)
+        return made
 
-    def pattern(self, call: Call) -> Pattern:
-        """The pattern of a call."""
-        inputs = call.record.inputs
-        bound = self.bound(call)
-        constants = bound.constant_values(inputs.scalars, self._signature)
-        inner = bound.inner_values(inputs.scalars)
-        key = (inputs.structure, inputs.leaves, constants, inner)
-        found = self._patterns.get(key)
-        if found is None:
-            # spec() checks that the leaves fit the structure, which differs with the leaves.
-            inputs.spec()
-            found = self._patterns[key] = Pattern(
-                bound, inputs.facts(), constants, inner, f"call {call.number}"
-            )
-        return found
+    def in_order(self) -> list[Group]:
+        """The groups in the order of their first call."""
+        return sorted(self.groups.values(), key=lambda group: group.first)
+
+    def leaves(self) -> list[LeafObservation]:
+        """What was seen of each tensor and scalar, in the order of appearance."""
+        found: dict[tuple[str, str], LeafObservation] = {}
+        for group in self.in_order():
+            for place in (*group.layout.tensors, *group.layout.scalars):
+                at = (place.argument, place.path)
+                known = found.setdefault(at, LeafObservation(*at))
+                known.calls += group.calls
+                known.kinds[place.kind] += group.calls
+            for i, leaf in _tensors(group, found):
+                _add_tensor(leaf, group, i)
+            _add_scalars(group, found)
+        return list(found.values())
+
+
+def _tensors(
+    group: Group, found: dict[tuple[str, str], LeafObservation]
+) -> Iterator[tuple[int, LeafObservation]]:
+    for i, place in enumerate(group.layout.tensors):
+        yield i, found[place.argument, place.path]
+
+
+def _add_tensor(leaf: LeafObservation, group: Group, i: int) -> None:
+    facts = group.facts[i]
+    leaf.dtypes[facts.dtype] += group.calls
+    leaf.ranks[facts.rank] += group.calls
+    leaf.devices += group.devices[i]
+    leaf.formats += group.formats[i]
+    for row, seen in group.rows.items():
+        for axis, size in enumerate(row.shapes[i]):
+            leaf.sizes.setdefault((facts.rank, axis), Tally()).add(size, seen)
+    if i in group.ranges:
+        leaf.widen(group.ranges[i])
+
+
+def _add_scalars(group: Group, found: dict[tuple[str, str], LeafObservation]) -> None:
+    for row, seen in group.rows.items():
+        for place, value in zip(group.ints, row.ints, strict=True):
+            leaf = found[place.argument, place.path]
+            leaf.values.add(value, seen)
+            leaf.widen(Span(value, value))
+    others = [place for place in group.layout.scalars if place.kind != "int"]
+    constants = dict(zip(others, group.constants, strict=True))
+    for place, value in constants.items():
+        found[place.argument, place.path].values.add(value, Seen(group.calls, group.first))

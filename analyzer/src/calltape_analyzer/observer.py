@@ -20,7 +20,8 @@ from calltape_analyzer.dims import BatchFor, DimNames
 from calltape_analyzer.dims import dynamic_dimensions as _infer_dynamic_dimensions
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.inference import Inference
-from calltape_analyzer.tape import Tape, open_tape
+from calltape_analyzer.opening import open_tape
+from calltape_analyzer.tape import Tape
 
 if TYPE_CHECKING:
     from calltape_recorder import Recorder
@@ -176,7 +177,7 @@ class InputObserver:
             onnx_program: ``torch.onnx.ONNXProgram``, ``onnx.ModelProto``, its bytes or a file name.
             atol: largest absolute difference; 1e-2 suits float16.
             rtol: largest relative difference.
-            progress_bar: shows one (where tqdm is installed).
+            progress_bar: shows one.
             initializer: makes an ``onnxruntime.InferenceSession`` from a file name or bytes.
             skip_none: whether an output that is None on one side is no difference.
             include_io: adds the inputs and outputs on one line each.

@@ -78,8 +78,8 @@ class _Rebuilding:
         value = self.scalars[node.scalar]
         if node.kind == "complex" and type(value) is tuple:
             value = complex(*value)
-        base = _SCALAR_TYPES[node.kind]
-        if type(value) is not base:
+        base: Any = _SCALAR_TYPES[node.kind]
+        if type(value) is not base and type(value).__name__ != "SymInt":  # an int while tracing
             raise TapeError(
                 "invalid", f"a {type(value).__name__} where the structure says {base.__name__}"
             )

@@ -1,70 +1,26 @@
-"""One tape file, scanned: where its calls are, and what of it is damaged.
-
-A scan hops from header to header and decodes the record of every call, because the record is what
-makes the call exist. It touches no tensor bytes and keeps 40 bytes per call: to decode a record
-again costs less than to keep millions of its parts in the garbage collector's view.
-"""
+"""One tape file: where its calls are, what of it is damaged, and its bytes."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import stat
-import struct
 import zlib
 from array import array
+from collections import Counter
+from collections.abc import Iterator
 
+from calltape_analyzer.damage import Damage
+from calltape_analyzer.input_keys import NOT_INTERNED, InputsKey
+from calltape_analyzer.scan import NO_BLOB, Scan, content_of
 from calltape_schema.errors import TapeError
-from calltape_schema.framing import (
-    BLOCK,
-    MANIFEST,
-    TRAILER,
-    Member,
-    blob_call_number,
-    call_number,
-    members,
-    record_name,
-)
-from calltape_schema.packing import MAX_DOCUMENT_BYTES
-from calltape_schema.records import (
-    CallRecord,
-    Coverage,
-    Manifest,
-    Trailer,
-    decode_call,
-    decode_manifest,
-    decode_trailer,
-)
+from calltape_schema.framing import BLOCK, MANIFEST, Member, members, record_name
+from calltape_schema.records import CallRecord, Coverage, Manifest, decode_call, decode_manifest
 
-__all__ = ["Damage", "Segment"]
-
-_NO_BLOB = 2**64 - 1
-_MAX_RECORD_BYTES = MAX_DOCUMENT_BYTES + BLOCK
-_MAX_LISTED = 1000
+__all__ = ["Damage", "InputsKey", "Segment"]
 
 # What is known of a call's tensors.
 _UNKNOWN, _WHOLE, _DAMAGED = 0, 1, 2
-
-
-class Damage:
-    """What was found damaged, in the order found; bounded, so that a file of nothing but damage
-    does not fill the memory."""
-
-    def __init__(self) -> None:
-        self._listed: list[TapeError] = []
-        self._more = 0
-
-    def add(self, error: TapeError) -> None:
-        if len(self._listed) < _MAX_LISTED:
-            # Kept for as long as the tape, and the frames of a traceback would be with it.
-            error.__traceback__ = error.__context__ = None
-            self._listed.append(error)
-        else:
-            self._more += 1
-
-    def list(self) -> list[TapeError]:
-        more = f"{self._more} more places are damaged"
-        return [*self._listed, TapeError("damaged", more)] if self._more else list(self._listed)
 
 
 class Segment:
@@ -82,23 +38,26 @@ class Segment:
     def __init__(self, path: str, damage: Damage) -> None:
         self.path = path
         self.damage = damage
-        self.trailer: Trailer | None = None
-        self.unfinished = 0
         self._view = _mapped(path)
         self.size = len(self._view)
-        self._numbers = array("Q")
-        self._records = array("Q")
-        self._record_sizes = array("Q")
-        self._blobs = array("Q")
         try:
             first, self.manifest = self._read_manifest()
-            _Scan(self).run(first.end)
+            scan = Scan(self._view, path, self.manifest.tape, damage)
+            scan.run(first.end)
         except TapeError as error:
             self.close()
             raise error.at(path=path) from None
         except BaseException:
             self.close()
             raise
+        self.trailer = scan.trailer
+        self.unfinished = scan.unfinished
+        self._numbers = scan.numbers
+        self._records = scan.records
+        self._record_sizes = scan.record_sizes
+        self._blobs = scan.blobs
+        self._keys = scan.keys
+        self.keys: list[InputsKey] = scan.input_keys.keys
         self._checked = bytearray(len(self._numbers))
         self.order = self._sorted()
 
@@ -106,9 +65,9 @@ class Segment:
         """Positions of the calls in the order of their numbers: threads may have finished
         writing in another."""
         positions = array("Q", range(len(self._numbers)))
-        if any(a > b for a, b in zip(self._numbers, self._numbers[1:], strict=False)):
-            return array("Q", sorted(positions, key=self._numbers.__getitem__))
-        return positions
+        if sorted(self._numbers) == self._numbers.tolist():
+            return positions
+        return array("Q", sorted(positions, key=self._numbers.__getitem__))
 
     def __len__(self) -> int:
         return len(self.order)
@@ -153,10 +112,44 @@ class Segment:
         """The record of a call, decoded anew."""
         return decode_call(self.read(self._records[position], self._record_sizes[position]))
 
+    def raw(self, position: int) -> tuple[bytes, bytes | None]:
+        """The contents of a call's members: its record, and its blob where it has one."""
+        record = self.record(position)
+        start = self.blob(position)
+        content = self.read(self._records[position], self._record_sizes[position])
+        if record.blob is None or start is None:
+            return content, None
+        return content, self.read(start, record.blob.size)
+
+    def key_of(self, position: int) -> int | None:
+        """Index among ``keys`` of what a call's inputs look like, without decoding its record.
+        None where the tape has too many kinds to keep: then the record tells.
+
+        A key's structure and leaves are not decoded, so they may yet turn out to break the format;
+        calls of the same key do so alike.
+        """
+        key = self._keys[position]
+        return None if key == NOT_INTERNED else key
+
+    def by_key(self) -> Iterator[tuple[int, int]]:
+        """The calls, those of one key only once: place in ``order`` of the first such call, and how
+        many calls have its key. Calls without a key stand alone."""
+        counts = Counter(map(self._keys.__getitem__, self.order))
+        alone = counts.pop(NOT_INTERNED, 0)
+        for place, position in enumerate(self.order):
+            if not counts and not alone:
+                return
+            key = self._keys[position]
+            if key == NOT_INTERNED:
+                alone -= 1
+                yield place, 1
+            elif key in counts:
+                yield place, counts.pop(key)
+
     def blob(self, position: int) -> int | None:
         """Where the content of a call's blob starts."""
         header = self._blobs[position]
-        return None if header == _NO_BLOB else header + BLOCK
+        return None if header == NO_BLOB else header + BLOCK
 
     def located(self, error: TapeError, position: int) -> TapeError:
         """The error with file, member and offset of a call filled in."""
@@ -213,161 +206,9 @@ class Segment:
                 )
             raise TapeError("not_a_tape", "the file does not start with a tape's manifest")
         try:
-            return first, decode_manifest(self._content(first))
+            return first, decode_manifest(content_of(self._view, first))
         except TapeError as error:
             raise error.at(member=MANIFEST, offset=0) from None
-
-    def _content(self, member: Member) -> bytes:
-        if member.size > _MAX_RECORD_BYTES:
-            raise TapeError(
-                "limit", f"a member of {member.size} bytes (at most {_MAX_RECORD_BYTES})"
-            )
-        return self.read(member.start, member.size)
-
-
-class _Scan:
-    """The walk over one file, which fills a segment."""
-
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
-        self.pending: tuple[int, Member] | None = None
-        self.offsets: dict[int, int] = {}
-        self.lost: set[int] = set()
-        self.tail: TapeError | None = None
-
-    def run(self, start: int) -> None:
-        segment = self.segment
-        view = segment._view
-        for member in members(
-            lambda offset, size: view[offset : offset + size], segment.size, self._on_damage, start
-        ):
-            if self.tail is not None:
-                self._add(self.tail)
-                self.tail = None
-            self._take(member)
-        if segment.trailer is None:
-            self._end_unsealed()
-        else:
-            self._end_sealed(segment.trailer)
-
-    def _on_damage(self, error: TapeError) -> None:
-        # Held back until it is known whether a member follows: at the end of an unsealed tape,
-        # a member cut short is a call that was being written, and that is no damage.
-        if self.tail is not None:
-            self._add(self.tail)
-        self.tail = error
-
-    def _add(self, error: TapeError) -> None:
-        self.segment.damage.add(error.at(path=self.segment.path))
-
-    def _lose(self, number: int, error: TapeError, member: Member) -> None:
-        self.lost.add(number)
-        error.reason = f"call {number} is skipped: {error.reason}"
-        self._add(error.at(member=member.name, offset=member.offset))
-
-    def _take(self, member: Member) -> None:
-        if (number := call_number(member.name)) is not None:
-            try:
-                self._commit(member, number, self._blob_of(number))
-            except TapeError as error:
-                self._lose(number, error, member)
-        elif (number := blob_call_number(member.name)) is not None:
-            self._drop_pending()
-            self.pending = (number, member)
-        elif member.name == TRAILER:
-            self._take_trailer(member)
-        # Members of other names are for newer readers.
-
-    def _blob_of(self, number: int) -> Member | None:
-        """The blob that waits for the record of this call."""
-        if self.pending is not None and self.pending[0] != number:
-            self._drop_pending()
-        pending, self.pending = self.pending, None
-        return pending[1] if pending is not None else None
-
-    def _drop_pending(self) -> None:
-        if self.pending is not None:
-            number, member = self.pending
-            self.pending = None
-            self._lose(number, TapeError("damaged", "its record is missing"), member)
-
-    def _commit(self, member: Member, number: int, blob: Member | None) -> None:
-        segment = self.segment
-        record = decode_call(segment._content(member))
-        if record.tape != segment.manifest.tape:
-            raise TapeError("damaged", "its record belongs to another tape")
-        if record.call != number:
-            raise TapeError("damaged", f"its record says that it is call {record.call}")
-        if number in self.offsets:
-            raise TapeError("damaged", "there was a call of this number before")
-        if record.blob is None:
-            blob = None
-        elif blob is None or blob.size != record.blob.size:
-            found = "none" if blob is None else f"one of {blob.size}"
-            reason = f"its record tells of a blob of {record.blob.size} bytes, but there is {found}"
-            raise TapeError("damaged", reason)
-        self.offsets[number] = member.offset if blob is None else blob.offset
-        segment._numbers.append(number)
-        segment._records.append(member.start)
-        segment._record_sizes.append(member.size)
-        segment._blobs.append(_NO_BLOB if blob is None else blob.offset)
-
-    def _take_trailer(self, member: Member) -> None:
-        self._drop_pending()
-        try:
-            trailer = decode_trailer(self.segment._content(member))
-            if trailer.tape != self.segment.manifest.tape:
-                raise TapeError("damaged", "the trailer belongs to another tape")
-        except TapeError as error:
-            self._add(error.at(member=member.name, offset=member.offset))
-        else:
-            self.segment.trailer = trailer
-
-    def _end_unsealed(self) -> None:
-        segment = self.segment
-        if self.tail is not None:
-            offset = self.tail.offset or 0
-            if self.tail.member == TRAILER or not _cut_short(self.tail, segment.size):
-                self._add(self.tail)
-                self._drop_pending()
-                return
-            segment.unfinished = segment.size - offset
-        if self.pending is not None:
-            segment.unfinished = segment.size - self.pending[1].offset
-
-    def _end_sealed(self, trailer: Trailer) -> None:
-        """The index of a sealed tape says which calls it holds, and where."""
-        self._drop_pending()
-        if self.tail is not None:
-            self._add(self.tail)
-        index = dict(struct.iter_unpack("<QQ", trailer.index))
-        for number, offset in index.items():
-            if number not in self.offsets and number not in self.lost:
-                reason = f"call {number} is lost: it stood here by the tape's index"
-                self._add(TapeError("damaged", reason, member=record_name(number), offset=offset))
-        if any(index.get(number) != offset for number, offset in self.offsets.items()):
-            self._remove_strangers(index)
-
-    def _remove_strangers(self, index: dict[int, int]) -> None:
-        """Calls that the walk met but the index does not know: bytes inside damaged tensors that
-        look like members."""
-        segment = self.segment
-        kept = []
-        for position, (number, offset) in enumerate(self.offsets.items()):
-            if index.get(number) == offset:
-                kept.append(position)
-                continue
-            reason = f"call {number} is skipped: the tape's index does not have it here"
-            self._add(TapeError("damaged", reason, member=record_name(number), offset=offset))
-        columns = (segment._numbers, segment._records, segment._record_sizes, segment._blobs)
-        for column in columns:
-            column[:] = array("Q", (column[position] for position in kept))
-
-
-def _cut_short(error: TapeError, size: int) -> bool:
-    """Whether a file of ``size`` bytes ends like one whose writer was interrupted: within a
-    member, or within a header."""
-    return error.member is not None or size - (error.offset or 0) < BLOCK
 
 
 def _mapped(path: str) -> mmap.mmap:

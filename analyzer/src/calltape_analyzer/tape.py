@@ -1,17 +1,15 @@
-"""Opening tapes, and the sequence of calls that they are."""
+"""Tape files as one sequence of calls, and what can be asked of it."""
 
 from __future__ import annotations
 
-import glob
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from typing_extensions import Self
 
+from calltape_analyzer.binding import Signature
 from calltape_analyzer.call import Call, Calls
 from calltape_analyzer.classes import Classes, ClassIndex
 from calltape_analyzer.segment import Damage, Segment
@@ -20,84 +18,15 @@ from calltape_schema.records import Coverage, Manifest, Target
 
 if TYPE_CHECKING:
     from calltape_analyzer.dims import BatchFor, DimNames
+    from calltape_analyzer.explanation import Explanation
     from calltape_analyzer.findings import ShapeFindings
     from calltape_analyzer.inference import Inference
+    from calltape_analyzer.observations import Observations
+    from calltape_analyzer.variant import Variant
 
-__all__ = ["Tape", "open_tape"]
+__all__ = ["Tape"]
 
 T = TypeVar("T")
-
-Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-
-
-def open_tape(path: Paths, *, classes: Classes = (), verify: bool = False) -> Tape:
-    """Opens a tape for reading: finished, still being written, cut off or damaged.
-
-    Args:
-        path: a file, a directory (its ``*.tape``), a pattern such as ``"runs/*.tape"``, or several
-            of these; together they are one sequence of calls.
-        classes: classes that arguments and outputs may be rebuilt from, besides those registered
-            with torch's pytree and transformers' caches and outputs (where this process has
-            imported it). A mapping gives the names that they have on the tape
-            (``{"__main__:Batch": Batch}``).
-        verify: compares all tensors with their checksums now, and leaves out the calls that are
-            damaged; otherwise a call is checked when its values are first read.
-
-    Raises:
-        TapeError: ``not_found``, ``not_a_tape``, ``version``, ``io``, ``damaged`` or ``invalid``
-            where nothing can be read; ``usage`` for tapes of different models. Of several files
-            one that cannot be read is damage, like a damaged call.
-    """
-    paths = _found(path)
-    damage = Damage()
-    segments: list[Segment] = []
-    errors: list[TapeError] = []
-    try:
-        for name in paths:
-            try:
-                segments.append(Segment(name, damage))
-            except TapeError as error:
-                errors.append(error)
-        if not segments:
-            raise errors[0]
-        tape = Tape(segments, damage, classes)
-    except BaseException:
-        for segment in segments:
-            segment.close()
-        raise
-    for unreadable in errors:
-        damage.add(unreadable)
-    if verify:
-        tape.verify()
-        tape._leave_out_damaged()
-    return tape
-
-
-def _found(path: Paths) -> list[str]:
-    given = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    if not given:
-        raise TapeError("not_found", "no path was given")
-    found: dict[str, str] = {}
-    for one in given:
-        for name in _files(os.fspath(one)):
-            found.setdefault(os.path.realpath(name), name)
-    return list(found.values())
-
-
-def _files(path: str) -> list[str]:
-    if "\0" in path:
-        raise TapeError("not_found", "no such file", path=path.replace("\0", "\\0"))
-    if os.path.isdir(path):
-        names = sorted(str(file) for file in Path(path).glob("*.tape"))
-        if not names:
-            raise TapeError("not_found", "no *.tape in this directory", path=path)
-        return names
-    if not os.path.lexists(path) and glob.has_magic(path):
-        names = sorted(glob.glob(path, recursive=True))
-        if not names:
-            raise TapeError("not_found", "no file matches", path=path)
-        return names
-    return [path]
 
 
 class Tape:
@@ -167,6 +96,17 @@ class Tape:
     def classes(self) -> tuple[type, ...]:
         """The classes that the caller of :func:`open_tape` allowed."""
         return self._classes.given
+
+    @property
+    def class_index(self) -> ClassIndex:
+        """The same, with those that this process wants anyway."""
+        return self._classes
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """The names of the arguments that were left out with :meth:`remove_inputs`."""
+        signature = Signature.of(self._target)
+        return tuple(signature.name_of(name) for name in self._removed)
 
     @property
     def calls(self) -> Calls:
@@ -256,7 +196,7 @@ class Tape:
             pass
         return self.damage
 
-    def _leave_out_damaged(self) -> None:
+    def leave_out_damaged(self) -> None:
         for segment in self._segments:
             segment.drop_damaged()
         self._calls = Calls(self._segments, self._classes)
@@ -317,12 +257,16 @@ class Tape:
     def _asked(
         self, value_if_missing: Mapping[str | int, Any] | None, question: Callable[[Inference], T]
     ) -> T:
+        return self._soundly(lambda: question(self.inference(value_if_missing)))
+
+    def _soundly(self, question: Callable[[], T]) -> T:
+        """The answer; where a call that breaks the format is in the way, without such calls."""
         try:
-            return question(self.inference(value_if_missing))
+            return question()
         except TapeError as error:
             if error.kind not in ("damaged", "invalid", "limit") or not self._leave_out_unsound():
                 raise
-            return question(self.inference(value_if_missing))
+            return question()
 
     def _leave_out_unsound(self) -> bool:
         """Takes calls off the list whose trees break the format. Under a valid checksum only a
@@ -334,8 +278,48 @@ class Tape:
             except TapeError as error:
                 if error.kind == "closed":
                     raise
-        self._leave_out_damaged()
+        self.leave_out_damaged()
         return len(self) < before
+
+    def observations(self) -> Observations:
+        """What was seen of every argument: presence, kinds, dtypes, ranks, sizes, ranges. Reads
+        every record once, and no tensor bytes. Those of several tapes add up with ``merge``."""
+        from calltape_analyzer.gathering import Gatherer
+
+        signature = Signature.of(self._target).without(frozenset(self.removed))
+        gatherer = Gatherer(signature, self._classes.renamed)
+        return self._soundly(lambda: gatherer.observations(self._calls, ranges=True))
+
+    def variants(self) -> list[Variant]:
+        """The calls, split into the programs that can serve them, in the order of their first
+        call. Calls that raised are left out, unless all did. Reads no tensor bytes.
+
+        What tells two variants apart are structure, constants, dtypes and ranks (rule 2 of
+        docs/decisions/0012), a cache whose sliding window is full (rule 7), bool, text and float
+        arguments (rule 8), and broadcasting (rule 9).
+        """
+        from calltape_analyzer.variant import variants_in
+
+        return self._soundly(lambda: variants_in(self))
+
+    def explain(self, argument: str, axis: int | None = None, *, path: str = "") -> Explanation:
+        """Why a dimension, an int or an argument is what it is, per variant, and which calls say
+        so. ``str()`` of it is text for people. Reads no tensor bytes.
+
+        Args:
+            argument: the name of an argument, or a place below it as :meth:`variants` writes them
+                (``"past_key_values.layers.0.keys"``, also with a dimension: ``"input_ids[1]"``), or
+                the name of a symbol (``"batch_size"``).
+            axis: one dimension, from the end where it is negative; all by default.
+            path: the place below the argument, where it is not part of ``argument``.
+
+        Raises:
+            UsageError: for something that no call passes, or a dimension that no tensor there has;
+                lists what there is.
+        """
+        from calltape_analyzer.explaining import explain
+
+        return explain(self, argument, axis, path=path)
 
     def remove_inputs(self, names: Sequence[str | int]) -> int:
         """Leaves parameters out of everything that is inferred from here on.

@@ -1,6 +1,7 @@
 """The ``calltape`` command: what is on a tape, and what follows from it.
 
-Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged. Only ``args`` imports torch.
+Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged; 4 where the tapes of ``diff``
+differ. Only ``args``, ``export``, ``replay`` and ``check`` import torch.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli import calls, info, shapes
+from calltape_analyzer.cli import calls, exports, info, replays, shapes, traffic, variants
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="calltape",
     help="Reads tapes of recorded PyTorch calls.",
-    epilog="Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged.",
+    epilog="Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged.\n\n"
+    "diff ends with 4 where the tapes differ; export, replay and check with 1 where a call fails.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -31,6 +33,14 @@ app.command()(calls.ls)
 app.command()(calls.show)
 app.command()(shapes.shapes)
 app.command()(shapes.args)
+app.command()(variants.variants)
+# A dimension may be counted from the end: -1 is no option.
+app.command(context_settings={"ignore_unknown_options": True})(variants.explain)
+app.command()(traffic.diff)
+app.command()(exports.export)
+app.command()(replays.replay)
+app.command()(replays.check)
+app.command()(exports.script)
 
 
 def _version(wanted: bool) -> None:

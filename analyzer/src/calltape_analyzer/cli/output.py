@@ -14,8 +14,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from calltape_analyzer.opening import open_tape
 from calltape_analyzer.rendering import printable
-from calltape_analyzer.tape import Tape, open_tape
+from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
 
 __all__ = [

@@ -25,7 +25,7 @@ from calltape_analyzer.dims import (
 )
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.flattening import Flattener, Slot
-from calltape_analyzer.observations import Pattern
+from calltape_analyzer.patterns import Pattern
 
 if TYPE_CHECKING:
     from calltape_analyzer.evidence import Evidence

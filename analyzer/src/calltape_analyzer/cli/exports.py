@@ -1,0 +1,159 @@
+"""``calltape export`` and ``calltape script``: programs from a tape and a model, here or in a file
+for others."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from calltape_analyzer.cli.models import ModelName, OptionalModelName, Train, model_of
+from calltape_analyzer.cli.output import (
+    FAILURE,
+    Json,
+    Paths,
+    command,
+    line,
+    opened,
+    print_json,
+    table,
+)
+
+if TYPE_CHECKING:
+    from calltape_analyzer.exporting.attempts import Attempt
+    from calltape_analyzer.exporting.programs import Programs
+    from calltape_analyzer.reports import Report
+
+__all__ = ["export", "script"]
+
+To = Annotated[
+    Literal["torch", "onnx"],
+    typer.Option("--to", help="torch.export programs (.pt2), or ONNX models, run in ONNX Runtime."),
+]
+
+
+@command
+def export(
+    paths: Paths,
+    model: ModelName,
+    to: To = "torch",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="Save the programs here."),
+    ] = None,
+    merge: Annotated[
+        Literal["auto", "never"],
+        typer.Option("--merge", help="One program for prefill and decode, where that is right."),
+    ] = "auto",
+    isolate: Annotated[bool, typer.Option("--isolate", help="Export in a fresh process.")] = False,
+    opset: Annotated[
+        int | None, typer.Option("--opset", min=1, metavar="N", help="ONNX opset version.")
+    ] = None,
+    train: Train = False,
+    json: Json = False,
+) -> None:
+    """Programs for the calls on a tape, verified.
+
+    Exports the model for each variant of the calls, runs every recorded call through the programs,
+    and saves them. Ends with 0 only if every call gives what was recorded.
+
+    \b
+    calltape export runs/llm.tape --model my.models:llama --out exported/
+    calltape export runs/llm.tape --model my.models:llama --to onnx --opset 20
+    """
+    if opset is not None and to != "onnx":
+        raise typer.BadParameter("--opset is for --to onnx")
+    options: dict[str, Any] = {} if opset is None else {"opset_version": opset}
+    with opened(paths) as tape:
+        module = model_of(model, train=train)
+        from calltape_analyzer.exporting.procedure import export as export_programs
+
+        programs = export_programs(tape, module, to=to, merge=merge, isolate=isolate, **options)
+        report = programs.verify(progress=sys.stderr.isatty())
+        if out is not None:
+            programs.save(out)
+        if json:
+            print_json(_document(programs, report, out))
+        else:
+            _print(programs, report, out)
+    if not report.ok:
+        raise typer.Exit(FAILURE)
+
+
+def _document(programs: Programs, report: Report, out: Path | None) -> dict[str, Any]:
+    return {
+        "programs": list(programs),
+        "missing": programs.missing,
+        "attempts": [_attempt(attempt) for attempt in programs.attempts],
+        "report": report.as_dict(),
+        "saved": str(out) if out is not None else None,
+    }
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    """Plain data; what its repr leaves out is only of use to the exporter."""
+    found = {field.name: getattr(attempt, field.name) for field in fields(attempt) if field.repr}
+    return {**found, "wrong": attempt.wrong}
+
+
+def _print(programs: Programs, report: Report, out: Path | None) -> None:
+    table(
+        ("variant", "tried", "reproduced", "unseen sizes", "seconds", "error"),
+        [
+            (
+                attempt.variant,
+                attempt.what,
+                f"{attempt.reproduced}/{attempt.tried}",
+                f"{attempt.held}/{attempt.probed}",
+                f"{attempt.seconds:.1f}",
+                " ".join((attempt.error or "").split())[:200],
+            )
+            for attempt in programs.attempts
+        ],
+    )
+    for name, reason in programs.missing.items():
+        line(f"no program for {name}:", " ".join(reason.split()))
+    print()
+    for text in report.table().splitlines():
+        line(text)
+    if out is not None:
+        line("saved in", str(out))
+
+
+@command
+def script(
+    paths: Paths,
+    model: OptionalModelName = None,
+    to: To = "torch",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it here.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """A Python file that exports and verifies.
+
+    What to attach to a bug report, beside the tape: it loads the tape, builds the model, exports
+    it, and prints what came of it. Without --model there is a marked function to fill in.
+
+    \b
+    calltape script runs/llm.tape --model my.models:llama -o report.py
+    calltape script runs/llm.tape --to onnx
+    """
+    from calltape_analyzer.scripting import is_factory
+    from calltape_analyzer.scripting import script as source_of
+
+    if model is not None and not is_factory(model):
+        raise typer.BadParameter(f"{model!r} is not of the form package.module:factory")
+    with opened(paths) as tape:
+        source = source_of(tape, model=model, to=to)
+        if out is not None:
+            out.write_text(source, encoding="ascii")
+        if json:
+            print_json({"source": source, "saved": str(out) if out is not None else None})
+        elif out is None:
+            print(source, end="")
+        else:
+            line("wrote", str(out))

@@ -1,0 +1,125 @@
+"""``calltape replay`` and ``calltape check``: recorded calls against something that was
+exported."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calltape_analyzer.cli.models import OptionalModelName, Train, model_of
+from calltape_analyzer.cli.output import FAILURE, Json, command, line, opened, print_json
+from calltape_analyzer.cli.variants import OnePath
+from calltape_schema.errors import TapeError
+
+if TYPE_CHECKING:
+    from calltape_analyzer.comparing import Tolerances
+
+__all__ = ["check", "replay"]
+
+
+@command
+def replay(
+    path: OnePath,
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[TARGET]",
+            help="An .onnx or .pt2 file, or a directory that calltape export saved.",
+        ),
+    ] = None,
+    model: OptionalModelName = None,
+    rtol: Annotated[
+        float | None, typer.Option("--rtol", min=0.0, help="Relative tolerance, of all dtypes.")
+    ] = None,
+    atol: Annotated[
+        float | None, typer.Option("--atol", min=0.0, help="Absolute tolerance, of all dtypes.")
+    ] = None,
+    failing: Annotated[
+        Path | None,
+        typer.Option("--failing", metavar="FILE.tape", help="Write the calls that differ here."),
+    ] = None,
+    train: Train = False,
+    json: Json = False,
+) -> None:
+    """Runs the recorded calls, and compares.
+
+    Through an exported program, or, with --model, through the model itself. Ends with 0 only if
+    every call gives what was recorded.
+
+    \b
+    calltape replay runs/llm.tape exported/
+    calltape replay runs/llm.tape model.onnx --rtol 1e-3 --failing runs/failing.tape
+    calltape replay runs/llm.tape --model my.models:llama
+    """
+    if (target is None) == (model is None):
+        raise typer.BadParameter("name either a TARGET or a --model")
+    with opened([path]) as tape:
+        from calltape_analyzer.replaying import replay as replay_calls
+
+        through = _existing(target) if target is not None else model_of(str(model), train=train)
+        report = replay_calls(
+            tape,
+            through,
+            tolerances=_tolerances(rtol, atol),
+            progress=sys.stderr.isatty(),
+            failing=failing,
+        )
+        _print(report, json)
+    if not report.ok:
+        raise typer.Exit(FAILURE)
+
+
+def _existing(path: Path) -> Path:
+    # Runtimes have words of their own for it, each another.
+    if not path.exists():
+        raise TapeError("not_found", "no such file", path=str(path))
+    return path
+
+
+def _tolerances(rtol: float | None, atol: float | None) -> Tolerances | None:
+    if rtol is None and atol is None:
+        return None
+    from calltape_analyzer.comparing import Tolerances
+
+    return Tolerances(rtol=rtol, atol=atol)
+
+
+@command
+def check(
+    path: OnePath,
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL",
+            help="An .onnx or .pt2 file, or a directory that calltape export saved.",
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Whether an exported model would accept the calls.
+
+    Compares what the model declares (inputs, dtypes, dimensions and their limits) with what was
+    recorded, and runs nothing. Ends with 0 only if it would accept every call.
+
+    \b
+    calltape check runs/today.tape model.onnx
+    calltape check runs/today.tape exported/ --json
+    """
+    with opened([path]) as tape:
+        from calltape_analyzer.checking import check as check_calls
+
+        report = check_calls(tape, _existing(model))
+        _print(report, json)
+    if not report.ok:
+        raise typer.Exit(FAILURE)
+
+
+def _print(report: Any, json: bool) -> None:
+    if json:
+        print_json(report.as_dict())
+        return
+    for text in report.table().splitlines():
+        line(text)

@@ -1,0 +1,124 @@
+"""``calltape variants`` and ``calltape explain``: which programs a tape needs, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calltape_analyzer.cli.output import Json, Paths, command, line, opened, print_json, table
+
+if TYPE_CHECKING:
+    from calltape_analyzer.variant_findings import TensorFinding, VariantFindings
+
+__all__ = ["OnePath", "explain", "variants"]
+
+OnePath = Annotated[
+    str, typer.Argument(metavar="TAPE", help="A file, a directory of *.tape, or a pattern.")
+]
+
+
+@command
+def variants(paths: Paths, json: Json = False) -> None:
+    """The programs that the calls need.
+
+    Calls that one program can serve are one variant. Per variant its arguments, in which dynamic
+    dimensions have names, and the sizes that stand behind the names.
+
+    \b
+    calltape variants runs/llm.tape
+    calltape variants runs/ --json
+    """
+    with opened(paths) as tape:
+        findings = [variant.findings for variant in tape.variants()]
+        if json:
+            # Not in pydantic's JSON mode, which takes bytes for UTF-8.
+            print_json([found.model_dump() for found in findings])
+            return
+        if not findings:
+            line("no calls")
+        for number, found in enumerate(findings):
+            if number:
+                print()
+            _print(found)
+
+
+def _print(found: VariantFindings) -> None:
+    calls = f"{found.calls} call{'s' * (found.calls != 1)}, first call {found.first_call}"
+    line(f"{found.name}:", calls)
+    if found.conditions:
+        line("where", ", ".join(found.conditions))
+    rows = list(_arguments(found))
+    if rows:
+        table(("argument", "dtype", "shape or value"), rows)
+    if found.symbols:
+        table(("symbol", "sizes", "always"), [*_symbols(found)])
+    for text in found.warnings():
+        line("warning:", text)
+
+
+def _arguments(found: VariantFindings) -> Iterator[Sequence[str]]:
+    """A row per argument; tensors of a list that look alike share one."""
+    alike: dict[tuple[str, str, str], int] = {}
+    for tensor in found.tensors:
+        place = re.sub(r"(?<=\.)\d+", "*", f"{tensor.argument}{tensor.path}")
+        key = (place, tensor.dtype, _shape(tensor))
+        alike[key] = alike.get(key, 0) + 1
+    for (place, dtype, shape), count in alike.items():
+        yield f"{place} ({count} of them)" if count > 1 else place, dtype, shape
+    for given in found.ints:
+        if given.counts is not None:
+            value = f"counts {given.counts}"
+        elif given.dynamic:
+            value = given.symbol or f"{given.min}..{given.max}"
+        else:
+            value = str(given.min)
+        yield given.name, "int", value
+    for place, value in found.constants.items():
+        yield place, type(value).__name__, repr(value)
+
+
+def _shape(tensor: TensorFinding) -> str:
+    return f"[{', '.join(map(str, tensor.shape))}]"
+
+
+def _symbols(found: VariantFindings) -> Iterator[Sequence[str]]:
+    for symbol in found.symbols:
+        sizes = str(symbol.min) if symbol.min == symbol.max else f"{symbol.min}..{symbol.max}"
+        count = f" ({symbol.distinct} sizes)" if symbol.distinct > 1 else ""
+        yield symbol.name, f"{sizes}{count}", symbol.expression or ""
+
+
+@command
+def explain(
+    path: OnePath,
+    argument: Annotated[
+        str,
+        typer.Argument(
+            metavar="ARGUMENT",
+            help="An argument, or a place below it, such as past_key_values.layers.0.keys.",
+        ),
+    ],
+    axis: Annotated[
+        int | None, typer.Argument(metavar="[AXIS]", help="One dimension; all by default.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Why a dimension is dynamic or constant.
+
+    Per variant the reason, the sizes seen and in which calls, what else is always equal, what it
+    always follows from, and where the evidence is thin.
+
+    \b
+    calltape explain runs/llm.tape input_ids
+    calltape explain runs/llm.tape past_key_values.layers.0.keys 2
+    """
+    with opened([path]) as tape:
+        explained = tape.explain(argument, axis)
+        if json:
+            print_json(explained.as_dict())
+            return
+        for text in str(explained).splitlines():
+            line(text)

@@ -1,0 +1,329 @@
+"""Why a dimension, an int or an argument is what it is, and which calls say so.
+
+What is explained was decided in :mod:`variants` and :mod:`symbols`; here it is only looked up and
+put in words. Needs no torch, and reads no tensor bytes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from calltape_analyzer.binding import Signature
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.explanation import (
+    DimensionExplanation,
+    Explanation,
+    PartExplanation,
+    Sighting,
+    counted,
+    listed,
+    shown_value,
+)
+from calltape_analyzer.findings import MAX_SIZES_SHOWN
+from calltape_analyzer.fixed_values import fixed_values, structure_values
+from calltape_analyzer.splitting import Fixed, column_name
+from calltape_analyzer.symbols import Column, Symbol, value_in
+from calltape_analyzer.tallies import CallRef, Seen, Tally
+from calltape_analyzer.variant_findings import expression
+from calltape_analyzer.variants import Pools, Reason, VariantFacts
+
+if TYPE_CHECKING:
+    from calltape_analyzer.tape import Tape
+    from calltape_analyzer.variant import Variant
+
+__all__ = ["explain"]
+
+
+def explain(tape: Tape, argument: str, axis: int | None = None, *, path: str = "") -> Explanation:
+    """Says why a dimension, an int or an argument is what it is; see :meth:`Tape.explain`.
+
+    Raises:
+        UsageError: for something that no call passes, or a dimension that no tensor has.
+    """
+    text = f"{argument}.{path.lstrip('.')}" if path else argument
+    variants = tape.variants()
+    found = [_parts_of(tape, variants, variant, text) for variant in variants]
+    if not any(found) and axis is None and (named := re.fullmatch(r"(.+)\[(-?\d{1,9})\]", text)):
+        # As `calltape variants` and its warnings write a dimension.
+        text, axis = named[1], int(named[2])
+        found = [_parts_of(tape, variants, variant, text) for variant in variants]
+    notes = list(_absences(variants, found, text))
+    if not any(found) and axis is None:
+        notes = []  # a variant may well do without a symbol
+        found = [_parts_of_symbol(_Look(tape, variants, variant), text) for variant in variants]
+    if not any(found):
+        known = [p.name for p in Signature.of(tape.target).parameters if "VAR_" not in p.kind]
+        if text not in known or text in tape.removed:
+            raise _unknown(text, variants)
+        notes = [f"no call passes {text}, or only its default"]
+    parts = [part for parts in found for part in parts]
+    if axis is not None and parts:
+        parts, axis = _at_axis(parts, axis, text)
+    if any(not variant.facts.group.rows.complete for variant in variants):
+        notes.append("a variant has too many distinct calls to keep all; a sample is counted")
+    return Explanation(text, axis, tuple(_alike(parts)), tuple(notes))
+
+
+def _at_axis(
+    parts: Sequence[PartExplanation], axis: int, text: str
+) -> tuple[list[PartExplanation], int]:
+    """The parts with one dimension each, and the axis counted from 0 (where that is one axis)."""
+    made: list[PartExplanation] = []
+    for part in parts:
+        rank = len(part.dimensions)
+        at = axis + rank if axis < 0 else axis
+        if part.dtype is not None and 0 <= at < rank:
+            made.append(replace(part, dimensions=(part.dimensions[at],)))
+    if not made:
+        ranks = sorted({len(p.dimensions) for p in parts if p.dtype is not None})
+        what = f"tensors of rank {', '.join(map(str, ranks))}" if ranks else "no tensor"
+        raise UsageError(f"{text} has no dimension {axis}: it is {what}", advice="leave it out")
+    axes = {part.dimensions[0].axis for part in made}
+    only = axes.pop() if len(axes) == 1 else axis
+    return made, axis if only is None else only
+
+
+def _parts_of(
+    tape: Tape, variants: Sequence[Variant], variant: Variant, text: str
+) -> list[PartExplanation]:
+    """What a variant has at a place, or below it."""
+    group = variant.facts.group
+    look = _Look(tape, variants, variant)
+    found: list[PartExplanation] = []
+    for i, place in enumerate(group.layout.tensors):
+        if _is_below(str(place), text):
+            axes = range(group.facts[i].rank)
+            dimensions = tuple(look.dimension(Column(i, axis)) for axis in axes)
+            part = look.part(str(place), place.kind)
+            found.append(replace(part, dtype=group.facts[i].dtype, dimensions=dimensions))
+    for i, place in enumerate(group.ints):
+        if _is_below(str(place), text):
+            dimensions = (look.dimension(Column(i, None)),)
+            found.append(replace(look.part(str(place), "int"), dimensions=dimensions))
+    found += (
+        replace(look.part(value.place, value.kind), value=value.text)
+        for value in fixed_values(group)
+        if _is_below(value.place, text)
+    )
+    if not found and text in group.layout.nodes:
+        found.append(replace(look.part(text, group.layout.nodes[text].kind), value="(empty)"))
+    return found
+
+
+def _parts_of_symbol(look: _Look, name: str) -> list[PartExplanation]:
+    """The first dimension (or int) that a symbol of this name stands for."""
+    group = look.facts.group
+    made: list[PartExplanation] = []
+    for symbol in look.facts.symbols:
+        if symbol.name == name:
+            column = symbol.columns[0]
+            is_int = column.axis is None
+            place = group.ints[column.place] if is_int else group.layout.tensors[column.place]
+            dtype = None if is_int else group.facts[column.place].dtype
+            part = look.part(str(place), place.kind)
+            made.append(replace(part, dtype=dtype, dimensions=(look.dimension(column),)))
+    return made
+
+
+def _is_below(name: str, text: str) -> bool:
+    return name == text or name.startswith(f"{text}.")
+
+
+def _absences(
+    variants: Sequence[Variant], found: Sequence[Sequence[PartExplanation]], text: str
+) -> Iterator[str]:
+    without = [v for v, parts in zip(variants, found, strict=True) if not parts]
+    calls = sum(len(v) for v in without)
+    if calls:
+        names = ", ".join(v.name for v in without)
+        yield f"{text} is left out, or its default, in {counted(calls, 'call')}: {names}"
+
+
+def _alike(parts: Sequence[PartExplanation]) -> Iterator[PartExplanation]:
+    """Parts of one variant that differ in their place only, as one."""
+    same: dict[Any, list[PartExplanation]] = {}
+    for part in parts:
+        same.setdefault(_key(part), []).append(part)
+    for first, *others in same.values():
+        places = (*first.places, *(name for part in others for name in part.places))
+        dimensions = tuple(
+            replace(d, equals=tuple(e for e in d.equals if e not in _at_all(places, d.axis)))
+            for d in first.dimensions
+        )
+        yield replace(first, places=places, dimensions=dimensions)
+
+
+def _at_all(places: Sequence[str], axis: int | None) -> set[str]:
+    return {name if axis is None else f"{name}[{axis}]" for name in places}
+
+
+def _key(part: PartExplanation) -> Any:
+    dimensions = tuple(
+        (d.axis, d.dynamic, d.reason, d.symbol, d.seen, d.distinct) for d in part.dimensions
+    )
+    return part.variant, part.kind, part.dtype, part.value, dimensions
+
+
+def _unknown(text: str, variants: Sequence[Variant]) -> UsageError:
+    places: dict[str, None] = {}
+    arguments: dict[str, None] = {}
+    for variant in variants:
+        layout = variant.facts.group.layout
+        arguments |= dict.fromkeys(layout.arguments)
+        places |= dict.fromkeys(layout.arguments)
+        places |= dict.fromkeys(map(str, (*layout.tensors, *layout.scalars)))
+        places |= dict.fromkeys(value.place for value in structure_values(layout))
+    close = difflib.get_close_matches(text, islice(places, 4096), n=3)
+    meant = f"did you mean {' or '.join(close)}? " if close else ""
+    known = listed(list(arguments), 12) or "none"
+    return UsageError(f"no call passes {text}", advice=f"{meant}The arguments are: {known}")
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Finds the reasons of the columns of one variant."""
+
+    tape: Tape
+    variants: Sequence[Variant]
+    variant: Variant
+
+    @property
+    def facts(self) -> VariantFacts:
+        return self.variant.facts
+
+    def part(self, place: str, kind: str) -> PartExplanation:
+        """A part that is to be filled in."""
+        first = min(seen.first for _, seen in self.facts.rows)
+        return PartExplanation(self.facts.name, self.facts.calls, first.number, (place,), kind)
+
+    def dimension(self, column: Column) -> DimensionExplanation:
+        facts = self.facts
+        decided = facts.dimensions[column]
+        sizes: Tally[int] = Tally()
+        for row, seen in facts.rows:
+            sizes.add(value_in(row, column), Seen(seen.calls, seen.first))
+        shown = sorted(sizes.items(), key=lambda item: item[0])
+        if len(shown) > MAX_SIZES_SHOWN:
+            shown = [*shown[: MAX_SIZES_SHOWN // 2], *shown[-MAX_SIZES_SHOWN // 2 :]]
+        made = DimensionExplanation(
+            axis=column.axis,
+            dynamic=decided.dynamic,
+            reason=decided.reason,
+            seen=tuple(self._sighting(value, seen) for value, seen in shown),
+            distinct=sizes.distinct,
+            why=self._why(column, decided.reason, sizes.distinct),
+            warnings=self._warnings_of_constant(column),
+        )
+        symbol = next((s for s in facts.symbols if column in s.columns), None)
+        return made if symbol is None else self._with_symbol(made, column, symbol)
+
+    def _sighting(self, value: int, seen: Seen) -> Sighting:
+        return Sighting(value, seen.calls, seen.first.number, self._path(seen.first))
+
+    def _path(self, ref: CallRef) -> str | None:
+        return self.tape.calls.at(ref).path if len(self.tape.paths) > 1 else None
+
+    def _with_symbol(
+        self, made: DimensionExplanation, column: Column, symbol: Symbol
+    ) -> DimensionExplanation:
+        layout = self.facts.group.layout
+        others = [column_name(layout, c) for c in symbol.columns if c != column]
+        follows = expression(self.facts, symbol)
+        return replace(
+            made,
+            symbol=symbol.name,
+            equals=tuple(others),
+            expression=follows,
+            holds=self.facts.calls if follows else 0,
+            related=tuple(self._related(symbol)),
+            warnings=(*made.warnings, *self._warnings(symbol)),
+        )
+
+    def _why(self, column: Column, reason: Reason, distinct: int) -> str:
+        calls = counted(self.facts.calls, "call")
+        layout = self.facts.group.layout
+        value = shown_value(value_in(self.facts.rows[0][0], column))
+        if reason == "varied":
+            return f"{distinct} values in {calls}"
+        if reason == "counter":
+            counts = column_name(layout, self.facts.counters[column.place])
+            return f"it counts, and always equals {counts}, in {self.facts.calls} of {calls}"
+        if reason == "neighbour":
+            return (
+                f"always {value} in {calls}, but its argument was seen once, and beside it "
+                f"{listed(self._neighbours(column))} of the same axis and size is dynamic"
+            )
+        here = f"always {value}, in {self.facts.calls} of {calls}"
+        if any(isinstance(c, Fixed) and c.column == column for c in self.facts.conditions):
+            return f"{here}; it broadcasts, and calls where it is not {value} are another variant"
+        if reason == "pooled":
+            return f"{here}, but elsewhere it was {listed(self._elsewhere(column))}"
+        if reason == "one":
+            return (
+                f"{here}; elsewhere it was {listed(self._elsewhere(column))}, but torch.export "
+                f"takes 0 and 1 for constants"
+            )
+        return here
+
+    def _neighbours(self, column: Column) -> list[str]:
+        row = self.facts.rows[0][0]
+        size = value_in(row, column)
+        return [
+            column_name(self.facts.group.layout, c)
+            for c in self.facts.dynamic()
+            if c != column and c.axis == column.axis and value_in(row, c) == size
+        ]
+
+    def _elsewhere(self, column: Column) -> list[str]:
+        """Other values of the same dimension in other variants, or in siblings of a list."""
+        group = self.facts.group
+        key = Pools.key(group, column)
+        known = {value_in(self.facts.rows[0][0], column)}
+        found: list[str] = []
+        for facts in (variant.facts for variant in self.variants):
+            same = [c for c in facts.dimensions if Pools.key(facts.group, c) == key]
+            for row, seen in facts.rows:
+                for c in same:
+                    value = value_in(row, c)
+                    if value not in known:
+                        known.add(value)
+                        name = column_name(facts.group.layout, c)
+                        where = "" if name == column_name(group.layout, column) else f"as {name} "
+                        at = f"{where}in {facts.name}, call {seen.first.number}"
+                        found.append(f"{shown_value(value)} ({at})")
+        return found
+
+    def _related(self, symbol: Symbol) -> Iterator[str]:
+        """What the symbols of its expression are, and what follows from it."""
+        facts, layout = self.facts, self.facts.group.layout
+        own = next(i for i, other in enumerate(facts.symbols) if other is symbol)
+        for _, i in symbol.relation.terms if symbol.relation else ():
+            term = facts.symbols[i]
+            columns = [column_name(layout, c) for c in term.columns]
+            yield f"where {term.name} is {listed(columns)}"
+        for other in facts.symbols:
+            if other.relation and any(i == own for _, i in other.relation.terms):
+                yield f"from it follows {other.name}: always {expression(facts, other)}"
+
+    def _warnings(self, symbol: Symbol) -> Iterator[str]:
+        known = self.variant.findings.symbol(symbol.name).warnings
+        yield from known
+        layout = self.facts.group.layout
+        first = next((c for c in symbol.columns if c.axis == 0), None)
+        later = next((c for c in symbol.columns if c.axis), None)
+        if first and later and not any("always equal" in text for text in known):
+            names = f"{column_name(layout, first)} and {column_name(layout, later)}"
+            yield f"{names}, a first dimension and a later one, were always equal; is that chance?"
+        if symbol.ambiguous:
+            yield "another symbol never differed from it in these calls; only other calls tell"
+
+    def _warnings_of_constant(self, column: Column) -> tuple[str, ...]:
+        is_constant = self.facts.dimensions[column].reason == "constant"
+        if is_constant and self.facts.calls == 1:
+            return ("one call is all the evidence that it is constant",)
+        return ()

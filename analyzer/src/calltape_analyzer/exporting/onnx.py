@@ -1,0 +1,116 @@
+"""From an exported program to an ONNX model with readable names."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from calltape_analyzer.exporting.engines import OnnxEngine
+from calltape_analyzer.exporting.forms import Form
+from calltape_analyzer.exporting.plan import Plan, identifier
+from calltape_analyzer.exporting.templates import Template
+from calltape_analyzer.exporting.translations import translations
+from calltape_analyzer.symbols import Column
+from calltape_analyzer.variants import VariantFacts
+
+__all__ = ["to_onnx"]
+
+
+def to_onnx(
+    exported: Any,
+    plan: Plan,
+    result: tuple[Template, Form],
+    variant: VariantFacts,
+    options: Mapping[str, Any],
+) -> OnnxEngine:
+    """The ONNX model of an exported program.
+
+    Args:
+        exported: a ``torch.export.ExportedProgram``.
+        plan: its inputs, which lend the model's inputs their names.
+        result: its outputs.
+        variant: lends dynamic dimensions the names of its symbols.
+        options: for ``torch.onnx.export``.
+    """
+    import torch
+
+    given = {"dynamo": True, "verbose": False, **options}
+    own = dict(given.get("custom_translation_table") or {})
+    given["custom_translation_table"] = {**translations(), **own}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program: Any = torch.onnx.export(exported, (), None, **given)
+    if program is None:
+        raise RuntimeError("torch.onnx.export gave no program (dynamo=False is not supported here)")
+    graph = program.model.graph
+    _name_values(graph, graph.inputs, list(plan.names))
+    if "output_names" not in options:
+        _name_values(graph, graph.outputs, output_names(result, plan.names))
+    _name_dimensions(program, plan, variant)
+    return OnnxEngine(program)
+
+
+def _name_values(graph: Any, values: Any, names: list[str]) -> None:
+    """Gives inputs or outputs names. The exporter's own way to do so can give two values of a graph
+    one name (torch 2.15: an output called ``mean`` beside an operator's)."""
+    if len(values) != len(names):
+        return
+    own = {id(value) for value in values}
+    inputs = {id(value) for value in graph.inputs}
+    for value in values:
+        value.name = f"calltape.{value.name}"  # out of the way of each other
+    taken = {value.name: value for node in graph.all_nodes() for value in node.outputs}
+    taken |= {value.name: value for value in graph.inputs}
+    for value, name in zip(values, names, strict=True):
+        if id(value) in inputs and values is not graph.inputs:
+            # An input that is returned as it is keeps its name as an input.
+            value.name = value.name.removeprefix("calltape.")
+            continue
+        other = taken.get(name)
+        if other is not None and id(other) not in own:
+            other.name = f"{name}.inner"
+        initial = graph.initializers.pop(name, None)
+        if initial is not None:
+            initial.name = f"{name}.inner"
+            graph.initializers[initial.name] = initial
+        value.name = name
+
+
+def output_names(result: tuple[Template, Form], taken: Any) -> list[str]:
+    """A readable name for each output: ``logits``, ``present_layers_0_keys``."""
+    template, form = result
+    names: list[str] = []
+    for leaf in form.leaves():
+        layout = template.layout
+        place = (layout.tensors if leaf.kind == "tensor" else layout.scalars)[leaf.place]
+        path = place.path.lstrip(".").replace("past_key_values", "present")
+        if not path or path[0].isdigit():
+            path = f"output_{path}" if path else "output"
+        names.append(identifier(path, [*taken, *names]))
+    return names
+
+
+def _name_dimensions(program: Any, plan: Plan, variant: VariantFacts) -> None:
+    """Gives torch's symbols (``s77``) the names of ours, where they stand alone on an axis."""
+    by_column = {column: symbol for symbol in variant.symbols for column in symbol.columns}
+    ours: dict[str, str] = {}
+    inputs = {value.name.removesuffix("_orig"): value for value in program.model.graph.inputs}
+    for leaf, name in zip(plan.leaves, plan.names, strict=True):
+        value = inputs.get(name)
+        if leaf.kind != "tensor" or value is None or value.shape is None:
+            continue
+        for axis, size in enumerate(value.shape):
+            text = getattr(size, "value", None)
+            symbol = by_column.get(Column(leaf.place, axis))
+            if isinstance(text, str) and text.isidentifier() and symbol is not None:
+                ours.setdefault(text, symbol.name)
+    taken: set[str] = set()
+    unique = {}
+    for text, name in ours.items():
+        made = identifier(name, sorted(taken))
+        taken.add(made)
+        unique[text] = made
+    rename = getattr(program, "rename_axes", None)
+    if rename is not None and unique:
+        rename(unique)

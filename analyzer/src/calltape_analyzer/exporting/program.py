@@ -1,0 +1,140 @@
+"""One exported program: a variant, and what runs its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.exporting.conditions import Conditions, Sized
+from calltape_analyzer.exporting.engines import Engine
+from calltape_analyzer.exporting.forms import Form
+from calltape_analyzer.exporting.plan import Plan
+from calltape_analyzer.exporting.templates import Template
+from calltape_analyzer.gathering import Sorted, difference_of
+from calltape_analyzer.observations import Row
+from calltape_analyzer.samples import Sample
+from calltape_analyzer.variants import VariantFacts
+
+__all__ = ["Program"]
+
+
+@dataclass
+class Program:
+    """A program that serves one variant.
+
+    Attributes:
+        variant: the calls that it is for.
+        plan: its inputs.
+        result: template and form of its outputs.
+        engine: runs it; ``engine.program`` is the exporter's own object.
+        conditions: what the trace took for granted.
+        only: the sizes that it is trusted with, where it gave wrong values at others; None for
+            all that it does not refuse itself.
+        returned: the items of the result that are arguments, which the model changes.
+        notes: what a person should know about it.
+    """
+
+    variant: VariantFacts
+    plan: Plan
+    result: tuple[Template, Form]
+    engine: Engine
+    conditions: Conditions
+    classes: ClassIndex
+    device: str = "cpu"
+    only: frozenset[Row] | None = None
+    returned: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The variant's name."""
+        return self.variant.name
+
+    @property
+    def exported(self) -> Any:
+        """The ``torch.export.ExportedProgram`` or ``torch.onnx.ONNXProgram``."""
+        return self.engine.program
+
+    def outputs(self, sample: Sample) -> list[Any]:
+        """The flat outputs for a sample, in the order of the result's leaves. The sample's tensors
+        may be written to, where the model does."""
+        return self.engine.run(self.plan, self.plan.values(sample), self.result[1])
+
+    def value(self, outputs: Sequence[Any]) -> Any:
+        """What the model would return, around flat outputs. An object of a class that is not known
+        here is a :class:`~calltape_analyzer.Placeholder`."""
+        tensors, ints = self._placed(outputs)
+        return self.result[0].build(tensors, ints, self.classes, self.device)["output"]
+
+    def leaves(self, outputs: Sequence[Any]) -> dict[str, Any]:
+        """The outputs by path, as :func:`calltape_analyzer.comparing.leaves_of` gives them."""
+        tensors, ints = self._placed(outputs)
+        template = self.result[0]
+        layout = template.layout
+        found: dict[str, Any] = {
+            place.path: tensors[i]
+            for i, place in enumerate(layout.tensors)
+            if not place.private and i in tensors
+        }
+        for i, place in enumerate(layout.scalars):
+            if place.private:
+                continue
+            if i in template.counters:
+                tensor, axis = template.counters[i]
+                found[place.path] = tensors[tensor].shape[axis]
+            else:
+                found[place.path] = ints.get(i, template.scalars[i])
+        return found
+
+    def _placed(self, outputs: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Any]]:
+        tensors: dict[int, Any] = {}
+        ints: dict[int, Any] = {}
+        for leaf, value in zip(self.result[1].leaves(), outputs, strict=True):
+            (tensors if leaf.kind == "tensor" else ints)[leaf.place] = value
+        return tensors, ints
+
+    def refuses_values(self, sample: Sample) -> str | None:
+        """Why the program is not for a sample whose sizes it takes: what is a constant of it must
+        have the value that it was exported with."""
+        import torch
+
+        for place, value in self.plan.frozen.items():
+            given = sample.tensors[place]
+            if given.device.type == "meta":
+                continue
+            if not torch.equal(given.cpu(), value.cpu()):
+                name = self.variant.group.layout.tensors[place]
+                return f"{name} is {given.tolist()}; this program has {value.tolist()}"
+        return None
+
+    def refuses_call(self, placed: Sorted) -> str | None:
+        """Why the program is not for a call; None where it is, as far as is known without a look at
+        values."""
+        row = self.variant.row_in(placed.key, placed.row)
+        return difference_of(self.variant.group, placed) if row is None else self.refuses(row)
+
+    def refuses(self, row: Row) -> str | None:
+        """Why the program is not for a row; None where it is, as far as the sizes tell."""
+        reason = self.variant.refuses(row) or self._conditions_refuse(row)
+        if reason is None and self.only is not None and row not in self.only:
+            return "the program gives wrong values at sizes other than those that were verified"
+        return reason
+
+    def _conditions_refuse(self, row: Row) -> str | None:
+        values, named = self._sized(row)
+        return self.conditions.refuse(values, named)
+
+    def is_understood(self) -> bool:
+        """Whether all conditions of the program can be checked here."""
+        return self.conditions.understood(self._sized(self.variant.rows[0][0])[1])
+
+    def _sized(self, row: Row) -> tuple[list[Any], dict[str, Any]]:
+        """The inputs that a row has, without data: in order, and nested by argument."""
+        facts = self.variant.group.facts
+        tensors = [Sized(fact.dtype, shape) for shape, fact in zip(row.shapes, facts, strict=True)]
+        scalars = self.variant.with_ints(self.plan.template.scalars, row.ints)
+        values = self.plan.values(Sample(tensors, scalars))
+        args, kwargs = self.plan.arguments(values)
+        return values, dict(zip(self.plan.forms, args, strict=False)) | kwargs

@@ -1,0 +1,177 @@
+"""Python objects around numbered tensors and scalars: how a program's flat inputs become the
+arguments of a model, and its flat outputs what the model would return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calltape_analyzer.binding import Signature
+from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.counters import COUNTED, DERIVED, is_same_size
+from calltape_analyzer.describing import describe
+from calltape_analyzer.layout import Layout, layout_of_value
+from calltape_analyzer.rebuild import rebuild
+from calltape_schema.tree import ConstantNode, Node, children_of
+
+__all__ = [
+    "Template",
+    "as_call",
+    "as_passed",
+    "checked",
+    "derived_tensors",
+    "template_of_result",
+]
+
+
+@dataclass(frozen=True)
+class Template:
+    """A layout, with its constants.
+
+    Attributes:
+        layout: the tree.
+        scalars: the value of each scalar of the layout; what stands at the place of an int that is
+            given from outside has no meaning.
+        counters: the scalars that are the size of a tensor: (tensor, axis).
+        derived: the tensors that follow from a scalar.
+    """
+
+    layout: Layout
+    scalars: tuple[Any, ...]
+    counters: Mapping[int, tuple[int, int]]
+    derived: Mapping[int, int]
+
+    def build(
+        self,
+        tensors: Mapping[int, Any],
+        ints: Mapping[int, Any],
+        classes: ClassIndex,
+        device: str | None = None,
+    ) -> dict[str, Any]:
+        """The arguments by name.
+
+        Args:
+            tensors: by place, all that are not derived.
+            ints: by place among the scalars, those that are given from outside.
+            classes: the classes that objects are made of.
+            device: for what says on which device it lives.
+        """
+        import torch
+
+        scalars = list(self.scalars)
+        for place, value in ints.items():
+            scalars[place] = value
+        for place, (tensor, axis) in self.counters.items():
+            scalars[place] = tensors[tensor].shape[axis]
+        made = dict(tensors)
+        for place, scalar in self.derived.items():
+            made[place] = torch.tensor(scalars[scalar], dtype=torch.long, device=device)
+        return {
+            name: rebuild(
+                node if device is None else _on_device(node, device),
+                made.__getitem__,
+                scalars,
+                classes,
+            )
+            for name, node in self.layout.nodes.items()
+        }
+
+
+def _on_device(node: Node, device: str) -> Node:
+    if isinstance(node, ConstantNode):
+        return node.model_copy(update={"name": device}) if node.kind == "device" else node
+    children = children_of(node)
+    if not children:
+        return node
+    made = tuple(_on_device(child, device) for child in children)
+    changed = any(a is not b for a, b in zip(made, children, strict=True))
+    return node.model_copy(update={"children": made}) if changed else node
+
+
+def derived_tensors(layout: Layout) -> dict[int, int]:
+    """The tensors of a layout that follow from a scalar beside them, with that scalar."""
+    scalars = {(p.argument, p.path): i for i, p in enumerate(layout.scalars)}
+    found: dict[int, int] = {}
+    for i, place in enumerate(layout.tensors):
+        attribute = DERIVED.get(place.attribute) if place.private else None
+        beside = (place.argument, f"{place.path.rpartition('.')[0]}.{attribute}")
+        if attribute is not None and beside in scalars:
+            found[i] = scalars[beside]
+    return found
+
+
+def as_call(
+    arguments: Mapping[str, Any], signature: Signature
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments by name as ``(args, kwargs)``: by keyword wherever the signature allows it.
+
+    Positional-only parameters, and those before members of ``*args``, go by position; what was left
+    out because it equals its default is put back there.
+    """
+    rest = dict(arguments)
+    variadic = signature.variadic_positional
+    members = [name for name in rest if variadic and name.startswith(f"{variadic[0]}_")]
+    members = [name for name in members if name not in signature.names]
+    leading = [p for p in signature.parameters if p.kind.startswith("POSITIONAL")]
+    needed = 0
+    for position, parameter in enumerate(leading):
+        is_only = parameter.kind == "POSITIONAL_ONLY" and parameter.name in rest
+        if is_only or members:
+            needed = position + 1
+    args = [rest.pop(parameter.name, parameter.default) for parameter in leading[:needed]]
+    # Beyond what the signature knows, names are positions.
+    positions = [name for name in rest if name.startswith("arg_") and name not in signature.names]
+    args += [rest.pop(name) for name in [*members, *positions]]
+    return tuple(args), rest
+
+
+def as_passed(
+    arguments: Mapping[str, Any], positional: int, signature: Signature
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments by name as ``(args, kwargs)``, the leading ones by position as recorded."""
+    args, kwargs = as_call(arguments, signature)
+    names = list(arguments)[len(args) : positional]
+    if list(kwargs)[: len(names)] != names:
+        return args, kwargs
+    return (*args, *(kwargs.pop(name) for name in names)), kwargs
+
+
+def template_of_result(value: Any) -> tuple[Template, list[Any]]:
+    """What a model returned, taken apart.
+
+    Returns:
+        The template, and the tensors by place. An int that is symbolic while tracing is an output
+        of the program, unless it is the size of a tensor beside it.
+    """
+    described = describe(value, as_recorded=True)
+    layout = layout_of_value(described.node)
+    tensors = [described.tensors[place.number] for place in layout.tensors]
+    scalars = tuple(described.scalars[place.number] for place in layout.scalars)
+    counters = _counters(layout, tensors, scalars)
+    return Template(layout, scalars, counters, derived_tensors(layout)), tensors
+
+
+def _counters(
+    layout: Layout, tensors: Sequence[Any], scalars: Sequence[Any]
+) -> dict[int, tuple[int, int]]:
+    paths = {place.path: i for i, place in enumerate(layout.tensors)}
+    found: dict[int, tuple[int, int]] = {}
+    for i, place in enumerate(layout.scalars):
+        if place.kind != "int" or place.owner is None or place.attribute not in COUNTED:
+            continue
+        name, axis = COUNTED[place.attribute]
+        tensor = paths.get(f"{place.path.rpartition('.')[0]}.{name}")
+        if tensor is not None and tensors[tensor].dim() >= 2:
+            axis %= tensors[tensor].dim()
+            if is_same_size(scalars[i], tensors[tensor].shape[axis]):
+                found[i] = (tensor, axis)
+    return found
+
+
+def checked(arguments: Mapping[str, Any]) -> None:
+    """Raises InferenceError where an argument holds what stands for an object."""
+    from calltape_analyzer.arguments import check_rebuilt
+
+    for name, value in arguments.items():
+        check_rebuilt(name, value)

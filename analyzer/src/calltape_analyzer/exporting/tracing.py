@@ -1,0 +1,116 @@
+"""The module that an exporter traces: plain containers in, the model's own call, plain containers
+out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.exporting.forms import Form, Leaf, form_of_result
+from calltape_analyzer.exporting.handing_back import (
+    changed_arguments,
+    returned_arguments,
+    tensor_ids,
+)
+from calltape_analyzer.exporting.plan import Plan
+from calltape_analyzer.exporting.templates import Template, as_call, checked, template_of_result
+from calltape_schema.tree import ScalarNode, TensorNode
+
+__all__ = ["Traced"]
+
+
+class Result:
+    """What a model returned while it was traced. Not an attribute of the module, because exporters
+    put these back as they were."""
+
+    found: tuple[Template, Form] | None = None
+    returned: dict[str, str]
+    changed: list[str]
+
+
+class Traced(torch.nn.Module):
+    """A model behind the inputs of a plan.
+
+    It shares the model's parameters, buffers and submodules, so that they keep their names in the
+    exported program. ``forward`` has one explicit parameter per input (rule 10 of
+    docs/decisions/0012: what ``**kwargs`` takes breaks at run time otherwise).
+
+    Attributes:
+        traced: gets the template and form of what the model returned, once it was traced.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, call: Callable[..., Any], plan: Plan, classes: ClassIndex
+    ) -> None:
+        super().__init__()
+        for registry in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            object.__setattr__(self, registry, getattr(module, registry))
+        self.training = module.training
+        self.traced = Result()
+        # Not as an attribute of its own, which would register the model as its own submodule.
+        self._model = (call,)
+        self._plan = plan
+        self._classes = classes
+        self._device = str(device_of(module))
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return self._run(args, kwargs)
+
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = [inspect.Parameter(name, kind) for name in plan.forms]
+        vars(forward)["__signature__"] = inspect.Signature(names)
+        self.forward = forward
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = dict(zip(self._plan.forms, args, strict=False)) | kwargs
+        # Made here, so that no program holds on to a tensor of a recorded call.
+        tensors: dict[int, Any] = {
+            place: torch.tensor(value.tolist(), dtype=value.dtype, device=self._device)
+            for place, value in self._plan.frozen.items()
+        }
+        ints: dict[int, Any] = {}
+        for leaf, value in self._plan.read(given):
+            (tensors if leaf.kind == "tensor" else ints)[leaf.place] = value
+        arguments = self._plan.template.build(tensors, ints, self._classes, self._device)
+        checked(arguments)
+        positional, named = as_call(arguments, self._plan.signature)
+        before = tensor_ids(arguments)
+        returned = self._model[0](*positional, **named)
+        self.traced.returned = returned_arguments(returned, arguments)
+        self.traced.changed = changed_arguments(before, arguments, self.traced.returned)
+        return self._taken_apart(returned)
+
+    def _taken_apart(self, returned: Any) -> Any:
+        template, tensors = template_of_result(returned)
+        symbolic = {
+            i: value
+            for i, value in enumerate(template.scalars)
+            if isinstance(value, torch.SymInt) and i not in template.counters
+        }
+
+        def leaf_of(node: Any) -> Leaf | None:
+            if isinstance(node, TensorNode) and node.leaf not in template.derived:
+                return Leaf("tensor", node.leaf)
+            if isinstance(node, ScalarNode) and node.scalar in symbolic:
+                return Leaf("int", node.scalar)
+            return None
+
+        form = form_of_result(template.layout.nodes["output"], leaf_of)
+        plain = tuple(0 if isinstance(value, torch.SymInt) else value for value in template.scalars)
+        self.traced.found = (
+            Template(template.layout, plain, template.counters, template.derived), form
+        )  # fmt: skip
+        return form.fill(
+            lambda leaf: tensors[leaf.place] if leaf.kind == "tensor" else symbolic[leaf.place]
+        )
+
+
+def device_of(module: torch.nn.Module) -> torch.device:
+    """The device of a module's first parameter or buffer; the CPU without any."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        return tensor.device
+    return torch.device("cpu")

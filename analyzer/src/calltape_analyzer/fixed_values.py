@@ -1,0 +1,89 @@
+"""The values among the arguments that select a program: bools, text, floats, dtypes, ...
+
+Unlike sizes and ints they never vary within a variant (rules 2 and 8 of docs/decisions/0012).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from calltape_analyzer.explanation import shown_value
+from calltape_analyzer.layout import Layout
+from calltape_analyzer.observations import Group
+from calltape_schema.tree import (
+    BoolNode,
+    ClassNode,
+    ConstantNode,
+    DictNode,
+    EnumNode,
+    FieldsNode,
+    Node,
+    NoneNode,
+    OpaqueNode,
+    children_of,
+)
+
+__all__ = ["FixedValue", "fixed_values", "structure_values"]
+
+
+class FixedValue(NamedTuple):
+    """A value that stands in the structure of the arguments: a bool, None, dtype, enum member, ...
+    or a float or text, which select a program likewise."""
+
+    place: str
+    kind: str
+    text: str
+
+
+def structure_values(layout: Layout) -> Iterator[FixedValue]:
+    """The bools, Nones, dtypes and their like, enum members, classes and unknown objects among the
+    arguments, by place; not those in private attributes of objects, which tell no variants
+    apart."""
+    for argument, root in layout.nodes.items():
+        stack: list[tuple[str, Node]] = [(argument, root)]
+        while stack:
+            place, node = stack.pop()
+            text = _structure_text(node)
+            if text is not None:
+                yield FixedValue(place, node.kind, text)
+            stack.extend(reversed(list(_labelled(place, node))))
+
+
+def _labelled(place: str, node: Node) -> Iterator[tuple[str, Node]]:
+    """The children of a node with their places, as :mod:`layout` names them."""
+    labels: Sequence[Any] = range(len(children_of(node)))
+    if isinstance(node, FieldsNode):
+        labels = node.fields
+    elif isinstance(node, DictNode):
+        labels = node.keys
+    for label, child in zip(labels, children_of(node), strict=True):
+        private = (
+            isinstance(node, FieldsNode) and node.kind == "object" and str(label).startswith("_")
+        )
+        if not private:
+            yield f"{place}.{label!s}", child
+
+
+def _structure_text(node: Node) -> str | None:
+    if isinstance(node, BoolNode):
+        return str(node.value)
+    if isinstance(node, NoneNode):
+        return "None" if node.kind == "none" else "..."
+    if isinstance(node, ConstantNode):
+        # Devices are those of the machine, and select nothing.
+        return node.name if node.kind != "device" else None
+    if isinstance(node, EnumNode):
+        return f"{node.type}.{node.name}"
+    if isinstance(node, ClassNode | OpaqueNode):
+        return node.type
+    return None
+
+
+def fixed_values(group: Group) -> Iterator[FixedValue]:
+    """The texts, floats, ... of a group's calls, and what stands in their structure."""
+    others = [place for place in group.layout.scalars if place.kind != "int"]
+    for place, value in zip(others, group.constants, strict=True):
+        if not place.private:
+            yield FixedValue(str(place), place.kind, shown_value(value))
+    yield from structure_values(group.layout)

@@ -1,0 +1,158 @@
+"""From the calls of a tape to observations. Reads records, never tensor bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+from calltape_analyzer.binding import Signature
+from calltape_analyzer.call import Calls
+from calltape_analyzer.layout import Layout, Renamed, layout_of_inputs
+from calltape_analyzer.observations import Group, Observations, Row, TensorFacts
+from calltape_analyzer.tallies import Seen, Span
+from calltape_schema.leaves import Leaf
+from calltape_schema.records import Tree
+from calltape_schema.tree import Node, ScalarNode, children_of
+
+__all__ = ["Gatherer", "Sorted", "difference_of"]
+
+
+class Sorted(NamedTuple):
+    """A call's group (by its key) and row."""
+
+    key: Hashable
+    layout: Layout
+    facts: tuple[TensorFacts, ...]
+    constants: tuple[Any, ...]
+    row: Row
+    leaves: tuple[Leaf, ...]
+
+
+class Gatherer:
+    """Sorts calls into groups, looking at each combination of structure, leaves and scalars once.
+
+    Args:
+        signature: of the recorded method.
+        renamed: from a class name on the tape to the name that it has here.
+    """
+
+    def __init__(self, signature: Signature, renamed: Renamed = str) -> None:
+        self.signature = signature
+        self.renamed = renamed
+        self._layouts: dict[Hashable, Layout] = {}
+        self._switches: dict[bytes, tuple[tuple[int, Any], ...]] = {}
+
+    def observations(self, calls: Calls, *, ranges: bool = False) -> Observations:
+        """What was seen in the calls.
+
+        Args:
+            calls: of one or more tapes.
+            ranges: whether the ranges of integer tensors are collected too, which needs a look at
+                every record; without, at one of each combination of structure, leaves and scalars.
+
+        Raises:
+            TapeError: a call's record breaks the format.
+        """
+        returned, raised = Observations(of_raised=False), Observations()
+        found = ((call, 1) for call in calls) if ranges else calls.by_inputs()
+        for call, count in found:
+            into = returned if call.record.error is None else raised
+            placed = self.sorted(call.record.inputs)
+            _add(into, placed, Seen(count, call.ref))
+            _add_ranges(into, placed, call.record.inputs)
+        if returned.groups:
+            returned.raised = raised.calls
+            return returned
+        raised.raised = raised.calls
+        return raised
+
+    def sorted(self, tree: Tree) -> Sorted:
+        """Group and row of a call with these inputs."""
+        return self.placed(self._layout(tree), tree.facts(), tree.scalars)
+
+    def placed(self, layout: Layout, leaves: Sequence[Leaf], scalars: Sequence[Any]) -> Sorted:
+        """Group and row of a layout with these leaves and scalars."""
+        own = tuple(leaves[place.number] for place in layout.tensors)
+        facts = tuple(map(TensorFacts.of, own))
+        constants = tuple(
+            scalars[place.number]
+            for place in layout.scalars
+            if place.kind != "int" and not place.private
+        )
+        typed = tuple((type(value).__name__, repr(value)) for value in constants)
+        every = tuple(scalars[place.number] for place in layout.scalars if place.kind != "int")
+        ints = tuple(scalars[place.number] for place in layout.scalars if place.kind == "int")
+        row = Row(tuple(leaf.shape for leaf in own), ints)
+        return Sorted((layout.keys, facts, typed), layout, facts, every, row, own)
+
+    def _layout(self, tree: Tree) -> Layout:
+        # Of the scalars only those that equal a default decide the layout.
+        switches = self._switches.get(tree.structure)
+        if switches is None:
+            switches = _switches(tree.spec().root, self.signature)
+            self._switches[tree.structure] = switches
+        on = tuple(_is_same(tree.scalars[index], default) for index, default in switches)
+        found = self._layouts.get((tree.structure, on))
+        if found is None:
+            root = tree.spec().root
+            found = layout_of_inputs(root, tree.scalars, self.signature, self.renamed)
+            self._layouts[tree.structure, on] = found
+        return found
+
+
+def difference_of(group: Group, placed: Sorted) -> str:
+    """In what a call is not one of a group."""
+    ours, theirs = dict(group.layout.keys), dict(placed.layout.keys)
+    for name in ours.keys() - theirs.keys():
+        return f"{name} is missing"
+    for name in theirs.keys() - ours.keys():
+        return f"{name} is not expected"
+    for name, key in ours.items():
+        if theirs[name] != key:
+            return f"{name} has another structure"
+    for place, known, facts in zip(group.layout.tensors, group.facts, placed.facts, strict=False):
+        if known != facts:
+            return (
+                f"{place} is {facts.dtype} of rank {facts.rank}, not {known.dtype} of {known.rank}"
+            )
+    others = [place for place in group.layout.scalars if place.kind != "int"]
+    for place, known, value in zip(others, group.constants, placed.constants, strict=False):
+        if not place.private and repr(known) != repr(value):
+            return f"{place} is {value!r:.40}, not {known!r:.40}"
+    return "another structure"
+
+
+def _switches(root: Node, signature: Signature) -> tuple[tuple[int, Any], ...]:
+    """The scalars among the arguments whose parameter has a scalar default, with that default."""
+    defaults = {p.name: p.default for p in signature.parameters if p.has_default}
+    args, kwargs = children_of(root)
+    named = [(signature.complete.name_at(i), node) for i, node in enumerate(args.children)]
+    named += zip(kwargs.keys, kwargs.children, strict=True)
+    return tuple(
+        (node.scalar, defaults[name])
+        for name, node in named
+        if isinstance(node, ScalarNode) and name in defaults
+    )
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and bool(value == default)
+
+
+def _add(to: Observations, placed: Sorted, seen: Seen) -> None:
+    to.calls += seen.calls
+    group = to.groups.get(placed.key)
+    if group is None:
+        group = Group(placed.key, placed.layout, placed.facts, placed.constants, seen.first)
+        to.groups[placed.key] = group
+    if seen.first < group.first:
+        group.first, group.layout, group.constants = seen.first, placed.layout, placed.constants
+    group.add(placed.row, placed.leaves, seen)
+
+
+def _add_ranges(to: Observations, placed: Sorted, tree: Tree) -> None:
+    group = to.groups[placed.key]
+    by_leaf = {found.leaf: Span(found.min, found.max) for found in tree.ranges}
+    for i, place in enumerate(placed.layout.tensors):
+        if place.number in by_leaf:
+            group.spans(i, by_leaf[place.number])

@@ -1,0 +1,183 @@
+"""The recorded calls through anything that can be called, and how far the results are off."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from calltape_analyzer.call import Call
+from calltape_analyzer.comparing import (
+    ONNX_TOLERANCES,
+    Tolerances,
+    compared,
+    has_values,
+    leaves_of,
+    recorded_leaves,
+)
+from calltape_analyzer.errors import InferenceError, TapeError, UsageError
+from calltape_analyzer.reports import Report, ReportRow, failed_row
+
+if TYPE_CHECKING:
+    from calltape_analyzer.tape import Tape
+
+__all__ = ["replay", "report_on"]
+
+Runner = Callable[[Call], "dict[str, Any]"]
+"""Gives the leaves of what a call returns, by path."""
+
+
+def replay(
+    tape: Tape,
+    target: Any,
+    *,
+    tolerances: Tolerances | None = None,
+    progress: bool = False,
+    failing: str | os.PathLike[str] | None = None,
+) -> Report:
+    """Runs every recorded call through a target and compares with what was recorded.
+
+    Args:
+        tape: with inputs and outputs. Calls that raised are left out.
+        target: the model (its recorded method is called), a compiled model or any callable, a
+            ``torch.export.ExportedProgram``, a ``torch.onnx.ONNXProgram``, an
+            ``onnx.ModelProto``, an ``onnxruntime.InferenceSession``, a ``.pt2`` or ``.onnx`` file,
+            :class:`Programs`, or a directory that they were saved in.
+        tolerances: how far apart values may be: by default what ``torch.testing.assert_close``
+            documents for their dtype, wider for ONNX.
+        progress: shows a progress bar on stderr.
+        failing: where the first call that is not reproduced is written, as a tape of its own.
+
+    Returns:
+        A report, true where every call was reproduced.
+
+    Raises:
+        UsageError: the target is none of these.
+        InferenceError: no call has outputs on the tape.
+    """
+    from calltape_analyzer.exporting.programs import Programs
+
+    if isinstance(target, str | os.PathLike) and os.path.isdir(target):
+        from calltape_analyzer.exporting.saving import load_programs
+
+        target = load_programs(target, classes=tape.class_index.by_name)
+    if isinstance(target, Programs):
+        return target.verify(tape, tolerances=tolerances, progress=progress, failing=failing)
+    returned = [call for call in tape.calls if call.record.error is None]
+    if returned and all(call.record.outputs is None for call in returned):
+        raise InferenceError(
+            "no outputs are on the tape", advice="record with outputs=True to compare with them"
+        )
+    with _runner(tape, target) as (run, is_onnx):
+        bounds = tolerances or (ONNX_TOLERANCES if is_onnx else Tolerances())
+        return report_on(tape, lambda call: _row(call, run, bounds), progress, failing)
+
+
+def report_on(
+    tape: Tape,
+    row: Callable[[Call], ReportRow],
+    progress: bool,
+    failing: str | os.PathLike[str] | None,
+) -> Report:
+    """The rows of all calls that returned; the first that is not ok is written where ``failing``
+    says."""
+    from calltape_analyzer.discrepancies import with_progress
+
+    calls = [call for call in tape.calls if call.record.error is None]
+    rows = [row(call) for call in with_progress(calls, progress)]
+    wrong = [call for call, found in zip(calls, rows, strict=True) if not found.ok]
+    if failing is not None and wrong:
+        from calltape_analyzer.extracting import extract
+
+        extract(wrong[:1], failing)
+    raised = len(tape.calls) - len(calls)
+    return Report(rows, [f"{raised} calls raised and are left out"] if raised else [])
+
+
+def _row(call: Call, run: Runner, tolerances: Tolerances) -> ReportRow:
+    against = "tape"
+    try:
+        expected = recorded_leaves(call)
+        if expected is None:
+            return ReportRow(call.number, None, False, error="its outputs are not on the tape")
+        against = "tape" if has_values(expected) else "shapes"
+        found = compared(expected, run(call), tolerances)
+    except Exception as error:  # whatever the target raises is the finding
+        return failed_row(call.number, None, error, against)
+    return ReportRow(call.number, None, *found, against)
+
+
+@contextmanager
+def _runner(tape: Tape, target: Any) -> Iterator[tuple[Runner, bool]]:
+    """What runs the calls, and whether it is ONNX Runtime."""
+    import torch
+
+    with contextlib.ExitStack() as stack:
+        if isinstance(target, str | os.PathLike):
+            target = _loaded(os.fspath(target), tape, stack)
+        if _is_onnx(target):
+            from calltape_analyzer.feeding import OnnxRunner
+
+            try:
+                runner = OnnxRunner(tape, target)
+            except Exception as error:  # the runtime's own, of any type
+                if not isinstance(target, str):
+                    raise
+                reason = f"ONNX Runtime cannot load it: {type(error).__name__}: {str(error)[:200]}"
+                raise TapeError("invalid", reason, path=target) from None
+            stack.callback(runner.close)
+            yield runner, True
+            return
+        if isinstance(target, torch.export.ExportedProgram):
+            from calltape_analyzer.feeding import ExportedRunner
+
+            _register(tape, stack)
+            yield ExportedRunner(tape, target), False
+            return
+        if isinstance(target, torch.nn.Module):
+            from calltape_analyzer.exporting.module_calls import entry_of
+
+            target = entry_of(target, tape.target)
+        if not callable(target):
+            raise UsageError(
+                f"a {type(target).__name__} cannot be called", advice="see help(replay)"
+            )
+        yield lambda call: _called(target, call), False
+
+
+def _called(target: Callable[..., Any], call: Call) -> dict[str, Any]:
+    import torch
+
+    args, kwargs = call.inputs
+    with torch.no_grad():
+        return leaves_of(target(*args, **kwargs))
+
+
+def _loaded(path: str, tape: Tape, stack: contextlib.ExitStack) -> Any:
+    if not os.path.exists(path):
+        raise TapeError("not_found", "no such file", path=path)
+    if not path.endswith(".pt2"):
+        return path
+    import torch
+
+    _register(tape, stack)
+    try:
+        return torch.export.load(path)
+    except Exception as error:  # torch's own, of any type
+        reason = f"torch cannot load it: {type(error).__name__}: {str(error)[:200]}"
+        raise TapeError("invalid", reason, path=path) from None
+
+
+def _register(tape: Tape, stack: contextlib.ExitStack) -> None:
+    """Programs of classes need these registered to be loaded and called."""
+    from calltape_analyzer.registration import register_flattening_functions
+
+    stack.enter_context(register_flattening_functions(tape=tape))
+
+
+def _is_onnx(target: Any) -> bool:
+    return isinstance(target, str | bytes) or type(target).__name__ in (
+        "ONNXProgram", "ModelProto", "InferenceSession"
+    )  # fmt: skip

@@ -1,0 +1,103 @@
+"""Dynamic columns of a variant in the nesting of ``torch.export.export(dynamic_shapes=...)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calltape_analyzer.call import Call
+from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.flattening import Flattener, Form, Slot
+from calltape_analyzer.gathering import Gatherer
+from calltape_analyzer.symbols import Column
+from calltape_analyzer.variants import VariantFacts
+from calltape_schema.tree import NoneNode, ScalarNode, children_of
+
+__all__ = ["nested_shapes"]
+
+
+def nested_shapes(
+    call: Call,
+    variant: VariantFacts,
+    gatherer: Gatherer,
+    classes: ClassIndex,
+    shown: Callable[[Column], Any],
+) -> tuple[Any, ...] | dict[str, Any]:
+    """The shapes in the form of a call's arguments.
+
+    Args:
+        call: any call of the variant; its calling convention is followed.
+        variant: says which columns are dynamic.
+        gatherer: lays the call out.
+        classes: those that this process knows, whose registrations with torch's pytree decide.
+        shown: what stands for a dynamic column.
+    """
+    tree = call.record.inputs
+    layout = gatherer.sorted(tree).layout
+    flattener = Flattener(tree.facts(), tree.scalars, classes)
+    tensors = {place.number: i for i, place in enumerate(layout.tensors)}
+    ints = [place.number for place in layout.scalars if place.kind == "int"]
+    dynamic = set(variant.dynamic())
+
+    def shape(slot: Slot) -> Any:
+        if slot.leaf is not None:
+            axes = range(variant.group.facts[tensors[slot.leaf]].rank)
+            own = [Column(tensors[slot.leaf], axis) for axis in axes]
+            return {c.axis: shown(c) for c in own if c in dynamic}
+        if isinstance(slot.node, ScalarNode) and slot.node.scalar in ints:
+            column = Column(ints.index(slot.node.scalar), None)
+            return shown(column) if column in dynamic else None
+        return None
+
+    signature = gatherer.signature
+    args, kwargs = children_of(tree.spec().root)
+    passed = [(signature.complete.name_at(i), node) for i, node in enumerate(args.children)]
+    variadic = signature.variadic_positional
+    # What stands before members of *args is passed, whatever it is.
+    members = passed[variadic[1] :] if variadic is not None else []
+    leading = len(passed) - len(members) if members else 0
+    positional = [pair for i, pair in enumerate(passed) if pair[0] in layout.nodes or i < leading]
+    named = [
+        (name, node)
+        for name, node in zip(kwargs.keys, kwargs.children, strict=True)
+        if name in layout.nodes and not isinstance(node, NoneNode)
+    ]
+    shapes = {
+        name: _nested(flattener.flatten(node), shape, classes) if name in layout.nodes else None
+        for name, node in positional + named
+    }
+    return _by_parameter(shapes, len(positional), signature)
+
+
+def _nested(form: Form, shape: Callable[[Slot], Any], classes: ClassIndex) -> Any:
+    if form.slot is not None:
+        return shape(form.slot)
+    parts = [_nested(child, shape, classes) for child in form.children]
+    if form.kind == "dict":
+        return dict(zip(form.keys, parts, strict=True))
+    if form.kind == "namedtuple":
+        cls = classes.get(form.type or "")
+        return tuple(parts) if cls is None else tuple.__new__(cls, parts)
+    return tuple(parts) if form.kind == "tuple" else parts
+
+
+def _by_parameter(
+    shapes: dict[str, Any], positional: int, signature: Any
+) -> tuple[Any, ...] | dict[str, Any]:
+    """A tuple where all are positional; else by name, with what ``*args`` and ``**kwargs`` took
+    under their names."""
+    variadic = signature.variadic_positional
+    names = list(shapes)
+    members = names[variadic[1] : positional] if variadic is not None else []
+    if len(names) == positional and not members:
+        return tuple(shapes.values())
+    extra = [n for n in names[positional:] if n not in signature.names]
+    made: dict[str, Any] = {}
+    for name in names:
+        if name in members and variadic is not None:
+            made[variadic[0]] = (*made.get(variadic[0], ()), shapes[name])
+        elif name not in extra or signature.variadic_keyword is None:
+            made[name] = shapes[name]
+    if extra and signature.variadic_keyword is not None:
+        made[signature.variadic_keyword] = {name: shapes[name] for name in extra}
+    return made

@@ -1,0 +1,205 @@
+"""Optimization profiles for TensorRT: the range of sizes of each input, and those to tune for.
+
+The rules are those of ``IOptimizationProfile`` in TensorRT's documentation: every input with a
+runtime dimension has a minimum, an optimum and a maximum shape, min <= opt <= max on each axis;
+kernels are tuned for the optimum, and sizes outside the range are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.symbols import Column
+from calltape_analyzer.targets.input_shapes import Shape, input_tensors, most_common_shapes
+from calltape_analyzer.variant import Variant
+from calltape_analyzer.variant_findings import TensorFinding
+from calltape_analyzer.variants import VariantFacts
+
+__all__ = [
+    "InputRange",
+    "OptimizationProfile",
+    "optimization_profile",
+    "polygraphy_flags",
+    "trtexec_flags",
+]
+
+
+class InputRange(BaseModel):
+    """The shapes of one input: the smallest, the one to tune for, the largest."""
+
+    model_config = ConfigDict(frozen=True)
+
+    min: Shape
+    opt: Shape
+    max: Shape
+
+
+class OptimizationProfile(BaseModel):
+    """One optimization profile.
+
+    Attributes:
+        variant: the name of the variant that it is for.
+        calls: the recorded calls that are within it.
+        inputs: those that have a dynamic dimension, by the name that an export with calltape gives
+            them. TensorRT takes the others' sizes from the model.
+        notes: what to know before use.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    variant: str
+    calls: int
+    inputs: dict[str, InputRange]
+    notes: tuple[str, ...] = ()
+
+    def trtexec_flags(self) -> list[str]:
+        """``--minShapes=ids:1x2,mask:1x2 --optShapes=... --maxShapes=...`` for ``trtexec``, whose
+        help states the form."""
+        flags = []
+        for which in ("min", "opt", "max") if self.inputs else ():
+            shapes = [
+                f"{name}:{'x'.join(map(str, getattr(found, which)))}"
+                for name, found in self.inputs.items()
+            ]
+            flags.append(f"--{which}Shapes={','.join(shapes)}")
+        return flags
+
+    def polygraphy_flags(self) -> list[str]:
+        """``--trt-min-shapes ids:[1,2] mask:[1,2] --trt-opt-shapes ...`` for Polygraphy's command
+        line, as separate words (its help for these options states the form)."""
+        words: list[str] = []
+        for which in ("min", "opt", "max") if self.inputs else ():
+            words.append(f"--trt-{which}-shapes")
+            for name, found in self.inputs.items():
+                words.append(f"{name}:[{','.join(map(str, getattr(found, which)))}]")
+        return words
+
+    def polygraphy(self) -> dict[str, dict[str, list[int]]]:
+        """``{name: {"min": [...], "opt": [...], "max": [...]}}``, which dumps to JSON. Polygraphy
+        itself reads no profile from JSON; its ``Profile.add`` takes each entry::
+
+            profile = polygraphy.backend.trt.Profile()
+            for name, shapes in made.polygraphy().items():
+                profile.add(name, **shapes)
+        """
+        return {
+            name: {"min": list(found.min), "opt": list(found.opt), "max": list(found.max)}
+            for name, found in self.inputs.items()
+        }
+
+
+def optimization_profile(variant: Variant, *, empty: bool = True) -> OptimizationProfile:
+    """The optimization profile of a variant.
+
+    The optimum is the combination of sizes that most calls had, as it was recorded, so that the
+    sizes of different inputs agree. Minimum and maximum are those of the recorded sizes; one that
+    always was a sum or a multiple of others is what that makes of *their* minimum and maximum, so
+    that these shapes agree as well: the builder refuses shapes that the model cannot take together
+    (seen for the optimum in NVIDIA/TensorRT#1808).
+
+    Args:
+        variant: any.
+        empty: whether sizes of 0 are allowed. TensorRT's guide describes empty tensors, but
+            releases differ: 7.0 refuses a profile with a 0 (NVIDIA/TensorRT#337), 11.1 builds and
+            runs one (pytorch/TensorRT#4665). With False the calls that had one are left out.
+
+    Raises:
+        UsageError: with ``empty=False``, where every call has a tensor of size 0.
+    """
+    facts = variant.facts
+    inputs = [(i, found) for i, found in input_tensors(variant) if _is_dynamic(found)]
+    rows = [
+        r
+        for r, (row, _) in enumerate(facts.rows)
+        if empty or all(size for i, _ in inputs for size in row.shapes[i])
+    ]
+    if not rows:
+        raise UsageError(
+            f"every call of variant {variant.name} has a tensor of size 0",
+            advice="record calls without one, or allow them with empty=True",
+        )
+    opt = most_common_shapes(facts, rows)
+    low, high = _bounds(facts, rows, min), _bounds(facts, rows, max)
+    ranges = {}
+    for i, found in inputs:
+        axes = [Column(i, axis) for axis in range(len(found.dimensions))]
+        ranges[found.name] = InputRange(
+            min=tuple(low.get(c, size) for c, size in zip(axes, opt[i], strict=True)),
+            opt=opt[i],
+            max=tuple(high.get(c, size) for c, size in zip(axes, opt[i], strict=True)),
+        )
+    calls = sum(facts.rows[r][1].calls for r in rows)
+    notes = [*_notes_on_sizes(ranges, facts.calls - calls), *_notes_on_evidence(variant)]
+    return OptimizationProfile(variant=variant.name, calls=calls, inputs=ranges, notes=tuple(notes))
+
+
+def _is_dynamic(found: TensorFinding) -> bool:
+    return any(dimension.dynamic for dimension in found.dimensions)
+
+
+def _bounds(
+    facts: VariantFacts, rows: Sequence[int], extreme: Callable[[Iterable[int]], int]
+) -> dict[Column, int]:
+    """The smallest (or largest) value of each dynamic column, in which relations hold."""
+    values = [extreme(symbol.values[r] for r in rows) for symbol in facts.symbols]
+    # Relations are over symbols that have none, with positive factors: bounds stay bounds.
+    for i, symbol in enumerate(facts.symbols):
+        if symbol.relation is not None:
+            values[i] = symbol.relation.value(values)
+    return {c: values[i] for i, symbol in enumerate(facts.symbols) for c in symbol.columns}
+
+
+def _notes_on_sizes(ranges: Mapping[str, InputRange], left_out: int) -> Iterator[str]:
+    zeros = [name for name, found in ranges.items() if 0 in found.min]
+    if zeros:
+        yield (
+            f"{', '.join(zeros)}: a size of 0 is in the range, which not every release of TensorRT "
+            "takes; empty=False leaves such calls out"
+        )
+    if any(0 in found.opt for found in ranges.values()):
+        yield "the most common sizes, which kernels are tuned for, have an empty tensor"
+    if left_out:
+        yield f"{left_out} calls with an empty tensor are outside the range"
+
+
+def _notes_on_evidence(variant: Variant) -> Iterator[str]:
+    for found in variant.findings.ints:
+        if found.dynamic:
+            yield (
+                f"{found.name} is an int that varies: TensorRT wants its values "
+                f"({found.min} to {found.max}), which shapes do not give"
+            )
+    if not variant.facts.group.rows.complete:
+        yield "more combinations of sizes were recorded than are kept; extremes may be missing"
+    yield from variant.findings.warnings()
+
+
+def trtexec_flags(profiles: Sequence[OptimizationProfile]) -> list[str]:
+    """The flags for an engine with several profiles, each behind its ``--profile=N``.
+
+    The profiles of one engine have the same inputs, so they are for variants that were exported
+    as one program, or for tapes of the same one.
+
+    Raises:
+        UsageError: the profiles have different inputs.
+    """
+    if len({tuple(profile.inputs) for profile in profiles}) > 1:
+        raise UsageError(
+            "profiles with different inputs cannot be in one engine",
+            advice="build an engine per variant",
+        )
+    if len(profiles) == 1:
+        return profiles[0].trtexec_flags()
+    return [
+        flag
+        for n, profile in enumerate(profiles)
+        for flag in (f"--profile={n}", *profile.trtexec_flags())
+    ]
+
+
+def polygraphy_flags(profiles: Sequence[OptimizationProfile]) -> list[str]:
+    """The words for Polygraphy's command line, which takes each option once per profile."""
+    return [word for profile in profiles for word in profile.polygraphy_flags()]

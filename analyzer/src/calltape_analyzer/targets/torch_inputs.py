@@ -1,0 +1,137 @@
+"""A variant as the two kinds of inputs from which ``torch.export`` takes dynamic shapes.
+
+Both classes are alternatives to a nested ``dynamic_shapes`` (torch's documentation of
+``torch.export.dynamic_shapes``, checked with 2.15): a ``ShapesCollection`` says per tensor *object*
+what is dynamic, ``AdditionalInputs`` finds it by comparing example inputs with each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from calltape_analyzer.symbols import Column, value_in
+from calltape_analyzer.targets.given import arguments_of_row, tensors_given
+from calltape_analyzer.variant import Variant
+
+if TYPE_CHECKING:
+    from torch.export import AdditionalInputs, ShapesCollection
+
+__all__ = ["additional_inputs", "shapes_collection"]
+
+
+def shapes_collection(
+    variant: Variant, *, dim: Literal["auto", "dynamic"] = "auto", device: Any = None
+) -> tuple[ShapesCollection, tuple[Any, ...], dict[str, Any]]:
+    """A ``torch.export.ShapesCollection``, with the arguments whose tensors it speaks of.
+
+    It knows tensors by identity, so that it is of use with these very arguments only::
+
+        shapes, args, kwargs = shapes_collection(variant)
+        torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
+
+    An int that varied comes in torch's wrapper for ints, by which a collection knows it;
+    ``torch.export.export`` takes it out again (not with ``strict=True`` in 2.15). Tensors in
+    objects of classes that torch's pytree does not know are out of a collection's reach, see
+    :func:`~calltape_analyzer.register_flattening_functions`.
+
+    Args:
+        variant: any.
+        dim: ``"auto"`` for ``torch.export.Dim.AUTO``, ``"dynamic"`` for ``Dim.DYNAMIC``.
+        device: where the tensors are made; the CPU by default.
+
+    Returns:
+        The collection, ``args`` and ``kwargs``.
+
+    Raises:
+        InferenceError: an argument holds an object of a class that is not known here.
+    """
+    import torch
+
+    shown = torch.export.Dim.AUTO if dim == "auto" else torch.export.Dim.DYNAMIC
+    args, kwargs = variant.infer_arguments(device=device)
+    made: Any = torch.export.ShapesCollection  # untyped
+    collection: ShapesCollection = made()
+    tensors = tensors_given(variant, args, kwargs)
+    for tensor, finding in zip(tensors, variant.findings.tensors, strict=True):
+        axes = {d.axis: shown for d in finding.dimensions if d.dynamic}
+        if axes:
+            collection[tensor].update(axes)  # one tensor may stand in two places
+    args, kwargs, ints = _with_wrapped_ints(variant, args, kwargs)
+    for wrapped in ints:
+        collection[wrapped] = torch.export.Dim.DYNAMIC
+    return collection, args, kwargs
+
+
+def _with_wrapped_ints(
+    variant: Variant, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
+    """The arguments with each dynamic int in torch's wrapper, and the wrappers."""
+    from torch.export import dynamic_shapes
+    from torch.utils import _pytree as pytree
+
+    wrapper: Any = getattr(dynamic_shapes, "_IntWrapper", None)  # newer releases
+    dynamic = {(found.argument, found.path) for found in variant.findings.ints if found.dynamic}
+    if wrapper is None or not dynamic:
+        return args, kwargs, []
+    made: list[Any] = []
+    signature = variant._gatherer.signature
+
+    def wrapped(path: tuple[Any, ...], value: Any) -> Any:
+        top, *rest = (getattr(key, "key", getattr(key, "idx", None)) for key in path)
+        name = signature.name_at(top) if isinstance(top, int) else top
+        place = (name, "".join(f".{key}" for key in rest))
+        if type(value) is not int or place not in dynamic:
+            return value
+        made.append(wrapper(value))
+        return made[-1]
+
+    args = pytree.tree_map_with_path(wrapped, args)
+    return args, pytree.tree_map_with_path(wrapped, kwargs), made
+
+
+def additional_inputs(variant: Variant, limit: int = 8, *, device: Any = None) -> AdditionalInputs:
+    """A ``torch.export.AdditionalInputs`` of recorded calls, to export
+    ``variant.infer_arguments()`` with::
+
+        args, kwargs = variant.infer_arguments()
+        torch.export.export(model, args, kwargs, dynamic_shapes=additional_inputs(variant))
+
+    torch takes for dynamic what differs between these inputs, and checks that the program takes
+    all of them. Calls that show one more dimension to be dynamic come first, then the most
+    frequent sizes; each combination of sizes is there once. A dimension that never varied in this
+    variant is static by this rule, even where others show that it is dynamic.
+
+    Args:
+        variant: any.
+        limit: the largest number of calls; each is held in memory.
+        device: where the tensors are made; the CPU by default.
+
+    Raises:
+        InferenceError: an argument holds an object of a class that is not known here.
+    """
+    import torch
+
+    made: Any = torch.export.AdditionalInputs  # untyped
+    given = made()
+    for row in _telling_rows(variant, limit):
+        given.add(*arguments_of_row(variant, row, device))
+    chosen: AdditionalInputs = given
+    return chosen
+
+
+def _telling_rows(variant: Variant, limit: int) -> list[int]:
+    """Rows by their place: those that show that a further column varies, then frequent ones."""
+    rows = variant.facts.rows
+    dynamic = variant.facts.dynamic()
+    order = sorted(range(len(rows)), key=lambda r: (-rows[r][1].calls, rows[r][1].first))
+    seen: dict[Column, set[int]] = {column: set() for column in dynamic}
+    chosen: list[int] = []
+    for r in order:
+        values = {column: value_in(rows[r][0], column) for column in dynamic}
+        # A first value tells nothing yet, a second one that the column varies.
+        if any(len(seen[c]) < 2 and value not in seen[c] for c, value in values.items()):
+            chosen.append(r)
+        for column, value in values.items():
+            seen[column].add(value)
+    chosen += [r for r in order if r not in chosen]
+    return chosen[:limit]

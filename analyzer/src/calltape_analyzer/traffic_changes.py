@@ -1,0 +1,292 @@
+"""What one tape's traffic shows that another's does not, point by point.
+
+Sizes are compared with the variants of the earlier tape: within one, a dimension that was decided
+to be dynamic may have any size between those seen (in any variant, rule 5 of docs/decisions/0012),
+a constant one has its size, and symbols and relations hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from calltape_analyzer.difference import Change
+from calltape_analyzer.explanation import counted, listed, shown_value
+from calltape_analyzer.observations import Group, Row
+from calltape_analyzer.splitting import column_name
+from calltape_analyzer.symbols import Column, Symbol, columns_of, value_in
+from calltape_analyzer.tallies import Seen
+from calltape_analyzer.traffic import Facet, Rows, Traffic, shown_span, together
+from calltape_analyzer.variant_findings import expression
+from calltape_analyzer.variants import Pools, VariantFacts
+
+__all__ = ["appeared", "disappeared"]
+
+_MAX_SHOWN = 6
+
+
+def appeared(before: Traffic, now: Traffic) -> Iterator[Change]:
+    """What is new, the most far-reaching first."""
+    yield from _targets(before, now)
+    yield from _answers(before, now, "never passed before, or only its default", "before only")
+    yield from _structures(before, now, "never seen before")
+    for variant in before.variants:
+        rows = _rows_like(variant, now)
+        if rows:
+            yield from _sizes(before, now, variant, rows)
+            yield from _broken_symbols(now, variant, rows)
+            yield from _broken_relations(now, variant, rows)
+    for variant in now.variants:
+        if variant.group.key not in before.observations.groups:
+            yield from _sizes_of_new(before, now, variant)
+    yield from _spans(before, now)
+    yield from _errors(before, now)
+
+
+def disappeared(before: Traffic, now: Traffic) -> Iterator[Change]:
+    """What is no longer seen."""
+    yield from _answers(now, before, "no longer passed, or only its default", "now only")
+    yield from _structures(now, before, "no longer seen")
+    for variant in before.variants:
+        rows = _rows_like(variant, now)
+        if not rows and now.rows_of(variant.group.key):
+            conditions = ", ".join(c.text(variant.group.layout) for c in variant.conditions)
+            every = together(seen for _, seen in variant.rows)
+            yield _change(before, "structure", variant.name, f"no longer seen: {conditions}", every)
+        if sum(seen.calls for _, seen in rows) > 1:
+            yield from _settled_symbols(before, variant, rows)
+
+
+def _change(traffic: Traffic, kind: str, where: str, text: str, seen: Seen) -> Change:
+    path = traffic.path_of(seen.first)
+    return Change(kind, where, text, seen.first.number, seen.calls, path)
+
+
+def _targets(before: Traffic, now: Traffic) -> Iterator[Change]:
+    one, other = before.tape.target, now.tape.target
+    if one is None or other is None:
+        return
+    names = f"{one.type}.{one.method}", f"{other.type}.{other.method}"
+    if names[0] != names[1]:
+        yield Change("target", names[1], f"another model; before {names[0]}")
+    for was, got in zip_longest(one.signature or (), other.signature or ()):
+        if was != got:
+            text = f"its signature differs from parameter {(got or was).name} on"
+            yield Change("target", names[1], text)
+            return
+
+
+def _answers(known: Traffic, shown: Traffic, unseen: str, only: str) -> Iterator[Change]:
+    """Arguments, dtypes, constants, ... of ``shown`` that ``known`` does not have."""
+    for facet, answers in shown.facets.items():
+        others = known.facets.get(facet)
+        if others is None:
+            if facet.kind == "argument":
+                value = shown.facets.get(Facet("constant", facet.place), {})
+                text = f"{unseen}: {', '.join(list(value)[:_MAX_SHOWN])}" if value else unseen
+                yield _change(shown, "argument", facet.place, text, together(answers.values()))
+            continue
+        for answer, seen in answers.items():
+            if answer not in others:
+                text = f"{answer}; {only} {', '.join(list(others)[:_MAX_SHOWN])}"
+                yield _change(shown, facet.kind, facet.place, text, seen)
+
+
+def _structures(known: Traffic, shown: Traffic, words: str) -> Iterator[Change]:
+    """Groups of calls that ``known`` does not have."""
+    for key, group in shown.observations.groups.items():
+        if key in known.observations.groups:
+            continue
+        names = [variant.name for variant in shown.variants if variant.group.key == key]
+        text = words
+        closest = min(
+            (_differences(other, group) for other in known.observations.in_order()),
+            key=len,
+            default=[],
+        )
+        if closest:
+            more = f" and {len(closest) - 3} more" if len(closest) > 3 else ""
+            text += f": {'; '.join(closest[:3])}{more}"
+        yield _change(shown, "structure", ", ".join(names), text, Seen(group.calls, group.first))
+
+
+def _differences(known: Group, group: Group) -> list[str]:
+    """In what two groups differ, in words."""
+    ours, theirs = dict(known.layout.keys), dict(group.layout.keys)
+    found = [f"without {name}" for name in ours if name not in theirs]
+    found += [f"with {name}" for name in theirs if name not in ours]
+    for name in ours:
+        if name in theirs and ours[name] != theirs[name]:
+            counts = [sum(p.argument == name for p in g.layout.tensors) for g in (known, group)]
+            tensors = f"{counted(counts[1], 'tensor')} instead of {counts[0]}"
+            found.append(f"{name} has {tensors if counts[0] != counts[1] else 'another structure'}")
+    facts = {str(p): fact for p, fact in zip(known.layout.tensors, known.facts, strict=True)}
+    for place, fact in zip(group.layout.tensors, group.facts, strict=True):
+        other = facts.get(str(place), fact)
+        if other != fact:
+            found.append(
+                f"{place} is {fact.dtype} of rank {fact.rank}, not {other.dtype} of {other.rank}"
+            )
+    others = [p for p in group.layout.scalars if p.kind != "int" and not p.private]
+    if others and known.layout.keys == group.layout.keys and not found:
+        found.append("another value of a constant")
+    return found
+
+
+def _rows_like(variant: VariantFacts, now: Traffic) -> Rows:
+    """The calls now that belong to a variant, by structure and conditions."""
+    return [
+        (row, seen)
+        for row, seen in now.rows_of(variant.group.key)
+        if all(condition.holds(row) for condition in variant.conditions)
+    ]
+
+
+class _Collected:
+    """Changes that differ in their place only become one."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.traffic = traffic
+        self.places: dict[tuple[str, str, Seen], list[str]] = {}
+
+    def add(self, kind: str, place: str, text: str, seen: Seen) -> None:
+        self.places.setdefault((kind, text, seen), []).append(place)
+
+    def __iter__(self) -> Iterator[Change]:
+        for (kind, text, seen), places in self.places.items():
+            yield _change(self.traffic, kind, listed(places, 4), text, seen)
+
+
+def _sizes(before: Traffic, now: Traffic, variant: VariantFacts, rows: Rows) -> Iterator[Change]:
+    """Sizes and ints that the variant's dimensions do not allow."""
+    found = _Collected(now)
+    counters = variant.counters
+    for column, decided in variant.dimensions.items():
+        known = {value_in(row, column) for row, _ in variant.rows}
+        if decided.reason == "counter":
+            _check_counter(found, variant, column, counters[column.place], rows)
+            continue
+        if decided.dynamic:
+            known |= before.pools.values.get(Pools.key(variant.group, column), set())
+        _check_sizes(found, variant, column, known, rows)
+    yield from found
+
+
+def _check_sizes(
+    found: _Collected, variant: VariantFacts, column: Column, known: set[int], rows: Rows
+) -> None:
+    low, high = min(known), max(known)
+    outside = [(row, seen) for row, seen in rows if not low <= value_in(row, column) <= high]
+    if not outside:
+        return
+    sizes = sorted({value_in(row, column) for row, _ in outside})
+    shown = ", ".join(map(shown_value, sizes[:_MAX_SHOWN])) + ", …" * (len(sizes) > _MAX_SHOWN)
+    kind = "int" if column.axis is None else "size"
+    if low == high:
+        kind = "int" if column.axis is None else "dimension"
+        text = f"now {shown}; always {shown_value(low)} before"
+    else:
+        text = f"now {shown}; {shown_span(known)} before"
+    name = column_name(variant.group.layout, column)
+    seen = together(seen for _, seen in outside)
+    found.add(kind, name, f"{text}, in {variant.name}", seen)
+
+
+def _check_counter(
+    found: _Collected, variant: VariantFacts, column: Column, counted_by: Column, rows: Rows
+) -> None:
+    layout = variant.group.layout
+    broken = [(r, seen) for r, seen in rows if value_in(r, column) != value_in(r, counted_by)]
+    if broken:
+        text = f"no longer counts {column_name(layout, counted_by)}, as it always did"
+        name = column_name(layout, column)
+        found.add("relation", name, f"{text} in {variant.name}", together(s for _, s in broken))
+
+
+def _broken_symbols(now: Traffic, variant: VariantFacts, rows: Rows) -> Iterator[Change]:
+    """Dimensions that were always equal, and are not now."""
+    for symbol in variant.symbols:
+        broken = [(row, seen) for row, seen in rows if len(_values(row, symbol)) > 1]
+        if not broken:
+            continue
+        vectors: dict[tuple[int, ...], list[Column]] = {}
+        for column in symbol.columns:
+            vectors.setdefault(tuple(value_in(row, column) for row, _ in rows), []).append(column)
+        example = min(broken, key=lambda item: item[1].first)[0]
+        parts = [
+            f"{_names(variant, columns)} is {shown_value(value_in(example, columns[0]))}"
+            for columns in vectors.values()
+        ]
+        text = f"no longer equal, as they always were in {variant.name}: {', '.join(parts[:4])}"
+        seen = together(seen for _, seen in broken)
+        yield _change(now, "symbol", symbol.name, text, seen)
+
+
+def _values(row: Row, symbol: Symbol) -> set[int]:
+    return {value_in(row, column) for column in symbol.columns}
+
+
+def _names(variant: VariantFacts, columns: Sequence[Column]) -> str:
+    return listed([column_name(variant.group.layout, column) for column in columns])
+
+
+def _broken_relations(now: Traffic, variant: VariantFacts, rows: Rows) -> Iterator[Change]:
+    """Sums and multiples that always held, and do not now."""
+    for i, symbol in enumerate(variant.symbols):
+        if symbol.relation is None:
+            continue
+        broken: list[tuple[Seen, int, int]] = []
+        for row, seen in rows:
+            values = [value_in(row, other.columns[0]) for other in variant.symbols]
+            expected = symbol.relation.value(values)
+            if expected != values[i]:
+                broken.append((seen, values[i], expected))
+        if broken:
+            _, got, expected = min(broken, key=lambda one: one[0].first)
+            text = (
+                f"no longer {expression(variant, symbol)}, as always in {variant.name}: "
+                f"{shown_value(got)} instead of {shown_value(expected)}"
+            )
+            where = f"{symbol.name} ({_names(variant, symbol.columns)})"
+            yield _change(now, "relation", where, text, together(seen for seen, _, _ in broken))
+
+
+def _sizes_of_new(before: Traffic, now: Traffic, variant: VariantFacts) -> Iterator[Change]:
+    """Sizes in calls of a new structure that the same dimension had in no structure before."""
+    found = _Collected(now)
+    for column in columns_of(variant.rows[0][0]):
+        known = before.pools.values.get(Pools.key(variant.group, column))
+        if known:
+            _check_sizes(found, variant, column, known, variant.rows)
+    yield from found
+
+
+def _settled_symbols(before: Traffic, variant: VariantFacts, rows: Rows) -> Iterator[Change]:
+    """Dimensions that varied, and are constant now."""
+    every = together(seen for _, seen in variant.rows)
+    for symbol in variant.symbols:
+        values = {value for row, _ in rows for value in _values(row, symbol)}
+        if symbol.varied and len(values) == 1:
+            text = f"{shown_span(symbol.values)} in {variant.name} before, now always "
+            text += shown_value(values.pop())
+            where = f"{symbol.name} ({_names(variant, symbol.columns)})"
+            yield _change(before, "dimension", where, text, every)
+
+
+def _spans(before: Traffic, now: Traffic) -> Iterator[Change]:
+    for place, span in now.spans.items():
+        known = before.spans.get(place)
+        if known is None or known.merge(span) == known:
+            continue
+        seen = now.calls_beyond(place, known)
+        if seen is not None:
+            text = f"elements {span.min}..{span.max}; {known.min}..{known.max} before"
+            yield _change(now, "range", place, text, seen)
+
+
+def _errors(before: Traffic, now: Traffic) -> Iterator[Change]:
+    if now.observations.raised and not before.observations.raised:
+        seen = now.calls_where(lambda call: call.record.error is not None)
+        if seen is not None:
+            what = f"{counted(seen.calls, 'call')} raised, and none did before"
+            yield _change(now, "error", "the model", what, seen)

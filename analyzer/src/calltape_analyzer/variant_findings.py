@@ -1,0 +1,263 @@
+"""What is known of a variant, as plain data: models that dump to JSON and need no torch.
+
+Every target (TensorRT, OpenVINO, ...) is a translation of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from calltape_analyzer.findings import MAX_SIZES_SHOWN, SizeSeen
+from calltape_analyzer.layout import Place
+from calltape_analyzer.splitting import column_name
+from calltape_analyzer.symbols import Column, Symbol, value_in
+from calltape_analyzer.tallies import Seen, Tally
+from calltape_analyzer.variants import Reason, VariantFacts
+
+__all__ = [
+    "DimensionFinding",
+    "IntFinding",
+    "SymbolFinding",
+    "TensorFinding",
+    "VariantFindings",
+    "findings_of",
+]
+
+_THIN = 2
+
+
+class _Finding(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class SymbolFinding(_Finding):
+    """Dimensions (and ints) that were always equal.
+
+    Attributes:
+        name: unique in its variant.
+        expression: how it always followed from other symbols (``past_sequence_length + 1``), or
+            None.
+        dimensions: what it stands for: ``input_ids[0]``, or the name of an int.
+        sizes: the values seen, smallest first, at most 64; ``distinct`` counts all.
+        min, max: the smallest and largest.
+        warnings: where the evidence is thin.
+    """
+
+    name: str
+    expression: str | None
+    dimensions: tuple[str, ...]
+    sizes: tuple[SizeSeen, ...]
+    distinct: int
+    min: int
+    max: int
+    warnings: tuple[str, ...] = ()
+
+
+class DimensionFinding(_Finding):
+    """One axis of a tensor.
+
+    ``reason`` is ``varied``, ``pooled`` (in another variant or a sibling of the same list),
+    ``neighbour`` (its argument was seen once, beside a dynamic dimension of the same axis and
+    size), ``declared``, ``constant``, or ``one`` (it varied elsewhere, and is always 1 here).
+    """
+
+    axis: int
+    dynamic: bool
+    reason: Reason
+    min: int
+    max: int
+    symbol: str | None = None
+
+
+class TensorFinding(_Finding):
+    """One tensor: where it stands, its name as an input of an exported program, and its axes.
+    ``range`` is that of the elements of an integer tensor, where it is on the tape."""
+
+    argument: str
+    path: str
+    name: str
+    dtype: str
+    dimensions: tuple[DimensionFinding, ...]
+    range: tuple[int, int] | None = None
+
+    @property
+    def shape(self) -> tuple[int | str, ...]:
+        """Sizes, and the names of symbols where they are dynamic."""
+        return tuple(d.symbol or d.min for d in self.dimensions)
+
+
+class IntFinding(_Finding):
+    """One int: ``dynamic`` where it varied, else always ``min``; ``counts`` names the dimension
+    that it always is, for a counter of a cache."""
+
+    argument: str
+    path: str
+    name: str
+    dynamic: bool
+    min: int
+    max: int
+    symbol: str | None = None
+    counts: str | None = None
+
+
+class VariantFindings(_Finding):
+    """Everything that is known of a variant.
+
+    Attributes:
+        name: unique on its tape.
+        calls: how many it has; ``first_call`` is the number of the first.
+        tensors, ints: its inputs, in flattening order.
+        constants: the other scalars by place.
+        symbols: its dynamic dimensions, by symbol.
+        conditions: what its calls have in common besides their structure, in words.
+    """
+
+    name: str
+    calls: int
+    first_call: int
+    tensors: tuple[TensorFinding, ...]
+    ints: tuple[IntFinding, ...]
+    constants: dict[str, Any]
+    symbols: tuple[SymbolFinding, ...]
+    conditions: tuple[str, ...] = ()
+
+    def symbol(self, name: str) -> SymbolFinding:
+        """The symbol of a name."""
+        return next(symbol for symbol in self.symbols if symbol.name == name)
+
+    def warnings(self) -> Iterator[str]:
+        """Where the evidence is thin."""
+        for symbol in self.symbols:
+            for text in symbol.warnings:
+                yield f"{symbol.name}: {text}"
+
+
+def findings_of(variant: VariantFacts, names: dict[int, str]) -> VariantFindings:
+    """The findings of a variant, whose symbols have names.
+
+    Args:
+        variant: any variant.
+        names: per tensor its name as an input of a program.
+    """
+    by_column = {c: symbol.name for symbol in variant.symbols for c in symbol.columns}
+    layout = variant.group.layout
+    others = [place for place in layout.scalars if place.kind != "int"]
+    return VariantFindings(
+        name=variant.name,
+        calls=variant.calls,
+        first_call=min(seen.first for _, seen in variant.rows).number,
+        tensors=tuple(
+            _tensor(variant, i, place, names[i], by_column)
+            for i, place in enumerate(layout.tensors)
+        ),
+        ints=tuple(
+            _int(variant, i, place, by_column) for i, place in enumerate(variant.group.ints)
+        ),
+        constants={
+            str(place): value
+            for place, value in zip(others, variant.group.constants, strict=True)
+            if not place.private
+        },
+        symbols=tuple(_symbol(variant, symbol) for symbol in variant.symbols),
+        conditions=tuple(c.text(layout) for c in variant.conditions),
+    )
+
+
+def _tensor(
+    variant: VariantFacts, i: int, place: Place, name: str, by_column: dict[Column, str]
+) -> TensorFinding:
+    dimensions = []
+    for axis in range(variant.group.facts[i].rank):
+        column = Column(i, axis)
+        values = [value_in(row, column) for row, _ in variant.rows]
+        found = variant.dimensions[column]
+        dimensions.append(
+            DimensionFinding(
+                axis=axis,
+                dynamic=found.dynamic,
+                reason=found.reason,
+                min=min(values),
+                max=max(values),
+                symbol=by_column.get(column),
+            )
+        )
+    span = variant.group.ranges.get(i)
+    return TensorFinding(
+        argument=place.argument,
+        path=place.path,
+        name=name,
+        dtype=variant.group.facts[i].dtype,
+        dimensions=tuple(dimensions),
+        range=(span.min, span.max) if span is not None else None,
+    )
+
+
+def _int(variant: VariantFacts, i: int, place: Place, by_column: dict[Column, str]) -> IntFinding:
+    column = Column(i, None)
+    values = [row.ints[i] for row, _ in variant.rows]
+    counted = variant.counters.get(i)
+    return IntFinding(
+        argument=place.argument,
+        path=place.path,
+        name=str(place),
+        dynamic=variant.dimensions[column].dynamic,
+        min=min(values),
+        max=max(values),
+        symbol=by_column.get(column),
+        counts=column_name(variant.group.layout, counted) if counted is not None else None,
+    )
+
+
+def _symbol(variant: VariantFacts, symbol: Symbol) -> SymbolFinding:
+    sizes: Tally[int] = Tally()
+    for value, (_, seen) in zip(symbol.values, variant.rows, strict=True):
+        sizes.add(value, Seen(seen.calls, seen.first))
+    shown = sorted(sizes.items(), key=lambda item: item[0])[:MAX_SIZES_SHOWN]
+    return SymbolFinding(
+        name=symbol.name,
+        expression=expression(variant, symbol),
+        dimensions=tuple(column_name(variant.group.layout, c) for c in symbol.columns),
+        sizes=tuple(
+            SizeSeen(size=value, calls=seen.calls, first_call=seen.first.number)
+            for value, seen in shown
+        ),
+        distinct=sizes.distinct,
+        min=min(symbol.values),
+        max=max(symbol.values),
+        warnings=tuple(_warnings(variant, symbol)),
+    )
+
+
+def expression(variant: VariantFacts, symbol: Symbol) -> str | None:
+    """How a symbol follows from others, as text."""
+    if symbol.relation is None:
+        return None
+    terms = [
+        variant.symbols[i].name if factor == 1 else f"{factor}*{variant.symbols[i].name}"
+        for factor, i in symbol.relation.terms
+    ]
+    constant = symbol.relation.constant
+    text = " + ".join(terms)
+    return f"{text} {'+' if constant > 0 else '-'} {abs(constant)}" if constant else text
+
+
+def _warnings(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:
+    """Where a conclusion rests on little."""
+    if variant.calls == 1:
+        yield "one call is all the evidence"
+    elif not symbol.varied:
+        yield "never varied here; it is dynamic because it varied in other calls"
+    if max(symbol.values) < 2:
+        yield "no size of at least 2 was seen, and torch takes 0 and 1 for constants"
+    axes = {c.axis for c in symbol.columns if c.axis is not None}
+    arguments = {
+        variant.group.layout.tensors[c.place].argument for c in symbol.columns if c.axis is not None
+    }
+    if len(axes) > 1 and (len(arguments) == 1 or len(variant.rows) <= _THIN):
+        where = " and ".join(column_name(variant.group.layout, c) for c in symbol.columns[:2])
+        yield f"{where} were always equal, which may be chance"
+    if symbol.relation is not None and len(set(symbol.values)) <= _THIN:
+        yield f"{expression(variant, symbol)} rests on {len(set(symbol.values))} distinct sizes"

@@ -1,0 +1,108 @@
+"""A prefill and its decode steps are one program where that is right, and only there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import export, load_programs
+
+from .helping import Call, assert_as_module, call, made, taped
+from .test_arguments import Model, t
+
+
+class ToyCache:
+    def __init__(
+        self, keys: torch.Tensor | None = None, values: torch.Tensor | None = None
+    ) -> None:
+        self.keys = keys
+        self.values = values
+
+
+class Attending(Model):
+    """Attends to what is cached and to what comes; gives the grown cache back."""
+
+    def forward(self, x, cache=None):
+        keys, values = self.linear(x), x * 2
+        if cache is not None and cache.keys is not None:
+            keys, values = torch.cat([cache.keys, keys], 1), torch.cat([cache.values, values], 1)
+        scores = (x @ keys.transpose(1, 2)).softmax(-1)
+        return {"y": scores @ values, "cache": ToyCache(keys, values)}
+
+
+class Crossing(Model):
+    """As whisper does: what the cache holds was computed with the first call, and is taken as it is
+    from then on. An empty cache is none to Python, and one to a trace."""
+
+    def forward(self, x, encoded, cache=None):
+        if cache is None or cache.keys is None:
+            keys, values = self.linear(encoded), encoded * 2
+        else:
+            keys, values = cache.keys, cache.values
+        scores = (x @ keys.transpose(1, 2)).softmax(-1)
+        return {"y": scores @ values, "cache": ToyCache(keys, values)}
+
+
+def step(batch: int, new: int, past: int) -> Call:
+    cache = ToyCache(t(batch, past, 3), t(batch, past, 3)) if past else None
+    return call(t(batch, new, 3), cache)
+
+
+STEPS = [step(1, 5, 0), step(1, 1, 5), step(1, 1, 6), step(2, 4, 0), step(2, 2, 4), step(2, 1, 6)]
+UNSEEN = [step(3, 7, 0), step(3, 2, 9), step(1, 3, 2)]
+
+
+def test_prefill_and_decode_become_one_program(tmp_path: Path) -> None:
+    programs = made(tmp_path, Attending(), STEPS, UNSEEN, classes=[ToyCache])
+    assert len(programs) == 1, list(programs)
+    (program,) = programs.values()
+    assert program.variant.completions
+
+
+def test_merge_never_leaves_them_apart(tmp_path: Path) -> None:
+    programs = made(tmp_path, Attending(), STEPS, UNSEEN, classes=[ToyCache], merge="never")
+    assert len(programs) == 2
+
+
+def test_merged_program_survives_saving(tmp_path: Path) -> None:
+    module = Attending()
+    made(tmp_path, module, STEPS, classes=[ToyCache]).save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", classes=[ToyCache])
+    assert len(loaded) == 1
+    assert_as_module(loaded, module, [*STEPS, *UNSEEN])
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_merge_that_returns_other_values_is_not_one(empty: bool, tmp_path: Path) -> None:
+    def cross(batch: int, new: int, past: int) -> Call:
+        cache: Any = ToyCache() if empty else None
+        if past:
+            cache = ToyCache(t(batch, past, 3), t(batch, past, 3))
+        return call(t(batch, new, 3), t(batch, past or 6, 3), cache)
+
+    module = Crossing()
+    calls = [cross(*c) for c in ((1, 5, 0), (1, 1, 6), (2, 4, 0), (2, 2, 7), (2, 1, 5))]
+    programs = made(tmp_path, module, calls, [cross(3, 4, 0), cross(3, 2, 9)], classes=[ToyCache])
+    assert len(programs) == 2
+    assert not any(program.variant.completions for program in programs.values())
+
+
+def test_cache_that_is_given_empty_is_a_prefill(tmp_path: Path) -> None:
+    def empty(batch: int, new: int) -> Call:
+        return call(t(batch, new, 3), ToyCache())
+
+    calls = [empty(1, 5), STEPS[1], empty(2, 4), STEPS[4], STEPS[5]]
+    programs = made(tmp_path, Attending(), calls, [empty(3, 7), UNSEEN[1]], classes=[ToyCache])
+    assert len(programs) == 1, list(programs)
+
+
+def test_decode_alone_is_one_program_that_says_no_to_a_prefill(tmp_path: Path) -> None:
+    from calltape_analyzer import NoVariant
+
+    module = Attending()
+    programs = export(taped(tmp_path, module, [STEPS[1], STEPS[4]], classes=[ToyCache]), module)
+    with pytest.raises(NoVariant, match="cache"):
+        programs(*STEPS[0][0])

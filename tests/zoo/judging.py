@@ -1,0 +1,154 @@
+"""What an export of one case is worth: every recorded call, and calls at sizes never recorded."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calltape_analyzer import open_tape
+from tests.zoo.case import Arguments, Case, fresh
+from tests.zoo.comparing import difference, leaves
+
+__all__ = ["Verdict", "judge"]
+
+
+@dataclass
+class Verdict:
+    """One line of the table.
+
+    Attributes:
+        calls: on the tape, those that raised left out.
+        reproduced: recorded calls whose outputs the program gives, by the zoo's own comparison.
+        unseen: calls at sizes never recorded.
+        unseen_reproduced: those of them where the program gives what the module gives.
+        silent_wrong: values that are wrong and that nothing reported: a recorded call that
+            ``verify()`` called ok, or an unseen call that a variant accepted.
+        mutations_lost: calls after which a tensor argument that the module changes in place was
+            not changed alike by the program. Not part of the other counts.
+        verified: rows that ``verify()`` called ok.
+        refused: unseen calls that no variant accepted (``NoVariant``): honest, but missing.
+        variants: how many programs.
+        attempts: as the exporter tells them, if it does.
+        details: the first reasons, in words.
+    """
+
+    case: str
+    calls: int = 0
+    reproduced: int = 0
+    unseen: int = 0
+    unseen_reproduced: int = 0
+    silent_wrong: int = 0
+    mutations_lost: int = 0
+    verified: int = 0
+    refused: int = 0
+    variants: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+    attempts: Any = None
+    details: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+
+@torch.no_grad()
+def judge(case: Case, path: Path, target: str) -> Verdict:
+    """Exports from the tape, and runs every recorded and every unseen call."""
+    verdict = Verdict(case.name)
+    begin = time.perf_counter()
+    try:
+        _judge(case, path, target, verdict)
+    except Exception as error:  # whatever an exporter raises is a result
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(where.filename).name}:{where.lineno}"
+        verdict.error = f"{type(error).__name__} at {place}: {error}"[:600]
+    verdict.seconds = round(time.perf_counter() - begin, 2)
+    return verdict
+
+
+def _judge(case: Case, path: Path, target: str, verdict: Verdict) -> None:
+    module = case.make()  # before the tape: the classes of transformers that it names are loaded
+    with open_tape(path, classes=case.classes) as tape:
+        calls = [call for call in tape if call.error is None]
+        verdict.calls = len(calls)
+        unseen = case.unseen(case.make())
+        verdict.unseen = len(unseen)
+        from calltape_analyzer import export  # type: ignore[attr-defined]
+
+        programs = export(tape, module, to=target)
+        rows = {_number(row.call): row for row in programs.verify().rows}
+        verdict.verified = sum(row.ok for row in rows.values())
+        verdict.variants = len({str(row.variant) for row in rows.values() if row.ok})
+        attempts = getattr(programs, "attempts", None)
+        verdict.attempts = attempts if isinstance(attempts, int | None) else str(attempts)[:300]
+        for call in calls:
+            _recorded(programs, call, rows.get(call.number), verdict)
+        for position, arguments in enumerate(unseen):
+            _unseen(programs, case, arguments, position, verdict)
+
+
+def _number(call: Any) -> int:
+    """Rows name their call by its number, or hold it."""
+    return call if isinstance(call, int) else int(call.number)
+
+
+def _recorded(programs: Any, call: Any, row: Any, verdict: Verdict) -> None:
+    args, kwargs = call.inputs
+    try:
+        got = programs(*args, **kwargs)
+    except Exception as error:  # refused, or a program that fails
+        reason = str(row.error) if row is not None and row.error else ""
+        verdict.details.append(f"call {call.number}: {_said(error)} {reason}"[:300])
+        return
+    found = difference(call.outputs, got)
+    if found is None:
+        verdict.reproduced += 1
+        return
+    verdict.details.append(f"call {call.number}: {found}")
+    verdict.silent_wrong += row is not None and bool(row.ok)
+
+
+def _unseen(
+    programs: Any, case: Case, arguments: Arguments, position: int, verdict: Verdict
+) -> None:
+    """A module of its own for what is expected: nothing that exporting did to the other counts."""
+    ours, theirs = fresh(arguments), fresh(arguments)
+    held = _tensors(ours), _tensors(theirs)  # as the caller holds them, whatever a cache does next
+    expected = case.make()(*ours[0], **ours[1])
+    try:
+        got = programs(*theirs[0], **theirs[1])
+    except Exception as error:  # refused, or a program that fails
+        verdict.refused += type(error).__name__ == "NoVariant"
+        verdict.details.append(f"unseen {position}: {_said(error)}"[:300])
+        return
+    found = difference(expected, got)
+    if found is None:
+        verdict.unseen_reproduced += 1
+    else:
+        verdict.silent_wrong += 1
+        verdict.details.append(f"unseen {position}: {found}")
+    if lost := _mutations_lost(_tensors(arguments), *held):
+        verdict.mutations_lost += 1
+        verdict.details.append(f"unseen {position}: not changed in place: {lost[:3]}")
+
+
+def _tensors(arguments: Arguments) -> dict[str, torch.Tensor]:
+    return {path: leaf for path, leaf in leaves(arguments) if isinstance(leaf, torch.Tensor)}
+
+
+def _mutations_lost(
+    before: dict[str, torch.Tensor], ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]
+) -> list[str]:
+    """Tensors that the module changed in place, and that the program left otherwise."""
+    changed = [path for path, tensor in before.items() if difference(tensor, ours[path])]
+    return [path for path in changed if difference(ours[path], theirs[path])]
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".replace("\n", " ")[:240]

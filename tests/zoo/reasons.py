@@ -1,0 +1,62 @@
+"""Why something in the zoo is not reproduced, in words, and what a person's own export does."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["REASONS", "Reason"]
+
+
+class Reason(NamedTuple):
+    """One line of the table, without its first columns."""
+
+    why: str
+    by_hand: str
+
+
+_SCAN = Reason(
+    "a Python loop scans the tokens: the length of the prompt is a constant of the program",
+    "fails as well: the length is specialized",
+)
+
+REASONS: dict[tuple[str, str], Reason] = {
+    ("mamba", ""): _SCAN,
+    ("jamba", ""): _SCAN,
+    ("llava_manual", ""): Reason(
+        "a Python loop over the pictures: their number is a constant of the program",
+        "fails as well: the number of pictures is specialized",
+    ),
+    ("swin_any_size", ""): Reason(
+        "pads to whole windows: an `if` on each remainder, and minutes of guards per program",
+        "fails as well with free sides; with only the batch free, one program per size works",
+    ),
+    ("t5_loss", ""): Reason(
+        "two labels are the boundary: shifted by one, a single one is left, which torch"
+        " specializes",
+        "fails as well: traced with 4 labels it takes 3 or more, traced with 2 it takes only 2",
+    ),
+    ("qwen2_vl_manual", ""): Reason(
+        "the vision tower splits the patches where the data of the grids says",
+        "fails as well, even with nothing free, and with the lengths of the pictures passed",
+    ),
+    ("packs_inside", ""): Reason(
+        "`pack_padded_sequence` needs the values of the lengths", "fails as well"
+    ),
+    ("packed_sequence", ""): Reason(
+        "the layer reads the batch sizes with Python: a constant of the program each",
+        "fails as well, with the tensors of the `PackedSequence` as arguments too",
+    ),
+    ("encodec", ""): Reason(
+        "the padding of a convolution is an `if` on the value of a tensor",
+        "fails as well, even with nothing free",
+    ),
+    ("bfloat16", "onnx"): Reason(
+        "ONNX Runtime has no `Gemm` of bfloat16 on the CPU",
+        "converts; no session of ONNX Runtime takes the model",
+    ),
+    ("complex_spectrum", "onnx"): Reason(
+        "the model takes pairs of floats where the module takes complex numbers",
+        "works when each input goes in with `view_as_real`, and outputs are read as pairs",
+    ),
+}
+"""By case and target; an empty target stands for both."""

@@ -1,0 +1,186 @@
+"""Records and exports the zoo.
+
+``python -m tests.zoo.run record CASE DIR`` writes ``DIR/CASE.tape``;
+``python -m tests.zoo.run export CASE DIR --to torch|onnx`` prints one line of JSON about it;
+``python -m tests.zoo.run all DIR --to torch --jobs 2 [--core | --only a,b] [--reuse]`` does both
+for every case, each step in a process of its own, and prints a table; the rows are in
+``DIR/results.torch.json`` as well. ``--reuse`` does not record again what is recorded;
+``python -m tests.zoo.run table DIR... -o docs/zoo.md`` makes the committed table of such results,
+and ``tests/zoo/expected.json``, what the tests hold the exporter to. A later DIR replaces the rows
+of an earlier one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from tests.zoo import CASES, CORE
+from tests.zoo.table import ROWS, read, whole, write
+
+__all__ = ["main"]
+
+_TIMEOUT = 600  # seconds that one step may take
+_COLUMNS = "case", "recorded", "unseen", "wrong", "mutations", "variants", "seconds"
+_WIDTHS = 28, 10, 8, 6, 10, 9, 8
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    options = _parser().parse_args(arguments)
+    return int(_COMMANDS[options.command](options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.zoo.run")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("record", "export", "all"):
+        command = commands.add_parser(name)
+        if name != "all":
+            command.add_argument("case", choices=CASES, metavar="CASE")
+        command.add_argument("folder", type=Path, metavar="DIR")
+        if name != "record":
+            command.add_argument("--to", choices=("torch", "onnx"), default="torch")
+        if name == "all":
+            command.add_argument("--jobs", type=int, default=2)
+            some = command.add_mutually_exclusive_group()
+            some.add_argument("--only", type=_names, default=list(CASES), metavar="A,B")
+            some.add_argument("--core", action="store_const", dest="only", const=list(CORE))
+            command.add_argument("--reuse", action="store_true", help="tapes that are there")
+    command = commands.add_parser("table")
+    command.add_argument("folders", type=Path, nargs="+", metavar="DIR")
+    command.add_argument("-o", "--output", type=Path, default=Path("docs/zoo.md"))
+    return parser
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in CASES]:
+        raise argparse.ArgumentTypeError(f"no such case: {', '.join(unknown)}")
+    return names
+
+
+def _record(options: argparse.Namespace) -> int:
+    import torch
+
+    from calltape_recorder import record
+
+    torch.set_num_threads(1)
+    case = CASES[options.case]
+    options.folder.mkdir(parents=True, exist_ok=True)
+    module = case.make()
+    path = options.folder / f"{case.name}.tape"
+    with torch.no_grad(), record(module, path, overwrite=True) as recorder:
+        case.drive(module)
+    stats = recorder.stats()
+    print(json.dumps({"case": case.name, "kept": stats.kept, "dropped": stats.dropped}))
+    return 0 if stats.kept == stats.seen else 1
+
+
+def _export(options: argparse.Namespace) -> int:
+    import torch
+
+    from tests.zoo.judging import judge
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    path = options.folder / f"{options.case}.tape"
+    print(json.dumps(judge(CASES[options.case], path, options.to).as_dict()))
+    return 0
+
+
+def _all(options: argparse.Namespace) -> int:
+    rows: dict[str, dict[str, Any]] = {}
+    print(_line(_COLUMNS))
+    with ThreadPoolExecutor(options.jobs) as pool:
+        futures = [pool.submit(_both, name, options) for name in options.only]
+        for future in as_completed(futures):
+            row = future.result()
+            rows[row["case"]] = row
+            print(_line(_cells(row)), _reason(row), flush=True)
+    (options.folder / ROWS.format(options.to)).write_text(
+        json.dumps([rows[name] for name in options.only], indent=1)
+    )
+    print(_summary(list(rows.values())))
+    return 0
+
+
+def _table(options: argparse.Namespace) -> int:
+    rows = {target: read(options.folders, target) for target in ("torch", "onnx")}
+    write(options.output, rows)
+    return 0
+
+
+def _both(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Record and export in two processes, so that what one leaves behind cannot help the other."""
+    row: dict[str, Any] = {"case": name}
+    folder = str(options.folder)
+    steps = [["record", name, folder], ["export", name, folder, "--to", options.to]]
+    if options.reuse and (options.folder / f"{name}.tape").exists():
+        del steps[0]
+    for step in steps:
+        row |= _step(step)
+        if row.get("error"):
+            break
+    return row
+
+
+def _step(arguments: list[str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.zoo.run", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT, env=environment, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"{arguments[0]}: no end after {_TIMEOUT} s"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        said = " ".join(done.stderr.split()[-40:])
+        return {"error": f"{arguments[0]}: exit {done.returncode}: {said}"[-600:]}
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    def share(some: str, every: str) -> str:
+        return f"{row.get(some, 0)}/{row.get(every, '?')}"
+
+    return (
+        row["case"], share("reproduced", "calls"), share("unseen_reproduced", "unseen"),
+        str(row.get("silent_wrong", "")), str(row.get("mutations_lost", "")),
+        str(row.get("variants", "")), str(row.get("seconds", "")),
+    )  # fmt: skip
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return " ".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
+
+
+def _reason(row: dict[str, Any]) -> str:
+    reason = row.get("error") or "; ".join(row.get("details", ())[:1])
+    return " ".join(reason.split())[:140]
+
+
+def _summary(rows: list[dict[str, Any]]) -> str:
+    recorded = [row for row in rows if whole(row, "reproduced", "calls")]
+    both = [row for row in recorded if whole(row, "unseen_reproduced", "unseen")]
+    wrong = sum(row.get("silent_wrong", 0) for row in rows)
+    return (
+        f"reproduced every recorded call: {len(recorded)}/{len(rows)}; "
+        f"and every unseen call: {len(both)}/{len(rows)}\n"
+        f"calls with wrong values that nothing reported: {wrong}"
+    )
+
+
+_COMMANDS = {"record": _record, "export": _export, "all": _all, "table": _table}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The committed table of the zoo, and what its tests expect, from the results of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tests.zoo import CASES, FAMILIES
+from tests.zoo.reasons import REASONS, Reason
+
+__all__ = ["EXPECTED", "ROWS", "expected", "read", "whole", "write"]
+
+Row = dict[str, Any]
+Results = Mapping[str, Mapping[str, Row]]
+"""By target, then by case."""
+
+TARGETS = "torch", "onnx"
+ROWS = "results.{}.json"
+"""Where a run leaves its rows, per target."""
+EXPECTED = Path(__file__).with_name("expected.json")
+
+_HEAD = """\
+# The zoo
+
+Small models that people export, each recorded as its users call it, exported from the tape, and
+judged by a comparison of the zoo's own (`tests/zoo/comparing.py`): every recorded call, and calls
+at sizes that were never recorded. Programs may refuse a call; a wrong value that nothing reports
+counts as *silently wrong*.
+
+Written by `python -m tests.zoo.run table`; {versions}; CPU.
+"""
+_COLUMNS = "case", "torch: recorded", "unseen", "onnx: recorded", "unseen", "programs"
+_CUT = 160  # characters of an error that nobody has put into words
+
+
+def read(folders: Sequence[Path], target: str) -> dict[str, Row]:
+    """The rows of every run for a target; those of later folders replace earlier ones."""
+    rows: dict[str, Row] = {}
+    for folder in folders:
+        path = folder / ROWS.format(target)
+        if path.exists():
+            rows |= {row["case"]: row for row in json.loads(path.read_text())}
+    return {name: rows[name] for name in CASES if name in rows}
+
+
+def whole(row: Row, some: str, every: str) -> bool:
+    """Whether all calls of a kind were reproduced."""
+    return not row.get("error") and bool(row.get(every)) and row.get(some) == row[every]
+
+
+def _recorded(row: Row) -> bool:
+    return whole(row, "reproduced", "calls")
+
+
+def _unseen(row: Row) -> bool:
+    return whole(row, "unseen_reproduced", "unseen")
+
+
+def expected(rows: Results) -> dict[str, dict[str, dict[str, bool]]]:
+    """What each case promises per target."""
+    found: dict[str, dict[str, dict[str, bool]]] = {}
+    for target in TARGETS:
+        for name, row in rows[target].items():
+            promise = {"recorded": _recorded(row), "unseen": _unseen(row)}
+            found.setdefault(name, {})[target] = promise
+    return {name: found[name] for name in CASES if name in found}
+
+
+def write(path: Path, rows: Results) -> None:
+    """The table at ``path``, and ``expected.json`` beside this module."""
+    path.write_text("\n".join(_lines(rows)) + "\n")
+    promises = {name: json.dumps(promise) for name, promise in expected(rows).items()}
+    lines = ",\n".join(f'  "{name}": {promise}' for name, promise in promises.items())
+    EXPECTED.write_text(f"{{\n{lines}\n}}\n")
+
+
+def _lines(rows: Results) -> Iterator[str]:
+    packages = ("torch", "transformers", "onnxruntime")
+    yield _HEAD.format(versions=", ".join(f"{name} {version(name)}" for name in packages))
+    yield from _summary(rows)
+    for family, cases in FAMILIES.items():
+        yield f"\n## {family}\n"
+        yield f"| {' | '.join(_COLUMNS)} |"
+        yield "| --- " * len(_COLUMNS) + "|"
+        for case in cases:
+            yield f"| {' | '.join(_cells(case.name, rows))} |"
+    yield from _failures(rows)
+
+
+def _summary(rows: Results) -> Iterator[str]:
+    titles = "every recorded call reproduced", "every unseen call too", "silently wrong values"
+    yield f"| target | cases | {' | '.join(titles)} |"
+    yield "| --- " * 5 + "|"
+    for target in TARGETS:
+        ran = list(rows[target].values())
+        recorded = [row for row in ran if _recorded(row)]
+        both = sum(_unseen(row) for row in recorded)
+        wrong = sum(row.get("silent_wrong", 0) for row in ran)
+        every = len(ran)
+        yield f"| {target} | {every} | {len(recorded)}/{every} | {both}/{every} | {wrong} |"
+    yield "\nA row shows calls reproduced / calls made; `-` was not run. *programs*: torch / onnx."
+
+
+def _cells(name: str, rows: Results) -> Iterator[str]:
+    yield f"`{name}`"
+    ran = [rows[target].get(name) for target in TARGETS]
+    for row in ran:
+        yield "-" if row is None else _share(row, "reproduced", "calls")
+        yield "-" if row is None else _share(row, "unseen_reproduced", "unseen")
+    counts = ["-" if row is None else str(row.get("variants", 0)) for row in ran]
+    yield " / ".join(counts)
+
+
+def _share(row: Row, some: str, every: str) -> str:
+    share = f"{row.get(some, 0)}/{row.get(every, '?')}"
+    return share if whole(row, some, every) else f"**{share}**"
+
+
+def _failures(rows: Results) -> Iterator[str]:
+    yield "\n## Not reproduced\n"
+    yield "By hand: what torch does with arguments and dynamic shapes that a person wrote, without"
+    yield "calltape. `python -m tests.zoo.by_hand` runs that, and prints torch's words.\n"
+    yield "| case | target | what is missing | why | by hand |"
+    yield "| --- " * 5 + "|"
+    for name in CASES:
+        for target in TARGETS:
+            row = rows[target].get(name)
+            if row is not None and not (_recorded(row) and _unseen(row)):
+                yield f"| `{name}` | {target} | {_missing(row)} | {_why(name, target, row)} |"
+
+
+def _missing(row: Row) -> str:
+    if row.get("error"):
+        return "everything"
+    if not _recorded(row):
+        return "recorded calls" if _unseen(row) else "recorded and unseen calls"
+    return "unseen calls"
+
+
+def _why(name: str, target: str, row: Row) -> str:
+    reason: Reason | None = REASONS.get((name, target)) or REASONS.get((name, ""))
+    if reason is not None:
+        return f"{reason.why} | {reason.by_hand}"
+    said = row.get("error") or "; ".join(row.get("details", ())[:1])
+    return f"{' '.join(said.split())[:_CUT].replace('|', '/')} | not tried"
