@@ -8,7 +8,22 @@ import pytest
 
 PUBLIC = {
     "calltape_schema": {"Kind", "Problem", "TapeError"},
-    "calltape_recorder": {"Recorder", "Stats", "TapeError", "record"},
+    "calltape_recorder": {
+        "Every",
+        "First",
+        "FlightRecorder",
+        "Keep",
+        "Novelty",
+        "Options",
+        "PerSecond",
+        "PerStructure",
+        "Rate",
+        "Recorder",
+        "Stats",
+        "TapeError",
+        "When",
+        "record",
+    },
     "calltape_analyzer": {
         "Call",
         "ExportError",

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from calltape_recorder import record
+from tests.recorder import compile_matrix
 from tests.recorder.models import Two
 from tests.recorder.reading import read
 
@@ -205,3 +206,60 @@ def test_a_replaced_forward_compiled_whole_says_what_is_counted(
     stats = recorder.stats()
     assert stats.dropped == {"tracing": stats.seen}
     assert "compiled with fullgraph=True, by itself or within something larger" in caplog.text
+
+
+@pytest.mark.chaos
+def test_the_compile_matrix(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table that ``python -m tests.recorder.compile_matrix`` prints; its promises are kept."""
+    rows = [compile_matrix.row(case) for case in compile_matrix.cases()]
+    with capsys.disabled():
+        print(f"\n{compile_matrix.HEADER}")
+        for row in rows:
+            print(compile_matrix.line(row))
+    assert [compile_matrix.line(row) for row in rows if not row.holds] == []
+    assert {row.case.promise for row in rows} == {"free", "breaks", "counted", "said"}
+
+
+@pytest.mark.parametrize("via", ["hook", "method"])
+def test_torch_s_own_modules_stay_compiled(tmp_path: Path, via: Any) -> None:
+    """torch compiles these by what calls them; where that is us, it must not come to nothing."""
+    x = torch.ones(2, 4)
+    for fullgraph in (False, True):
+        counts, model = Counts(), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+        expected = model(x)
+        with record(model, tmp_path / "t.tape", via=via, overwrite=True) as recorder:
+            compiled = torch.compile(model, backend=counts.backend, fullgraph=fullgraph)
+            assert torch.equal(compiled(x), expected)
+        assert counts.graphs == 1
+        assert recorder.stats().seen == 1
+
+
+def test_streams_of_compiled_parts(tmp_path: Path) -> None:
+    """What records a stream is not compiled, and what the stream calls is."""
+
+    class Streams(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = Two()
+
+        def generate(self, x: torch.Tensor, n: int) -> Iterator[torch.Tensor]:
+            for _ in range(n):
+                x = self.step(x)
+                yield x
+
+    def chunks(recorded: bool) -> tuple[Any, list[torch.Tensor]]:
+        torch.manual_seed(0)
+        counts, model = Counts(), Streams()
+        model.step.compile(backend=counts.backend)
+        if not recorded:
+            return counts, list(model.generate(torch.ones(2, 4), 3))
+        with record(model, tmp_path / "t.tape", method="generate"):
+            return counts, list(model.generate(torch.ones(2, 4), 3))
+
+    plain, expected = chunks(False)
+    before = plain()
+    counts, found = chunks(True)
+    assert counts() == before
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    (call,) = read(tmp_path / "t.tape").calls
+    assert all(torch.equal(call.output(leaf), chunk) for leaf, chunk in enumerate(expected))

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from calltape_recorder import Recorder, record
+from calltape_recorder import First, FlightRecorder, Recorder, record
 from tests.recorder.models import Add
 from tests.recorder.reading import read
 
@@ -35,30 +37,106 @@ def child(body: str, *args: str, code: int | None = 0) -> str:
     return done.stdout
 
 
-def test_a_forked_child_is_inert_and_the_parent_goes_on(tmp_path: Path) -> None:
+def in_a_fork(work: Callable[[], bool]) -> int:
+    """Forks, runs ``work`` there and checks that it is true; gives the child's number."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if work() else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return pid
+
+
+@pytest.mark.parametrize("via", ["hook", "method"])
+def test_a_forked_child_has_a_tape_of_its_own(tmp_path: Path, via: Any) -> None:
     model, path, x = Add(), tmp_path / "t.tape", torch.ones(3)
-    with record(model, path) as recorder:
+    with record(model, path, via=via) as recorder:
         model(x, x)
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                fine = torch.equal(model(x, x), x + x)
-                fine &= recorder.stats().state == "forked" and not recorder.flush(1)
-                recorder.close()
-                recorder.detach()
-                mine = record(Add(), tmp_path / "child.tape")
-                mine.close()
-                status = 0 if fine else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+        def child() -> bool:
+            fine = recorder.stats().state == "forked" and not recorder.flush(1)
+            fine &= all(torch.equal(model(x, x), x + x) for _ in range(3))
+            fine &= recorder.stats().seen == 3 and recorder.flush(20)
+            model(x, x)
+            recorder.close()
+            return fine and recorder.stats().kept == 4 and torch.equal(model(x, x), x + x)
+
+        pid = in_a_fork(child)
         model(x, x)
     assert recorder.stats().kept == 2
     tape = read(path)
     assert tape.numbers == [0, 1]
     assert tape.trailer is not None
-    assert read(tmp_path / "child.tape").trailer is not None
+    own = read(tmp_path / f"t-p{pid}.tape")
+    assert own.trailer is not None
+    assert own.numbers == [0, 1, 2, 3]
+    assert own.manifest.tape != tape.manifest.tape
+    assert own.manifest.target == tape.manifest.target
+
+
+def test_a_forked_child_that_calls_nothing_leaves_no_file(tmp_path: Path) -> None:
+    model, x = Add(), torch.ones(3)
+    with record(model, tmp_path / "t.tape") as recorder:
+        model(x, x)
+
+        def child() -> bool:
+            recorder.close()
+            return recorder.stats().state in ("closed", "forked")
+
+        in_a_fork(child)
+    assert os.listdir(tmp_path) == ["t.tape"]
+    assert recorder.stats().kept == 1
+
+
+def test_a_grandchild_and_a_fork_within_a_call(tmp_path: Path) -> None:
+    class Forks(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.pid = os.fork()
+            return x + 1
+
+    model, x, parent = Forks(), torch.ones(3), os.getpid()
+    recorder = record(model, tmp_path / "t.tape")
+    model(x)
+    if os.getpid() != parent:
+        # The call began in the parent, and is the parent's.
+        status = 1
+        try:
+            pid = in_a_fork(lambda: torch.equal(Forks.forward(model, x), x + 1))
+            fine = pid > 0 and recorder.stats().seen == 0
+            status = 0 if fine else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(model.pid, 0)[1]) == 0
+    recorder.close()
+    assert read(tmp_path / "t.tape").numbers == [0]
+    assert os.listdir(tmp_path) == ["t.tape"]
+
+
+def test_the_options_hold_in_a_fork(tmp_path: Path) -> None:
+    model, x = Add(), torch.ones(3)
+    options: Any = {"keep": First(2), "flight_recorder": FlightRecorder(calls=1)}
+    with record(model, tmp_path / "t.tape", write_ahead=True, **options) as recorder:
+        model(x, x)
+        model(x, x)
+        model(x, x)
+
+        def child() -> bool:
+            for _ in range(5):
+                model(x, x)
+            recorder.dump("in the child")
+            recorder.close()
+            return True
+
+        pid = in_a_fork(child)
+    assert read(tmp_path / "t.tape").numbers == [0, 1]
+    own = read(tmp_path / f"t-p{pid}.tape")
+    assert own.numbers == [0, 1, 4]
+    assert own.trailer is not None
+    assert own.trailer.coverage.dropped == {"flight_recorder": 2}
+    assert sorted(os.listdir(tmp_path)) == [f"t-p{pid}.tape", "t.tape"]
 
 
 def test_fork_while_every_lock_of_the_recorder_is_busy(tmp_path: Path) -> None:

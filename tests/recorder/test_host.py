@@ -360,7 +360,7 @@ def test_cancelled_calls_of_ended_threads_hold_nothing_for_long(tmp_path: Path) 
         gc.collect()
         assert all(value() is None for value in inputs)
         pair: Any = recorder._attachment
-        assert _until(lambda: not pair._threads)
+        assert not pair.under_way
     types = [call.record.error.type for call in read(tmp_path / "t.tape").calls]  # type: ignore[union-attr]
     assert types == ["builtins:BaseException"] * 5
 
@@ -398,7 +398,7 @@ def test_threads_that_take_each_other_s_number(tmp_path: Path) -> None:
             thread.start()
             thread.join()
         pair: Any = recorder._attachment
-        assert len(pair._threads) < 100
+        assert not pair.under_way
     assert recorder.stats().kept == 200
 
 
@@ -638,7 +638,7 @@ def test_trouble_in_the_recorder_is_counted_and_said_once(
 
     model = Add()
     with record(model, tmp_path / "t.tape") as recorder:
-        monkeypatch.setattr("calltape_recorder.tap.see", broken)
+        monkeypatch.setattr("calltape_recorder.tap.see_as", broken)
         for _ in range(3):
             assert model(torch.ones(1), torch.ones(1)).item() == 2
         monkeypatch.undo()
@@ -663,7 +663,7 @@ def test_an_interrupt_within_the_recorder_passes_and_is_counted(
 
     model = Add()
     with record(model, tmp_path / "t.tape") as recorder:
-        monkeypatch.setattr("calltape_recorder.tap.see", interrupted)
+        monkeypatch.setattr("calltape_recorder.tap.see_as", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model(torch.ones(1), torch.ones(1))
         monkeypatch.undo()

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from calltape_schema import blob, interning, leaves, packing, records, tree
+from calltape_schema import blob, interning, leaves, packing, records, traffic, tree
+from calltape_schema.fields import Record
 from calltape_schema.framing import member_header
 from calltape_schema.packing import pack, seal_envelope, unpack
 
@@ -19,10 +20,10 @@ PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
 CODE_SPANS = set(re.findall(r"`\"?([^`\"\n]+)\"?`", PROSE))
 MODELS = {
     value: None
-    for module in (tree, leaves, records)
+    for module in (tree, leaves, records, traffic)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, BaseModel) and value.__name__[0] != "_"
-    if value is not BaseModel
+    if value not in (BaseModel, Record)
 }
 
 

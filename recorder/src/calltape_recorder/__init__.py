@@ -9,10 +9,30 @@
     print(recorder.stats())
 """
 
+from calltape_recorder.flight import FlightRecorder
+from calltape_recorder.novelty import Novelty
+from calltape_recorder.options import Options
+from calltape_recorder.policies import Every, First, Keep, PerSecond, PerStructure, Rate, When
 from calltape_recorder.recorder import Recorder, record
 from calltape_recorder.stats import Stats
 from calltape_schema import TapeError
 
-__all__ = ["Recorder", "Stats", "TapeError", "__version__", "record"]
+__all__ = [
+    "Every",
+    "First",
+    "FlightRecorder",
+    "Keep",
+    "Novelty",
+    "Options",
+    "PerSecond",
+    "PerStructure",
+    "Rate",
+    "Recorder",
+    "Stats",
+    "TapeError",
+    "When",
+    "__version__",
+    "record",
+]
 
 __version__ = "0.1.0"

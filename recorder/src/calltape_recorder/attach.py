@@ -14,6 +14,8 @@ import inspect
 import operator
 import weakref
 from collections.abc import Callable
+from sys import getrefcount
+from types import FunctionType
 from typing import Any
 
 from torch.compiler import is_compiling
@@ -22,12 +24,12 @@ from calltape_recorder.compilers import (
     assumed_constant,
     breaks_graph,
     is_full_graph,
-    off,
     one_graph,
     skip_frame,
 )
-from calltape_recorder.encoding import Call
+from calltape_recorder.streams import KINDS, ONE_REFERENCE, Kind, carried_on, deferred, kind_of
 from calltape_recorder.tap import Tap
+from calltape_recorder.telling import begun, tell
 
 __all__ = ["Attachment", "ReplacedMethod", "vanishing"]
 
@@ -68,42 +70,45 @@ def vanishing(tap: Tap, *, counts: bool) -> Callable[[], bool]:
 
 @breaks_graph
 def _around(tap: Tap, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Calls ``function`` and records the call. Frame evaluation is off only in our own parts, so
-    that what the host compiles stays compiled."""
-    previous = off(None)
-    call = None
-    try:
-        call = tap.begin(args, kwargs)
-    except Exception as error:
-        tap.fault(error)
-    finally:
-        off(previous)
+    """Calls ``function`` and records the call."""
+    call = begun(tap, args, kwargs)
     if call is None:
         return function(*args, **kwargs)
     try:
         result = function(*args, **kwargs)
     except BaseException as error:
-        _tell(tap.fail, tap, call, error)
+        tell(tap.fail, tap, call, error)
         raise
-    _tell(tap.finish, tap, call, result)
+    if type(result) in KINDS:
+        alone = getrefcount(result) <= ONE_REFERENCE
+        return carried_on(tap, call, result, alone=alone)
+    tell(tap.finish, tap, call, result)
     return result
 
 
-@skip_frame
-def _tell(what: Callable[[Call, Any], None], tap: Tap, call: Call, value: Any) -> None:
-    previous = off(None)
-    try:
-        what(call, value)
-    except Exception as error:
-        tap.fault(error)
-    finally:
-        off(previous)
+def _compilable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls ``function`` in a frame that ``torch.compile`` compiles.
+
+    It compiles the forwards of torch's own modules only as a part of what calls them, and that
+    would be us, whom it does not compile.
+    """
+    plain = getattr(function, "__func__", None)
+    if type(plain) is not FunctionType or not str(plain.__module__).startswith("torch."):
+        return function
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    # Recompiles are counted per code object, and limited: each method has one of its own.
+    forward.__code__ = forward.__code__.replace(co_name=plain.__name__)
+    return forward
 
 
 class _Wrapper:
     """Stands for a callable: same signature, name and attributes; records while ``tap`` is there.
 
-    Copies and pickles to what was there before.
+    Copies and pickles to what was there before. With the attributes of a function, ``inspect``
+    takes it for the coroutine or generator function that it stands for.
     """
 
     def __init__(self, function: Any, tap: Tap, restored: tuple[Any, ...]) -> None:
@@ -113,6 +118,8 @@ class _Wrapper:
         self._function = function
         self._tap: Tap | None = tap
         self._vanishes = vanishing(tap, counts=True)
+        self._kind: Kind | None = kind_of(function)
+        self._run = _compilable(function)
         self._restored = restored
 
     @skip_frame
@@ -120,7 +127,9 @@ class _Wrapper:
         tap = self._tap
         if tap is None or (is_compiling() and self._vanishes()):
             return self._function(*args, **kwargs)
-        return _around(tap, self._function, args, kwargs)
+        if self._kind is not None:
+            return deferred(tap, self._function, self._kind, args, kwargs)
+        return _around(tap, self._run, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         # __self__, __func__, __code__: what a bound method has.

@@ -6,28 +6,31 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
+from calltape_recorder.checksum import Checksum, checksum
 from calltape_recorder.facts import DTYPES, Facts, leaf_document
 from calltape_recorder.ranges import range_of
-from calltape_recorder.snapshot import RANGE_BYTES, data_of
-from calltape_recorder.structures import Structure
-from calltape_recorder.tape_writer import member
+from calltape_recorder.snapshot import RANGE_BYTES, data_of, joined
+from calltape_recorder.structures import Structure, Wanted
+from calltape_recorder.tape_writer import Late, member
 from calltape_schema.blob import Stored, build_header, stored_as
 from calltape_schema.framing import BLOCK, blob_name, padding, record_name
 from calltape_schema.leaves import decode_leaves, encode_leaves
-from calltape_schema.packing import pack_int, pack_text
+from calltape_schema.packing import pack, pack_int, pack_text
 from calltape_schema.records import encode_call
 
 __all__ = ["Call", "Encoder", "Side"]
 
 _MAX_LEAVES_KNOWN = 2048
 _MAX_HEADERS_KNOWN = 512
+_LARGE_BYTES = 8 * 1024 * 1024
+_WIDEST = 0xFFFFFFFF
 
 
 class Side:
     """Inputs or outputs of a call, snapshotted."""
 
     # Plain slots: building a dataclass or a named tuple would cost as much as copying a tensor.
-    __slots__ = ("facts", "pieces", "same", "scalars", "storages", "structure")
+    __slots__ = ("facts", "pieces", "same", "scalars", "storages", "structure", "wanted")
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class Side:
         same: tuple[int, ...] | None,
         storages: tuple[int | None, ...] | None,
         pieces: list[Any],
+        wanted: Wanted = True,
     ) -> None:
         self.structure = structure
         self.scalars = scalars
@@ -44,14 +48,20 @@ class Side:
         self.same = same
         self.storages = storages
         self.pieces = pieces
+        self.wanted = wanted
 
 
 class Call:
-    """One call on its way to the tape; times in nanoseconds."""
+    """One call on its way to the tape; times in nanoseconds.
+
+    ``home`` is the pipeline that it is recorded by, ``held`` whether it is for the flight recorder
+    only, ``ahead`` the file that its inputs were written to before the model ran, ``chunks`` what
+    a generator yielded so far, ``node`` the call's place in the tree of recorded calls.
+    """
 
     __slots__ = (
-        "duration_ns", "error", "inputs", "nbytes", "number", "outputs", "outputs_missing",
-        "started", "thread", "time_ns",
+        "ahead", "chunks", "duration_ns", "error", "held", "home", "inputs", "nbytes", "node",
+        "number", "outputs", "outputs_missing", "started", "thread", "time_ns",
     )  # fmt: skip
 
     def __init__(self, number: int, time_ns: int, thread: int) -> None:
@@ -65,6 +75,11 @@ class Call:
         self.outputs_missing: str | None = None
         self.error: tuple[str, str] | None = None
         self.nbytes = 0
+        self.home: Any = None
+        self.held = False
+        self.ahead: Any = None
+        self.chunks: Any = None
+        self.node: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +96,8 @@ class _Leaves:
 class Encoder:
     """Remembers what repeats from call to call; used by the writer's thread alone."""
 
-    def __init__(self, tape: bytes, values: bool) -> None:
+    def __init__(self, tape: bytes) -> None:
         self._tape = tape
-        self._values = values
         self._leaves: dict[Any, _Leaves] = {}
         self._headers: dict[Any, bytes] = {}
 
@@ -99,22 +113,22 @@ class Encoder:
         parts: list[Any] = []
         size = 0
         if any(leaves.stored for leaves in known):
-            blob = [self._header(known)]
-            for side, leaves in zip(sides, known, strict=False):
-                blob += [data_of(side.pieces[leaf]) for leaf in leaves.stored]
-            crc = length = 0
-            for data in blob:
-                crc = zlib.crc32(data, crc)
-                length += len(data)
-            document["blob"] = {"size": length, "crc32": crc}
+            blob = [self._header(known), *_stored(sides, known)]
+            length = sum([len(data) for data in blob])
             parts = member(blob_name(call.number), blob, length)
             size = BLOCK + length + padding(length)
-        record = encode_call(document)
+            if length >= _LARGE_BYTES:
+                record: Any = _late_record(document, blob, length)
+            else:
+                document["blob"] = {"size": length, "crc32": checksum(blob)}
+                record = encode_call(document)
+        else:
+            record = encode_call(document)
         parts += member(record_name(call.number), [record], len(record))
         return call.number, parts, size + BLOCK + len(record) + padding(len(record))
 
     def _leaves_of(self, side: Side) -> _Leaves:
-        key = (side.structure.encoded, side.structure.keys, side.facts, side.same, side.storages)
+        key = (side.structure, side.facts, side.same, side.storages, side.wanted)
         known = self._leaves.get(key)
         if known is None:
             if len(self._leaves) >= _MAX_LEAVES_KNOWN:
@@ -129,7 +143,8 @@ class Encoder:
         for index, facts in enumerate(side.facts):
             storage = None if side.storages is None else side.storages[index]
             original = index if side.same is None else side.same[index]
-            key = side.structure.keys[original] if self._values else None
+            kept = side.wanted if isinstance(side.wanted, bool) else side.wanted[index]
+            key = side.structure.keys[original] if kept else None
             document = leaf_document(facts, key, storage)
             documents.append(document)
             if original != index:
@@ -159,6 +174,29 @@ class Encoder:
         return header
 
 
+def _stored(sides: list[Side], known: list[_Leaves]) -> list[Any]:
+    pieces = zip(sides, known, strict=False)
+    return joined([side.pieces[leaf] for side, leaves in pieces for leaf in leaves.stored])
+
+
+def _late_record(document: dict[str, Any], blob: list[Any], length: int) -> Late:
+    """The record of a large blob, whose checksum is made while the blob is written."""
+    sum_of_blob = Checksum(blob)
+    # The checksum stands last and is written in full, so that the length is known before it is.
+    document["blob"] = {"size": length, "crc32": _WIDEST}
+    payload = pack(document)
+
+    def make() -> bytes:
+        return _sealed(payload[:-4] + sum_of_blob.value().to_bytes(4, "big"))
+
+    return Late(len(_sealed(payload)), make)
+
+
+def _sealed(payload: bytes) -> bytes:
+    """The envelope, its checksum written in full."""
+    return b"\x92\xce" + zlib.crc32(payload).to_bytes(4, "big") + pack(payload)
+
+
 def _document(tape: bytes, call: Call) -> dict[str, Any]:
     document: dict[str, Any] = {
         "tape": tape,
@@ -172,6 +210,11 @@ def _document(tape: bytes, call: Call) -> dict[str, Any]:
         document["error"] = {"type": call.error[0], "message": pack_text(call.error[1])}
     if call.outputs_missing is not None:
         document["outputs_missing"] = call.outputs_missing
+    node = call.node
+    if node is not None and (node.parent is not None or node.is_shared):
+        document["tree"] = node.tree
+        if node.parent is not None:
+            document["parent"] = {"tape": node.parent.tape, "call": node.parent.call}
     return document
 
 

@@ -15,42 +15,22 @@ from torch.compiler import is_compiling
 from calltape_recorder.attach import Attachment, vanishing
 from calltape_recorder.compilers import breaks_graph, off, skip_frame
 from calltape_recorder.encoding import Call
+from calltape_recorder.streams import KINDS, note_unfinished
 from calltape_recorder.tap import Tap
 
 __all__ = ["HookPair"]
 
 
 class _Under:
-    """A call that is under way in this thread: its record (None if it is not recorded), and what
-    tells which call a later hook belongs to."""
+    """A recorded call that is under way, and what tells which call a later hook belongs to."""
 
-    __slots__ = ("call", "frame", "kwargs")
+    __slots__ = ("call", "frame", "kwargs", "thread")
 
-    def __init__(self, call: Call | None, kwargs: dict[str, Any], frame: FrameType) -> None:
+    def __init__(self, call: Call, kwargs: dict[str, Any], frame: FrameType) -> None:
         self.call = call
         self.kwargs = kwargs
         self.frame = frame
-
-
-class _Thread:
-    """The calls that are under way in one thread, the innermost last.
-
-    Other threads take calls away that have ended, so a call belongs to whoever took it.
-    """
-
-    __slots__ = ("calls", "ident")
-
-    def __init__(self) -> None:
-        self.ident = threading.get_ident()
-        self.calls: list[_Under] = []
-
-    def take(self, under: _Under) -> bool:
-        """Takes this call away; False where another thread was faster."""
-        try:
-            self.calls.remove(under)  # one step under the interpreter lock
-        except ValueError:
-            return False
-        return True
+        self.thread = threading.get_ident()
 
 
 class HookPair(Attachment):
@@ -58,14 +38,18 @@ class HookPair(Attachment):
 
     Hooks do not see exceptions; an always-called one runs inside the handler of the model's
     ``Exception``, where ``sys.exc_info()`` has it. Other ``BaseException``s pass hooks by: such a
-    call stays with its thread until the next call there, the writer's next look, or the end finds
+    call stays under way until the next call in its thread, the writer's next look, or the end finds
     that its frame is gone.
+
+    Attributes:
+        tap: is told.
+        under_way: recorded calls of all threads, in the order in which they began. A call belongs
+            to whoever takes it out: other threads take those that ended.
     """
 
     def __init__(self, module: torch.nn.Module, tap: Tap) -> None:
         self.tap = tap
-        self._local = threading.local()
-        self._threads: list[_Thread] = []
+        self.under_way: list[_Under] = []
         before = _Before(self, vanishing(tap, counts=True))
         after = _After(self, vanishing(tap, counts=False))
         # Scripted modules run hooks, but their own methods refuse to register any from outside.
@@ -88,75 +72,70 @@ class HookPair(Attachment):
         if not self.tap.active:
             return
         # First the calls, then the frames: a call that begins in between is not among the calls.
-        threads = list(self._threads)
-        under_way = [(thread, under) for thread in threads for under in list(thread.calls)]
-        tops = sys._current_frames()
-        for thread in threads:
-            if thread.ident not in tops and not thread.calls:
-                self._forget(thread)
-        if not under_way:
+        calls = list(self.under_way)
+        if not calls:
             return
-        running = _with_callers(tops.values())
-        for thread, under in under_way:
+        running = _with_callers(sys._current_frames().values())
+        for under in calls:
             if under.frame not in running:
-                self._end(thread, under, error)
+                self._end(under, error)
 
-    def thread(self) -> _Thread:
-        """The calls of the current thread."""
-        try:
-            thread: _Thread = self._local.thread
-        except AttributeError:
-            thread = _Thread()
-            for other in list(self._threads):
-                if other.ident == thread.ident:  # it ended; its number is ours now
-                    self._forget(other)
-            self._threads.append(thread)
-            self._local.thread = thread
-        return thread
+    def begin(self, call: Call, kwargs: dict[str, Any], frame: FrameType) -> None:
+        """A recorded call begins in this thread."""
+        self.under_way.append(_Under(call, kwargs, frame))
 
     def after(self, kwargs: dict[str, Any], result: Any, frame: FrameType) -> None:
-        under = self._matching(self.thread(), kwargs, frame)
-        if under is None or under.call is None:
+        """A call of this thread ends, recorded or not."""
+        under = self._matching(kwargs, frame)
+        if under is None:
             return
         error = sys.exc_info()[1]
         if error is not None and _passes_through(error, frame):
             self.tap.fail(under.call, error)
         else:
+            # What only runs later stays the host's own: a hook that returned another object would
+            # change the output for the hooks after it, and for whoever has the first one.
+            if type(result) in KINDS:
+                note_unfinished(under.call, result)
             self.tap.finish(under.call, result)
 
-    def _matching(self, thread: _Thread, kwargs: dict[str, Any], frame: FrameType) -> _Under | None:
-        """The call that a post hook ends; calls above it ended without one."""
-        calls = thread.calls
-        # Nobody else takes a call that is still running, and this one is.
-        if calls and calls[-1].kwargs is kwargs:  # nearly always
-            return calls.pop()
+    def _matching(self, kwargs: dict[str, Any], frame: FrameType) -> _Under | None:
+        """The call that a post hook ends; calls of this thread above it ended without one."""
+        thread = threading.get_ident()
         frames = (frame, frame.f_back)
         above: list[_Under] = []
-        for under in reversed(list(calls)):
+        for under in self.under_way[::-1]:
+            if under.thread != thread:
+                continue
             # The pre-hook ran in _call_impl's inner function, the post hook in either of the two.
             if under.kwargs is kwargs or under.frame in frames or under.frame.f_back is frame:
-                for other in reversed(above):
-                    self._end(thread, other, None)
-                return under if thread.take(under) else None
+                for other in above:
+                    self._end(other, None)
+                return under if self._take(under) else None
             above.append(under)
         return None
 
-    def drop_ended(self, thread: _Thread, frame: FrameType) -> None:
+    def drop_ended(self, frame: FrameType) -> None:
         """Hands over calls of this thread that ended before the one that begins in ``frame``."""
+        thread = threading.get_ident()
+        mine = [under for under in list(self.under_way) if under.thread == thread]
+        if not mine:
+            return
         running = _with_callers([frame])
-        for under in list(thread.calls):
+        for under in mine:
             if under.frame not in running:
-                self._end(thread, under, sys.exc_info()[1])
+                self._end(under, sys.exc_info()[1])
 
-    def _forget(self, thread: _Thread) -> None:
-        """Its thread ended: no hook asks for it any more."""
-        for under in list(thread.calls):
-            self._end(thread, under, None)
-        with contextlib.suppress(ValueError):  # somebody else was faster
-            self._threads.remove(thread)
+    def _take(self, under: _Under) -> bool:
+        """Takes a call out; False where another thread was faster."""
+        try:
+            self.under_way.remove(under)  # one step under the interpreter lock
+        except ValueError:
+            return False
+        return True
 
-    def _end(self, thread: _Thread, under: _Under, error: BaseException | None) -> None:
-        if thread.take(under) and under.call is not None:
+    def _end(self, under: _Under, error: BaseException | None) -> None:
+        if self._take(under):
             mine = error is not None and _passes_through(error, under.frame)
             self.tap.fail(under.call, error if mine else None)
 
@@ -191,11 +170,11 @@ def _with_callers(tops: Iterable[FrameType]) -> set[FrameType]:
 def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     previous = off(None)
     try:
-        frame = sys._getframe(2)
-        thread = pair.thread()
-        if thread.calls:
-            pair.drop_ended(thread, frame)
-        thread.calls.append(_Under(pair.tap.begin(args, kwargs), kwargs, frame))
+        if pair.under_way:
+            pair.drop_ended(sys._getframe(2))
+        call = pair.tap.begin(args, kwargs)
+        if call is not None:
+            pair.begin(call, kwargs, sys._getframe(2))
     except Exception as error:
         pair.tap.fault(error)
     finally:
@@ -247,6 +226,9 @@ class _After(_Inert):
     def __call__(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        if is_compiling() and self._vanishes():
+        if is_compiling():
+            if self._vanishes():
+                return
+        elif not self._pair.under_way:  # most calls, where few are kept
             return
         _run_after(self._pair, kwargs, result)

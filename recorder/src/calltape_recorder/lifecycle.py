@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Protocol
 
-__all__ = ["forget", "watch"]
+__all__ = ["forget", "watch", "watch_exceptions"]
 
 
 class Closable(Protocol):
@@ -16,6 +18,8 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
     def abandon(self) -> None: ...
+
+    def dying(self, error: BaseException) -> None: ...
 
 
 # Strong references: a recorder that nobody holds any more still has a tape to seal.
@@ -33,6 +37,24 @@ def watch(recorder: Closable) -> None:
         os.register_at_fork(after_in_child=_abandon_all)
     _finalize_in_child()
     _open.add(recorder)
+
+
+def watch_exceptions() -> None:
+    """Tells the recorders when an exception ends the process."""
+    global _previous_hook
+    if _previous_hook is None:
+        _previous_hook = sys.excepthook
+        sys.excepthook = _dying
+
+
+_previous_hook: Callable[..., Any] | None = None
+
+
+def _dying(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    for recorder in list(_open):
+        recorder.dying(error)
+    if _previous_hook is not None:
+        _previous_hook(kind, error, trace)
 
 
 def forget(recorder: Closable) -> None:

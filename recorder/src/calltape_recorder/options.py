@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import weakref
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 import torch
+from typing_extensions import TypedDict
 
+from calltape_recorder.flight import FlightRecorder
+from calltape_recorder.pipeline import Settings
+from calltape_recorder.policies import Every, Keep
+from calltape_recorder.segments import Bounds
 from calltape_schema import TapeError
 
-__all__ = ["check_options", "check_path", "check_target"]
+__all__ = ["Choices", "Options", "check_options", "check_path", "check_target"]
 
 _MOST = 2**63 - 1  # the largest integer of a manifest
+_MAX_PATTERNS = 1000
+_MAX_PATTERN = 1000
 
 
 def check_path(path: Any) -> str:
@@ -34,29 +43,168 @@ def check_path(path: Any) -> str:
     return text
 
 
-def check_options(options: dict[str, Any]) -> None:
-    """Checks the keyword arguments of a recorder.
+class Options(TypedDict, total=False):
+    """What a recorder may be told; sizes in bytes, times in seconds, None for no bound.
+
+    Attributes:
+        overwrite: replace a file that is there, instead of refusing.
+        outputs: record what the model returns, not only what it is given.
+        values: ``"all"`` keeps the bytes of every tensor; ``"none"`` keeps shapes, and the range
+            of integer tensors of up to 1 MiB; a dict says which by leaf path, the last pattern that
+            matches deciding: ``{"*": "all", "past_key_values.*": "none"}``. A pattern is one of
+            :mod:`fnmatch`, and one for what is below; outputs begin with ``outputs``.
+        keep: which calls (:mod:`calltape_recorder.policies`); every one by default.
+        flight_recorder: what ``keep`` does not take is held in memory for a while, and written when
+            a call raises, on :meth:`Recorder.dump`, or when the process dies of an exception.
+        write_ahead: writes the inputs of each call to a file before the model runs, so that a crash
+            of the process leaves the call that caused it. This one makes the call wait for a write.
+        max_calls: stop recording after so many calls.
+        max_seconds: stop recording after so long.
+        max_queue_bytes: bound of the memory that calls under way and waiting to be written may
+            hold, pooled buffers included. A call that does not fit is dropped, without being
+            copied, and counted.
+        max_disk_bytes: bound of all files together.
+        min_free_bytes: floor of free space on the disk.
+        when_full: at these two, ``"stop"`` drops calls (until there is room again),
+            ``"delete_oldest"`` deletes this recorder's oldest file.
+        segment_bytes, segment_seconds: go on in another file, ``<name>-00001.tape`` and so on, when
+            one is that large or old.
+        control: a file that is looked at about once a second, to pause, resume, seal and dump from
+            outside (:mod:`calltape_recorder.control`).
+        via: ``"hook"`` records what goes through ``module(...)``; ``"method"`` replaces the method
+            on the instance, which also sees direct calls of it. Hooks are not told of a
+            ``BaseException`` that is no ``Exception``, such as ``KeyboardInterrupt``: where it does
+            not leave the ``with`` block, its type and message are unknown, and the tape has
+            ``BaseException``.
+        method: name of the method; any other than ``forward`` implies ``via="method"``.
+    """
+
+    overwrite: bool
+    outputs: bool
+    values: Literal["all", "none"] | Mapping[str, Literal["all", "none"]]
+    keep: Keep
+    flight_recorder: FlightRecorder | None
+    write_ahead: bool
+    max_calls: int | None
+    max_seconds: float | None
+    max_queue_bytes: int
+    max_disk_bytes: int | None
+    min_free_bytes: int | None
+    when_full: Literal["stop", "delete_oldest"]
+    segment_bytes: int | None
+    segment_seconds: float | None
+    control: str | os.PathLike[str] | None
+    via: Literal["hook", "method"]
+    method: str
+
+
+_DEFAULTS: dict[str, Any] = {
+    "overwrite": False, "outputs": True, "values": "all", "keep": Every(), "flight_recorder": None,
+    "write_ahead": False, "max_calls": None, "max_seconds": None,
+    "max_queue_bytes": 256 * 1024 * 1024, "max_disk_bytes": None, "min_free_bytes": None,
+    "when_full": "stop", "segment_bytes": None, "segment_seconds": None, "control": None,
+    "via": "hook", "method": "forward",
+}  # fmt: skip
+
+
+class Choices(NamedTuple):
+    """Checked options.
+
+    Attributes:
+        settings: what the pipeline goes by.
+        overwrite, control, via, method: see :class:`Options`.
+    """
+
+    settings: Settings
+    overwrite: bool
+    control: str | None
+    via: Literal["hook", "method"]
+    method: str
+
+
+def check_options(options: Mapping[str, Any]) -> Choices:
+    """Checks the keyword arguments of a recorder, and fills in the others.
 
     Raises:
         TapeError: ``usage``.
+        TypeError: an option that does not exist, as for any function.
     """
-    for name, choices in (("values", ("all", "none")), ("via", ("hook", "method"))):
-        if options[name] not in choices:
+    for name in options:
+        if name not in _DEFAULTS:
+            near = difflib.get_close_matches(name, _DEFAULTS, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"a recorder has no option {name!r}{hint}")
+    chosen = {**_DEFAULTS, **options}
+    for name, choices in (("via", ("hook", "method")), ("when_full", ("stop", "delete_oldest"))):
+        if chosen[name] not in choices:
             advice = f"pass {choices[0]!r} or {choices[1]!r}"
-            raise TapeError("usage", f"{name}={options[name]!r}", advice=advice)
-    for name in ("overwrite", "outputs"):
-        if not isinstance(options[name], bool):
-            raise TapeError("usage", f"{name}={options[name]!r}", advice="pass True or False")
-    for name in ("max_calls", "max_queue_bytes"):
-        value = options[name]
-        if value is None and name == "max_calls":
-            continue
-        if type(value) is not int or not 0 <= value <= _MOST:
-            advice = "pass an int, 0 or more"
-            raise TapeError("usage", f"{name}={value!r}", advice=advice)
-    method = options["method"]
+            raise TapeError("usage", f"{name}={chosen[name]!r}", advice=advice)
+    for name in ("overwrite", "outputs", "write_ahead"):
+        if not isinstance(chosen[name], bool):
+            raise TapeError("usage", f"{name}={chosen[name]!r}", advice="pass True or False")
+    for name in _COUNTS:
+        _check_count(name, chosen[name])
+    for name in ("max_seconds", "segment_seconds"):
+        value = chosen[name]
+        if value is not None and not (type(value) in (int, float) and 0 < value < float("inf")):
+            raise TapeError("usage", f"{name}={value!r}", advice="pass a positive number")
+    for name, kind in (("keep", Keep), ("flight_recorder", FlightRecorder)):
+        if not isinstance(chosen[name], kind) and not (name != "keep" and chosen[name] is None):
+            advice = f"pass a {kind.__name__} of calltape_recorder"
+            raise TapeError("usage", f"{name}={chosen[name]!r}", advice=advice)
+    method = chosen["method"]
     if not isinstance(method, str) or not method:
         raise TapeError("usage", f"method={method!r}", advice="name one of the object's methods")
+    control = chosen["control"]
+    return Choices(
+        _settings(chosen), chosen["overwrite"], None if control is None else check_path(control),
+        chosen["via"] if method == "forward" else "method", method,
+    )  # fmt: skip
+
+
+_COUNTS = (
+    "max_calls", "max_queue_bytes", "max_disk_bytes", "min_free_bytes", "segment_bytes",
+)  # fmt: skip
+
+
+def _check_count(name: str, value: Any) -> None:
+    if value is None and name != "max_queue_bytes":
+        return
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise TapeError("usage", f"{name}={value!r}", advice="pass an int, 0 or more")
+
+
+def _settings(chosen: Mapping[str, Any]) -> Settings:
+    bounds = Bounds(
+        chosen["max_disk_bytes"], chosen["min_free_bytes"], chosen["segment_bytes"],
+        _seconds(chosen["segment_seconds"]), chosen["when_full"],
+    )  # fmt: skip
+    if bounds.deletes and not bounds.is_rolling:
+        raise TapeError(
+            "usage", "when_full='delete_oldest' needs more than one file",
+            advice="pass max_disk_bytes, segment_bytes or segment_seconds",
+        )  # fmt: skip
+    return Settings(
+        chosen["outputs"], _values(chosen["values"]), chosen["keep"], chosen["flight_recorder"],
+        chosen["write_ahead"], chosen["max_calls"], _seconds(chosen["max_seconds"]),
+        chosen["max_queue_bytes"], bounds,
+    )  # fmt: skip
+
+
+def _seconds(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _values(values: Any) -> tuple[tuple[str, str], ...]:
+    pairs = tuple(values.items()) if isinstance(values, Mapping) else (("*", values),)
+    for pattern, kept in pairs:
+        if type(pattern) is not str or len(pattern) > _MAX_PATTERN or kept not in ("all", "none"):
+            advice = "pass 'all', 'none', or a dict from leaf paths to one of these"
+            raise TapeError("usage", f"values={values!r}", advice=advice)
+    if len(pairs) > _MAX_PATTERNS:
+        advice = f"at most {_MAX_PATTERNS}"
+        raise TapeError("usage", f"values has {len(pairs)} patterns", advice=advice)
+    return pairs
 
 
 def check_target(

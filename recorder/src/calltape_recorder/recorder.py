@@ -2,108 +2,68 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-import time
-import uuid
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
 from calltape_recorder import lifecycle
 from calltape_recorder.attach import Attachment, ReplacedMethod
-from calltape_recorder.buffers import Buffers
 from calltape_recorder.compilers import may_be_inlined
-from calltape_recorder.encoding import Encoder
+from calltape_recorder.control import ControlFile
 from calltape_recorder.hooks import HookPair
-from calltape_recorder.options import check_options, check_path, check_target
-from calltape_recorder.stats import Ledger, State, Stats
-from calltape_recorder.structures import Structure, Structures
+from calltape_recorder.options import Options, check_options, check_path, check_target
+from calltape_recorder.pipeline import Pipeline, child_path, free_path
+from calltape_recorder.policies import Rate
+from calltape_recorder.stats import State, Stats
+from calltape_recorder.structures import Structure
 from calltape_recorder.tap import Tap
-from calltape_recorder.tape_writer import TapeWriter
-from calltape_recorder.target import describe_producer, describe_target
-from calltape_recorder.writer import Writer
+from calltape_recorder.target import describe_target
 from calltape_schema import TapeError
-from calltape_schema.records import MINOR, VERSION, Coverage, Manifest, Policy, Target
+from calltape_schema.records import Target
 
 __all__ = ["Recorder", "record"]
+
+log = logging.getLogger("calltape")
 
 _MAX_CLASSES = 10_000
 
 
 class Recorder:
-    """Writes every call of one module to one tape, until it is closed.
+    """Writes the calls of one module to a tape, until it is closed.
 
     The host does not notice: whatever goes wrong after construction is counted in :meth:`stats`,
-    said once through ``logging.getLogger("calltape")``, and swallowed.
+    said once through ``logging.getLogger("calltape")``, and swallowed. In a forked child it goes on
+    with the first call there, in a file of its own: ``<name>-p<pid>.tape``.
 
     Args:
-        path: the tape to create; missing directories are created.
-        overwrite: replace a file that is there, instead of refusing.
-        outputs: record what the model returns, not only what it is given.
-        values: ``"all"`` keeps the bytes of every tensor; ``"none"`` keeps shapes, and the range
-            of integer tensors of up to 1 MiB.
-        max_calls: stop recording after that many calls.
-        max_queue_bytes: bound of the memory that calls under way and waiting to be written may
-            hold, in bytes. A call that does not fit is dropped, without being copied, and counted.
-            Besides, idle buffers of up to a quarter of it are kept for the next calls.
-        via: ``"hook"`` records what goes through ``module(...)``; ``"method"`` replaces the method
-            on the instance, which also sees direct calls of it. Hooks are not told of a
-            ``BaseException`` that is no ``Exception``, such as ``KeyboardInterrupt``: where it does
-            not leave the ``with`` block, its type and message are unknown, and the tape has
-            ``BaseException``.
-        method: name of the method; any other than ``forward`` implies ``via="method"``.
+        path: the tape to create; missing directories are created. For a directory (one that is
+            there, or a path that ends in ``/``) a new one in it.
+        options: see :class:`calltape_recorder.Options`.
 
     Attributes:
-        path: the tape.
+        path: the (first) file of this process.
         classes: the classes met in calls, by ``module:qualname``, for readers in this process.
 
     Raises:
         TapeError: ``exists`` if the path is taken, ``io`` if it cannot be created, ``usage`` for
-            options that do not exist or have the wrong type.
+            options of the wrong type.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        overwrite: bool = False,
-        outputs: bool = True,
-        values: Literal["all", "none"] = "all",
-        max_calls: int | None = None,
-        max_queue_bytes: int = 256 * 1024 * 1024,
-        via: Literal["hook", "method"] = "hook",
-        method: str = "forward",
-    ) -> None:
-        self.path = check_path(path)
-        check_options({
-            "overwrite": overwrite, "outputs": outputs, "values": values, "max_calls": max_calls,
-            "max_queue_bytes": max_queue_bytes, "via": via, "method": method,
-        })  # fmt: skip
+    def __init__(self, path: str | os.PathLike[str], **options: Unpack[Options]) -> None:
+        self._choices = choices = check_options(options)
         self.classes: dict[str, type] = {}
-        self._via: Literal["hook", "method"] = _way(via, method)
-        self._method = method
-        self._policy = Policy(
-            outputs=outputs, values=values, max_calls=max_calls, max_queue_bytes=max_queue_bytes
-        )
-        self._tape_id = uuid.uuid4().bytes
         self._lock = threading.RLock()  # attach, detach and close; never held in a call
         self._state: State = "open"
         self._attachment: Attachment | None = None
         self._target: Target | None = None
-        self._begun = False
-        self._ledger = Ledger(max_queue_bytes, max_calls)
-        buffers = Buffers(max_queue_bytes // 4)
-        self._buffers = buffers
-        self._tape = TapeWriter(self.path, overwrite)
-        encoder = Encoder(self._tape_id, values == "all")
-        settle = self._settle if self._via == "hook" else None
-        self._writer = Writer(self._tape, encoder, self._ledger, buffers, settle)
-        self._tap = Tap(
-            self._ledger, Structures(self._met), buffers, self._writer,
-            outputs=outputs, values=values == "all",
-        )  # fmt: skip
+        self._control = None if choices.control is None else ControlFile(choices.control)
+        self.path = _file_in(check_path(path), "tape")
+        pipeline = self._pipeline_at(self.path, choices.overwrite)
+        self._tap = Tap(pipeline, self._renew, outputs=choices.settings.outputs)
 
     def attach(self, module: Any) -> Self:
         """Begins to record the calls of this module (with ``via="method"``: of any object).
@@ -112,8 +72,12 @@ class Recorder:
             TapeError: ``closed`` after :meth:`close`, ``usage`` if something else is attached or
                 the object has no such method, ``io`` if the tape cannot be written.
         """
+        via, method = self._choices.via, self._choices.method
         with self._lock:
-            if self._state in ("closed", "forked"):
+            pipeline = self._tap.pipeline
+            if pipeline is None and self._state == "forked":
+                pipeline = self._tap.pipeline = self._pipeline_of_child()
+            if self._state == "closed" or pipeline is None:
                 raise TapeError(
                     "closed", "the recorder is closed", path=self.path,
                     advice="make a new Recorder with another path",
@@ -123,9 +87,9 @@ class Recorder:
                     "usage", "a recorder records one module", path=self.path,
                     advice="use a second Recorder for the second module, or detach() first",
                 )  # fmt: skip
-            check_target(module, self._method, self._via, self.path)
-            self._begin(describe_target(module, self._method, self._via))
-            self._attachment = self._attached(module)
+            check_target(module, method, via, self.path)
+            self._begin(pipeline, describe_target(module, method, via))
+            self._attachment = self._attached(module, pipeline)
             self._state = "recording"
         return self
 
@@ -141,41 +105,120 @@ class Recorder:
 
     def flush(self, timeout: float | None = None) -> bool:
         """Returns when every call that has ended so far is in the file; False after ``timeout``
-        seconds without that, or in a fork."""
-        if self._state == "forked":
+        seconds without that. Calls that a flight recorder holds are not waited for."""
+        pipeline = self._tap.pipeline
+        if pipeline is None:
             return False
         self._settle()
-        return self._writer.flush(timeout)
+        return pipeline.writer.flush(timeout)
 
     def close(self) -> None:
         """Detaches, writes what is queued, and seals the tape. It may be called twice."""
         self._close(None)
 
     def stats(self) -> Stats:
-        """The accounts at this moment."""
-        return self._ledger.snapshot(self._tape.end, self._state)
+        """The accounts of this process at this moment."""
+        pipeline = self._tap.pipeline
+        if pipeline is None:
+            return Stats(0, 0, state="forked")
+        segments = pipeline.segments
+        return pipeline.ledger.snapshot(segments.written_bytes, segments.count, self._state)
+
+    def pause(self) -> None:
+        """Only counts calls from now on."""
+        if self._tap.pipeline is not None:
+            self._tap.pipeline.ledger.pause(True)
+
+    def resume(self) -> None:
+        """Records again after :meth:`pause`."""
+        if self._tap.pipeline is not None:
+            self._tap.pipeline.ledger.pause(False)
+
+    def set_rate(self, fraction: float | None) -> None:
+        """Keeps only this share of the calls that would be kept; None takes that back.
+
+        Raises:
+            TapeError: ``usage`` for anything but 0 to 1.
+        """
+        if fraction is not None:
+            Rate(fraction)  # checks it
+        if self._tap.pipeline is not None:
+            self._tap.pipeline.set_rate(fraction)
+
+    def seal(self, timeout: float | None = None) -> bool:
+        """Completes the current file with its trailer, and goes on in the next one; False where
+        that is not done after ``timeout`` seconds."""
+        pipeline = self._tap.pipeline
+        if pipeline is None or not pipeline.begun:
+            return False
+        self._settle()
+        return pipeline.writer.ask(pipeline.segments.roll, timeout)
+
+    def dump(self, reason: str) -> int:
+        """Writes the calls that the flight recorder holds; the trailer says when and why.
+
+        Args:
+            reason: for people.
+
+        Returns:
+            How many calls were handed to the writer; 0 without a flight recorder.
+        """
+        pipeline = self._tap.pipeline
+        if pipeline is None or pipeline.flight is None:
+            return 0
+        return pipeline.flight.dump(str(reason))
+
+    def dying(self, error: BaseException) -> None:
+        """An exception ends the process."""
+        self.dump(f"the process died of {type(error).__name__}")
 
     def abandon(self) -> None:
-        """In a forked child: the tape is the parent's. No lock is taken: another thread of the
-        parent may have held it at the fork."""
-        self._tap.active = False
-        self._state = "forked"
+        """In a forked child: what there is, is the parent's. No lock is taken: another thread of
+        the parent may have held it at the fork."""
+        pipeline, self._tap.pipeline = self._tap.pipeline, None
         self._lock = threading.RLock()
-        self._ledger.renew_lock()
-        self._tape.close()
+        if pipeline is not None:
+            pipeline.abandon()
+        if self._state != "closed":
+            self._state = "forked"
 
-    def _attached(self, module: Any) -> Attachment:
+    def _pipeline_at(self, path: str, overwrite: bool) -> Pipeline:
+        settle = self._settle if self._choices.via == "hook" else None
+        settings = self._choices.settings
+        return Pipeline(settings, path, overwrite, self._met, settle, self._look)
+
+    def _renew(self) -> Pipeline | None:
+        """In a forked child, at its first call: a tape of its own; None where there can be none."""
+        with self._lock:
+            if self._tap.pipeline is None and self._state == "forked":
+                try:
+                    pipeline = self._pipeline_of_child()
+                    self._begin(pipeline, self._target)
+                    self._tap.pipeline = pipeline
+                    self._state = "recording"
+                except Exception as error:
+                    self._tap.active = False
+                    log.warning("nothing is recorded in a forked process: %s", error)
+            return self._tap.pipeline
+
+    def _pipeline_of_child(self) -> Pipeline:
+        # A file that is there is left by a process that had this number before.
+        pipeline = self._pipeline_at(child_path(self.path), overwrite=False)
+        self.path = pipeline.segments.first_path
+        return pipeline
+
+    def _attached(self, module: Any, pipeline: Pipeline) -> Attachment:
         try:
-            if self._via == "method":
-                return ReplacedMethod(module, self._method, self._tap)
+            if self._choices.via == "method":
+                return ReplacedMethod(module, self._choices.method, self._tap)
             attachment = HookPair(module, self._tap)
         except Exception as error:
             raise TapeError(
                 "usage", f"a {type(module).__name__} takes no recorder: {error}", path=self.path,
-                advice="record an object that calls it",
-            ) from error  # fmt: skip
+                advice='pass via="method", or record a module around it',
+            ) from None  # fmt: skip
         if may_be_inlined(module):
-            self._writer.warn(
+            pipeline.writer.warn(
                 "graphs were compiled before attach(): where one contains the recorded module, its"
                 " calls in there are not seen. Attach before the first compiled call, or pass"
                 ' via="method"'
@@ -188,58 +231,57 @@ class Recorder:
         if attachment is not None:
             attachment.settle(None)
 
+    def _look(self) -> None:
+        """About once a second, in the writer's thread."""
+        if self._control is not None:
+            self._control.poll(self)
+
     def discard(self) -> None:
         """Closes, and removes the tape if no call was seen: :func:`record` failed."""
         self.close()
-        if not self._ledger.seen:
-            self._tape.remove()
+        pipeline = self._tap.pipeline
+        if pipeline is not None and not pipeline.ledger.seen:
+            pipeline.segments.remove()
 
-    def _begin(self, target: Target | None) -> None:
+    def _begin(self, pipeline: Pipeline, target: Target | None) -> None:
         """Writes the manifest and starts the writer, once."""
-        if self._begun:
+        if pipeline.begun:
             if target is not None and target != self._target:
                 raise TapeError(
                     "usage", "a tape holds the calls of one class", path=self.path,
                     advice="use a second Recorder for this one",
                 )  # fmt: skip
             return
-        manifest = Manifest(
-            format="calltape", version=VERSION, minor=MINOR, tape=self._tape_id,
-            created_ns=time.time_ns(), producer=describe_producer(), target=target,
-            policy=self._policy,
-        )  # fmt: skip
         try:
-            self._tape.begin(manifest)
+            pipeline.begin(target)
         except OSError as error:
             raise TapeError("io", error.strerror or str(error), path=self.path) from None
         self._target = target
-        self._begun = True
-        self._writer.start()
         lifecycle.watch(self)
+        if pipeline.flight is not None:
+            lifecycle.watch_exceptions()
 
     def _close(self, error: BaseException | None) -> None:
         with self._lock:
-            if self._state in ("closed", "forked"):
+            if self._state == "closed":
                 return
             if self._attachment is not None:
                 self._attachment.settle(error)
             self.detach()
             self._tap.active = False
+            pipeline = self._tap.pipeline
+            self._state = "closed"
+            lifecycle.forget(self)
+            if pipeline is None:
+                return
             try:
-                self._begin(None)
-                self._writer.stop()
-                self._ledger.drop_rest("unfinished")
-                stats = self.stats()
-                coverage = Coverage(seen=stats.seen, kept=stats.kept, dropped=stats.dropped)
-                self._tape.seal(self._tape_id, coverage)
+                self._begin(pipeline, None)
+                if error is not None:
+                    self.dying(error)
             except Exception as trouble:
-                # The tape stays readable without its trailer.
-                self._writer.complain(f"the tape {self.path} cannot be sealed", trouble)
-            finally:
-                self._state = "closed"
-                self._tape.close()
-                self._buffers.clear()
-                lifecycle.forget(self)
+                pipeline.writer.complain(f"the tape {self.path} cannot be sealed", trouble)
+            pipeline.close()
+            lifecycle.forget(self)
 
     def _met(self, structure: Structure) -> None:
         if len(self.classes) < _MAX_CLASSES:
@@ -260,32 +302,17 @@ class Recorder:
         return f"<Recorder {self.path!r} {self._state}>"
 
 
-def record(
-    model: Any,
-    path: str | os.PathLike[str],
-    *,
-    overwrite: bool = False,
-    outputs: bool = True,
-    values: Literal["all", "none"] = "all",
-    max_calls: int | None = None,
-    max_queue_bytes: int = 256 * 1024 * 1024,
-    via: Literal["hook", "method"] = "hook",
-    method: str = "forward",
-) -> Recorder:
+def record(model: Any, path: str | os.PathLike[str], **options: Unpack[Options]) -> Recorder:
     """A :class:`Recorder` attached to ``model``; use it in a ``with`` statement, which seals it.
 
     Raises:
         TapeError: as :class:`Recorder` and :meth:`Recorder.attach`.
     """
-    options: dict[str, Any] = {
-        "overwrite": overwrite, "outputs": outputs, "values": values, "max_calls": max_calls,
-        "max_queue_bytes": max_queue_bytes, "via": via, "method": method,
-    }  # fmt: skip
     # All of it before a file is created, or with overwrite=True destroyed.
     text = check_path(path)
-    check_options(options)
-    check_target(model, method, _way(via, method), text)
-    recorder = Recorder(text, **options)
+    choices = check_options(options)
+    check_target(model, choices.method, choices.via, text)
+    recorder = Recorder(_file_in(text, type(model).__name__), **options)
     try:
         return recorder.attach(model)
     except BaseException:
@@ -293,5 +320,8 @@ def record(
         raise
 
 
-def _way(via: Literal["hook", "method"], method: str) -> Literal["hook", "method"]:
-    return via if method == "forward" else "method"
+def _file_in(path: str, name: str) -> str:
+    """The first file: the path itself, or one in it where it is a directory."""
+    if path.endswith(("/", os.sep)) or os.path.isdir(path):
+        return free_path(os.path.join(path, f"{name}-{os.getpid()}"))
+    return path

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -28,23 +28,35 @@ from calltape_recorder.facts import (
     facts_of,
     stored_bytes,
 )
+from calltape_recorder.structures import Wanted
 
-__all__ = ["RANGE_BYTES", "Piece", "Seen", "data_of", "release", "see", "take"]
+__all__ = ["RANGE_BYTES", "Piece", "Seen", "data_of", "joined", "release", "see", "take"]
 
-# Up to here a copy under the interpreter lock is cheaper than giving the lock away.
+# Up to here a copy gets memory of its own; larger ones of one side share a pooled buffer.
 _SMALL = 64 * 1024
+# Up to here a copy under the interpreter lock is cheaper than giving the lock away: a busy thread
+# gives it back only after its switch interval. But not for many in a row: that thread waits.
+_SHORT = 1024 * 1024
+_MAX_LOCKED = 16 * 1024 * 1024
 RANGE_BYTES = 1024 * 1024
 
 _c_char = ctypes.c_char
-_memmove = ctypes.memmove
+_copy_unlocked = ctypes.memmove
+_copy_locked = ctypes.PYFUNCTYPE(
+    ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+)(ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0)
 _array_types: dict[int, Any] = {}
 
 
 class Piece(NamedTuple):
-    """The bytes of one leaf, and what keeps them: a pooled buffer, or a tensor of our own."""
+    """The bytes of one leaf, and what keeps them: a tensor of our own, or a pooled buffer, which
+    stands with the first leaf only of those that share it. ``whole`` is all of that buffer, and the
+    bytes begin at ``begin`` in it."""
 
     data: memoryview
     owner: Any
+    whole: memoryview | None = None
+    begin: int = 0
 
 
 class Seen(NamedTuple):
@@ -69,8 +81,9 @@ _cpu = torch.device("cpu")
 _make = tuple.__new__  # of a named tuple: cheaper than calling the class
 
 
-def see(leaves: list[Any], values: bool) -> Seen:
-    """Facts, sizes and aliases of these leaves; ``values`` is False where only ranges are kept."""
+def see(leaves: list[Any], wanted: Wanted) -> Seen:
+    """Facts, sizes and aliases of these leaves. Of a leaf that is not wanted only integers of up
+    to :data:`RANGE_BYTES` have a size: their range is kept."""
     facts: list[Facts] = []
     sizes: list[int] = []
     storages: list[int] = []
@@ -101,14 +114,21 @@ def see(leaves: list[Any], values: bool) -> Seen:
                 fact, storage, size = _careful(leaf)
         except Exception:
             fact, storage, size = _careful(leaf)
-        if not values and size and not _has_range(fact, size):
-            size = 0
         facts.append(fact)
         sizes.append(size)
         storages.append(storage)
+    if wanted is not True:
+        _without_values(facts, sizes, wanted)
     if len(set(storages)) == len(storages):
         return _make(Seen, (tuple(facts), None, None, sizes))
-    return _aliased(leaves, facts, sizes, storages)
+    return _aliased(leaves, facts, sizes, storages, wanted)
+
+
+def _without_values(facts: list[Facts], sizes: list[int], wanted: Wanted) -> None:
+    for index, size in enumerate(sizes):
+        kept = wanted if isinstance(wanted, bool) else wanted[index]
+        if size and not kept and not _has_range(facts[index], size):
+            sizes[index] = 0
 
 
 def _has_range(fact: Facts, size: int) -> bool:
@@ -133,7 +153,9 @@ def _careful(leaf: Any) -> tuple[Facts, int, int]:
         return fact, memory._cdata, stored_bytes(fact)
 
 
-def _aliased(leaves: list[Any], facts: list[Facts], sizes: list[int], storages: list[int]) -> Seen:
+def _aliased(
+    leaves: list[Any], facts: list[Facts], sizes: list[int], storages: list[int], wanted: Wanted
+) -> Seen:
     uses = Counter(storages)
     groups: dict[int, int] = {}
     first: dict[Any, int] = {}
@@ -145,8 +167,10 @@ def _aliased(leaves: list[Any], facts: list[Facts], sizes: list[int], storages: 
         earlier = index
         if shared and fact.missing is None and isinstance(leaves[index], torch.Tensor):
             view = fact._replace(flags=fact.flags & (CONJ | NEG), subclass=None, direct=False)
+            # A wanted leaf does not lean on one that is not: that one's bytes are not kept.
+            kept = wanted if isinstance(wanted, bool) else wanted[index]
             with torch._C.DisableTorchFunctionSubclass():
-                earlier = first.setdefault((storage, leaves[index].data_ptr(), view), index)
+                earlier = first.setdefault((storage, leaves[index].data_ptr(), view, kept), index)
         same.append(earlier)
         if earlier != index:
             sizes[index] = 0
@@ -158,7 +182,10 @@ def take(leaves: list[Any], seen: Seen, buffers: Buffers) -> list[Any]:
 
     The copies are complete on return: the caller may change its tensors at once.
     """
+    if not any(seen.sizes):
+        return [None] * len(leaves)
     pieces: list[Any] = []
+    large: list[int] = []
     for leaf, fact, size in zip(leaves, seen.facts, seen.sizes, strict=False):
         if not size:
             pieces.append(None)
@@ -166,12 +193,15 @@ def take(leaves: list[Any], seen: Seen, buffers: Buffers) -> list[Any]:
             if size <= _SMALL:
                 pieces.append(bytearray(_array_type(size).from_address(leaf.data_ptr())))
             else:
-                pieces.append(_pooled(leaf.data_ptr(), size, buffers))
+                large.append(len(pieces))
+                pieces.append(None)
         elif isinstance(leaf, _Tensor):
             pieces.append(_computed(leaf, fact, size))
         else:
             array = leaf.copy(order="C")
             pieces.append(Piece(_memory(array.ctypes.data, size), array))
+    if large:
+        _pooled(leaves, seen.sizes, large, pieces, buffers)
     return pieces
 
 
@@ -180,6 +210,26 @@ def data_of(piece: Any) -> Any:
     if type(piece) is bytearray:
         return piece
     return b"" if piece is None else piece.data
+
+
+def joined(pieces: Iterable[Any]) -> list[Any]:
+    """The bytes of these leaves in order, as few parts: what lies side by side is one."""
+    parts: list[Any] = []
+    whole: memoryview | None = None
+    begin = end = 0
+    for piece in pieces:
+        if type(piece) is not Piece or piece.whole is None:
+            parts.append(data_of(piece))
+            whole = None
+            continue
+        if piece.whole is whole and piece.begin == end:
+            end += len(piece.data)
+            parts[-1] = piece.whole[begin:end]
+        else:
+            whole, begin = piece.whole, piece.begin
+            end = begin + len(piece.data)
+            parts.append(piece.data)
+    return parts
 
 
 def _array_type(size: int) -> Any:
@@ -195,10 +245,30 @@ def _memory(address: int, size: int) -> memoryview:
     return memoryview((_c_char * size).from_address(address)).cast("B")
 
 
-def _pooled(address: int, size: int, buffers: Buffers) -> Piece:
-    buffer = buffers.take(size)
-    _memmove(buffer.address, address, size)  # without the interpreter lock
-    return Piece(memoryview(buffer.memory)[:size], buffer)
+def _pooled(
+    leaves: list[Any], sizes: list[int], large: list[int], pieces: list[Any], buffers: Buffers
+) -> None:
+    """Copies the large leaves into one buffer, in order: what stands side by side in memory is
+    checked and written as one."""
+    buffer = buffers.take(sum([sizes[index] for index in large]))
+    try:
+        owner: Buffer | None = buffer
+        begin = locked = 0
+        address, view = buffer.address, buffer.view
+        for index in large:
+            size = sizes[index]
+            locked += size
+            if size <= _SHORT and locked <= _MAX_LOCKED:
+                _copy_locked(address + begin, leaves[index].data_ptr(), size)
+            else:
+                _copy_unlocked(address + begin, leaves[index].data_ptr(), size)
+                locked = 0
+            pieces[index] = _make(Piece, (view[begin : begin + size], owner, view, begin))
+            owner = None
+            begin += size
+    except BaseException:
+        buffers.give_back(buffer)
+        raise
 
 
 @contextlib.contextmanager

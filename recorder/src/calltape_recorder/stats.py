@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
+
+from calltape_recorder.counters import Count, value_of
+from calltape_schema.records import Coverage
 
 __all__ = ["Ledger", "State", "Stats"]
 
@@ -17,13 +21,21 @@ class Stats:
 
     Attributes:
         seen: calls of the recorded method so far.
-        kept: calls that are whole in the file; each of them survives the death of the process.
-        dropped: calls that are not on the tape, by reason.
-        queued: calls under way in the model, or waiting to be written.
-        queued_bytes: host memory that those calls hold, in bytes; at most ``max_queue_bytes``.
-        written_bytes: length of the tape file so far, in bytes.
+        kept: calls that are whole in a file; each of them survives the death of the process.
+        dropped: calls that are not on the tape, by reason: ``policy`` (not one to keep),
+            ``paused``, ``max_calls``, ``max_seconds``, ``tracing`` (not a call of the model but of
+            something that traces it), ``queue_full`` (no memory left within the bound),
+            ``flight_recorder`` (held for a while, and not asked for), ``max_disk_bytes``,
+            ``disk_full`` (the floor of free space), ``deleted`` (with an old segment),
+            ``file_removed`` (somebody removed the file), ``io`` (the disk failed), ``internal`` (a
+            fault of the recorder), ``interrupted``, ``unfinished`` (under way at the end).
+        queued: calls under way in the model, waiting to be written, or held in memory.
+        queued_bytes: host memory that those calls hold, in bytes.
+        written_bytes: length of the files on disk so far, in bytes.
+        segments: files on disk that this recorder wrote and did not delete.
+        paused: whether :meth:`Recorder.pause` was called.
         state: ``open`` (nothing attached), ``recording``, ``closed``, or ``forked`` (this process
-            is a fork of the one that records).
+            is a fork of the one that records, and has not called the model yet).
     """
 
     seen: int
@@ -32,11 +44,14 @@ class Stats:
     queued: int = 0
     queued_bytes: int = 0
     written_bytes: int = 0
+    segments: int = 0
+    paused: bool = False
     state: State = "open"
 
 
 class Ledger:
-    """Counts under one lock that nobody holds for longer than a few additions.
+    """Counts under one lock that nobody holds for longer than a few additions; what happens in
+    every call, kept or not, is counted without one.
 
     The lock is reentrant: a signal handler may call the model while its thread is in here.
     """
@@ -45,19 +60,66 @@ class Ledger:
         self._lock = threading.RLock()
         self._max_bytes = max_bytes
         self._max_calls = max_calls
-        self.seen = 0
+        self._stopped: str | None = None
+        self._paused = False
+        self._is_limited = max_calls is not None  # something but the policy may refuse a call
+        # One step of a counter is one step under the interpreter lock.
+        self._numbers = Count()
+        self._skipped = Count()
+        self._told = 0  # of what was skipped, in earlier segments
         self.accepted = 0
         self.kept = 0
         self.bytes = 0
-        self.dropped: dict[str, int] = {}
+        self._dropped: dict[str, int] = {}
+        self._account: Counter[str] = Counter()  # of the current segment; "" counts what is kept
+
+    @property
+    def seen(self) -> int:
+        """Calls so far."""
+        return value_of(self._numbers)
+
+    @property
+    def paused(self) -> bool:
+        """Whether calls are only counted for now."""
+        return self._paused
+
+    def pause(self, paused: bool) -> None:
+        """Only counts calls from now on, or records them again."""
+        with self._lock:
+            self._paused = paused
+            self._limit()
+
+    def stop(self, reason: str) -> None:
+        """Only counts calls from now on, as dropped for this reason."""
+        with self._lock:
+            self._stopped = reason
+            self._limit()
 
     def see(self) -> int | None:
-        """The number of a call that begins; None (and counted) once ``max_calls`` were accepted."""
+        """The number of a call that begins; None (and counted) where none is recorded now."""
+        number = next(self._numbers)
+        return self._admit(number) if self._is_limited else number
+
+    def skip(self) -> None:
+        """Counts a call that the policy does not keep."""
+        next(self._skipped)
+        if self._max_calls is not None:
+            with self._lock:
+                self.accepted -= 1
+
+    def _limit(self) -> None:
+        limits = (self._max_calls, self._stopped, self._paused or None)
+        self._is_limited = limits != (None, None, None)
+
+    def _admit(self, number: int) -> int | None:
         with self._lock:
-            number = self.seen
-            self.seen = number + 1
-            if self.accepted == self._max_calls:
-                self.dropped["max_calls"] = self.dropped.get("max_calls", 0) + 1
+            reason = self._stopped
+            if self._paused:
+                reason = "paused"
+            elif self.accepted == self._max_calls:
+                reason = "max_calls"
+            if reason is not None:
+                self._count(reason)
                 return None
             self.accepted += 1
             return number
@@ -76,29 +138,57 @@ class Ledger:
         with self._lock:
             self.bytes -= nbytes
             self.accepted -= accepted
-            self.dropped[reason] = self.dropped.get(reason, 0) + 1
+            self._count(reason)
 
     def keep(self, calls: int, nbytes: int) -> None:
         """Counts calls that are whole in the file, and frees what they reserved."""
         with self._lock:
             self.bytes -= nbytes
             self.kept += calls
+            self._account[""] += calls
+
+    def lose(self, coverage: Coverage, reason: str) -> None:
+        """Counts the kept calls of a file that is gone as dropped, in the current segment; what
+        that file said of other calls is said there as well."""
+        with self._lock:
+            self.kept -= coverage.kept
+            self._dropped[reason] = self._dropped.get(reason, 0) + coverage.kept
+            self._account.update(coverage.dropped)
+            self._account[reason] += coverage.kept
+
+    def take_coverage(self) -> Coverage:
+        """What became of calls since the last time."""
+        with self._lock:
+            account, self._account = self._account, Counter()
+            skipped = value_of(self._skipped)
+            account["policy"] += skipped - self._told
+            self._told = skipped
+        kept = account.pop("", 0)
+        dropped = {reason: calls for reason, calls in account.items() if calls}
+        return Coverage(seen=kept + sum(dropped.values()), kept=kept, dropped=dropped)
 
     def drop_rest(self, reason: str) -> None:
         """Counts every call that is neither kept nor dropped."""
         with self._lock:
-            rest = self.seen - self.kept - sum(self.dropped.values())
+            rest = -self.kept - sum(self._all_dropped().values()) + self.seen
             if rest > 0:
-                self.dropped[reason] = self.dropped.get(reason, 0) + rest
+                self._count(reason, rest)
 
-    def renew_lock(self) -> None:
-        """In a forked child: the old lock may be held by a thread that does not exist here."""
-        self._lock = threading.RLock()
-
-    def snapshot(self, written_bytes: int, state: State) -> Stats:
+    def snapshot(self, written_bytes: int, segments: int, state: State) -> Stats:
         """All accounts at one moment."""
         with self._lock:
-            queued = self.seen - self.kept - sum(self.dropped.values())
+            dropped = self._all_dropped()
+            seen = self.seen  # last: a call is seen before anything becomes of it
+            queued = seen - self.kept - sum(dropped.values())
             return Stats(
-                self.seen, self.kept, dict(self.dropped), queued, self.bytes, written_bytes, state
-            )
+                seen, self.kept, dropped, queued, self.bytes, written_bytes, segments,
+                self._paused, state,
+            )  # fmt: skip
+
+    def _all_dropped(self) -> dict[str, int]:
+        skipped = value_of(self._skipped)
+        return {**self._dropped, "policy": skipped} if skipped else dict(self._dropped)
+
+    def _count(self, reason: str, calls: int = 1) -> None:
+        self._dropped[reason] = self._dropped.get(reason, 0) + calls
+        self._account[reason] += calls

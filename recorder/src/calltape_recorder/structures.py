@@ -3,49 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from calltape_recorder.known_classes import type_name
 from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.tree import encode_structure
 
-__all__ = ["Structure", "Structures"]
+__all__ = ["Structure", "Structures", "Wanted"]
+
+Wanted = bool | tuple[bool, ...]
+"""Of which leaves the bytes are kept: of all, of none, or one answer per leaf."""
 
 _MAX_STRUCTURES = 1024
 _MAX_KEY = 1000
 
 
-class Structure(NamedTuple):
-    """One distinct structure.
+class Structure:
+    """One distinct structure; two are the same only if they are one object, so that whatever is
+    remembered by structure is found without comparing paths.
 
     Attributes:
         encoded: the bytes that stand on the tape.
         keys: for each leaf, its readable path, which names its bytes in the blob.
         classes: the classes met in it, by ``module:qualname``.
+        wanted: whether the bytes of its leaves are kept: of all, of none, or per leaf.
+        like, last_facts: what its last leaves looked like (:mod:`calltape_recorder.likeness`).
     """
 
-    encoded: bytes
-    keys: tuple[str, ...]
-    classes: dict[str, type]
+    __slots__ = ("classes", "encoded", "keys", "last_facts", "like", "wanted")
+
+    def __init__(
+        self, encoded: bytes, keys: tuple[str, ...], classes: dict[str, type],
+        wanted: Wanted = True,
+    ) -> None:  # fmt: skip
+        self.encoded = encoded
+        self.keys = keys
+        self.classes = classes
+        self.wanted = wanted
+        self.like: Any = None
+        self.last_facts: Any = None
 
 
 class Structures:
-    """Remembers what was built for which tokens; the oldest is forgotten past a bound."""
+    """Remembers what was built for which tokens; the oldest is forgotten past a bound.
 
-    def __init__(self, on_new: Callable[[Structure], None]) -> None:
+    ``wants`` tells by a leaf's path whether its bytes are kept; it is asked once per structure.
+    """
+
+    def __init__(
+        self, on_new: Callable[[Structure], None], wants: Callable[[str], bool] | bool = True
+    ) -> None:
         self._known: dict[tuple[Any, ...], Structure] = {}
         self._on_new = on_new
+        self._wants = wants
 
     def of(self, tokens: tuple[Any, ...]) -> Structure:
         """The structure of these tokens, from memory where it was seen before."""
         known = self._known.get(tokens)
         if known is None:
             known = _Builder(tokens).structure()
+            known.wanted = _wanted(known.keys, self._wants)
             if len(self._known) >= _MAX_STRUCTURES:
                 self._known.pop(next(iter(self._known)), None)
             self._known[tokens] = known
             self._on_new(known)
         return known
+
+
+def _wanted(keys: tuple[str, ...], wants: Callable[[str], bool] | bool) -> Wanted:
+    if isinstance(wants, bool):
+        return wants
+    each = tuple([wants(key) for key in keys])
+    return each if len(set(each)) > 1 else all(each)
 
 
 class _Builder:

@@ -1,4 +1,4 @@
-"""What happens around one call: count, walk, reserve, snapshot, hand over. Never an exception.
+"""What happens around one call: count, walk, decide, snapshot, hand over. Never an exception.
 
 This is the path inside the host's call. Whatever goes wrong in it is counted, said once through
 ``logging`` and swallowed; only exceptions that are not the recorder's own (KeyboardInterrupt and
@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from calltape_recorder.buffers import Buffers
+from calltape_recorder.calltree import enter, leave
 from calltape_recorder.capture import Capture, capture_inputs, capture_output
+from calltape_recorder.chunks import capture_chunk
 from calltape_recorder.compilers import is_tracing
 from calltape_recorder.encoding import Call, Side
 from calltape_recorder.known_classes import type_name
-from calltape_recorder.snapshot import release, see, take
-from calltape_recorder.stats import Ledger
-from calltape_recorder.structures import Structures
-from calltape_recorder.writer import Writer
+from calltape_recorder.likeness import Familiar, look, see_as
+from calltape_recorder.pipeline import Pipeline
+from calltape_recorder.sight import Sight, row_of
+from calltape_recorder.snapshot import release, take
+from calltape_recorder.structures import Structure
 
 __all__ = ["Tap"]
 
@@ -36,89 +39,151 @@ class _Full(Exception):  # noqa: N818 - a signal between two functions, not an e
 
 
 class Tap:
-    """Turns calls into :class:`Call` objects for the writer while ``active``."""
+    """Turns calls into :class:`Call` objects for a pipeline while ``active``.
+
+    Args:
+        pipeline: what they go to.
+        renew: makes the pipeline of a forked child, at its first call; None where it cannot.
+        outputs: whether what the model returns is kept.
+    """
 
     def __init__(
-        self, ledger: Ledger, structures: Structures, buffers: Buffers, writer: Writer,
-        *, outputs: bool, values: bool,
-    ) -> None:  # fmt: skip
+        self, pipeline: Pipeline, renew: Callable[[], Pipeline | None], *, outputs: bool
+    ) -> None:
         self.active = True
-        self._ledger = ledger
-        self._structures = structures
-        self._buffers = buffers
-        self._writer = writer
+        self.pipeline: Pipeline | None = pipeline
+        self._renew = renew
         self._outputs = outputs
-        self._values = values
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Counts a call and snapshots its inputs; None where it is not recorded."""
         if not self.active:
             return None
-        number = self._ledger.see()
+        pipeline = self.pipeline
+        if pipeline is None:
+            pipeline = self._renew()
+            if pipeline is None:
+                return None
+        ledger = pipeline.ledger
+        number = ledger.see()
         if number is None:
             return None
-        call = Call(number, time.time_ns(), threading.get_ident())
         try:
-            if is_tracing():
-                self._ledger.drop("tracing")
+            by_number = pipeline.by_number
+            kept = None if by_number is None else by_number(number, None)
+            familiar = pipeline.traffic.familiar
+            if familiar is not None:
+                if not familiar.count(args, kwargs):
+                    familiar = None
+                elif kept is False and pipeline.flight is None:
+                    ledger.skip()
+                    return None
+            call = Call(number, time.time_ns(), threading.get_ident())
+        except BaseException as error:
+            ledger.drop("internal" if isinstance(error, Exception) else "interrupted")
+            raise
+        call.home = pipeline
+        return self._begun(pipeline, call, args, kwargs, kept, familiar)
+
+    def _begun(
+        self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
+        kept: bool | None, familiar: Familiar | None,
+    ) -> Call | None:  # fmt: skip
+        try:
+            if familiar is None and is_tracing():
+                pipeline.ledger.drop("tracing")
                 return None
-            call.inputs = self._side(call, capture_inputs(args, kwargs))
+            if not self._inputs(pipeline, call, args, kwargs, kept, familiar):
+                pipeline.ledger.skip()
+                return None
+            if pipeline.ahead is not None:
+                pipeline.ahead.write(call)
         except _Full:
-            self._ledger.drop("queue_full")
-            self._writer.settle_soon()
+            pipeline.ledger.drop("queue_full")
+            pipeline.writer.settle_soon()
             return None
         except Exception as error:
             self.fault(error)
-            self._forget(call, "internal")
+            pipeline.forget(call, "internal")
             return None
         except BaseException:
-            self._forget(call, "interrupted")
+            pipeline.forget(call, "interrupted")
             raise
+        call.node = enter(pipeline.tape_id, call.number)
         call.started = time.perf_counter_ns()
         return call
 
     def finish(self, call: Call, result: Any) -> None:
         """Snapshots what the model returned and hands the call over."""
         call.duration_ns = time.perf_counter_ns() - call.started
-        if not self.active:
+        leave(call.node)
+        pipeline = self._home(call)
+        if pipeline is None:
             return
-        if not self._outputs:
+        if call.outputs_missing is not None:  # it returned what will only run later
+            pass
+        elif not self._outputs:
             call.outputs_missing = "policy"
         else:
             try:
-                call.outputs = self._side(call, capture_output(result))
+                if call.chunks is not None:
+                    call.outputs = call.chunks.outputs(pipeline.structures)
+                    call.outputs_missing = call.chunks.missing()
+                else:
+                    call.outputs = self._side(pipeline, call, capture_output(result))
             except _Full:
                 call.outputs_missing = "queue_full"
-                self._writer.settle_soon()
+                pipeline.writer.settle_soon()
             except Exception as error:
                 self.fault(error)
                 call.outputs_missing = "internal"
             except BaseException:
-                self._forget(call, "interrupted")
+                pipeline.forget(call, "interrupted")
                 raise
-        self._writer.put(call)
+        pipeline.take(call)
+
+    def chunk(self, call: Call, value: Any) -> None:
+        """Snapshots a chunk that a generator yields, as it is at this moment."""
+        pipeline, chunks = self._home(call), call.chunks
+        if not chunks.next() or pipeline is None or not self._outputs:
+            return
+        try:
+            captured = capture_chunk(value)
+            chunks.add(captured.tokens, self._side(pipeline, call, captured))
+        except _Full:
+            chunks.reason = "queue_full"
+            pipeline.writer.settle_soon()
+        except Exception as error:
+            self.fault(error)
+            chunks.reason = "internal"
 
     def fail(self, call: Call, error: BaseException | None) -> None:
         """Notes the exception that ended the call, and hands it over; None where it is unknown
         (an exception that is not an ``Exception`` passes hooks by)."""
         call.duration_ns = time.perf_counter_ns() - call.started
-        if not self.active:
+        leave(call.node)
+        pipeline = self._home(call)
+        if pipeline is None:
             return
         if error is None:
             call.duration_ns = None
             call.error = ("builtins:BaseException", "the call ended without returning")
         else:
             call.error = (type_name(type(error)), _message(error))
-        self._writer.put(call)
+        if call.chunks is not None:
+            release(call.chunks.pieces, pipeline.buffers)
+            call.outputs_missing = call.chunks.raised()
+        pipeline.take(call)
 
     def skip(self, *, said: bool) -> None:
         """Counts a call that something traces; ``said`` where its later calls will not be seen."""
-        if not self.active:
+        pipeline = self.pipeline
+        if not self.active or pipeline is None:
             return
-        if self._ledger.see() is not None:
-            self._ledger.drop("tracing")
+        if pipeline.ledger.see() is not None:
+            pipeline.ledger.drop("tracing")
         if said:
-            self._writer.warn(
+            pipeline.writer.warn(
                 "what is recorded is compiled with fullgraph=True, by itself or within something"
                 " larger: its calls are not seen, only each compilation is counted, as 'tracing'."
                 " Compile first, then attach the recorder to what was compiled"
@@ -126,34 +191,86 @@ class Tap:
 
     def fault(self, error: BaseException) -> None:
         """Something went wrong in the recorder itself."""
-        self._writer.complain("a call could not be recorded", error)
+        pipeline = self.pipeline
+        if pipeline is not None:
+            pipeline.writer.complain("a call could not be recorded", error)
 
-    def _side(self, call: Call, captured: Capture) -> Side:
+    def _home(self, call: Call) -> Pipeline | None:
+        """The pipeline of a call; None where it is another process's (the call began before a
+        fork), or the recording is over."""
+        pipeline: Pipeline = call.home
+        return pipeline if self.active and pipeline is self.pipeline else None
+
+    def _inputs(
+        self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
+        kept: bool | None, familiar: Familiar | None,
+    ) -> bool:  # fmt: skip
+        """Counts what the call looks like, and snapshots it if it is one to keep."""
         if _function_modes():
             # Under `with torch.device(...)` and the like even reading a shape is intercepted.
             with torch._C.DisableTorchFunction():
-                return self._snapshot(call, captured)
-        return self._snapshot(call, captured)
+                return self._seen_inputs(pipeline, call, args, kwargs, kept, familiar)
+        return self._seen_inputs(pipeline, call, args, kwargs, kept, familiar)
 
-    def _snapshot(self, call: Call, captured: Capture) -> Side:
-        tokens, leaves, scalars = captured
-        seen = see(leaves, self._values)
-        facts, same, storages, sizes = seen
-        nbytes = sum(sizes)
-        if scalars:
-            nbytes += _SCALAR_BYTES * len(scalars)
-            nbytes += sum([len(value) for value in scalars if type(value) in (str, bytes)])
-        structure = self._structures.of(tokens)
-        if not self._ledger.reserve(nbytes):
-            raise _Full
-        call.nbytes += nbytes
-        return Side(structure, scalars, facts, same, storages, take(leaves, seen, self._buffers))
+    def _seen_inputs(
+        self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
+        kept: bool | None, familiar: Familiar | None,
+    ) -> bool:  # fmt: skip
+        if familiar is not None:
+            leaves, scalars = [*args, *kwargs.values()], list[Any]()
+            sight = Sight(call.number, args, kwargs, familiar.structure, familiar.row, scalars)
+        else:
+            tokens, leaves, scalars = capture_inputs(args, kwargs)
+            structure = pipeline.structures.of(tokens)
+            row = row_of(leaves, scalars)
+            sight = Sight(call.number, args, kwargs, structure, row, scalars)
+            pipeline.traffic.count(sight)
+        if kept is None:
+            kept = pipeline.decide(sight)
+        if not kept:
+            if pipeline.flight is None:
+                return False
+            call.held = True
+        call.inputs = _snapshot(pipeline, call, sight.structure, leaves, scalars, familiar)
+        return True
 
-    def _forget(self, call: Call, reason: str) -> None:
-        for side in (call.inputs, call.outputs):
-            if side is not None:
-                release(side.pieces, self._buffers)
-        self._ledger.drop(reason, call.nbytes)
+    def _side(self, pipeline: Pipeline, call: Call, captured: Capture) -> Side:
+        if _function_modes():
+            with torch._C.DisableTorchFunction():
+                return _captured(pipeline, call, captured)
+        return _captured(pipeline, call, captured)
+
+
+def _captured(pipeline: Pipeline, call: Call, captured: Capture) -> Side:
+    tokens, leaves, scalars = captured
+    return _snapshot(pipeline, call, pipeline.structures.of(tokens), leaves, scalars)
+
+
+def _snapshot(
+    pipeline: Pipeline, call: Call, structure: Structure, leaves: list[Any], scalars: list[Any],
+    familiar: Familiar | None = None,
+) -> Side:  # fmt: skip
+    like = look(leaves, structure, familiar)
+    if like is None:
+        seen = see_as(leaves, structure)
+    elif like.side is not None:
+        side: Side = like.side
+        return side
+    else:
+        seen = like.seen
+    facts, same, storages, sizes = seen
+    nbytes = sum(sizes)
+    if scalars:
+        nbytes += _SCALAR_BYTES * len(scalars)
+        nbytes += sum([len(value) for value in scalars if type(value) in (str, bytes)])
+    if nbytes and not pipeline.ledger.reserve(nbytes):
+        raise _Full
+    call.nbytes += nbytes
+    pieces = take(leaves, seen, pipeline.buffers)
+    side = Side(structure, scalars, facts, same, storages, pieces, structure.wanted)
+    if like is not None and not nbytes:
+        like.side = side
+    return side
 
 
 def _message(error: BaseException) -> str:

@@ -7,14 +7,22 @@ import errno
 import os
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from calltape_schema import TapeError
 from calltape_schema.framing import BLOCK, END, MANIFEST, TRAILER, member_header, padding
-from calltape_schema.records import Coverage, Manifest, Trailer, encode_manifest, encode_trailer
+from calltape_schema.records import (
+    Coverage,
+    Dump,
+    Manifest,
+    Trailer,
+    encode_manifest,
+    encode_trailer,
+)
+from calltape_schema.traffic import Traffic
 
-__all__ = ["TapeWriter", "member"]
+__all__ = ["Late", "TapeWriter", "member"]
 
 _MAX_PARTS = 512  # POSIX promises 16, Linux and macOS take 1024
 _ZEROS = bytes(BLOCK)
@@ -22,6 +30,17 @@ _ENTRY = struct.Struct("<QQ")
 
 # Looked up through the module, so that tests can make the disk fail.
 pwritev = os.pwritev
+
+
+class Late:
+    """A part of a known length whose bytes are made while the parts before it are written."""
+
+    def __init__(self, size: int, make: Callable[[], bytes]) -> None:
+        self._size = size
+        self.make = make  # waits for them
+
+    def __len__(self) -> int:
+        return self._size
 
 
 def member(name: str, content: Sequence[Any], size: int) -> list[Any]:
@@ -45,6 +64,7 @@ class TapeWriter:
         self.end = 0  # of the last whole member
         self._dirty = False  # bytes of a failed append may lie behind ``end``
         self._index = bytearray()
+        self._begin = 0  # end of the manifest
         try:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
             if overwrite and os.path.lexists(path):
@@ -61,6 +81,29 @@ class TapeWriter:
         """Writes the manifest, the first member."""
         content = encode_manifest(manifest)
         self._append(member(MANIFEST, [content], len(content)))
+        self._begin = self.end
+
+    @property
+    def calls(self) -> int:
+        """How many it has."""
+        return len(self._index) // _ENTRY.size
+
+    def rewind(self) -> None:
+        """Takes all calls out again.
+
+        Raises:
+            OSError: the file cannot be cut.
+        """
+        os.ftruncate(self._file, self._begin)
+        self.end = self._begin
+        self._index.clear()
+
+    def is_there(self) -> bool:
+        """Whether the path still leads to the file."""
+        try:
+            return _identity(os.stat(self.path)) == self._identity
+        except OSError:
+            return False
 
     def append(self, calls: Sequence[tuple[int, Sequence[Any], int]]) -> None:
         """Appends whole calls: per call its number, its parts, and their size in bytes.
@@ -75,10 +118,14 @@ class TapeWriter:
             self._index += _ENTRY.pack(number, start)
             start += size
 
-    def seal(self, tape: bytes, coverage: Coverage) -> None:
+    def seal(
+        self, tape: bytes, coverage: Coverage, traffic: Traffic, dumps: tuple[Dump, ...]
+    ) -> None:
         """Writes the trailer; the tape is complete."""
-        index = bytes(self._index)
-        trailer = Trailer(tape=tape, closed_ns=time.time_ns(), coverage=coverage, index=index)
+        trailer = Trailer(
+            tape=tape, closed_ns=time.time_ns(), coverage=coverage, index=bytes(self._index),
+            traffic=traffic, dumps=dumps,
+        )  # fmt: skip
         content = encode_trailer(trailer)
         self._append([*member(TRAILER, [content], len(content)), END])
 
@@ -87,6 +134,7 @@ class TapeWriter:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+            self._index = bytearray()
 
     def remove(self) -> None:
         """Removes the file, if the path still leads to it."""
@@ -106,8 +154,8 @@ class TapeWriter:
 
     def _write(self, parts: list[Any], offset: int) -> int:
         try:
-            for first in range(0, len(parts), _MAX_PARTS):
-                offset = self._write_some(parts[first : first + _MAX_PARTS], offset)
+            for some in _at_once(parts):
+                offset = self._write_some(some, offset)
         except OSError:
             # Best effort: a disk that refuses to cut as well is cut before the next append.
             try:
@@ -130,6 +178,22 @@ class TapeWriter:
                 return self._write_some(rest, offset)
             written -= len(part)
         return offset
+
+
+def _at_once(parts: list[Any]) -> Iterator[list[Any]]:
+    """Cuts parts into what one system call takes, and before each late one."""
+    some: list[Any] = []
+    for part in parts:
+        if type(part) is Late:
+            if some:
+                yield some
+                some = []
+            part = part.make()
+        elif len(some) == _MAX_PARTS:
+            yield some
+            some = []
+        some.append(part)
+    yield some
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from calltape_recorder.buffers import Buffers
 from calltape_recorder.encoding import Call, Encoder
+from calltape_recorder.segments import Refusal, Segments
 from calltape_recorder.snapshot import release
 from calltape_recorder.stats import Ledger
-from calltape_recorder.tape_writer import TapeWriter
 
 __all__ = ["Writer"]
 
@@ -31,6 +31,7 @@ _IDLE_POLLS = 10
 
 # How often the writer looks for calls that ended without a hook: they hold queue bytes, and by
 # their frames the host's tensors. The second is for when bytes are short.
+_LOOK_SECONDS = 1.0
 _SETTLE_SECONDS = 1.0
 _SETTLE_SOON_SECONDS = 0.05
 
@@ -40,25 +41,37 @@ _MAX_TEXT = 500
 _LARGE_BYTES = 1024 * 1024
 
 
+class _Task:
+    """Something to do between calls, and whether it is done."""
+
+    __slots__ = ("action", "done")
+
+    def __init__(self, action: Callable[[], None] | None) -> None:
+        self.action = action
+        self.done = threading.Event()
+
+
 class Writer:
     """Takes calls in the host's threads and appends them to the tape in its own.
 
-    ``put`` takes no lock and makes no system call while calls keep coming. ``settle`` is called
-    from time to time, where there is one, to put calls that ended unnoticed.
+    ``put`` takes no lock and makes no system call while calls keep coming. About once a second
+    ``look`` is called for what does not wait for a call, and ``settle``, where there is one, to put
+    calls that ended unnoticed.
     """
 
     def __init__(
-        self, tape: TapeWriter, encoder: Encoder, ledger: Ledger, buffers: Buffers,
-        settle: Callable[[], None] | None = None,
+        self, segments: Segments, encoder: Encoder, ledger: Ledger, buffers: Buffers,
+        look: Callable[[], None], settle: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
-        self._tape = tape
+        self._segments = segments
         self._encoder = encoder
         self._ledger = ledger
         self._buffers = buffers
-        self._items: deque[Call | threading.Event] = deque()
+        self._items: deque[Call | _Task] = deque()
         self._wake = threading.Event()
+        self._look_around = look
         self._settle = settle
-        self._settled = time.monotonic()
+        self._looked = self._settled = time.monotonic()
         self._settle_soon = False
         self._asleep = False
         self._stopping = False
@@ -84,17 +97,25 @@ class Writer:
 
     def flush(self, timeout: float | None) -> bool:
         """Returns when everything put so far was written (or dropped); False on timeout."""
+        return self.ask(None, timeout)
+
+    def ask(self, action: Callable[[], None] | None, timeout: float | None) -> bool:
+        """Runs an action in the writer's thread, after everything put so far; False where that is
+        not done after ``timeout`` seconds."""
         if not self._thread.is_alive():
-            return not self._items
-        mark = threading.Event()
-        self._items.append(mark)
+            return not self._items and action is None
+        task = _Task(action)
+        self._items.append(task)
         self._wake.set()
+        if self._thread is threading.current_thread():
+            return False
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not mark.wait(0.1 if deadline is None else min(0.1, deadline - time.monotonic())):
+        done = task.done
+        while not done.wait(0.1 if deadline is None else min(0.1, deadline - time.monotonic())):
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             if not self._thread.is_alive():
-                return mark.is_set()
+                return done.is_set()
         return True
 
     def stop(self, timeout: float | None = None) -> bool:
@@ -132,10 +153,16 @@ class Writer:
                 self._wait(asleep=empty >= _IDLE_POLLS and not self._settle_soon)
 
     def _look(self) -> None:
-        """Lets the recorder put calls that ended unnoticed, now and then."""
+        """What is done now and then, whether calls come or not."""
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            try:
+                self._look_around()
+            except Exception as error:
+                self.complain("the recording could not be looked after", error)
         if self._settle is None:
             return
-        now = time.monotonic()
         if now - self._settled >= (_SETTLE_SOON_SECONDS if self._settle_soon else _SETTLE_SECONDS):
             self._settled = now
             self._settle_soon = False
@@ -147,7 +174,7 @@ class Writer:
     def _wait(self, *, asleep: bool) -> None:
         seconds: float | None = _POLL_SECONDS
         if asleep:
-            seconds = None if self._settle is None else _SETTLE_SECONDS
+            seconds = _LOOK_SECONDS
         self._wake.clear()
         self._asleep = asleep
         if not (self._items or self._stopping or (asleep and self._settle_soon)):
@@ -158,11 +185,11 @@ class Writer:
         calls: list[Call] = []
         encoded = []
         size = 0
-        mark = None
+        task = None
         while self._items and len(calls) < _BATCH_CALLS and size < _BATCH_BYTES:
             item = self._items.popleft()
-            if isinstance(item, threading.Event):
-                mark = item
+            if isinstance(item, _Task):
+                task = item
                 break
             parts = self._encode(item)
             if parts is not None:
@@ -171,8 +198,13 @@ class Writer:
                 size += parts[2]
         if calls:
             self._write(calls, encoded)
-        if mark is not None:
-            mark.set()
+        if task is not None:
+            try:
+                if task.action is not None:
+                    task.action()
+            except Exception as error:
+                self.complain("what was asked of the recording could not be done", error)
+            task.done.set()
 
     def _encode(self, call: Call) -> tuple[int, list[object], int] | None:
         try:
@@ -184,19 +216,33 @@ class Writer:
 
     def _write(self, calls: list[Call], encoded: list[tuple[int, list[object], int]]) -> None:
         try:
-            self._tape.append(encoded)
+            self._segments.append(encoded)
+        except Refusal as refusal:
+            self._refuse(calls, encoded, str(refusal))
+            return
         except Exception as error:
             if len(calls) > 1 and isinstance(error, OSError):
                 # A small call may still fit where a large one does not.
                 for call, parts in zip(calls, encoded, strict=False):
                     self._write([call], [parts])
                 return
-            self.complain(f"the tape {self._tape.path} cannot be written", error)
+            self.complain(f"the tape {self._segments.first_path} cannot be written", error)
             for call in calls:
                 self._account(call, "io" if isinstance(error, OSError) else "internal")
             return
         for call in calls:
             self._account(call, None)
+
+    def _refuse(
+        self, calls: list[Call], encoded: list[tuple[int, list[object], int]], reason: str
+    ) -> None:
+        if len(calls) > 1:
+            for call, parts in zip(calls, encoded, strict=False):
+                self._write([call], [parts])
+            return
+        path = self._segments.first_path
+        self.warn(f"the bound {reason} of the tape {path} is reached: calls are dropped")
+        self._account(calls[0], reason)
 
     def _account(self, call: Call, dropped: str | None) -> None:
         """The last word on a call: kept, or dropped for a reason."""

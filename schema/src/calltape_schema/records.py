@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from typing_extensions import Self
 
 from calltape_schema.errors import TapeError
+from calltape_schema.fields import Count, Int64, Nanoseconds, Record, Seconds, Short, TapeId
 from calltape_schema.interning import MAX_NODES, Text, TypeName, problems_of
 from calltape_schema.leaves import Leaf, decode_leaves
 from calltape_schema.packing import is_array, is_map, open_envelope, pack, seal_envelope, unpack
+from calltape_schema.traffic import Traffic
 from calltape_schema.tree import Scalar, Structure, decode_structure
 
 __all__ = [
@@ -20,12 +22,16 @@ __all__ = [
     "BlobFacts",
     "CallRecord",
     "Coverage",
+    "Dump",
+    "FlightPolicy",
     "Manifest",
     "ModelError",
     "Parameter",
+    "Parent",
     "Policy",
     "Producer",
     "Range",
+    "Segment",
     "Target",
     "Trailer",
     "Tree",
@@ -39,22 +45,12 @@ __all__ = [
 
 FORMAT = "calltape"
 VERSION = 1
-MINOR = 0
+MINOR = 1
 
 MAX_PARAMETERS = 10_000
 
-Short = Annotated[str, Field(max_length=1024)]
-TapeId = Annotated[bytes, Field(min_length=16, max_length=16)]
-Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
-Nanoseconds = Annotated[int, Field(ge=0, le=2**63 - 1)]
-Int64 = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 
-
-class _Record(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
-
-
-class Producer(_Record):
+class Producer(Record):
     """What wrote the tape. ``host`` only when the user asked for it."""
 
     calltape: Short
@@ -65,7 +61,7 @@ class Producer(_Record):
     host: Short | None = None
 
 
-class Parameter(_Record):
+class Parameter(Record):
     """One parameter of the recorded method, in the terms of :mod:`inspect`. ``default`` only where
     it is a scalar; ``has_default`` tells a default of None from none."""
 
@@ -77,7 +73,7 @@ class Parameter(_Record):
     default: Scalar = None
 
 
-class Target(_Record):
+class Target(Record):
     """What was recorded: the class of the object, the method, how its calls were seen, and its
     signature (None where Python could not tell it)."""
 
@@ -87,16 +83,48 @@ class Target(_Record):
     signature: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] | None = None
 
 
-class Policy(_Record):
-    """What the recorder was asked to keep."""
+class FlightPolicy(Record):
+    """How much a flight recorder holds in memory: calls, and bytes of their tensors."""
+
+    calls: Count
+    bytes: Count
+
+
+class Policy(Record):
+    """What the recorder was asked to keep.
+
+    ``keep`` tells which calls, as text for people; ``leaf_values`` of which leaves the bytes, by
+    pattern, the last that matches deciding. Sizes are in bytes, times in seconds.
+    """
 
     outputs: bool = True
     values: Literal["all", "none"] = "all"
+    leaf_values: Annotated[
+        tuple[tuple[Short, Literal["all", "none"]], ...], Field(max_length=1000)
+    ] = ()
+    keep: Annotated[str, Field(max_length=4096)] | None = None
+    flight_recorder: FlightPolicy | None = None
+    write_ahead: bool = False
     max_calls: Count | None = None
+    max_seconds: Seconds | None = None
     max_queue_bytes: Count | None = None
+    max_disk_bytes: Count | None = None
+    min_free_bytes: Count | None = None
+    segment_bytes: Count | None = None
+    segment_seconds: Seconds | None = None
+    when_full: Literal["stop", "delete_oldest"] | None = None
 
 
-class Manifest(_Record):
+class Segment(Record):
+    """Which part of a recording a file is: ``number`` counts its files from 0, all of which have
+    the same tape id; ``first_call`` is the number of the first call that was written to it (one
+    that began earlier may end later)."""
+
+    number: Count = 0
+    first_call: Count = 0
+
+
+class Manifest(Record):
     """First member of a tape. ``created_ns`` is Unix time in nanoseconds."""
 
     format: Literal["calltape"]
@@ -107,9 +135,10 @@ class Manifest(_Record):
     producer: Producer
     target: Target | None = None
     policy: Policy = Policy()
+    segment: Segment | None = None
 
 
-class Range(_Record):
+class Range(Record):
     """Smallest and largest element of an integer leaf, so that made-up values stay in range."""
 
     leaf: Annotated[int, Field(ge=0, lt=MAX_NODES)]
@@ -117,7 +146,7 @@ class Range(_Record):
     max: Int64
 
 
-class Tree(_Record):
+class Tree(Record):
     """Arguments or outputs of one call. ``structure`` and ``leaves`` are msgpack documents of
     their own, so that equal ones are decoded once; use :meth:`spec` and :meth:`facts`."""
 
@@ -157,26 +186,35 @@ class Tree(_Record):
         return self
 
 
-class BlobFacts(_Record):
+class BlobFacts(Record):
     """Size and zlib CRC-32 of the safetensors member that belongs to a call."""
 
     size: Count
     crc32: Annotated[int, Field(ge=0, lt=2**32)]
 
 
-class ModelError(_Record):
+class ModelError(Record):
     """An exception that the recorded call raised."""
 
     type: TypeName
     message: Text
 
 
-class CallRecord(_Record):
+class Parent(Record):
+    """The recorded call that another one ran within: its tape, and its number there."""
+
+    tape: TapeId
+    call: Count
+
+
+class CallRecord(Record):
     """The commit of one call: it exists if this record and the blob it describes are whole.
 
     ``call`` counts the calls *seen* from 0, so a gap is a call that was not kept. ``time_ns`` is
     Unix time at the start, ``duration_ns`` what the call took, ``thread`` Python's thread ident.
-    ``outputs`` is None where the call raised, or where ``outputs_missing`` says why.
+    ``outputs`` is None where the call raised, or where ``outputs_missing`` says why; where both are
+    there, a part is missing (of a stream only the first chunks were kept). ``tree`` is the same for
+    the calls of nested recorded modules that ran within one, over all tapes.
     """
 
     tape: TapeId
@@ -187,26 +225,39 @@ class CallRecord(_Record):
     inputs: Tree
     outputs: Tree | None = None
     outputs_missing: Short | None = None
+    tree: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = None
+    parent: Parent | None = None
     error: ModelError | None = None
     blob: BlobFacts | None = None
 
 
-class Coverage(_Record):
+class Coverage(Record):
     """How much of the traffic is on the tape: ``seen = kept + sum(dropped.values())``."""
 
     seen: Count = 0
     kept: Count = 0
-    dropped: Annotated[dict[Short, Count], Field(max_length=1000)] = {}
+    dropped: Annotated[dict[Short, Count], Field(max_length=1000)] = Field(default_factory=dict)
 
 
-class Trailer(_Record):
+class Dump(Record):
+    """When the calls of a flight recorder were written, and why."""
+
+    time_ns: Nanoseconds
+    reason: Short
+    calls: Count
+
+
+class Trailer(Record):
     """Last member of a sealed tape. ``index`` packs per kept call, in file order, its number and
-    the byte offset of its first member's header: two little-endian 64-bit unsigned ints."""
+    the byte offset of its first member's header: two little-endian 64-bit unsigned ints.
+    ``traffic`` counts all calls since the file began, kept or not; ``dumps`` are the latest."""
 
     tape: TapeId
     closed_ns: Nanoseconds
     coverage: Coverage
     index: bytes = b""
+    traffic: Traffic | None = None
+    dumps: Annotated[tuple[Dump, ...], Field(max_length=1000)] = ()
 
     @model_validator(mode="after")
     def _index_is_whole(self) -> Self:
@@ -215,14 +266,14 @@ class Trailer(_Record):
         return self
 
 
-R = TypeVar("R", bound=_Record)
+R = TypeVar("R", bound=Record)
 
 _manifests: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 _calls: TypeAdapter[CallRecord] = TypeAdapter(CallRecord)
 _trailers: TypeAdapter[Trailer] = TypeAdapter(Trailer)
 
 
-def _encode(record: _Record) -> bytes:
+def _encode(record: Record) -> bytes:
     return seal_envelope(pack(record.model_dump(exclude_none=True)))
 
 

@@ -1,0 +1,103 @@
+"""The flight recorder: calls that stay in memory until something asks for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from calltape_recorder.encoding import Call
+from calltape_schema import TapeError
+from calltape_schema.records import Dump
+
+__all__ = ["Flight", "FlightRecorder", "reason_of"]
+
+_MAX_DUMPS = 1000
+_MAX_REASON = 1000
+
+
+@dataclass(frozen=True)
+class FlightRecorder:
+    """How much is held: the last calls that ``keep`` did not take, so many and so many bytes. The
+    memory comes on top of ``max_queue_bytes``.
+
+    Args:
+        calls: at most so many.
+        bytes: of their tensors, at most.
+
+    Raises:
+        TapeError: ``usage`` for anything but positive ints.
+    """
+
+    calls: int = 100
+    bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for name, value in (("calls", self.calls), ("bytes", self.bytes)):
+            if type(value) is not int or value < 1:
+                reason = f"FlightRecorder({name}={value!r})"
+                raise TapeError("usage", reason, advice="pass an int, 1 or more")
+
+
+class Flight:
+    """Holds ended calls, the oldest first; from any thread."""
+
+    def __init__(
+        self, size: FlightRecorder, put: Callable[[Call], None], forget: Callable[[Call], None]
+    ) -> None:
+        self._size = size
+        self._put = put
+        self._forget = forget
+        self._lock = threading.RLock()
+        self._calls: deque[Call] = deque()
+        self._bytes = 0
+        self._dumps: list[Dump] = []
+
+    def hold(self, call: Call) -> None:
+        """Takes a call, and forgets the oldest where there are too many."""
+        old: list[Call] = []
+        with self._lock:
+            self._calls.append(call)
+            self._bytes += call.nbytes
+            while len(self._calls) > self._size.calls or self._bytes > self._size.bytes:
+                oldest = self._calls.popleft()
+                self._bytes -= oldest.nbytes
+                old.append(oldest)
+        for oldest in old:
+            self._forget(oldest)
+
+    def dump(self, reason: str, *more: Call) -> int:
+        """Hands all calls over to be written, and ``more`` after them; gives how many."""
+        with self._lock:
+            calls = [*self._calls, *more]
+            self._calls.clear()
+            self._bytes = 0
+            if len(self._dumps) < _MAX_DUMPS:
+                text = reason.encode("utf-8", "backslashreplace").decode()[:_MAX_REASON]
+                dump = Dump(time_ns=time.time_ns(), reason=text, calls=len(calls))
+                self._dumps.append(dump)
+        for call in calls:
+            self._put(call)
+        return len(calls)
+
+    def clear(self) -> None:
+        """Forgets all calls."""
+        with self._lock:
+            calls = list(self._calls)
+            self._calls.clear()
+            self._bytes = 0
+        for call in calls:
+            self._forget(call)
+
+    def take_dumps(self) -> tuple[Dump, ...]:
+        """The dumps since the last time."""
+        with self._lock:
+            dumps, self._dumps = self._dumps, []
+        return tuple(dumps)
+
+
+def reason_of(error: tuple[str, str] | None) -> str:
+    """Why the calls of a flight recorder are written when one raises."""
+    return "a call raised" if error is None else f"a call raised {error[0]}"

@@ -1,0 +1,281 @@
+"""``calltape-record``: runs a server with a recorder in it, and its code untouched.
+
+::
+
+    calltape-record --target package.module:attribute --tape DIR -- python serve.py
+
+The command runs in place of this process, so signals and exit codes are its own. It, and every
+Python process that it starts, finds ``startup/sitecustomize.py`` first on PYTHONPATH and the
+settings in ``CALLTAPE``; where the target turns up, :func:`attach` is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import glob
+import inspect
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from calltape_recorder.expressions import OPTIONS, parse_options
+from calltape_recorder.recorder import Recorder, record
+from calltape_recorder.startup.calltape_startup import seconds, split
+from calltape_schema import TapeError
+
+__all__ = ["STARTUP", "attach", "main", "prepare"]
+
+STARTUP = os.fspath(Path(__file__).with_name("startup"))
+"""The directory that makes Python processes read ``CALLTAPE``, when it is on PYTHONPATH."""
+
+_MAX_INSTANCES = 32
+_MAX_TAPES = 10_000
+
+_log = logging.getLogger("calltape")
+
+
+# --- in the server ------------------------------------------------------------------------------
+
+
+def attach(settings: Mapping[str, Any], owner: Any, name: str, value: Any) -> None:
+    """Records what a target turned out to be: ``owner.name``, which is ``value``.
+
+    A module is recorded as :func:`~calltape_recorder.record` does; of a class, every instance made
+    from now on, each on a tape of its own; of a method or function, the calls of it.
+
+    Raises:
+        TapeError: ``usage`` for settings that do not hold or what cannot be recorded, ``io``.
+    """
+    options = parse_options(settings)
+    tape = _directory(settings)
+    if isinstance(value, type):
+        _follow_instances(value, tape, options)
+    elif isinstance(owner, type) and inspect.isfunction(value):
+        _follow_instances(owner, tape, {**options, "method": name})
+    elif not isinstance(value, torch.nn.Module) and inspect.isroutine(value):
+        _start(owner, tape, {**options, "method": name})
+    elif isinstance(value, torch.nn.Module) or options.keys() & {"method", "via"}:
+        _start(value, tape, options)
+    else:
+        raise TapeError(
+            "usage", f"the target is a {type(value).__name__}, no module, class or method",
+            advice="name the method that the server calls: package.module:object.method",
+        )  # fmt: skip
+
+
+def _directory(settings: Mapping[str, Any]) -> str:
+    tape = settings.get("tape")
+    if not isinstance(tape, str) or not tape:
+        raise TapeError("usage", "no tape= is given", advice="name a directory")
+    return os.path.abspath(tape)
+
+
+def _start(target: Any, directory: str, options: Mapping[str, Any]) -> Recorder:
+    """Begins a tape named after the class (of a module's function: after it) and this process.
+    Process numbers come again, in containers at every start: what is there stays, and the next free
+    name is taken."""
+    named = options.get("method") if isinstance(target, ModuleType) else None
+    parts = getattr(target, "__dict__", {}).get("_modules")
+    original = parts.get("_orig_mod", target) if isinstance(parts, dict) else target
+    name = named or type(original).__name__
+    os.makedirs(directory, exist_ok=True)
+    stem = os.path.join(directory, f"{name}-{os.getpid()}")
+    for number in range(1, _MAX_TAPES):
+        free = stem if number == 1 else f"{stem}.{number}"
+        path = f"{free}.tape"
+        if os.path.exists(path) or glob.glob(f"{glob.escape(free)}-*.tape"):
+            continue
+        try:
+            recorder = record(target, path, **options)
+        except TapeError as error:
+            if error.kind != "exists":
+                raise
+        else:
+            _log.info("recording %s to %s", name, path)
+            return recorder
+    raise TapeError("exists", f"{_MAX_TAPES} tapes are there", path=stem, advice="move them away")
+
+
+def _follow_instances(cls: type, directory: str, options: Mapping[str, Any]) -> None:
+    """Every instance made from now on is recorded, also of subclasses; copies are not."""
+    known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+    lock = threading.Lock()
+    count = 0
+
+    def born(instance: Any) -> None:
+        nonlocal count
+        try:
+            with lock:
+                if known.get(id(instance)) is instance or count >= _MAX_INSTANCES:
+                    return
+                known[id(instance)] = instance
+                count += 1
+                last = count == _MAX_INSTANCES
+            _start(instance, directory, options)
+        except Exception as error:
+            _log.warning("an instance of %s is not recorded: %s", cls.__name__, error)
+        else:
+            if last:
+                _log.warning(
+                    "%d instances of %s are recorded; what is made from here on is not",
+                    _MAX_INSTANCES, cls.__name__,
+                )  # fmt: skip
+
+    _after_init(cls, born)
+
+
+def _after_init(cls: type, born: Callable[[Any], None]) -> None:
+    init: Callable[..., None] = cls.__init__  # type: ignore[misc]
+
+    @functools.wraps(init)
+    def __init__(self: Any, /, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        init(self, *args, **kwargs)
+        born(self)
+
+    try:
+        cls.__init__ = __init__  # type: ignore[misc]
+    except TypeError:
+        raise TapeError(
+            "usage", f"instances of {cls.__name__} cannot be followed: the class is built in",
+            advice="name an instance, or the method that the server calls",
+        ) from None  # fmt: skip
+
+
+# --- on the command line ------------------------------------------------------------------------
+
+
+def prepare(settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which a command and all Python processes below it are recorded.
+
+    Raises:
+        TapeError: ``usage`` for settings that do not hold, ``io`` if the directory of the tapes
+            cannot be made.
+    """
+    target = str(settings.get("target") or "")
+    module, _, attribute = target.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+        reason = f"target={target[:100]!r}"
+        raise TapeError("usage", reason, advice="write it like package.module:attribute")
+    directory = _directory(settings)
+    parse_options(settings)
+    whole = {key: value for key, value in settings.items() if value is not None}
+    whole["tape"] = directory
+    try:
+        seconds(whole.get("wait", 0))
+        text = json.dumps({**whole, "pid": os.getpid()})
+    except (TypeError, ValueError) as error:
+        raise TapeError("usage", str(error), advice="write a duration like 90 or 10m") from None
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise TapeError("io", error.strerror or str(error), path=directory) from None
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise TapeError("io", "the directory cannot be written", path=directory)
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    paths = [STARTUP, *(path for path in paths if path != STARTUP)]
+    return {**environment, "CALLTAPE": text, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``calltape-record``; returns only if the command was not run: 2 for wrong usage, 126 or 127
+    where the command cannot be run or found, as in a shell."""
+    environment = dict(os.environ)
+    parser = _parser()
+    given = vars(parser.parse_args(arguments))
+    command: list[str] = given.pop("command")
+    if given.pop("print_path"):
+        sys.stdout.write(f"{STARTUP}\n")
+        return 0
+    if command[:1] == ["--"]:
+        del command[0]
+    try:
+        if not command:
+            raise TapeError("usage", "there is no command", advice="end with: -- python serve.py")
+        settings = _said_before(environment)
+        settings.update({key: value for key, value in given.items() if value is not None})
+        environment = prepare(settings, environment)
+    except TapeError as error:
+        sys.stderr.write(f"calltape-record: {error}\n")
+        return 2
+    return _become(command, environment)
+
+
+def _said_before(environment: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        return split(environment.get("CALLTAPE", ""))
+    except ValueError as error:
+        advice = "write it like target=serve:model;tape=/tapes"
+        raise TapeError("usage", f"CALLTAPE: {error}", advice=advice) from None
+
+
+def _become(command: list[str], environment: dict[str, str]) -> int:
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and what it ignores is inherited
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        sys.stderr.write(f"calltape-record: {command[0]}: {error.strerror}\n")
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+_HELP = {
+    "keep": 'which calls, such as "novelty() | rate(0.01, seed=7) & per_second(5)"',
+    "values": "all, none, or by leaf path: *:all,past_key_values.*:none",
+    "outputs": "record what the model returns: true or false",
+    "flight_recorder": "the last calls stay in memory: true, or calls=100,bytes=64MiB",
+    "write_ahead": "inputs are in a file before the model runs: true or false",
+    "max_calls": "stop after so many calls",
+    "max_seconds": "stop after so long: 90, 10m, 24h",
+    "max_queue_bytes": "bound of the memory for calls not yet written: 256MiB",
+    "max_disk_bytes": "bound of what one recorder writes: 20GiB",
+    "min_free_bytes": "leave so much of the disk free",
+    "segment_bytes": "begin another file after so much",
+    "segment_seconds": "begin another file after so long",
+    "when_full": "at the bound of the disk: stop or delete_oldest",
+    "control": "a JSON file to look at for pause, rate, seal and dump",
+    "via": "hook or method",
+    "method": "the method of the target whose calls are recorded",
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="calltape-record",
+        usage="calltape-record --target MODULE:ATTRIBUTE --tape DIR [options] -- COMMAND ...",
+        description="Runs a command and records the calls of a model in it, and in every Python"
+        " process that it starts, without a change to its code.",
+        epilog="What is not given here is taken from CALLTAPE, which has the same names:"
+        ' CALLTAPE="target=serve:model;tape=/tapes;keep=novelty()", or a JSON object.',
+        allow_abbrev=False,
+    )  # fmt: skip
+    parser.add_argument(
+        "--target", metavar="MODULE:ATTRIBUTE",
+        help="what is recorded: a module (serve:model, main:app.state.model), a class (all its"
+        " instances), a method (serve:engine.generate); __main__:name in a script",
+    )  # fmt: skip
+    parser.add_argument("--tape", metavar="DIR", help="where <Class>-<process>.tape is written")
+    parser.add_argument("--wait", metavar="TIME", help="how long a name may take to appear: 10m")
+    for name in OPTIONS:
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="…", help=_HELP[name])
+    parser.add_argument(
+        "--print-path", action="store_true",
+        help="print the directory that, on PYTHONPATH, makes Python read CALLTAPE by itself",
+    )  # fmt: skip
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""``Novelty``: keeps a call only if it adds evidence to the calls that it kept before.
+
+What an analysis learns from sizes are relations that always hold: a size is constant, two are
+equal, one is the sum or a multiple of others. All of these are affine: a relation that holds for
+some rows of numbers holds for every row in their affine span. So a call whose sizes lie in the span
+of those that were kept cannot refute any relation that they satisfy, and a call outside of it
+refutes one. The analysis of what is kept therefore finds the relations that the analysis of
+everything would find, from at most one call more than there are independent sizes.
+
+Two kinds of evidence are not affine: which sizes are 0 or 1 (broadcasting, empty caches), and which
+coincide (a sliding window that is full). Calls are told apart by that pattern first, and the span
+is kept for each pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calltape_recorder.policies import Decider, Keep
+from calltape_recorder.sight import Sight
+from calltape_schema import TapeError
+
+__all__ = ["Novelty"]
+
+_MAX_ROWS = 65_536
+_MAX_GROUPS = 1024
+_MAX_PATTERNS = 16_384
+_MAX_CONSTANTS = 256
+_PRIME = 2**61 - 1
+
+
+@dataclass(frozen=True)
+class Novelty(Keep):
+    """Calls that add evidence: a new structure, dtype or constant; a size that breaks an equality,
+    a sum or a multiple that held so far, or is 0 or 1 where none was; a size or int ``growth``
+    times the largest kept one, or the smallest one divided by it. The exact smallest and largest of
+    all calls are in the tape's counters.
+
+    Of a structure whose constants (text, float) never repeat, the first 256 are kept.
+
+    Args:
+        growth: more than 1.
+
+    Raises:
+        TapeError: ``usage`` for a smaller number.
+    """
+
+    growth: float = 2.0
+
+    def __post_init__(self) -> None:
+        if type(self.growth) not in (int, float) or not 1 < self.growth < float("inf"):
+            raise TapeError("usage", f"Novelty({self.growth!r})", advice="pass more than 1")
+
+    def decider(self) -> Decider:
+        return _Decider(self.growth)
+
+    def __str__(self) -> str:
+        return "novelty()" if self.growth == Novelty.growth else f"novelty(growth={self.growth})"
+
+
+class _Decider:
+    def __init__(self, growth: float) -> None:
+        self._growth = growth
+        # Hashes only: the sizes of a large cache would take kilobytes.
+        self._rows: set[int] = set()
+        self._groups: dict[Any, _Group] = {}
+        self._patterns = 0
+
+    def __call__(self, number: int, sight: Sight) -> bool:
+        encoded = sight.structure.encoded
+        constants = tuple([v for v in sight.scalars if type(v) is not int]) if sight.scalars else ()
+        key = hash((encoded, sight.row, constants))
+        if key in self._rows:  # nearly always
+            return False
+        if len(self._rows) >= _MAX_ROWS:
+            self._rows.clear()
+        self._rows.add(key)
+        kinds, numbers = _split(sight.row)
+        group = self._groups.get((encoded, kinds))
+        if group is None:
+            if len(self._groups) >= _MAX_GROUPS:
+                return False
+            group = self._groups[encoded, kinds] = _Group(self._growth)
+        before = len(group.patterns)
+        is_new = group.adds(numbers, constants, may_grow=self._patterns < _MAX_PATTERNS)
+        self._patterns += len(group.patterns) - before
+        return is_new
+
+
+def _split(row: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
+    """Dtypes and ranks, and the numbers."""
+    kinds: list[Any] = []
+    numbers: list[int] = []
+    for part in row:
+        if isinstance(part, tuple):
+            kinds.append(len(part))
+            numbers += part
+        elif type(part) is int:
+            kinds.append(int)
+            numbers.append(part)
+        else:
+            kinds.append(part)
+    return tuple(kinds), numbers
+
+
+class _Group:
+    """Calls of one structure with the same dtypes and ranks."""
+
+    def __init__(self, growth: float) -> None:
+        self._growth = growth
+        self._constants: set[Any] = set()
+        self.patterns: dict[int, _Pattern] = {}
+
+    def adds(self, numbers: list[int], constants: tuple[Any, ...], *, may_grow: bool) -> bool:
+        """Whether this call adds evidence; if so it counts as kept. A pattern that was never seen
+        does only while there ``may`` be more."""
+        is_new = constants not in self._constants and len(self._constants) < _MAX_CONSTANTS
+        if is_new:
+            self._constants.add(constants)
+        places: dict[int, int] = {}
+        which = tuple([places.setdefault(number, i) for i, number in enumerate(numbers)])
+        values = list(places)
+        key = hash((which, tuple([v if v in (0, 1) else None for v in values])))
+        pattern = self.patterns.get(key)
+        if pattern is None:
+            if may_grow:
+                self.patterns[key] = _Pattern(values, self._growth)
+            return may_grow or is_new
+        return pattern.adds(values) or is_new
+
+
+class _Pattern:
+    """The affine span of the kept rows of distinct numbers, and how far they reach."""
+
+    def __init__(self, values: list[int], growth: float) -> None:
+        self._growth = growth
+        self._low = list(values)
+        self._high = list(values)
+        self._basis: list[tuple[int, list[int]]] = []  # pivot, and a row that is 1 there
+        self._extends(values)
+
+    def adds(self, values: list[int]) -> bool:
+        is_new = self._extends(values)
+        for i, value in enumerate(values):
+            # Mirrored, a lower bound is an upper one.
+            if self._is_beyond(-value, -self._low[i]):
+                is_new = True
+                self._low[i] = value
+            elif self._is_beyond(value, self._high[i]):
+                is_new = True
+                self._high[i] = value
+        return is_new
+
+    def _is_beyond(self, value: int, bound: int) -> bool:
+        if value <= bound:
+            return False
+        return value >= bound * self._growth if bound > 0 else value * self._growth >= bound
+
+    def _extends(self, values: list[int]) -> bool:
+        """Whether a row lies outside of the span, which then takes it in.
+
+        Modulo a prime: that could take an independent row for a dependent one only where a
+        determinant of sizes is a multiple of 2^61 - 1.
+        """
+        row = [1, *values]
+        for pivot, known in self._basis:
+            factor = row[pivot]
+            if factor:
+                row = [(a - factor * b) % _PRIME for a, b in zip(row, known, strict=True)]
+        pivot = next((i for i, value in enumerate(row) if value % _PRIME), -1)
+        if pivot < 0:
+            return False
+        inverse = pow(row[pivot], -1, _PRIME)
+        self._basis.append((pivot, [value * inverse % _PRIME for value in row]))
+        return True

@@ -1,0 +1,277 @@
+"""Everything that a recording is made of in one process: built when it begins, anew in a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from calltape_recorder.ahead import Ahead
+from calltape_recorder.buffers import Buffers
+from calltape_recorder.encoding import Call, Encoder
+from calltape_recorder.flight import Flight, FlightRecorder
+from calltape_recorder.policies import Every, Keep, Rate
+from calltape_recorder.segments import Bounds, Segments
+from calltape_recorder.sight import Sight
+from calltape_recorder.snapshot import release
+from calltape_recorder.stats import Ledger
+from calltape_recorder.structures import Structure, Structures
+from calltape_recorder.target import describe_producer
+from calltape_recorder.traffic import TrafficCounter
+from calltape_recorder.writer import Writer
+from calltape_schema.records import (
+    MINOR,
+    VERSION,
+    Dump,
+    FlightPolicy,
+    Manifest,
+    Policy,
+    Target,
+)
+from calltape_schema.traffic import Traffic
+
+__all__ = ["Pipeline", "Settings", "child_path", "free_path"]
+
+_LIVE_SEED = 0x5EED  # so that a rate set while recording samples others than Rate(seed=0)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the recorder was asked for; see :class:`calltape_recorder.options.Options`."""
+
+    outputs: bool
+    values: tuple[tuple[str, str], ...]
+    keep: Keep
+    flight_recorder: FlightRecorder | None
+    write_ahead: bool
+    max_calls: int | None
+    max_seconds: float | None
+    max_queue_bytes: int
+    bounds: Bounds
+
+    def policy(self) -> Policy:
+        """The same, as the manifest notes it."""
+        flight, bounds = self.flight_recorder, self.bounds
+        held = None if flight is None else FlightPolicy(calls=flight.calls, bytes=flight.bytes)
+        is_plain = len(self.values) == 1 and self.values[0][0] == "*"
+        return Policy(
+            outputs=self.outputs,
+            values="all" if any(kept == "all" for _, kept in self.values) else "none",
+            leaf_values=() if is_plain else self.values,  # type: ignore[arg-type]
+            keep=None if isinstance(self.keep, Every) else str(self.keep)[:4096],
+            flight_recorder=held,
+            write_ahead=self.write_ahead, max_calls=self.max_calls, max_seconds=self.max_seconds,
+            max_queue_bytes=self.max_queue_bytes, max_disk_bytes=bounds.max_disk_bytes,
+            min_free_bytes=bounds.min_free_bytes, segment_bytes=bounds.most_in_segment,
+            segment_seconds=bounds.segment_seconds,
+            when_full=bounds.when_full if bounds.max_disk_bytes is not None else None,
+        )  # fmt: skip
+
+    def wants(self, signature: tuple[str, ...]) -> Callable[[str], bool] | bool:
+        """Whether the bytes of a leaf are kept, by its path; the last pattern that matches decides.
+
+        Args:
+            signature: names of the parameters, for arguments that come by position.
+        """
+        if len(self.values) == 1 and self.values[0][0] == "*":
+            return self.values[0][1] == "all"
+        return lambda key: self._is_wanted(_named(key, signature))
+
+    def _is_wanted(self, path: str) -> bool:
+        for pattern, kept in reversed(self.values):
+            if fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}.*"):
+                return kept == "all"
+        return True
+
+
+def _named(key: str, signature: tuple[str, ...]) -> str:
+    """A leaf's path with the name of its parameter: ``args.0.x`` is ``input_ids.x``."""
+    side, _, rest = key.partition(".")
+    if side == "kwargs":
+        return rest
+    if side == "args":
+        place, dot, below = rest.partition(".")
+        if place.isdecimal() and int(place) < len(signature):
+            return f"{signature[int(place)]}{dot}{below}"
+    return key
+
+
+class Pipeline:
+    """Counters, queue, writer and files of one recording in one process.
+
+    Args:
+        settings: what was asked for.
+        path: of the first file.
+        overwrite: replaces a file that is there.
+        on_new: is told of every new structure.
+        settle: puts calls that ended unnoticed; None where there are none.
+        look: is called about once a second, in the writer's thread.
+
+    Attributes:
+        by_number: whether a call is kept, by its number; None (or from it None) where a call has to
+            be looked at for that.
+
+    Raises:
+        TapeError: ``exists`` or ``io``.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        path: str,
+        overwrite: bool,
+        on_new: Callable[[Structure], None],
+        settle: Callable[[], None] | None,
+        look: Callable[[], None],
+    ) -> None:
+        self.settings = settings
+        self.tape_id = uuid.uuid4().bytes
+        self.begun = False
+        self._on_new = on_new
+        self._manifest: Manifest | None = None
+        self._deadline: float | None = None
+        self._look_more = look
+        flight = settings.flight_recorder
+        held = 0 if flight is None else flight.bytes
+        self.ledger = Ledger(settings.max_queue_bytes + held, settings.max_calls)
+        self.buffers = Buffers(settings.max_queue_bytes + held)
+        self.traffic = TrafficCounter()
+        self.segments = Segments(path, overwrite, settings.bounds, self.ledger, self._take_traffic)
+        self.writer = Writer(
+            self.segments, Encoder(self.tape_id), self.ledger, self.buffers, self._look, settle
+        )
+        self.structures = Structures(on_new, settings.wants(()))
+        self.flight = None if flight is None else Flight(flight, self.writer.put, self._unheld)
+        self.ahead: Ahead | None = None
+        self._decider = settings.keep.decider()
+        self._decisions = threading.RLock()
+        self.by_number: Callable[[int, Any], bool | None] | None = None
+        self.set_rate(None)
+
+    def begin(self, target: Target | None) -> None:
+        """Writes the manifest and starts the writer, once.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        if self.begun:
+            return
+        settings = self.settings
+        names = tuple(p.name for p in (target.signature or ())) if target is not None else ()
+        self.structures = Structures(self._on_new, settings.wants(names))
+        self._manifest = Manifest(
+            format="calltape", version=VERSION, minor=MINOR, tape=self.tape_id,
+            created_ns=time.time_ns(), producer=describe_producer(), target=target,
+            policy=settings.policy(),
+        )  # fmt: skip
+        self.segments.begin(self._manifest)
+        if settings.write_ahead:
+            stem = self.segments.first_path.removesuffix(".tape")
+            self.ahead = Ahead(stem, self._fresh_manifest, self.writer.complain)
+        if settings.max_seconds is not None:
+            self._deadline = time.monotonic() + settings.max_seconds
+        self.begun = True
+        self.writer.start()
+
+    def set_rate(self, fraction: float | None) -> None:
+        """Keeps only this share of what would be kept; None takes that back."""
+        is_enough = self.settings.keep.by_number
+        if fraction is None or fraction == 1:
+            self.by_number = self._decider if is_enough else None
+            return
+        decider, is_sampled = self._decider, Rate(fraction, _LIVE_SEED).decider()
+        if is_enough:
+            self.by_number = lambda number, _: is_sampled(number, _) and decider(number, _)
+        else:
+            self.by_number = lambda number, _: None if is_sampled(number, _) else False
+
+    def decide(self, sight: Sight) -> bool:
+        """Whether a call is kept that ``by_number`` leaves open. What the host's predicate raises
+        passes through."""
+        with self._decisions:
+            return self._decider(sight.number, sight)
+
+    def take(self, call: Call) -> None:
+        """Hands over a call that ended."""
+        if call.ahead is not None and self.ahead is not None:
+            self.ahead.done(call)
+        flight = self.flight
+        if flight is None:
+            self.writer.put(call)
+        elif call.error is not None:
+            flight.dump(f"a call raised {call.error[0]}", call)
+        elif call.held:
+            flight.hold(call)
+        else:
+            self.writer.put(call)
+
+    def forget(self, call: Call, reason: str, *, accepted: bool = True) -> None:
+        """Counts a call as dropped, and gives its memory back."""
+        if call.ahead is not None and self.ahead is not None:
+            self.ahead.done(call)
+        for side in (call.inputs, call.outputs):
+            if side is not None:
+                release(side.pieces, self.buffers)
+        self.ledger.drop(reason, call.nbytes, accepted=accepted)
+
+    def close(self) -> None:
+        """Writes what is queued, and seals the last file."""
+        try:
+            if self.flight is not None:
+                self.flight.clear()
+            self.writer.stop()
+            self.ledger.drop_rest("unfinished")
+            self.segments.seal()
+        except Exception as trouble:
+            # The tape stays readable without its trailer.
+            path = self.segments.first_path
+            self.writer.complain(f"the tape {path} cannot be sealed", trouble)
+        finally:
+            self.segments.close()
+            self.buffers.clear()
+            if self.ahead is not None:
+                self.ahead.close()
+
+    def abandon(self) -> None:
+        """In a fork: everything belongs to the parent, and its locks may be held by threads that do
+        not exist here."""
+        self.segments.close()
+        if self.ahead is not None:
+            self.ahead.abandon()
+
+    def _unheld(self, call: Call) -> None:
+        self.forget(call, "flight_recorder")
+
+    def _take_traffic(self) -> tuple[Traffic, tuple[Dump, ...]]:
+        return self.traffic.take(), () if self.flight is None else self.flight.take_dumps()
+
+    def _fresh_manifest(self) -> Manifest:
+        assert self._manifest is not None
+        return self._manifest.model_copy(update={"created_ns": time.time_ns()})
+
+    def _look(self) -> None:
+        self.traffic.fold()
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self.ledger.stop("max_seconds")
+        self.segments.look()
+        self._look_more()
+
+
+def child_path(path: str) -> str:
+    """A free path for a fork of the process that records at ``path``: a process may have the number
+    that another one had before."""
+    return free_path(f"{path.removesuffix('.tape')}-p{os.getpid()}")
+
+
+def free_path(stem: str) -> str:
+    """``<stem>.tape``, or with a number where that is taken."""
+    path, number = f"{stem}.tape", 1
+    while os.path.lexists(path):
+        number += 1
+        path = f"{stem}.{number}.tape"
+    return path

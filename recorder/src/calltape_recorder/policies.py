@@ -1,0 +1,285 @@
+"""Which calls are kept: small policies that compose.
+
+``a & b`` keeps what both keep, ``a | b`` what either keeps. They are asked from left to right, and
+the second only where the first leaves it open, so a limit belongs on the right:
+``Novelty() | Rate(0.01) & PerSecond(5)`` keeps every call that adds evidence, and of a hundredth of
+the others at most five a second. ``str(policy)`` is what the manifest says.
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from calltape_recorder.sight import Sight
+from calltape_schema import TapeError
+
+__all__ = [
+    "Decider",
+    "Every",
+    "First",
+    "Keep",
+    "PerSecond",
+    "PerStructure",
+    "Rate",
+    "When",
+]
+
+Decider = Callable[[int, Any], bool]
+"""Says of a call, by its number and its :class:`Sight`, whether it is kept. Called in the host's
+threads: one at a time, but that of a policy ``by_number`` from several at once, and without sight.
+"""
+
+_MAX_STRUCTURES = 4096
+
+
+class Keep(abc.ABC):
+    """A policy. What it counts, it counts anew in each process and each recorder."""
+
+    by_number = False
+    """Whether it goes by the number of a call and the time only, so that a call which it does not
+    keep need not be looked at."""
+
+    @abc.abstractmethod
+    def decider(self) -> Decider:
+        """A fresh one, that has seen no call."""
+
+    def __and__(self, other: Keep) -> Keep:
+        return _Both(self, other) if isinstance(other, Keep) else NotImplemented
+
+    def __or__(self, other: Keep) -> Keep:
+        return _Either(self, other) if isinstance(other, Keep) else NotImplemented
+
+
+@dataclass(frozen=True)
+class _Both(Keep):
+    left: Keep
+    right: Keep
+
+    @property
+    def by_number(self) -> bool:  # type: ignore[override]
+        return self.left.by_number and self.right.by_number
+
+    def decider(self) -> Decider:
+        left, right = self.left.decider(), self.right.decider()
+        return lambda number, sight: left(number, sight) and right(number, sight)
+
+    def __str__(self) -> str:
+        parts = (self.left, self.right)
+        return " & ".join(f"({p})" if isinstance(p, _Either) else str(p) for p in parts)
+
+
+@dataclass(frozen=True)
+class _Either(Keep):
+    left: Keep
+    right: Keep
+
+    @property
+    def by_number(self) -> bool:  # type: ignore[override]
+        return self.left.by_number and self.right.by_number
+
+    def decider(self) -> Decider:
+        left, right = self.left.decider(), self.right.decider()
+        return lambda number, sight: left(number, sight) or right(number, sight)
+
+    def __str__(self) -> str:
+        return f"{self.left} | {self.right}"
+
+
+@dataclass(frozen=True)
+class Every(Keep):
+    """Every call."""
+
+    by_number = True
+
+    def decider(self) -> Decider:
+        return lambda number, sight: True
+
+    def __str__(self) -> str:
+        return "every()"
+
+
+@dataclass(frozen=True)
+class First(Keep):
+    """The first ``calls`` that it is asked about.
+
+    Raises:
+        TapeError: ``usage`` for anything but an int of 0 or more.
+    """
+
+    calls: int
+    by_number = True
+
+    def __post_init__(self) -> None:
+        _check_count("First", self.calls)
+
+    def decider(self) -> Decider:
+        return _Limit(self.calls)
+
+    def __str__(self) -> str:
+        return f"first({self.calls})"
+
+
+@dataclass(frozen=True)
+class Rate(Keep):
+    """A share of the calls, chosen by their number: the same calls for the same seed.
+
+    Args:
+        fraction: 0 to 1.
+        seed: any int.
+
+    Raises:
+        TapeError: ``usage`` for anything else.
+    """
+
+    fraction: float
+    seed: int = 0
+    by_number = True
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.fraction) or not 0 <= self.fraction <= 1:
+            raise TapeError("usage", f"Rate({self.fraction!r})", advice="pass a fraction, 0 to 1")
+        if type(self.seed) is not int:
+            raise TapeError("usage", f"Rate(seed={self.seed!r})", advice="pass an int")
+
+    def decider(self) -> Decider:
+        return _sampler(self.fraction, self.seed)
+
+    def __str__(self) -> str:
+        return f"rate({self.fraction}, seed={self.seed})"
+
+
+@dataclass(frozen=True)
+class PerSecond(Keep):
+    """At most ``calls`` a second on average, with bursts of as many; below 1 as well: 0.1 is a call
+    every ten seconds.
+
+    Raises:
+        TapeError: ``usage`` for anything but a positive number.
+    """
+
+    calls: float
+    by_number = True
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.calls) or not 0 < self.calls < float("inf"):
+            raise TapeError("usage", f"PerSecond({self.calls!r})", advice="pass a positive number")
+
+    def decider(self) -> Decider:
+        return _Bucket(self.calls)
+
+    def __str__(self) -> str:
+        return f"per_second({self.calls})"
+
+
+@dataclass(frozen=True)
+class PerStructure(Keep):
+    """The first ``calls`` of every structure: the same nesting, keys, classes and bools.
+
+    Raises:
+        TapeError: ``usage`` for anything but an int of 0 or more.
+    """
+
+    calls: int
+
+    def __post_init__(self) -> None:
+        _check_count("PerStructure", self.calls)
+
+    def decider(self) -> Decider:
+        return _StructureLimit(self.calls)
+
+    def __str__(self) -> str:
+        return f"per_structure({self.calls})"
+
+
+@dataclass(frozen=True)
+class When(Keep):
+    """The calls for which ``predicate(args, kwargs)`` is true. It runs in the call, before the
+    model: it must be quick, and must not change what it is given. Where it raises, the call is not
+    kept, and that is said once."""
+
+    predicate: Callable[[tuple[Any, ...], dict[str, Any]], object]
+
+    def decider(self) -> Decider:
+        return lambda number, sight: bool(self.predicate(sight.args, sight.kwargs))
+
+    def __str__(self) -> str:
+        name = getattr(self.predicate, "__qualname__", type(self.predicate).__name__)
+        return f"when({name[:200]})"
+
+
+class _Limit:
+    def __init__(self, calls: int) -> None:
+        self._left = calls
+        self._lock = threading.RLock()
+
+    def __call__(self, number: int, sight: Any) -> bool:
+        if self._left <= 0:
+            return False
+        with self._lock:
+            self._left -= 1
+            return self._left >= 0
+
+
+class _StructureLimit:
+    def __init__(self, calls: int) -> None:
+        self._calls = calls
+        self._seen: dict[bytes, int] = {}
+
+    def __call__(self, number: int, sight: Sight) -> bool:
+        key = sight.structure.encoded
+        seen = self._seen.get(key, 0)
+        if seen >= self._calls or (not seen and len(self._seen) >= _MAX_STRUCTURES):
+            return False
+        self._seen[key] = seen + 1
+        return True
+
+
+class _Bucket:
+    """Fills with ``rate`` tokens a second, up to a second's worth; a call takes one."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._most = max(rate, 1.0)
+        self._tokens = self._most
+        self._filled = time.monotonic()
+        self._lock = threading.RLock()
+
+    def __call__(self, number: int, sight: Any) -> bool:
+        with self._lock:
+            now = time.monotonic()
+            self._tokens = min(self._most, self._tokens + (now - self._filled) * self._rate)
+            self._filled = now
+            if self._tokens < 1:
+                return False
+            self._tokens -= 1
+            return True
+
+
+_MASK = 2**64 - 1
+
+
+def _sampler(fraction: float, seed: int) -> Decider:
+    """Whether a call is in the sample, by its number: evenly spread, and without any state."""
+    offset = ((seed & _MASK) * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) & _MASK
+    limit = int(fraction * 2**64)
+
+    def is_sampled(number: int, sight: Any) -> bool:
+        # A multiplicative hash, its high bits folded in once: regular numbers look random.
+        mixed = (number * 0x9E3779B97F4A7C15 + offset) & _MASK
+        return ((mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & _MASK) < limit
+
+    return is_sampled
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _check_count(name: str, value: Any) -> None:
+    if type(value) is not int or value < 0:
+        raise TapeError("usage", f"{name}({value!r})", advice="pass an int, 0 or more")

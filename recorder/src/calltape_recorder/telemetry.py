@@ -1,0 +1,154 @@
+"""The accounts of recorders as OpenTelemetry metrics; ``pip install calltape-recorder[otel]``.
+
+=========================  =======  ============================================
+``calltape.calls.seen``    counter  calls of the recorded method
+``calltape.calls.kept``    counter  calls that are whole on the tape
+``calltape.calls.dropped`` counter  calls that are not, by ``reason``
+``calltape.queue.bytes``   gauge    memory of calls that are not written yet
+``calltape.tape.bytes``    counter  bytes written to the tape
+=========================  =======  ============================================
+
+All have the attribute ``calltape.tape``, the name of the tape's file.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Self
+
+from calltape_recorder.recorder import Recorder
+from calltape_recorder.stats import Stats
+from calltape_schema import TapeError
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+__all__ = ["Observing", "observe"]
+
+_Values = Callable[[Stats], Iterable[tuple[int, dict[str, str]]]]
+
+
+class Observing:
+    """What :func:`observe` began; ends with :meth:`stop`, a ``with`` statement, or the recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder: weakref.ref[Recorder] | None = weakref.ref(recorder)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """None when it is no longer observed, or no longer there."""
+        return None if self._recorder is None else self._recorder()
+
+    def stop(self) -> None:
+        """Nothing is reported from here on. It may be called twice."""
+        self._recorder = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def observe(recorder: Recorder, meter: Meter | None = None) -> Observing:
+    """Reports a recorder's accounts whenever metrics are collected; costs nothing in between, and
+    does not keep the recorder alive.
+
+    Args:
+        recorder: the recorder.
+        meter: the meter to report to; the global provider's ``calltape`` if there is none.
+
+    Raises:
+        TapeError: ``usage`` if OpenTelemetry is not installed.
+    """
+    try:
+        from opentelemetry import metrics
+    except ImportError:
+        raise TapeError(
+            "usage", "OpenTelemetry is not installed", advice="pip install calltape-recorder[otel]"
+        ) from None
+    observing = Observing(recorder)
+    _instruments(metrics.get_meter("calltape") if meter is None else meter).add(observing)
+    return observing
+
+
+class _Instruments:
+    """One set for each meter: OpenTelemetry cannot take an instrument away, and warns of two with
+    one name."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._observed: list[Observing] = []
+        self._lock = threading.Lock()
+        count, size = "{call}", "By"
+        counter, gauge = meter.create_observable_counter, meter.create_observable_gauge
+        counter("calltape.calls.seen", [self._each(_seen)], count, "calls of the recorded method")
+        counter("calltape.calls.kept", [self._each(_kept)], count, "calls on the tape")
+        counter("calltape.calls.dropped", [self._each(_dropped)], count, "calls not on the tape")
+        gauge("calltape.queue.bytes", [self._each(_queue)], size, "memory of calls to be written")
+        counter("calltape.tape.bytes", [self._each(_tape)], size, "bytes written to the tape")
+
+    def add(self, observing: Observing) -> None:
+        with self._lock:
+            self._observed.append(observing)
+
+    def _each(self, values: _Values) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        from opentelemetry.metrics import Observation
+
+        def observations(_: CallbackOptions) -> Iterator[Observation]:
+            for recorder in self._recorders():
+                tape = {"calltape.tape": os.path.basename(recorder.path)}
+                for value, attributes in values(recorder.stats()):
+                    yield Observation(value, {**tape, **attributes})
+
+        return observations
+
+    def _recorders(self) -> list[Recorder]:
+        with self._lock:
+            found = [(one, one.recorder) for one in self._observed]
+            self._observed = [one for one, recorder in found if recorder is not None]
+        # One that is observed twice is reported once.
+        return list({id(recorder): recorder for _, recorder in found if recorder}.values())
+
+
+def _seen(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
+    yield stats.seen, {}
+
+
+def _kept(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
+    yield stats.kept, {}
+
+
+def _dropped(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
+    for reason, calls in stats.dropped.items():
+        yield calls, {"reason": reason}
+
+
+def _queue(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
+    yield stats.queued_bytes, {}
+
+
+def _tape(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
+    yield stats.written_bytes, {}
+
+
+_of_meter: weakref.WeakKeyDictionary[Any, _Instruments] = weakref.WeakKeyDictionary()
+_making = threading.Lock()
+
+
+def _instruments(meter: Meter) -> _Instruments:
+    with _making:
+        found = _of_meter.get(meter)
+        if found is None:
+            found = _of_meter[meter] = _Instruments(meter)
+        return found

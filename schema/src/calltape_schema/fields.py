@@ -1,0 +1,22 @@
+"""What the fields of records have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["Count", "Int64", "Nanoseconds", "Record", "Seconds", "Short", "TapeId"]
+
+Short = Annotated[str, Field(max_length=1024)]
+TapeId = Annotated[bytes, Field(min_length=16, max_length=16)]
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Nanoseconds = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Record(BaseModel):
+    """Base of all records: unknown fields are skipped, because minor versions add some."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")

@@ -1,0 +1,321 @@
+"""Control from outside: the control file, and what text can say."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_recorder import First, Stats, TapeError, record
+from calltape_recorder.control import ControlFile
+from calltape_recorder.expressions import parse_duration, parse_keep, parse_options, parse_size
+from calltape_recorder.flight import FlightRecorder
+from calltape_recorder.startup.calltape_startup import split
+from tests.recorder.models import Add
+
+
+class Fake:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def pause(self) -> None:
+        self.told.append("pause")
+
+    def resume(self) -> None:
+        self.told.append("resume")
+
+    def set_rate(self, rate: float | None) -> None:
+        self.told.append(rate)
+
+    def seal(self) -> None:
+        self.told.append("seal")
+
+    def dump(self, reason: str) -> int:
+        self.told.append(f"dump {reason}")
+        return 1
+
+    def take(self) -> list[Any]:
+        told, self.told = self.told, []
+        return told
+
+
+class Desk:
+    """A control file, who writes it, and who follows it."""
+
+    def __init__(self, path: Path, first: Any = None) -> None:
+        self.path = path
+        if first is not None:
+            self.write(first)
+        self.file = ControlFile(path)
+        self.recorder = Fake()
+
+    def write(self, wishes: Any) -> None:
+        text = wishes if isinstance(wishes, str) else json.dumps(wishes)
+        other = self.path.with_suffix(".new")
+        other.write_text(text, encoding="utf-8")
+        os.replace(other, self.path)
+
+    def poll(self) -> list[Any]:
+        self.file.poll(self.recorder)
+        return self.recorder.take()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "control.json"
+
+
+def test_states_and_counters(path: Path) -> None:
+    desk = Desk(path)
+    assert desk.poll() == []
+    desk.write({"paused": True, "rate": 0.1, "seal": 1, "dump": {"id": 1, "reason": "late"}})
+    assert desk.poll() == ["pause", 0.1, "dump late", "seal"]
+    assert desk.poll() == []
+    desk.write({"paused": False, "rate": 0.1, "seal": 1, "dump": {"id": 1, "reason": "other"}})
+    assert desk.poll() == ["resume"]
+    desk.write({"rate": None, "seal": 0, "dump": "again"})
+    assert desk.poll() == [None, "dump control file", "seal"]
+    desk.write({})
+    assert desk.poll() == []
+
+
+def test_what_is_there_at_the_start_sets_states_and_triggers_nothing(path: Path) -> None:
+    desk = Desk(path, {"paused": True, "rate": 0.5, "seal": 4, "dump": {"id": 2}})
+    assert desk.poll() == ["pause", 0.5]
+    desk.write({"seal": 5, "dump": {"id": 3, "reason": "now"}})
+    assert desk.poll() == ["dump now", "seal"]
+
+
+def test_a_change_between_start_and_first_poll_is_a_change(path: Path) -> None:
+    desk = Desk(path, {"seal": 1})
+    desk.write({"seal": 2})
+    assert desk.poll() + desk.poll() == ["seal"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", '{"paused": fal', "[]", '{"paused": 1}', '{"rate": 1.5}', '{"rate": NaN}',
+     '{"seal": 1.5}', '{"dump": {"reason": "no id"}}', "[" * 5000, "\0", " " * 70_000],
+)  # fmt: skip
+def test_a_broken_file_changes_nothing_and_is_said_once(
+    path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(path, {"paused": False, "seal": 1})
+    assert desk.poll() == ["resume"]
+    desk.write(text)
+    assert [desk.poll() for _ in range(4)] == [[]] * 4
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert str(path) in caplog.text
+    desk.write({"paused": True, "seal": 2})
+    assert desk.poll() == ["pause", "seal"]
+
+
+def test_a_file_that_was_caught_half_written_is_not_worth_a_word(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(path)
+    desk.write('{"paused": tr')
+    assert desk.poll() == []
+    desk.write({"paused": True})
+    assert desk.poll() == ["pause"]
+    assert not caplog.records
+
+
+def test_a_file_that_vanishes_and_comes_back(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk(path, {"paused": True, "seal": 1})
+    assert desk.poll() == ["pause"]
+    path.unlink()
+    assert desk.poll() + desk.poll() == []
+    assert len(caplog.records) == 1
+    desk.write({"paused": True, "seal": 1})
+    assert desk.poll() == []
+    desk.write({"paused": True, "seal": 2})
+    assert desk.poll() == ["seal"]
+
+
+def test_a_pipe_or_a_directory_is_not_waited_for(
+    tmp_path: Path, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkfifo(path)
+    recorder = Fake()
+    for odd in (path, tmp_path, tmp_path / "a\0b"):
+        file = ControlFile(odd)
+        file.poll(recorder)
+        file.poll(recorder)
+    assert recorder.told == []
+    assert len(caplog.records) == 3
+
+
+def test_nothing_is_read_while_nothing_changed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(path, {"paused": True})
+    assert desk.poll() == ["pause"]
+
+    def forbidden(*_: Any) -> int:
+        raise AssertionError("the file was opened")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", forbidden)
+        for _ in range(3):
+            assert desk.poll() == []
+
+
+def test_one_action_that_fails_does_not_stop_the_others(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(path)
+
+    def fails(reason: str) -> int:
+        raise TapeError("closed", "the recorder is closed")
+
+    monkeypatch.setattr(desk.recorder, "dump", fails)
+    desk.write({"dump": 1, "seal": 1, "coffee": 3})
+    assert desk.poll() == ["seal"]
+    assert "coffee" in caplog.text
+    assert "the recorder is closed" in caplog.text
+
+
+def test_a_recorder_follows_its_file(path: Path) -> None:
+    desk, model, x = Desk(path), Add(), torch.ones(3)
+
+    def wait_for(what: Callable[[Stats], bool]) -> None:
+        pause = threading.Event()
+        while not what(recorder.stats()):  # pytest-timeout ends what never is
+            pause.wait(0.02)
+
+    tape = path.with_name("t.tape")
+    with record(
+        model, tape, control=path, keep=First(1), flight_recorder=FlightRecorder(calls=2)
+    ) as recorder:
+        for _ in range(5):
+            model(x, x)
+        desk.write({"paused": True, "dump": {"id": 1, "reason": "latency alarm"}})
+        wait_for(lambda stats: stats.paused and stats.kept == 3)
+        model(x, x)
+        desk.write({"paused": False, "seal": 1})
+        wait_for(lambda stats: not stats.paused)  # the rest of that look ends before the writer
+    assert recorder.stats().dropped == {"flight_recorder": 2, "paused": 1}
+    assert recorder.stats().segments == 2
+    assert tape.with_name("t-00001.tape").exists()
+
+
+def test_a_path_is_a_path() -> None:
+    with pytest.raises(TapeError, match="control=3"):
+        ControlFile(3)  # type: ignore[arg-type]
+
+
+# --- what text can say ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "every()",
+        "first(10)",
+        "rate(0.01, seed=7)",
+        "per_second(5)",
+        "per_second(0.1)",
+        "novelty()",
+        "novelty(growth=3.5)",
+        "per_structure(3)",
+        "novelty() | rate(0.01, seed=7) & per_second(5)",
+        "(every() | first(3)) & per_structure(2)",
+    ],
+)
+def test_keep_reads_what_policies_print(text: str) -> None:
+    assert str(parse_keep(text)) == text
+
+
+def test_keep_takes_the_names_of_the_classes_too() -> None:
+    text = "Novelty()|Rate(0.01)\n & PerSecond( calls=5 )"
+    assert str(parse_keep(text)) == "novelty() | rate(0.01, seed=0) & per_second(5)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "every", "every()()", "rate", "rate()", "rate(0.1", "rate(2)", "rate(0.1, 2, 3)",
+     "rate(0.1, seed=1, seed=2)", "rate(x=1)", "rate(*3)", "rate(True)", "rate(rate(1))",
+     "first(1.5)", "first('1')", "every() and every()", "-every()", "every() + every()",
+     "every(), every()", "3",
+     "when(f)", "open(1)", "__import__(1)", "a.b()", "rate(a.b)", "novelty() if 1 else 2",
+     "rate(" + "-" * 1500 + "1)", "(" * 1000 + "every()" + ")" * 1000, "|".join(["every()"] * 100),
+     "every()" + " " * 10_000, "per_second(1e999)", "évery()", "rate(1j)"],
+)  # fmt: skip
+def test_keep_refuses_the_rest_with_advice(text: str) -> None:
+    with pytest.raises(TapeError) as caught:
+        parse_keep(text)
+    assert caught.value.kind == "usage"
+    assert caught.value.advice
+    assert len(str(caught.value)) < 500
+
+
+def test_sizes_and_durations() -> None:
+    sizes = ["4096", "64MiB", "1.5GiB", "10 kb", "1tib", 7]
+    assert [parse_size(size) for size in sizes] == [
+        4096, 64 << 20, 3 << 29, 10_000, 1 << 40, 7,
+    ]  # fmt: skip
+    durations = ["90", "1.5h", "10m", "24h", "7d", "30s", 2.5]
+    assert [parse_duration(duration) for duration in durations] == [
+        90, 5400, 600, 86400, 604800, 30, 2.5,
+    ]  # fmt: skip
+    for bad in ("", "1e3", "-1", "MiB", "1 2", True, None, 1.5, []):
+        with pytest.raises(TapeError, match="no size"):
+            parse_size(bad)
+    for bad in ("", "x", "-1", "nan", "inf", "1ms", "m", True, None, float("inf"), []):
+        with pytest.raises(TapeError, match="no duration"):
+            parse_duration(bad)
+
+
+def test_the_environment_says_every_option() -> None:
+    text = """
+        tape=/tapes/; target=serve:model; keep=novelty() | rate(0.01); values=*:all,past.*:none;
+        segment_bytes=1GiB; segment_seconds=1h; max_disk_bytes=20GiB; when_full=delete_oldest;
+        control=/tapes/control.json; flight_recorder=calls=7,bytes=1MiB; write_ahead=true;
+        outputs=no; max_calls=5; max_seconds=10m; max_queue_bytes=64MiB; min_free_bytes=2GB;
+        via=method; method=generate; wait=1h
+    """
+    options = parse_options(split(text))
+    assert str(options.pop("keep")) == "novelty() | rate(0.01, seed=0)"
+    assert options == {
+        "values": {"*": "all", "past.*": "none"}, "segment_bytes": 1 << 30,
+        "segment_seconds": 3600, "max_disk_bytes": 20 << 30, "when_full": "delete_oldest",
+        "control": "/tapes/control.json", "flight_recorder": FlightRecorder(7, 1 << 20),
+        "write_ahead": True, "outputs": False, "max_calls": 5, "max_seconds": 600,
+        "max_queue_bytes": 64 << 20, "min_free_bytes": 2 * 10**9, "via": "method",
+        "method": "generate",
+    }  # fmt: skip
+
+
+def test_json_says_what_the_list_cannot() -> None:
+    said = {"tape": "/a;b", "values": {"x;=y": "none"}, "flight_recorder": {"calls": 3}}
+    settings = split(json.dumps(said))
+    assert settings["tape"] == "/a;b"
+    options = parse_options(settings)
+    assert options["values"] == {"x;=y": "none"}
+    assert options["flight_recorder"] == FlightRecorder(calls=3)
+
+
+@pytest.mark.parametrize("text", ["keep", "=1", "a=1;a=2", "{", "{]", "x" * 70_000])
+def test_settings_that_cannot_be_split(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        split(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["nope=1", "keep=", "values=some", "values=:none", "outputs=maybe", "max_calls=-1",
+     "max_calls=1.5", "flight_recorder=x=3", "flight_recorder=calls=0", "when_full=burst",
+     "control=", "segment_bytes=big"],
+)  # fmt: skip
+def test_options_that_do_not_hold_are_named(text: str) -> None:
+    with pytest.raises(TapeError, match=text.partition("=")[0]) as caught:
+        parse_options(split(text))
+    assert caught.value.kind == "usage"

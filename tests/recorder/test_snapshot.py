@@ -1,0 +1,329 @@
+"""Copies of tensors: what they are made of, and where they lie."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_recorder import encoding, record, tape_writer
+from calltape_recorder.buffers import Buffers
+from calltape_recorder.checksum import Checksum, checksum
+from calltape_recorder.likeness import look, see_as
+from calltape_recorder.snapshot import data_of, joined, release, see, take
+from calltape_recorder.structures import Structure
+from calltape_schema.packing import open_envelope, unpack
+from tests.recorder.models import Echo, Identity
+from tests.recorder.reading import read
+
+MIB = 1 << 20
+
+
+def copies(leaves: list[torch.Tensor], buffers: Buffers, wanted: Any = True) -> list[Any]:
+    return take(leaves, see(leaves, wanted), buffers)
+
+
+def test_large_leaves_of_one_side_lie_side_by_side() -> None:
+    buffers = Buffers(64 * MIB)
+    leaves = [torch.randn(50_000), torch.randn(3), torch.randn(70_001), torch.randn(600_000)]
+    pieces = copies(leaves, buffers)
+    for leaf, piece in zip(leaves, pieces, strict=True):
+        assert bytes(data_of(piece)) == leaf.numpy().tobytes()
+    parts = joined([pieces[0], pieces[2], pieces[3]])
+    assert len(parts) == 1
+    assert bytes(parts[0]) == b"".join(leaves[i].numpy().tobytes() for i in (0, 2, 3))
+    assert [len(part) for part in joined(pieces)] == [200_000, 12, 280_004 + 2_400_000]
+    assert [len(part) for part in joined([pieces[0], pieces[3]])] == [200_000, 2_400_000]
+
+
+def test_a_buffer_comes_back_once_and_is_used_again() -> None:
+    buffers = Buffers(64 * MIB)
+    leaves = [torch.randn(50_000) for _ in range(5)]
+    first = copies(leaves, buffers)
+    owner = first[0].owner
+    assert [piece.owner for piece in first[1:]] == [None] * 4
+    second = copies(leaves, buffers)
+    assert second[0].owner is not owner
+    release(first, buffers)
+    assert copies(leaves, buffers)[0].owner is owner
+
+
+def test_the_pool_is_used_up_to_its_bound() -> None:
+    buffers = Buffers(4 * MIB)
+    used = [buffers.take(MIB) for _ in range(4)]
+    for buffer in used:
+        buffers.give_back(buffer)
+    again = [buffers.take(MIB) for _ in range(4)]
+    assert {id(buffer) for buffer in again} == {id(buffer) for buffer in used}
+    for buffer in again:
+        buffers.give_back(buffer)
+    other = buffers.take(2 * MIB)  # idle ones of another size make room
+    assert buffers._bytes <= 4 * MIB
+    buffers.give_back(other)
+    buffers.clear()
+    assert buffers._bytes == 0
+
+
+def test_memory_beyond_the_bound_is_let_go_when_it_comes_back() -> None:
+    buffers = Buffers(MIB)
+    used = [buffers.take(MIB) for _ in range(3)]
+    for buffer in used:
+        buffers.give_back(buffer)
+    assert buffers._bytes <= MIB
+
+
+def test_a_copy_that_fails_gives_its_buffer_back() -> None:
+    class Gone:
+        def data_ptr(self) -> int:
+            raise RuntimeError
+
+    buffers = Buffers(64 * MIB)
+    leaves: list[Any] = [torch.randn(50_000), torch.randn(50_000)]
+    seen = see(leaves, True)
+    with pytest.raises(RuntimeError):
+        take([leaves[0], Gone()], seen, buffers)
+    assert sum(len(idle) for idle in buffers._idle.values()) == 1
+
+
+# --- values by leaf ----------------------------------------------------------------------------
+
+
+def test_only_wanted_leaves_have_bytes_and_small_integers_for_their_range() -> None:
+    leaves = [torch.randn(4), torch.randn(4), torch.arange(4), torch.zeros(1 << 18).long()]
+    assert see(leaves, True).sizes == [16, 16, 32, 8 << 18]
+    assert see(leaves, False).sizes == [0, 0, 32, 0]
+    assert see(leaves, (False, True, False, True)).sizes == [0, 16, 32, 8 << 18]
+
+
+def test_a_wanted_leaf_does_not_lean_on_an_unwanted_one() -> None:
+    base = torch.randn(4)
+    leaves = [base, base.view(4), base.view(4)]
+    seen = see(leaves, (False, True, True))
+    assert seen.same == (0, 1, 1)
+    assert seen.sizes == [0, 16, 0]
+    assert seen.storages == (0, 0, 0)
+
+
+# --- large calls -------------------------------------------------------------------------------
+
+
+def large() -> dict[str, torch.Tensor]:
+    return {f"t{index}": torch.randn(MIB // 4) for index in range(10)}
+
+
+def test_a_large_call_reads_back(tmp_path: Path) -> None:
+    model = Echo()
+    sent = large() | {"strided": torch.randn(1000, 700).t(), "few": torch.arange(3)}
+    with record(model, tmp_path / "t.tape") as recorder:
+        for _ in range(3):
+            model(**sent)
+            recorder.flush()
+    tape = read(tmp_path / "t.tape")
+    assert not tape.damage
+    assert len(tape.calls) == 3
+    for call in tape.calls:
+        assert call.record.blob is not None
+        assert call.record.blob.crc32 == zlib.crc32(call.blob)
+        for name, tensor in sent.items():
+            assert torch.equal(call.input(call.kwargs[name].leaf), tensor)
+
+
+def test_the_blob_is_written_while_its_checksum_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = threading.Event()
+    waited = threading.Event()
+
+    def pwritev(file: int, parts: list[Any], offset: int) -> int:
+        done = write(file, parts, offset)
+        if done > MIB:
+            written.set()
+        return done
+
+    def slow(parts: list[Any]) -> int:
+        if sum(map(len, parts)) > MIB and written.wait(30):
+            waited.set()
+        return checksum(parts)
+
+    write = tape_writer.pwritev
+    monkeypatch.setattr(tape_writer, "pwritev", pwritev)
+    monkeypatch.setattr("calltape_recorder.checksum.checksum", slow)
+    model = Echo()
+    with record(model, tmp_path / "t.tape"):
+        model(**large())
+    assert waited.is_set()
+    assert not read(tmp_path / "t.tape").damage
+
+
+@pytest.mark.parametrize("value", [0, 1, 200, 70_000])
+def test_a_checksum_of_few_digits_keeps_the_length(
+    monkeypatch: pytest.MonkeyPatch, value: int
+) -> None:
+    monkeypatch.setattr(Checksum, "value", lambda self: value)
+    late = encoding._late_record({"call": 1}, [b"abc"], 3)
+    content = late.make()
+    assert len(content) == len(late)
+    assert unpack(open_envelope(content)) == {"call": 1, "blob": {"size": 3, "crc32": value}}
+
+
+def test_without_a_thread_the_checksum_is_made_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    model = Identity()
+    with record(model, tmp_path / "t.tape") as recorder:
+        model(1)
+        recorder.flush()  # its own thread is there
+        monkeypatch.setattr(threading.Thread, "start", start)
+        model(list(large().values()))
+        recorder.flush()
+    monkeypatch.undo()
+    assert recorder.stats().kept == 2
+    assert not read(tmp_path / "t.tape").damage
+
+
+def test_a_large_call_that_cannot_be_written_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int, parts: list[Any], offset: int) -> int:
+        if sum(map(len, parts)) > MIB:
+            raise OSError(28, "No space left on device")
+        return write(file, parts, offset)
+
+    write = tape_writer.pwritev
+    model = Echo()
+    with record(model, tmp_path / "t.tape") as recorder:
+        monkeypatch.setattr(tape_writer, "pwritev", full)
+        model(**large())
+        model(torch.ones(1))
+        recorder.flush()
+        stats = recorder.stats()
+        assert (stats.kept, stats.dropped, stats.queued_bytes) == (1, {"io": 1}, 0)
+    assert [call.record.call for call in read(tmp_path / "t.tape").calls] == [1]
+
+
+def test_a_record_that_fails_after_its_blob_takes_the_blob_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int, parts: list[Any], offset: int) -> int:
+        sizes.append(sum(map(len, parts)))
+        if len(sizes) == 2:
+            raise OSError(28, "No space left on device")
+        return write(file, parts, offset)
+
+    sizes: list[int] = []
+    write = tape_writer.pwritev
+    model, path = Echo(), tmp_path / "t.tape"
+    with record(model, path) as recorder:
+        before = path.stat().st_size
+        monkeypatch.setattr(tape_writer, "pwritev", full)
+        model(**large())
+        recorder.flush()
+        assert sizes[0] > 10 * MIB
+        assert path.stat().st_size == before
+        model(torch.ones(1))
+    tape = read(path)
+    assert not tape.damage
+    assert [call.record.call for call in tape.calls] == [1]
+
+
+def test_many_parts_before_and_after_a_late_one(tmp_path: Path) -> None:
+    writer = tape_writer.TapeWriter(str(tmp_path / "t"), overwrite=False)
+    late = tape_writer.Late(4, lambda: b"late")
+    parts: list[Any] = [*([b"ab"] * 1300), late, *([b"cd"] * 700), late]
+    writer._append(parts)
+    writer.close()
+    expected = b"ab" * 1300 + b"late" + b"cd" * 700 + b"late"
+    assert (tmp_path / "t").read_bytes() == expected
+    assert encoding._LARGE_BYTES > MIB
+
+
+# --- leaves that look like earlier ones --------------------------------------------------------
+
+
+def structure_of(count: int, wanted: Any = True) -> Structure:
+    return Structure(b"", tuple(f"args.{index}" for index in range(count)), {}, wanted)
+
+
+def see_twice(leaves: list[torch.Tensor], structure: Structure) -> None:
+    """A likeness is left by what came twice in a row."""
+    see_as(leaves, structure)
+    assert structure.like is None
+    see_as(leaves, structure)
+
+
+def freed(size: int) -> torch.Tensor:
+    tensor = torch.randn(size)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+_base = torch.randn(4, 8)
+UNLIKE: dict[str, torch.Tensor] = {
+    "another size": torch.randn(5, 8),
+    "another rank": torch.randn(4, 8, 1),
+    "another dtype": torch.randn(4, 8).double(),
+    "requires grad": torch.randn(4, 8, requires_grad=True),
+    "a parameter": torch.nn.Parameter(torch.randn(4, 8)),
+    "strided": torch.randn(8, 4).t(),
+    "expanded": torch.randn(1, 8).expand(4, 8),
+    "negative": torch.ops.aten._neg_view(torch.randn(4, 8)),
+    "meta": torch.randn(4, 8, device="meta"),
+    "sparse": torch.randn(4, 8).to_sparse(),
+    "freed": freed(32).view(4, 8),
+}
+with torch.inference_mode():
+    UNLIKE["inference"] = torch.randn(4, 8)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("name", UNLIKE)
+def test_what_looks_different_is_read(name: str, grad: bool) -> None:
+    structure = structure_of(2)
+    with torch.set_grad_enabled(grad):
+        see_twice([_base, torch.ones(3)], structure)
+        leaves = [torch.randn(4, 8), torch.zeros(3)]
+        like = look(leaves, structure)
+        assert like is not None
+        assert like.seen == see(leaves, True)
+        unlike = [UNLIKE[name], torch.ones(3)]
+        assert look(unlike, structure) is None
+        assert see_as(unlike, structure) == see(unlike, True)
+
+
+def test_leaves_that_share_memory_are_read() -> None:
+    structure = structure_of(2)
+    see_twice([torch.randn(4), torch.randn(4)], structure)
+    both = torch.randn(8)
+    assert look([both[:4], both[4:]], structure) is None
+    assert see_as([both[:4], both[4:]], structure).storages == (0, 0)
+    assert structure.like is None
+
+
+def test_inference_mode_is_told_apart_within_itself() -> None:
+    structure, ordinary = structure_of(1), torch.randn(4)
+    with torch.inference_mode():
+        see_twice([torch.randn(4)], structure)
+        assert look([torch.randn(4)], structure) is not None
+        assert look([ordinary], structure) is None
+
+
+@pytest.mark.parametrize("name", sorted(set(UNLIKE) - {"requires grad", "inference"}))
+def test_unusual_leaves_leave_no_likeness(name: str) -> None:
+    structure = structure_of(1)
+    see_twice([UNLIKE[name]], structure)
+    left = structure.like
+    assert (left is not None) == name.startswith("another")
+
+
+def test_without_guards_every_leaf_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calltape_recorder.likeness._Guards", None)
+    structure = structure_of(1)
+    assert see_as([_base], structure) == see([_base], True)
+    assert look([_base], structure) is None

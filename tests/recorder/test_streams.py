@@ -1,0 +1,441 @@
+"""Calls that go on after they returned: coroutines, generators, async generators."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import gc
+import inspect
+import pickle
+import warnings
+import weakref
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from calltape_recorder import record
+from calltape_recorder.chunks import MAX_CHUNKS
+from tests.recorder.models import Identity
+from tests.recorder.reading import ReadCall, read
+from tests.recorder.streaming import (
+    METHODS,
+    RefusedError,
+    Returning,
+    Server,
+    c_cancelled,
+    c_closes,
+    c_fails,
+    outcome,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _garbage_of_others() -> Iterator[None]:
+    """Looking for garbage often is quick if what is there already is not looked at."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def texts(call: ReadCall) -> list[Any]:
+    """The recorded chunks, where they are ints and texts."""
+    return [call.scalar(node, "outputs") for node in call.outputs.children]
+
+
+# --- what the host sees: the same with and without a recorder ----------------------------------
+
+
+@pytest.mark.parametrize("kind", [Server, Returning])
+@pytest.mark.parametrize(
+    ("scenario", "method"), METHODS, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_the_host_sees_what_it_would_see_without(
+    tmp_path: Path, scenario: Any, method: str, kind: type[Server]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        expected = outcome(scenario, kind())
+        server = kind()
+        with record(server, tmp_path / "t.tape", method=method) as recorder:
+            assert outcome(scenario, server) == expected
+            gc.collect()
+    stats = recorder.stats()
+    assert stats.seen == stats.kept + sum(stats.dropped.values())
+    assert not stats.dropped
+    assert method not in vars(server)
+
+
+@pytest.mark.parametrize("kind", [Server, Returning])
+def test_a_coroutine_that_is_never_awaited_warns_once(tmp_path: Path, kind: type[Server]) -> None:
+    def warned(server: Any) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            server.generate(torch.ones(1))
+            gc.collect()
+        return [str(entry.message).splitlines()[0] for entry in caught]
+
+    server = kind()
+    expected = warned(kind())
+    with record(server, tmp_path / "t.tape", method="generate") as recorder:
+        assert warned(server) == expected == ["coroutine 'Server.generate' was never awaited"]
+    # The body of the plain function ran, so that is a call; the other never began.
+    assert recorder.stats().kept == (kind is Returning)
+    if kind is Returning:
+        (call,) = read(tmp_path / "t.tape").calls
+        assert call.record.outputs_missing == "it returned a coroutine, which had not run"
+
+
+# --- what is on the tape -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["generate", "start_generate"])
+def test_a_coroutine_is_recorded_to_its_end(tmp_path: Path, method: str) -> None:
+    server, path = Server(), tmp_path / "t.tape"
+
+    async def serve() -> None:
+        coroutine = getattr(server, method)(torch.tensor([3.0]))
+        assert recorder.flush()
+        assert recorder.stats().kept == 0
+        assert (await coroutine).item() == 6
+
+    with record(server, path, method=method) as recorder:
+        asyncio.run(serve())
+    (call,) = read(path).calls
+    assert call.output(0).item() == 6
+    assert call.record.error is None
+
+
+def test_how_coroutines_end(tmp_path: Path) -> None:
+    server, path = Server(), tmp_path / "t.tape"
+    with record(server, path, method="generate"):
+        for scenario in (c_fails, c_cancelled, c_closes):
+            asyncio.run(scenario(server))
+    errors = [call.record.error for call in read(path).calls]
+    assert [error.type for error in errors if error is not None] == [
+        "tests.recorder.streaming:RefusedError",
+        "asyncio.exceptions:CancelledError", "builtins:GeneratorExit",
+    ]  # fmt: skip
+    assert all(call.record.duration_ns is not None for call in read(path).calls)
+
+
+def test_inputs_are_those_of_when_a_coroutine_starts(tmp_path: Path) -> None:
+    server, path, x = Server(), tmp_path / "t.tape", torch.ones(1)
+    with record(server, path, method="generate"):
+        coroutine = server.generate(x)
+        x += 6
+        asyncio.run(awaits(coroutine))
+    (call,) = read(path).calls
+    assert (call.input(0).item(), call.output(0).item()) == (7, 14)
+
+
+async def awaits(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+def test_many_tasks_in_one_thread(tmp_path: Path) -> None:
+    server, path = Server(), tmp_path / "t.tape"
+
+    async def serve() -> None:
+        async def client(n: int) -> None:
+            for step in range(5):
+                x = torch.tensor([n * 10.0 + step])
+                assert (await server.generate(x)).item() == 2 * x.item()
+
+        await asyncio.gather(*(client(n) for n in range(40)))
+
+    with record(server, path, method="generate"):
+        asyncio.run(serve())
+    calls = read(path).calls
+    assert sorted(call.record.call for call in calls) == list(range(200))
+    assert all(call.output(0).item() == 2 * call.input(0).item() for call in calls)
+
+
+def test_chunks_are_recorded_as_they_were_when_they_were_yielded(tmp_path: Path) -> None:
+    server, path, x = Server(), tmp_path / "t.tape", torch.zeros(3)
+    with record(server, path, method="tokens"):
+        assert all(chunk is x for chunk in server.tokens(x, 4))
+    (call,) = read(path).calls
+    assert call.record.outputs_missing is None
+    assert call.input(0).tolist() == [0, 0, 0]
+    assert [call.output(leaf)[0].item() for leaf in range(4)] == [1, 2, 3, 4]
+    assert [node.kind for node in call.outputs.children] == ["tensor"] * 4
+
+
+def test_chunks_with_aliases_within_them(tmp_path: Path) -> None:
+    class Pairs:
+        def run(self) -> Iterator[Any]:
+            for n in range(3):
+                x = torch.full((2, 2), float(n))
+                yield {"x": x, "again": [x, x.t()], "view": x[0], "n": n, "text": "t" * n}
+
+    pairs, path = Pairs(), tmp_path / "t.tape"
+    with record(pairs, path, method="run"):
+        list(pairs.run())
+    (call,) = read(path).calls
+    assert len(call.outputs.children) == 3
+    for n, chunk in enumerate(call.outputs.children):
+        by_name = dict(zip(chunk.keys, chunk.children, strict=True))
+        x, again, transposed = by_name["x"], *by_name["again"].children
+        assert again.leaf == x.leaf
+        for node in (x, transposed, by_name["view"]):
+            assert (call.output(node.leaf) == n).all()
+        assert call.scalar(by_name["n"], "outputs") == n
+        assert call.scalar(by_name["text"], "outputs") == "t" * n
+    assert call.record.outputs is not None
+    groups = [facts.storage for facts in call.record.outputs.facts()]
+    assert len(set(groups)) == 3
+
+
+@pytest.mark.parametrize("method", ["stream", "start_stream"])
+def test_how_streams_end(tmp_path: Path, method: str) -> None:
+    server, path = Server(), tmp_path / "t.tape"
+    with record(server, path, method=method):
+        make = getattr(server, method)
+        list(make(3))
+        stream = make(3)
+        next(stream)
+        stream.close()
+        stream = make(3)
+        next(stream)
+        with pytest.raises(KeyError):
+            stream.throw(KeyError("k"))
+        for _ in make(3):
+            break
+    returned, closed, raised, broken = read(path).calls
+    assert texts(returned) == [0, 1, 2]
+    assert returned.record.outputs_missing is None
+    for call in (closed, broken):
+        assert texts(call) == [0]
+        assert call.record.error is None
+        assert call.record.outputs_missing == "closed by its consumer after 1 chunks"
+    assert raised.record.error is not None
+    assert raised.record.error.type == "builtins:KeyError"
+    assert raised.record.outputs is None
+    assert raised.record.outputs_missing == "raised after 1 chunks"
+
+
+@pytest.mark.parametrize("method", ["astream", "start_astream", "engine"])
+def test_async_streams(tmp_path: Path, method: str) -> None:
+    server, path = Server(), tmp_path / "t.tape"
+
+    async def serve() -> None:
+        async def client(n: int) -> None:
+            stream = getattr(server, method)(n)
+            if inspect.iscoroutine(stream):
+                stream = await stream
+            assert [chunk async for chunk in stream] == list(range(n))
+
+        await asyncio.gather(*(client(n) for n in range(10)))
+
+    with record(server, path, method=method):
+        asyncio.run(serve())
+    calls = sorted(read(path).calls, key=lambda call: call.record.call)
+    assert [texts(call) for call in calls] == [list(range(n)) for n in range(10)]
+    assert [call.record.outputs_missing for call in calls] == [None] * 10
+
+
+def test_long_streams_are_cut_and_counted(tmp_path: Path) -> None:
+    server, path = Server(), tmp_path / "t.tape"
+    with record(server, path, method="stream"):
+        assert len(list(server.stream(MAX_CHUNKS + 7))) == MAX_CHUNKS + 7
+    (call,) = read(path).calls
+    assert texts(call) == list(range(MAX_CHUNKS))
+    assert call.record.outputs_missing == (
+        f"{MAX_CHUNKS} of {MAX_CHUNKS + 7} chunks kept: more than {MAX_CHUNKS} chunks"
+    )
+
+
+def test_streams_that_do_not_fit_the_queue(tmp_path: Path) -> None:
+    server, path = Server(), tmp_path / "t.tape"
+    with record(server, path, method="tokens", max_queue_bytes=4100) as recorder:
+        assert len(list(server.tokens(torch.zeros(200), 9))) == 9
+        recorder.flush()
+        assert recorder.stats().queued_bytes == 0
+    (call,) = read(path).calls
+    assert len(call.outputs.children) == 4
+    assert call.record.outputs_missing == "4 of 9 chunks kept: queue_full"
+
+
+def test_streams_without_outputs(tmp_path: Path) -> None:
+    server, path = Server(), tmp_path / "t.tape"
+    with record(server, path, method="stream", outputs=False):
+        list(server.stream(3))
+    (call,) = read(path).calls
+    assert call.record.outputs is None
+    assert call.record.outputs_missing == "policy"
+
+
+def test_what_is_consumed_after_the_recorder_closed(tmp_path: Path) -> None:
+    server = Server()
+    with record(server, tmp_path / "t.tape", method="stream") as recorder:
+        started, fresh = server.stream(3), server.stream(3)
+        next(started)
+    assert list(started) == [1, 2]
+    assert list(fresh) == [0, 1, 2]
+    assert recorder.stats().dropped == {"unfinished": 1}
+
+
+def test_a_stream_holds_nothing_of_the_host_s(tmp_path: Path) -> None:
+    class Makes:
+        def run(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+            del x
+            for _ in range(2):
+                yield torch.ones(2)
+
+    makes = Makes()
+    with record(makes, tmp_path / "t.tape", method="run"):
+        x = torch.ones(2)
+        inputs, stream = weakref.ref(x), cast(Any, makes.run(x))
+        del x
+        chunk = next(stream)
+        assert inputs() is None
+        yielded = weakref.ref(chunk)
+        del chunk
+        assert yielded() is None
+        error = RefusedError()
+        gc.disable()
+        try:
+            thrown = weakref.ref(error)
+            with contextlib.suppress(RefusedError):
+                stream.throw(error)
+            del error
+            assert thrown() is None  # not in a cycle with a frame of ours
+        finally:
+            gc.enable()
+
+
+@pytest.mark.parametrize("method", ["generate", "stream", "astream"])
+def test_copies_and_pickles(tmp_path: Path, method: str) -> None:
+    server, path = Server(), tmp_path / "t.tape"
+    with record(server, path, method=method) as recorder:
+        for clone in (copy.deepcopy(server), pickle.loads(pickle.dumps(server))):
+            made = getattr(clone, method)(3 if method != "generate" else torch.ones(1))
+            if method == "stream":
+                assert list(made) == [0, 1, 2]
+            elif method == "generate":
+                assert asyncio.run(awaits(made)).item() == 2
+    assert recorder.stats().seen == 0
+
+
+def test_torch_s_context_decorators_on_generators(tmp_path: Path) -> None:
+    class Guarded:
+        @torch.no_grad()
+        def run(self, n: int) -> Iterator[bool]:
+            for _ in range(n):
+                yield torch.is_grad_enabled()
+
+    guarded, path = Guarded(), tmp_path / "t.tape"
+    with record(guarded, path, method="run"):
+        assert list(guarded.run(2)) == [False, False]
+        assert torch.is_grad_enabled()
+    assert [node.value for node in read(path).calls[0].outputs.children] == [False, False]
+
+
+def test_generators_that_can_be_awaited_stay_what_they_are(tmp_path: Path) -> None:
+    import types
+
+    class Old:
+        @types.coroutine
+        def run(self) -> Iterator[Any]:
+            yield from asyncio.sleep(0).__await__()
+            return 5
+
+    old, path = Old(), tmp_path / "t.tape"
+    with record(old, path, method="run"):
+        assert asyncio.run(awaits(old.run())) == 5  # type: ignore[arg-type]
+    (call,) = read(path).calls
+    assert call.record.outputs_missing == "it returned a generator, which had not run"
+
+
+# --- modules whose forward returns what only runs later ----------------------------------------
+
+
+def made(kind: str) -> Any:
+    return {
+        "generator": lambda: Server().stream(3),
+        "coroutine": lambda: Server().generate(torch.ones(1)),
+        "async generator": lambda: Server().astream(3),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", ["generator", "coroutine", "async generator"])
+def test_a_hook_leaves_it_alone_and_says_so(tmp_path: Path, kind: str) -> None:
+    model, path, value = Identity(), tmp_path / "t.tape", made(kind)
+    with record(model, path):
+        assert model(value) is value
+    (call,) = read(path).calls
+    article = "an" if kind == "async generator" else "a"
+    assert call.record.outputs is None
+    assert call.record.outputs_missing == f"it returned {article} {kind}, which had not run"
+    if kind == "coroutine":
+        value.close()
+
+
+@pytest.mark.parametrize("kind", ["generator", "coroutine", "async generator"])
+def test_a_replaced_method_leaves_alone_what_others_have(tmp_path: Path, kind: str) -> None:
+    """The caller can tell whether it is another object."""
+    model, path, value = Identity(), tmp_path / "t.tape", made(kind)
+    with record(model, path, via="method"):
+        assert model(value) is value
+    (call,) = read(path).calls
+    assert call.record.outputs is None
+    assert "had not run" in str(call.record.outputs_missing)
+    if kind == "coroutine":
+        value.close()
+
+
+def test_a_module_whose_forward_is_a_generator(tmp_path: Path) -> None:
+    class Streams(torch.nn.Module):
+        def forward(self, x: torch.Tensor, n: int) -> Iterator[torch.Tensor]:
+            for _ in range(n):
+                x = x + 1
+                yield x
+
+    model, path = Streams(), tmp_path / "t.tape"
+    with record(model, path, via="method"):
+        stream: Any = model(torch.zeros(1), 3)
+        assert [chunk.item() for chunk in stream] == [1, 2, 3]
+        assert inspect.isgenerator(stream)
+    (call,) = read(path).calls
+    assert [call.output(leaf).item() for leaf in range(3)] == [1, 2, 3]
+
+
+def test_an_interrupt_while_a_chunk_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    server, path = Server(), tmp_path / "t.tape"
+    with record(server, path, method="stream") as recorder:
+        stream = server.stream(3)
+        with monkeypatch.context() as patch:
+            patch.setattr("calltape_recorder.tap.capture_chunk", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(stream)
+        assert list(server.stream(2)) == [0, 1]
+    assert recorder.stats().kept == 2
+    error = read(path).calls[0].record.error
+    assert error is not None
+    assert error.type == "builtins:KeyboardInterrupt"
+
+
+def test_trouble_while_a_chunk_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("broken")
+
+    server, path = Server(), tmp_path / "t.tape"
+    with record(server, path, method="stream"):
+        monkeypatch.setattr("calltape_recorder.tap.capture_chunk", broken)
+        assert list(server.stream(3)) == [0, 1, 2]
+        monkeypatch.undo()
+    (call,) = read(path).calls
+    assert call.record.outputs_missing == "0 of 3 chunks kept: internal"
+    assert len(caplog.records) == 1

@@ -1,0 +1,110 @@
+"""Accounts of recorders as OpenTelemetry metrics."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_recorder import Recorder, TapeError, record
+from calltape_recorder.telemetry import observe
+from tests.recorder.models import Add
+
+metrics = pytest.importorskip("opentelemetry.sdk.metrics")
+export = pytest.importorskip("opentelemetry.sdk.metrics.export")
+
+
+class Metrics:
+    """A meter, and what it collects."""
+
+    def __init__(self) -> None:
+        self._reader = export.InMemoryMetricReader()
+        self._provider = metrics.MeterProvider([self._reader], shutdown_on_exit=False)
+        self.meter = self._provider.get_meter("tests")
+
+    def collect(self) -> dict[str, dict[Any, Any]]:
+        """Values by metric's name, then by the attributes' values."""
+        data = self._reader.get_metrics_data()
+        if data is None:
+            return {}
+        found = data.resource_metrics[0].scope_metrics[0].metrics
+        return {
+            metric.name: {
+                tuple(point.attributes.values()): point.value for point in metric.data.data_points
+            }
+            for metric in found
+        }
+
+
+def test_accounts_are_collected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    collected, model, x = Metrics(), Add(), torch.ones(3)
+    names = ("first.tape", "second.tape")
+    with (
+        record(model, tmp_path / names[0], max_calls=2) as first,
+        record(Add(), tmp_path / names[1]) as second,
+    ):
+        observing = observe(first, collected.meter)
+        observe(first, collected.meter)  # twice is once
+        observe(second, collected.meter)
+        for _ in range(5):
+            model(x, x)
+        first.flush()
+        found = collected.collect()
+        assert found["calltape.calls.seen"] == {(names[0],): 5, (names[1],): 0}
+        assert found["calltape.calls.kept"] == {(names[0],): 2, (names[1],): 0}
+        assert found["calltape.calls.dropped"] == {(names[0], "max_calls"): 3}
+        assert found["calltape.queue.bytes"] == {(names[0],): 0, (names[1],): 0}
+        written = found["calltape.tape.bytes"]
+        assert written == {
+            (names[0],): first.stats().written_bytes, (names[1],): second.stats().written_bytes,
+        }  # fmt: skip
+        assert written[(names[0],)] > written[(names[1],)] > 0
+        observing.stop()
+        observing.stop()
+    assert not caplog.records  # such as of two instruments with one name
+
+
+def test_what_is_stopped_is_not_reported(tmp_path: Path) -> None:
+    collected = Metrics()
+    with record(Add(), tmp_path / "t.tape") as recorder:
+        with observe(recorder, collected.meter) as observing:
+            assert observing.recorder is recorder
+            assert collected.collect()["calltape.calls.seen"] == {("t.tape",): 0}
+        assert observing.recorder is None
+        assert "calltape.calls.seen" not in collected.collect()
+        observe(recorder, collected.meter)
+        assert collected.collect()["calltape.calls.seen"] == {("t.tape",): 0}
+
+
+def test_an_observed_recorder_is_not_kept_alive(tmp_path: Path) -> None:
+    collected = Metrics()
+    recorder = Recorder(tmp_path / "t.tape")
+    observing = observe(recorder, collected.meter)
+    recorder.close()
+    gone = weakref.ref(recorder)
+    del recorder
+    gc.collect()
+    assert gone() is None
+    assert observing.recorder is None
+    assert "calltape.calls.seen" not in collected.collect()
+
+
+def test_without_a_meter_the_global_one_is_used(tmp_path: Path) -> None:
+    with record(Add(), tmp_path / "t.tape") as recorder, observe(recorder) as observing:
+        assert observing.recorder is recorder
+
+
+def test_without_opentelemetry_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with (
+        record(Add(), tmp_path / "t.tape") as recorder,
+        pytest.raises(TapeError, match=r"calltape-recorder\[otel\]"),
+    ):
+        observe(recorder)
