@@ -1,5 +1,6 @@
 """What a recorded call takes longer: against no recorder, against bare clones of the same tensors
-(the least that keeping them can cost), and against ``torch.onnx.InputObserver`` while it stores."""
+(the least that keeping them can cost), and against ``torch.onnx.InputObserver`` while it stores.
+And what a call takes of which only shapes are recorded, or nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ import torch
 from benchmarks.models import Add, DecodeStep, leaves_of
 from benchmarks.report import Row
 from benchmarks.rounds import Samples, measure, measure_paced
-from calltape_recorder import Recorder
+from calltape_recorder import Rate, Recorder
 
 __all__ = ["rows"]
 
 NO_RECORDER, CALLTAPE, CLONES, PEER = "no recorder", "calltape", "bare clones", "InputObserver"
+SHAPES, SKIPPED, EMPTY = "shapes only", "skipped", "an empty forward hook"
+_ALL = (NO_RECORDER, CALLTAPE, CLONES, PEER, SHAPES, SKIPPED, EMPTY)
 
 
 def _peer() -> Any:
@@ -39,17 +42,29 @@ def _clone_around(run: Callable[..., object]) -> Callable[..., object]:
     return cloned
 
 
+def _hook(module: torch.nn.Module) -> None:
+    def after(module: object, args: object, result: object) -> None:
+        return None
+
+    module.register_forward_hook(after)
+
+
 @contextlib.contextmanager
-def _attached(twins: dict[str, torch.nn.Module], calls: int) -> Iterator[Recorder]:
+def _attached(twins: dict[str, torch.nn.Module], calls: int) -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        recorder = Recorder(Path(folder) / "bench.tape").attach(twins[CALLTAPE])
-        stack.callback(recorder.close)
+        options: dict[str, dict[str, Any]] = {
+            CALLTAPE: {}, SHAPES: {"values": "none"}, SKIPPED: {"keep": Rate(1e-9)},
+        }  # fmt: skip
+        for name, chosen in options.items():
+            recorder = Recorder(Path(folder) / f"{name}.tape", **chosen).attach(twins[name])
+            stack.callback(recorder.close)
         stack.enter_context(_peer()(twins[PEER], store_n_calls=calls))
-        yield recorder
+        _hook(twins[EMPTY])
+        yield
 
 
 def _add_contenders(calls: int, stack: contextlib.ExitStack) -> dict[str, Callable[[], object]]:
-    twins: dict[str, torch.nn.Module] = {n: Add() for n in (NO_RECORDER, CALLTAPE, CLONES, PEER)}
+    twins: dict[str, torch.nn.Module] = {name: Add() for name in _ALL}
     stack.enter_context(_attached(twins, calls))
     x, y = torch.randn(4, 8), torch.randn(4, 8)
     runs: dict[str, Callable[..., object]] = {**twins, CLONES: _clone_around(twins[CLONES])}
@@ -64,7 +79,7 @@ def _decode_contenders(
     step = DecodeStep()
     # The peer needs a registration to see into a cache; calltape does not care.
     register_cache_pytrees_for_model(step.module)
-    twins = {name: step.twin() for name in (NO_RECORDER, CALLTAPE, CLONES, PEER)}
+    twins = {name: step.twin() for name in _ALL}
     stack.enter_context(_attached(twins, calls))
     box: list[dict[str, Any]] = [{}]
 
@@ -78,7 +93,7 @@ def _decode_contenders(
     return {name: run(name) for name in twins}, prepare
 
 
-def _row(what: str, samples: Samples) -> Row:
+def _rows(what: str, samples: Samples) -> Iterator[Row]:
     added = samples.added(CALLTAPE, NO_RECORDER)
     base = samples.median(NO_RECORDER)
     others = {other: samples.added(other, NO_RECORDER) for other in (PEER, CLONES)}
@@ -86,9 +101,13 @@ def _row(what: str, samples: Samples) -> Row:
         f"{added / theirs:.2f} × {other} (+{theirs * 1e6:.1f} µs)"
         for other, theirs in others.items()
     )
-    return Row(
-        what, f"+{added * 1e6:.1f} µs", (f"{(base + added) / base:.2f} × {NO_RECORDER}", *ratios)
-    )
+    whole = f"{(base + added) / base:.2f} × {NO_RECORDER}"
+    yield Row(what, f"+{added * 1e6:.1f} µs", (whole, *ratios))
+    for less, other in ((SHAPES, CALLTAPE), (SKIPPED, EMPTY)):
+        ours, theirs = samples.added(less, NO_RECORDER), samples.added(other, NO_RECORDER)
+        held = "one recorded whole" if other == CALLTAPE else other
+        ratio = f"{ours / theirs:.2f} × {held} (+{theirs * 1e6:.1f} µs)"
+        yield Row(f"{what}: {less}", f"+{ours * 1e6:.1f} µs", (ratio,))
 
 
 def rows(scale: float) -> Iterator[Row]:
@@ -98,23 +117,23 @@ def rows(scale: float) -> Iterator[Row]:
         with contextlib.ExitStack() as stack:
             contenders = _add_contenders(10**9, stack)
             measure_paced(contenders, 50)
-            yield _row("add [4,8], 1,000 calls/s", measure_paced(contenders, calls))
+            yield from _rows("add [4,8], 1,000 calls/s", measure_paced(contenders, calls))
         with contextlib.ExitStack() as stack:
             contenders = _add_contenders(10**9, stack)
-            yield _row(
+            yield from _rows(
                 "add [4,8], tight loop", measure(contenders, max(int(100 * scale), 5), repeat=100)
             )
         calls = max(int(500 * scale), 20)
         with contextlib.ExitStack() as stack:
             contenders, prepare = _decode_contenders(10**9, stack)
             measure_paced(contenders, 20, prepare=prepare)
-            yield _row(
+            yield from _rows(
                 "Llama decode step, 2 layers, paced",
                 measure_paced(contenders, calls, prepare=prepare),
             )
         with contextlib.ExitStack() as stack:
             contenders, prepare = _decode_contenders(10**9, stack)
-            yield _row(
+            yield from _rows(
                 "Llama decode step, 2 layers, back to back",
                 measure(contenders, calls, prepare=prepare),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections import Counter
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from calltape_recorder import First, record, traffic
+from calltape_recorder import First, Rate, likeness, record, traffic
 from calltape_recorder.sight import Sight
 from calltape_recorder.structures import Structure
 from calltape_recorder.traffic import TrafficCounter
 from calltape_schema.tree import encode_structure
-from tests.recorder.models import Echo
+from tests.recorder.models import Add, Echo
 from tests.recorder.reading import read
 
 
@@ -141,3 +144,82 @@ def test_leaves_without_a_shape_are_counted_by_type(tmp_path: Path) -> None:
     assert recorder.stats().dropped == {}
     found = traffic_of(tmp_path / "t.tape")
     assert sum(group.calls for group in found.groups) == 2
+
+
+# --- calls that look like earlier ones are counted without being walked -------------------------
+
+_x, _y = torch.ones(2, 3), torch.ones(2, 3)
+_wide = torch.ones(2, 4)
+CALLS: list[Any] = [
+    lambda m: m(_x),
+    lambda m: m(_x, _y),
+    lambda m: m(_x, _x),
+    lambda m: m(_y, _wide),
+    lambda m: m(_x, _y.double()),
+    lambda m: m(a=_x, b=_y),
+    lambda m: m(b=_x, a=_y),
+    lambda m: m(a=_x, b=_x),
+    lambda m: m(_x, b=_y),
+    lambda m: m(_x, None),
+    lambda m: m([_x], _y),
+    lambda m: m(_x, 2),
+    lambda m: m(torch.nn.Parameter(_x), _y),
+    lambda m: m(_x.t(), _y),
+    lambda m: m(_x, _x[:]),
+]
+
+
+def counts(folder: Path, order: list[int], **options: Any) -> Counter[Any]:
+    model = Echo()
+    path = folder / "t.tape"
+    with record(model, path, overwrite=True, **options):
+        for index in order:
+            for _ in range(3):  # it becomes familiar
+                CALLS[index](model)
+    found: Counter[Any] = Counter()
+    for group in traffic_of(path).groups:
+        sizes = tuple(axis.sizes for leaf in group.leaves for axis in leaf)
+        found[group.structure, group.dtypes, sizes] += group.calls
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, len(CALLS) - 1), max_size=40), st.booleans())
+def test_familiar_calls_are_counted_as_what_they_are(order: list[int], skipped: bool) -> None:
+    options: dict[str, Any] = {"keep": Rate(0)} if skipped else {"values": "none"}
+    with (
+        tempfile.TemporaryDirectory() as one,
+        tempfile.TemporaryDirectory() as other,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(traffic, "_PATIENCE", 2)
+        found = counts(Path(one), order, **options)
+        patch.setattr(likeness, "_Guards", None)
+        assert found == counts(Path(other), order, **options)
+
+
+def test_a_familiar_call_that_is_traced_is_no_call(tmp_path: Path) -> None:
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    model, x, y = Add(), torch.ones(3), torch.ones(3)
+    with record(model, tmp_path / "t.tape", values="none") as recorder:
+        for _ in range(20):
+            model(x, y)
+        assert recorder._tap.pipeline is not None
+        familiar = recorder._tap.pipeline.traffic.familiar
+        assert familiar is not None
+        before = familiar.calls
+        assert before > 10
+        torch.jit.trace(model, (x, y), check_trace=False)
+        make_fx(model)(x, y)
+        torch.func.vmap(model)(x, y)
+        torch.func.grad(lambda value: model(value, y).sum())(x)
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            model(mode.from_tensor(x), y)
+            model(x, y)
+        assert familiar.calls == before
+        assert recorder.stats().dropped == {"tracing": 6}
+        model(x, y)
+        assert familiar.calls == before + 1
+    assert sum(group.calls for group in traffic_of(tmp_path / "t.tape").groups) == 21

@@ -27,6 +27,7 @@ from torch.compiler import is_compiling
 __all__ = [
     "assumed_constant",
     "breaks_graph",
+    "dispatch_modes",
     "is_full_graph",
     "is_tracing",
     "may_be_inlined",
@@ -115,7 +116,7 @@ def _tracer() -> Any:
 _is_exporting: Callable[[], bool] = getattr(
     torch.compiler, "is_exporting", is_compiling
 )  # since torch 2.7; before, in doubt nothing is said
-_modes = _C._len_torch_dispatch_stack
+dispatch_modes = _C._len_torch_dispatch_stack  # how many are active
 _jit_state = _C._get_tracing_state
 _functorch_level = getattr(_C._functorch, "peek_interpreter_stack", None)
 _tracing_keys = tuple(
@@ -131,7 +132,7 @@ def is_tracing() -> bool:
         return True
     if _functorch_level is not None and _functorch_level() is not None:
         return True
-    return _modes() > 0 and any(_C._get_dispatch_mode(key) is not None for key in _tracing_keys)
+    return dispatch_modes() > 0 and any(_C._get_dispatch_mode(key) is not None for key in _tracing_keys)
 
 
 def may_be_inlined(module: torch.nn.Module) -> bool:

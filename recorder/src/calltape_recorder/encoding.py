@@ -8,13 +8,14 @@ from typing import Any
 
 from calltape_recorder.checksum import Checksum, checksum
 from calltape_recorder.facts import DTYPES, Facts, leaf_document
+from calltape_recorder.likeness import Likeness
 from calltape_recorder.ranges import range_of
 from calltape_recorder.snapshot import RANGE_BYTES, data_of, joined
 from calltape_recorder.structures import Structure, Wanted
 from calltape_recorder.tape_writer import Late, member
 from calltape_schema.blob import Stored, build_header, stored_as
 from calltape_schema.framing import BLOCK, blob_name, padding, record_name
-from calltape_schema.leaves import decode_leaves, encode_leaves
+from calltape_schema.leaves import checked_leaves
 from calltape_schema.packing import pack, pack_int, pack_text
 from calltape_schema.records import encode_call
 
@@ -27,10 +28,10 @@ _WIDEST = 0xFFFFFFFF
 
 
 class Side:
-    """Inputs or outputs of a call, snapshotted."""
+    """Inputs or outputs of a call, snapshotted; ``like`` where leaves look like earlier ones."""
 
     # Plain slots: building a dataclass or a named tuple would cost as much as copying a tensor.
-    __slots__ = ("facts", "pieces", "same", "scalars", "storages", "structure", "wanted")
+    __slots__ = ("facts", "like", "pieces", "same", "scalars", "storages", "structure", "wanted")
 
     def __init__(
         self,
@@ -41,7 +42,9 @@ class Side:
         storages: tuple[int | None, ...] | None,
         pieces: list[Any],
         wanted: Wanted = True,
+        like: Likeness | None = None,
     ) -> None:
+        self.like = like
         self.structure = structure
         self.scalars = scalars
         self.facts = facts
@@ -128,6 +131,15 @@ class Encoder:
         return call.number, parts, size + BLOCK + len(record) + padding(len(record))
 
     def _leaves_of(self, side: Side) -> _Leaves:
+        like = side.like
+        if like is None:
+            return self._known_leaves(side)
+        if like.encoded is None:
+            like.encoded = self._known_leaves(side)
+        leaves: _Leaves = like.encoded
+        return leaves
+
+    def _known_leaves(self, side: Side) -> _Leaves:
         key = (side.structure, side.facts, side.same, side.storages, side.wanted)
         known = self._leaves.get(key)
         if known is None:
@@ -154,8 +166,7 @@ class Encoder:
                 ranged.append(index)
             if key is not None and facts.missing is None:
                 keys[key] = index
-        encoded = encode_leaves(documents)
-        decoded = decode_leaves(encoded) if keys else ()
+        encoded, decoded = checked_leaves(documents)
         header: dict[str, Stored] = {}
         for key, index in keys.items():
             entry = stored_as(decoded[index])

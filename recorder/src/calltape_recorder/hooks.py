@@ -102,6 +102,9 @@ class HookPair(Attachment):
     def _matching(self, kwargs: dict[str, Any], frame: FrameType) -> _Under | None:
         """The call that a post hook ends; calls of this thread above it ended without one."""
         thread = threading.get_ident()
+        for under in self.under_way[-1:]:
+            if under.kwargs is kwargs and under.thread == thread:  # nearly always
+                return under if self._take(under) else None
         frames = (frame, frame.f_back)
         above: list[_Under] = []
         for under in self.under_way[::-1]:

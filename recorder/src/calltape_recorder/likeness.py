@@ -30,8 +30,8 @@ _Tensor = torch.Tensor
 
 class Familiar:
     """A call of nothing but plain tensors, each at its place or under its name: another one that
-    looks the same need not be walked. It is not one that something traces either: the dispatch keys
-    of the thread are a part of how a tensor looks.
+    looks the same need not be walked. Where no dispatch mode is active it is not one that something
+    traces either: the dispatch keys of the thread are a part of how a tensor looks.
 
     Attributes:
         structure, row: of such calls.
@@ -99,15 +99,17 @@ class Likeness:
     Attributes:
         seen: what is known of them.
         side: what was recorded of them, where that has no bytes.
+        encoded: the encoder's, for whom it is the same for all of them.
     """
 
-    __slots__ = ("_check", "seen", "side")
+    __slots__ = ("_check", "encoded", "seen", "side")
 
     def __init__(self, leaves: Sequence[Any], seen: Seen) -> None:
         guards = _Guards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         self._check = guards.check
         self.seen = seen
         self.side: Any = None
+        self.encoded: Any = None
 
     def fits(self, leaves: Sequence[Any]) -> bool:
         """Whether these look the same, memory included."""

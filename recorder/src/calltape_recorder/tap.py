@@ -17,7 +17,7 @@ import torch
 from calltape_recorder.calltree import enter, leave
 from calltape_recorder.capture import Capture, capture_inputs, capture_output
 from calltape_recorder.chunks import capture_chunk
-from calltape_recorder.compilers import is_tracing
+from calltape_recorder.compilers import dispatch_modes, is_tracing
 from calltape_recorder.encoding import Call, Side
 from calltape_recorder.known_classes import type_name
 from calltape_recorder.likeness import Familiar, look, see_as
@@ -73,7 +73,7 @@ class Tap:
             kept = None if by_number is None else by_number(number, None)
             familiar = pipeline.traffic.familiar
             if familiar is not None:
-                if not familiar.count(args, kwargs):
+                if dispatch_modes() or not familiar.count(args, kwargs):
                     familiar = None
                 elif kept is False and pipeline.flight is None:
                     ledger.skip()
@@ -90,10 +90,13 @@ class Tap:
         kept: bool | None, familiar: Familiar | None,
     ) -> Call | None:  # fmt: skip
         try:
-            if familiar is None and is_tracing():
+            if familiar is not None and kept and not _function_modes():
+                leaves = [*args, *kwargs.values()]
+                call.inputs = _snapshot(pipeline, call, familiar.structure, leaves, [], familiar)
+            elif familiar is None and is_tracing():
                 pipeline.ledger.drop("tracing")
                 return None
-            if not self._inputs(pipeline, call, args, kwargs, kept, familiar):
+            elif not self._inputs(pipeline, call, args, kwargs, kept, familiar):
                 pipeline.ledger.skip()
                 return None
             if pipeline.ahead is not None:
@@ -267,7 +270,7 @@ def _snapshot(
         raise _Full
     call.nbytes += nbytes
     pieces = take(leaves, seen, pipeline.buffers)
-    side = Side(structure, scalars, facts, same, storages, pieces, structure.wanted)
+    side = Side(structure, scalars, facts, same, storages, pieces, structure.wanted, like)
     if like is not None and not nbytes:
         like.side = side
     return side
