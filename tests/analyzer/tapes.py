@@ -41,6 +41,7 @@ from calltape_schema.records import (
     encode_manifest,
     encode_trailer,
 )
+from calltape_schema.traffic import Traffic
 from calltape_schema.tree import encode_structure
 
 __all__ = ["TAPE_ID", "Recorded", "member", "target_of", "type_name", "write_tape"]
@@ -314,6 +315,7 @@ def write_tape(
     tape_id: bytes = TAPE_ID,
     dropped: dict[str, int] | None = None,
     producer: dict[str, str] | None = None,
+    traffic: Traffic | None = None,
 ) -> Path:
     """Writes a tape and returns its path.
 
@@ -324,6 +326,7 @@ def write_tape(
         outputs: one per call.
         values: "none" leaves the tensor bytes out.
         dropped: what the trailer says was dropped, by reason.
+        traffic: what it says of all calls.
     """
     if target is not None and not isinstance(target, Target):
         target = target_of(target)
@@ -351,7 +354,10 @@ def write_tape(
     if sealed:
         lost = sum((dropped or {}).values())
         coverage = Coverage(seen=len(given) + lost, kept=len(given), dropped=dropped or {})
-        trailer = Trailer(tape=tape_id, closed_ns=START_NS + 10**12, coverage=coverage, index=index)
+        trailer = Trailer(
+            tape=tape_id, closed_ns=START_NS + 10**12, coverage=coverage, index=index,
+            traffic=traffic,
+        )  # fmt: skip
         data += member(TRAILER, encode_trailer(trailer)) + END
     path = Path(path)
     path.write_bytes(data)

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from calltape_analyzer import open_tape
 from calltape_analyzer.cli import app
-from calltape_analyzer.cli.info import signature, size
+from calltape_analyzer.cli.info import signature
+from calltape_analyzer.cli.recording import size
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.analyzer.test_tape import flip, member_list
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 
 from calltape_analyzer.classes import ClassIndex
 from calltape_analyzer.inputs import Inputs, parts_of_inputs
-from calltape_analyzer.segment import Segment
+from calltape_analyzer.segment import UNDER_WAY, Segment
 from calltape_analyzer.tallies import CallRef
 from calltape_schema.blob import Entry, header_size, parse_header, stored_as
 from calltape_schema.errors import TapeError
@@ -26,6 +26,15 @@ class Call:
 
     Facts come from the call's record; tensor bytes are read, and first compared with their
     checksum, when a value is asked for.
+
+    A call that streamed is one call. Of a generator, or an async one, :attr:`outputs` is the list
+    of what it yielded, in order, each chunk as it was when it was yielded; of a coroutine, what it
+    returned. Where chunks are missing the list has the first of them, and
+    ``record.outputs_missing`` says why: ``256 of 300 chunks kept: more than 256 chunks``, or
+    ``closed by its consumer after 2 chunks`` (then nobody knows what would have followed). A stream
+    that raised has :attr:`error` and no chunks. Its :attr:`duration` is from the first step to the
+    last, what it was suspended included. What a hook saw returned before it had run has no outputs:
+    ``it returned a generator, which had not run``.
 
     Attributes:
         index: position on the tape, from 0 (over all files of it).
@@ -131,6 +140,26 @@ class Call:
     def error(self) -> ModelError | None:
         """Type and message of the exception that the call raised, or None."""
         return self.record.error
+
+    @property
+    def tree(self) -> int | None:
+        """Names the tree of recorded calls that this one is of: the same for all calls that ran
+        within one, and for that one, over all tapes. None for a call that is alone."""
+        return self.record.tree
+
+    @property
+    def parent(self) -> CallRef | None:
+        """The nearest recorded call that this one ran within, on whichever tape; None for a call
+        that ran within none. It need not have been kept (:meth:`Tape.call
+        <calltape_analyzer.Tape.call>` raises then)."""
+        parent = self.record.parent
+        return None if parent is None else CallRef(parent.tape, parent.call)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the call had not ended when its inputs were written ahead: the process died in
+        it, or is still in it. There are no outputs then, and no duration."""
+        return self.record.outputs_missing == UNDER_WAY
 
     def build(self, side: Side, node: Node, tensors: dict[int, Any] | None = None) -> Any:
         """The Python object of any node of this call's inputs or outputs.

@@ -214,9 +214,10 @@ def has_values(leaves: Mapping[str, Any]) -> bool:
 
 
 def recorded_leaves(call: Any, side: str = "outputs") -> dict[str, Any] | None:
-    """The leaves of what a call returned, as :func:`leaves_of`; None where they were not kept."""
+    """The leaves of what a call returned, as :func:`leaves_of`; None where they were not kept, or
+    not all of them (a stream)."""
     tree = call.record.outputs
-    if tree is None:
+    if tree is None or call.record.outputs_missing is not None:
         return None
     layout = layout_of_value(tree.spec().root)
 

@@ -31,6 +31,8 @@ from calltape_analyzer.findings import (
 )
 from calltape_analyzer.flattening import Form
 from calltape_analyzer.patterns import Pattern
+from calltape_analyzer.traffic_counters import Counters
+from calltape_analyzer.whole_shapes import WholeShapes
 
 __all__ = ["Evidence", "axis_findings"]
 
@@ -67,19 +69,29 @@ class Evidence:
         varied = [track.varied() for track in self.tracks]
         return representative(self.alignment, self.patterns, varied)
 
-    def findings(self, declared: BatchFor, dim_names: DimNames) -> ShapeFindings:
-        """The report; see :meth:`calltape_analyzer.inference.Inference.findings`."""
+    def findings(
+        self, declared: BatchFor, dim_names: DimNames, counters: Counters | None = None
+    ) -> ShapeFindings:
+        """The report; see :meth:`calltape_analyzer.inference.Inference.findings`.
+
+        Args:
+            declared, dim_names: as there.
+            counters: of the whole traffic, where they are known.
+        """
         tracks = self.tracks
         check_declared(declared)
         self._check_dim_names(dim_names)
         batch = [is_batch(track.key, declared, self.signature) for track in tracks]
         dynamic = [dynamic_axes_of(t, b) for t, b in zip(tracks, batch, strict=True)]
         names = name_dimensions(tracks, dynamic, dim_names) if dim_names else {}
+        whole = WholeShapes.of(counters, self) if counters is not None else WholeShapes()
         leaves = [
-            self._leaf(track, axes, {axis: names.get((i, axis)) for axis in axes})
-            for i, (track, axes) in enumerate(zip(tracks, dynamic, strict=True))
+            self._leaf(i, axes, {axis: names.get((i, axis)) for axis in axes}, whole)
+            for i, axes in enumerate(dynamic)
         ]
-        return self._report(leaves, self._specialized(dynamic))
+        places = [f"{track.name}{track.path}" for track in tracks]
+        told = whole.notes(self.seen, places, lambda i, axis: axis in dynamic[i])
+        return self._report(leaves, (*told, *self._specialized(dynamic)))
 
     def _check_dim_names(self, dim_names: DimNames) -> None:
         arguments = self.alignment.best.bound.all
@@ -88,14 +100,20 @@ class Evidence:
         check_dim_names(dim_names, known | {argument.key for argument in arguments})
 
     def _leaf(
-        self, track: Track, dynamic: Sequence[int], names: Mapping[int, str | None]
+        self, i: int, dynamic: Sequence[int], names: Mapping[int, str | None], whole: WholeShapes
     ) -> LeafFinding | None:
+        track = self.tracks[i]
         if not track.shapes:
             return None
         return LeafFinding(
             path=track.path,
             dtype=track.dtype,
-            axes=axis_findings(track, dynamic, names, self.calls),
+            axes=tuple(
+                found.model_copy(update={"whole": (span.min, span.max)})
+                if (span := whole.spans.get((i, found.axis))) is not None
+                else found
+                for found in axis_findings(track, dynamic, names, self.calls)
+            ),
             calls=track.calls,
             missing=self.seen - track.calls,
         )

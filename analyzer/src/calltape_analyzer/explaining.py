@@ -164,7 +164,8 @@ def _at_all(places: Sequence[str], axis: int | None) -> set[str]:
 
 def _key(part: PartExplanation) -> Any:
     dimensions = tuple(
-        (d.axis, d.dynamic, d.reason, d.symbol, d.seen, d.distinct) for d in part.dimensions
+        (d.axis, d.dynamic, d.reason, d.symbol, d.seen, d.distinct, d.whole)
+        for d in part.dimensions
     )
     return part.variant, part.kind, part.dtype, part.value, dimensions
 
@@ -219,6 +220,8 @@ class _Look:
             why=self._why(column, decided.reason, sizes.distinct),
             warnings=self._warnings_of_constant(column),
         )
+        if column in facts.whole:
+            made = replace(made, whole=facts.whole[column].told())
         symbol = next((s for s in facts.symbols if column in s.columns), None)
         return made if symbol is None else self._with_symbol(made, column, symbol)
 
@@ -312,7 +315,8 @@ class _Look:
 
     def _warnings(self, symbol: Symbol) -> Iterator[str]:
         known = self.variant.findings.symbol(symbol.name).warnings
-        yield from known
+        told = {str(self.facts.whole[c].told()) for c in symbol.columns if c in self.facts.whole}
+        yield from (text for text in known if text not in told)  # a line of its own
         layout = self.facts.group.layout
         first = next((c for c in symbol.columns if c.axis == 0), None)
         later = next((c for c in symbol.columns if c.axis), None)
@@ -323,7 +327,10 @@ class _Look:
             yield "another symbol never differed from it in these calls; only other calls tell"
 
     def _warnings_of_constant(self, column: Column) -> tuple[str, ...]:
-        is_constant = self.facts.dimensions[column].reason == "constant"
-        if is_constant and self.facts.calls == 1:
+        found = self.facts.dimensions[column]
+        whole = self.facts.whole.get(column)
+        if not found.dynamic and whole is not None and whole.is_wider:
+            return ("it is constant in the kept calls only: keep calls of its other sizes too",)
+        if found.reason == "constant" and self.facts.calls == 1:
             return ("one call is all the evidence that it is constant",)
         return ()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.rendering import printable
-from calltape_analyzer.variants import Reason
+
+if TYPE_CHECKING:
+    from calltape_analyzer.variants import Reason
 
 __all__ = [
     "DimensionExplanation",
     "Explanation",
     "PartExplanation",
     "Sighting",
+    "WholeTraffic",
     "collapsed",
     "counted",
     "listed",
@@ -43,6 +46,29 @@ class Sighting:
 
 
 @dataclass(frozen=True)
+class WholeTraffic:
+    """The smallest and largest value over all calls that were counted, where the calls on the tape
+    had a smaller range. ``calls``: how many were counted; ``shared_with``: other variants whose
+    calls are among them, as counters cannot tell them apart; ``kept_calls``, ``kept_min``,
+    ``kept_max``: how many calls are on the tape, and their range, theirs included (more calls than
+    were counted, where a file has no counters)."""
+
+    min: int
+    max: int
+    calls: int
+    kept_calls: int
+    kept_min: int
+    kept_max: int
+    shared_with: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        shared = f" (those of {listed(self.shared_with)} among them)" if self.shared_with else ""
+        some = f"{self.kept_calls:,} of " if self.kept_calls < self.calls else ""
+        kept = f"kept {some}{self.calls:,} calls{shared}: {_span(self.kept_min, self.kept_max)}"
+        return f"{kept}; over all: {_span(self.min, self.max)}"
+
+
+@dataclass(frozen=True)
 class DimensionExplanation:
     """Why one dimension of a tensor, or an int, is dynamic or constant.
 
@@ -55,6 +81,7 @@ class DimensionExplanation:
         symbol: the name of what it is, with ``equals``: what else always is the same.
         expression: how it always followed from other symbols; ``holds``: in how many calls.
         related: what those symbols are, and which others follow from this one, in words.
+        whole: its range over the whole traffic, where that is known to be wider.
         warnings: where the evidence is thin.
     """
 
@@ -70,6 +97,7 @@ class DimensionExplanation:
     holds: int = 0
     related: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    whole: WholeTraffic | None = None
 
     def _shown(self) -> Iterator[str]:
         if len(self.seen) <= _MAX_LISTED:
@@ -86,6 +114,8 @@ class DimensionExplanation:
         yield f"{what} is {'dynamic' if self.dynamic else 'constant'}: {self.why}"
         if self.dynamic or self.distinct > 1:
             yield f"  seen: {', '.join(self._shown())}"
+        if self.whole is not None:
+            yield f"  {self.whole}"
         if self.symbol is not None:
             equal = f", always equal to {listed(self.equals)}" if self.equals else ""
             yield f"  symbol: {self.symbol}{equal}"
@@ -176,6 +206,10 @@ def shown_value(value: Any) -> str:
         return f"an int of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def counted(count: int, what: str) -> str:

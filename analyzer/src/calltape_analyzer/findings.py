@@ -40,7 +40,8 @@ class AxisFinding(_Finding):
     ``sizes`` lists those seen, smallest first, at most 64 of them; ``distinct`` counts all.
     ``reason`` is ``varied`` (more than one size was seen), ``declared`` (the caller said that it is
     a batch dimension) or ``constant``. ``name`` is there where names were asked for and the
-    dimension is dynamic.
+    dimension is dynamic. ``whole`` is the smallest and largest size over all calls, where the tape
+    has counters of those that were not kept and these had further sizes.
     """
 
     axis: int
@@ -49,6 +50,7 @@ class AxisFinding(_Finding):
     sizes: tuple[SizeSeen, ...]
     distinct: int
     name: str | None = None
+    whole: tuple[int, int] | None = None
 
 
 class LeafFinding(_Finding):

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from calltape_analyzer.alignment import Alignment, Row
 from calltape_analyzer.arguments import ArgumentBuilder, check_rebuilt, detached
 from calltape_analyzer.binding import Argument, Bound, Key, Signature, given_argument
-from calltape_analyzer.call import Call
+from calltape_analyzer.call import Call, Calls
 from calltape_analyzer.dims import BatchFor, DimNames, check_names, tracks_of
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.evidence import Evidence
 from calltape_analyzer.findings import ShapeFindings
 from calltape_analyzer.patterns import Pattern, Patterns
+from calltape_analyzer.traffic_counters import Counters
 from calltape_schema.records import Target
 from calltape_schema.tree import FieldsNode, children_of, walk
 
@@ -49,6 +50,7 @@ class Inference:
         like_observer: what else ``torch.onnx.InputObserver`` does: tensors are detached; calls that
             raised are evidence where they fit the others; of a given dict, names that the calls do
             not have are left out.
+        counters: gives those of the whole traffic, where the tape has any.
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class Inference:
         bind_keywords: bool = True,
         on_recorded_devices: bool = False,
         like_observer: bool = False,
+        counters: Callable[[], Counters] | None = None,
     ) -> None:
         self._calls = calls
+        self._counters = counters
         self._signature = Signature.of(target)
         self._value_if_missing = dict(value_if_missing or {})
         self._bind_keywords = bind_keywords
@@ -94,7 +98,14 @@ class Inference:
                 what.
             UsageError: for names that are none, or of arguments that do not exist.
         """
-        return self.evidence().findings(set_batch_dimension_for, dim_names)
+        found = self.evidence()
+        return found.findings(set_batch_dimension_for, dim_names, self._counters_for(found))
+
+    def _counters_for(self, found: Evidence) -> Counters | None:
+        calls, counters = self._calls, self._counters and self._counters()
+        if counters and found.left_out and isinstance(calls, Calls):
+            return counters.of_returned(calls)
+        return counters
 
     def dynamic_shapes(
         self, set_batch_dimension_for: BatchFor = None, dim_names: DimNames = None

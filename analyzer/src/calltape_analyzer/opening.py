@@ -48,7 +48,7 @@ def open_tape(path: Paths, *, classes: Classes = (), verify: bool = False) -> Ta
                 errors.append(error)
         if not segments:
             raise errors[0]
-        tape = Tape(segments, damage, classes)
+        tape = Tape(_in_order(segments), damage, classes)
     except BaseException:
         for segment in segments:
             segment.close()
@@ -59,6 +59,33 @@ def open_tape(path: Paths, *, classes: Classes = (), verify: bool = False) -> Ta
         tape.verify()
         tape.leave_out_damaged()
     return tape
+
+
+def _in_order(segments: list[Segment]) -> list[Segment]:
+    """The files of one recording in its own order, at the place of the first of them: their names
+    sort ``llm-00001.tape`` before ``llm.tape``."""
+    recordings: dict[bytes, list[Segment]] = {}
+    for segment in segments:
+        recordings.setdefault(segment.manifest.tape, []).append(segment)
+    for parts in recordings.values():
+        parts.sort(key=_rank)
+        _without_repeats(parts)
+    return [segment for parts in recordings.values() for segment in parts]
+
+
+def _rank(segment: Segment) -> tuple[bool, int]:
+    """Calls that were under way come last."""
+    return segment.is_ahead, segment.part
+
+
+def _without_repeats(segments: list[Segment]) -> None:
+    """Of a call that was written ahead and then, complete, to the tape, the latter counts."""
+    ahead = [segment for segment in segments if segment.is_ahead]
+    for other in segments if ahead else ():
+        if not other.is_ahead:
+            complete = set(other.numbers)
+            for segment in ahead:
+                segment.leave_out(complete)
 
 
 def _found(path: Paths) -> list[str]:

@@ -6,6 +6,8 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.call import Call
@@ -18,7 +20,9 @@ from calltape_analyzer.comparing import (
     recorded_leaves,
 )
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
+from calltape_analyzer.explanation import counted
 from calltape_analyzer.reports import Report, ReportRow, failed_row
+from calltape_analyzer.segment import UNDER_WAY_WORDS
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
@@ -40,7 +44,7 @@ def replay(
     """Runs every recorded call through a target and compares with what was recorded.
 
     Args:
-        tape: with inputs and outputs. Calls that raised are left out.
+        tape: with inputs and outputs. Calls that raised, or had not ended, are left out.
         target: the model (its recorded method is called), a compiled model or any callable, a
             ``torch.export.ExportedProgram``, a ``torch.onnx.ONNXProgram``, an
             ``onnx.ModelProto``, an ``onnxruntime.InferenceSession``, a ``.pt2`` or ``.onnx`` file,
@@ -65,7 +69,7 @@ def replay(
         target = load_programs(target, classes=tape.class_index.by_name)
     if isinstance(target, Programs):
         return target.verify(tape, tolerances=tolerances, progress=progress, failing=failing)
-    returned = [call for call in tape.calls if call.record.error is None]
+    returned = [c for c in tape.calls if c.record.error is None and not c.under_way]
     if returned and all(call.record.outputs is None for call in returned):
         raise InferenceError(
             "no outputs are on the tape", advice="record with outputs=True to compare with them"
@@ -85,15 +89,19 @@ def report_on(
     says."""
     from calltape_analyzer.discrepancies import with_progress
 
-    calls = [call for call in tape.calls if call.record.error is None]
+    returned = [call for call in tape.calls if call.record.error is None]
+    calls = [call for call in returned if not call.under_way]
     rows = [row(call) for call in with_progress(calls, progress)]
     wrong = [call for call, found in zip(calls, rows, strict=True) if not found.ok]
     if failing is not None and wrong:
         from calltape_analyzer.extracting import extract
 
         extract(wrong[:1], failing)
-    raised = len(tape.calls) - len(calls)
-    return Report(rows, [f"{raised} calls raised and are left out"] if raised else [])
+    raised, ahead = len(tape.calls) - len(returned), len(returned) - len(calls)
+    notes = [f"{raised} calls raised and are left out"] if raised else []
+    if ahead:
+        notes.append(f"{counted(ahead, 'call')} {UNDER_WAY_WORDS}: left out")
+    return Report(rows, notes)
 
 
 def _row(call: Call, run: Runner, tolerances: Tolerances) -> ReportRow:
@@ -152,7 +160,9 @@ def _called(target: Callable[..., Any], call: Call) -> dict[str, Any]:
 
     args, kwargs = call.inputs
     with torch.no_grad():
-        return leaves_of(target(*args, **kwargs))
+        result = target(*args, **kwargs)
+        # A stream was recorded as the list of its chunks, of which a call has 256 at most.
+        return leaves_of(list(islice(result, 257)) if type(result) is GeneratorType else result)
 
 
 def _loaded(path: str, tape: Tape, stack: contextlib.ExitStack) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import stat
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
+from functools import cached_property
 
 from calltape_analyzer.damage import Damage
 from calltape_analyzer.input_keys import NOT_INTERNED, InputsKey
@@ -17,7 +19,11 @@ from calltape_schema.errors import TapeError
 from calltape_schema.framing import BLOCK, MANIFEST, Member, members, record_name
 from calltape_schema.records import CallRecord, Coverage, Manifest, decode_call, decode_manifest
 
-__all__ = ["Damage", "InputsKey", "Segment"]
+__all__ = ["UNDER_WAY", "UNDER_WAY_WORDS", "Damage", "InputsKey", "Segment"]
+
+UNDER_WAY = "under way"
+"""Why the outputs of a call are missing that was written ahead."""
+UNDER_WAY_WORDS = "under way when the process died"
 
 # What is known of a call's tensors.
 _UNKNOWN, _WHOLE, _DAMAGED = 0, 1, 2
@@ -86,9 +92,40 @@ class Segment:
         if self.trailer is not None:
             return self.trailer.coverage
         found = len(self._numbers)
-        seen = max(self._numbers, default=-1) + 1
+        if self.is_ahead:
+            return Coverage(seen=len(self), kept=len(self))
+        segment = self.manifest.segment
+        first = 0 if segment is None else segment.first_call
+        seen = max(found, max(self._numbers, default=-1) + 1 - first)
         gaps = {"unknown (the tape is not sealed)": seen - found} if seen > found else {}
         return Coverage(seen=seen, kept=found, dropped=gaps)
+
+    @cached_property
+    def is_ahead(self) -> bool:
+        """Whether this is a file of write-ahead: of nothing but a call that was under way, or
+        empty, by its name."""
+        if self.trailer is not None or len(self._numbers) > 1:
+            return False
+        if not len(self._numbers):
+            return re.search(r"\.ahead-\d+\.tape$", self.path) is not None
+        try:
+            return self.record(0).outputs_missing == UNDER_WAY
+        except TapeError:
+            return False  # whoever reads the call is told
+
+    @property
+    def part(self) -> int:
+        """Its number among the files of its recording."""
+        return 0 if self.manifest.segment is None else self.manifest.segment.number
+
+    def leave_out(self, numbers: Container[int]) -> None:
+        """Takes calls off the list."""
+        self.order = array("Q", (p for p in self.order if self._numbers[p] not in numbers))
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Of all its calls, in the order of the file."""
+        return self._numbers
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes of the file."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -12,9 +12,17 @@ from typing_extensions import Self
 from calltape_analyzer.binding import Signature
 from calltape_analyzer.call import Call, Calls
 from calltape_analyzer.classes import Classes, ClassIndex
-from calltape_analyzer.segment import Damage, Segment
+from calltape_analyzer.recordings import (
+    counters_of,
+    coverage_of,
+    dumps_of,
+    missing_numbers,
+)
+from calltape_analyzer.segment import UNDER_WAY_WORDS, Damage, Segment
+from calltape_analyzer.tallies import CallRef
+from calltape_analyzer.traffic_counters import Counters
 from calltape_schema.errors import TapeError
-from calltape_schema.records import Coverage, Manifest, Target
+from calltape_schema.records import Coverage, Dump, Manifest, Target
 
 if TYPE_CHECKING:
     from calltape_analyzer.dims import BatchFor, DimNames
@@ -48,7 +56,9 @@ class Tape:
         self._removed: list[str | int] = []
 
     def __repr__(self) -> str:
-        return f"<Tape {', '.join(self.paths[:3])}: {len(self)} calls>"
+        ahead = len(self.under_way)
+        died = f", {ahead} of them {UNDER_WAY_WORDS}" if ahead else ""
+        return f"<Tape {', '.join(self.paths[:3])}: {len(self)} calls{died}>"
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -153,13 +163,36 @@ class Tape:
     def coverage(self) -> Coverage:
         """How much of the traffic is on the tape: calls seen, kept, and dropped by reason. For
         an unsealed file as far as the numbers of its calls tell."""
-        dropped: Counter[str] = Counter()
-        seen = kept = 0
-        for segment in self._segments:
-            seen += segment.coverage.seen
-            kept += segment.coverage.kept
-            dropped.update(segment.coverage.dropped)
-        return Coverage(seen=seen, kept=kept, dropped=dict(dropped))
+        return coverage_of(self._segments)
+
+    @cached_property
+    def counters(self) -> Counters:
+        """What was counted of the whole traffic, whichever calls are on the tape: per structure how
+        many calls, and the sizes of every axis; :attr:`Counters.missing` names the files that have
+        no counters. Reads no calls."""
+        return counters_of(self._segments, self._damage)
+
+    @property
+    def under_way(self) -> tuple[Call, ...]:
+        """The calls that were written ahead and had not ended when the process died (or have not
+        ended yet): their inputs are known, and nothing else."""
+        return tuple(
+            self._calls.at(CallRef(segment.manifest.tape, segment.number(position)))
+            for segment in self._segments
+            if segment.is_ahead
+            for position in segment.order
+        )
+
+    @property
+    def missing_files(self) -> dict[bytes, tuple[int, ...]]:
+        """Per recording (by its id) that lacks any, the numbers of its files that are not here:
+        deleted when the disk was full, or not opened."""
+        return missing_numbers(self._segments)
+
+    @property
+    def dumps(self) -> tuple[Dump, ...]:
+        """When the calls of a flight recorder were written, and why, in the order of time."""
+        return dumps_of(self._segments)
 
     @property
     def damage(self) -> list[TapeError]:
@@ -340,7 +373,9 @@ class Tape:
 
         if value_if_missing is None and self._inference is not None:
             return self._inference
-        made = Inference(self._target, self._calls, value_if_missing)
+        made = Inference(
+            self._target, self._calls, value_if_missing, counters=lambda: self.counters
+        )
         if self._removed:
             made.remove_inputs(self._removed)
         if value_if_missing is None:

@@ -12,14 +12,17 @@ from calltape_analyzer.call import Call
 from calltape_analyzer.dims import BatchFor, check_declared, is_batch
 from calltape_analyzer.gathering import Gatherer, difference_of
 from calltape_analyzer.names import name_symbols, name_variants
+from calltape_analyzer.observations import Observations
 from calltape_analyzer.symbols import Column
+from calltape_analyzer.traffic_counters import Counters
 from calltape_analyzer.variant_findings import VariantFindings, findings_of
 from calltape_analyzer.variants import Dimension, Pools, VariantFacts, give_symbols, variants_of
+from calltape_analyzer.whole_traffic import attribute, settled
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
 
-__all__ = ["Acceptance", "Variant", "variants_in"]
+__all__ = ["Acceptance", "Variant", "named_facts", "variants_in"]
 
 
 class Acceptance(NamedTuple):
@@ -183,8 +186,29 @@ def variants_in(tape: Tape) -> list[Variant]:
     """The variants of a tape, in the order of their first call, with their names."""
     signature = Signature.of(tape.target).without(frozenset(tape.removed))
     gatherer = Gatherer(signature, tape.class_index.renamed)
-    found = variants_of(gatherer.observations(tape.calls))
-    name_variants(found, signature)
+    observed = gatherer.observations(tape.calls)
+    found = named_facts(tape, observed, gatherer)
+    attribute(_counters(tape, observed), found, signature, gatherer.renamed)
+    return [Variant(tape, facts, gatherer) for facts in found]
+
+
+def named_facts(tape: Tape, observed: Observations, gatherer: Gatherer) -> list[VariantFacts]:
+    """The variants with their names, and no ranges but those of the calls on the tape.
+
+    Args:
+        tape: gives the counters, by which some dimension may be known to be constant.
+        observed: its calls, by ``gatherer``.
+    """
+    counters = _counters(tape, observed)
+    found = variants_of(observed, settled(counters, gatherer.signature, gatherer.renamed))
+    name_variants(found, gatherer.signature)
     for facts in found:
         name_symbols(facts)
-    return [Variant(tape, facts, gatherer) for facts in found]
+    return found
+
+
+def _counters(tape: Tape, observed: Observations) -> Counters:
+    """Those of calls that are evidence, as far as they are known."""
+    if observed.raised and not observed.of_raised:
+        return tape.counters.of_returned(tape.calls)
+    return tape.counters

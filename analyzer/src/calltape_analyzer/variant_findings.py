@@ -14,7 +14,7 @@ from calltape_analyzer.findings import MAX_SIZES_SHOWN, SizeSeen
 from calltape_analyzer.layout import Place
 from calltape_analyzer.splitting import column_name
 from calltape_analyzer.symbols import Column, Symbol, value_in
-from calltape_analyzer.tallies import Seen, Tally
+from calltape_analyzer.tallies import Seen, Span, Tally
 from calltape_analyzer.variants import Reason, VariantFacts
 
 __all__ = [
@@ -42,7 +42,8 @@ class SymbolFinding(_Finding):
             None.
         dimensions: what it stands for: ``input_ids[0]``, or the name of an int.
         sizes: the values seen, smallest first, at most 64; ``distinct`` counts all.
-        min, max: the smallest and largest.
+        min, max: the smallest and largest; over the whole traffic, where the tape has counters of
+            the calls that were not kept.
         warnings: where the evidence is thin.
     """
 
@@ -62,6 +63,8 @@ class DimensionFinding(_Finding):
     ``reason`` is ``varied``, ``pooled`` (in another variant or a sibling of the same list),
     ``neighbour`` (its argument was seen once, beside a dynamic dimension of the same axis and
     size), ``declared``, ``constant``, or ``one`` (it varied elsewhere, and is always 1 here).
+    ``min`` and ``max`` of a dynamic one are those of the whole traffic, where the tape has counters
+    of the calls that were not kept.
     """
 
     axis: int
@@ -113,6 +116,11 @@ class VariantFindings(_Finding):
         constants: the other scalars by place.
         symbols: its dynamic dimensions, by symbol.
         conditions: what its calls have in common besides their structure, in words.
+        all_calls: how many calls there were, kept or not, where the tape has counters of them and
+            these can tell (calls that only texts, floats or sizes set apart they cannot); else
+            None.
+        notes: dimensions and ints that are constant in the calls on the tape, and not in the whole
+            traffic.
     """
 
     name: str
@@ -123,6 +131,8 @@ class VariantFindings(_Finding):
     constants: dict[str, Any]
     symbols: tuple[SymbolFinding, ...]
     conditions: tuple[str, ...] = ()
+    all_calls: int | None = None
+    notes: tuple[str, ...] = ()
 
     def symbol(self, name: str) -> SymbolFinding:
         """The symbol of a name."""
@@ -133,6 +143,7 @@ class VariantFindings(_Finding):
         for symbol in self.symbols:
             for text in symbol.warnings:
                 yield f"{symbol.name}: {text}"
+        yield from self.notes
 
 
 def findings_of(variant: VariantFacts, names: dict[int, str]) -> VariantFindings:
@@ -163,6 +174,8 @@ def findings_of(variant: VariantFacts, names: dict[int, str]) -> VariantFindings
         },
         symbols=tuple(_symbol(variant, symbol) for symbol in variant.symbols),
         conditions=tuple(c.text(layout) for c in variant.conditions),
+        all_calls=variant.all_calls,
+        notes=tuple(_notes(variant)),
     )
 
 
@@ -172,15 +185,15 @@ def _tensor(
     dimensions = []
     for axis in range(variant.group.facts[i].rank):
         column = Column(i, axis)
-        values = [value_in(row, column) for row, _ in variant.rows]
         found = variant.dimensions[column]
+        range_ = _range(variant, column)
         dimensions.append(
             DimensionFinding(
                 axis=axis,
                 dynamic=found.dynamic,
                 reason=found.reason,
-                min=min(values),
-                max=max(values),
+                min=range_.min,
+                max=range_.max,
                 symbol=by_column.get(column),
             )
         )
@@ -197,18 +210,34 @@ def _tensor(
 
 def _int(variant: VariantFacts, i: int, place: Place, by_column: dict[Column, str]) -> IntFinding:
     column = Column(i, None)
-    values = [row.ints[i] for row, _ in variant.rows]
+    range_ = _range(variant, column)
     counted = variant.counters.get(i)
     return IntFinding(
         argument=place.argument,
         path=place.path,
         name=str(place),
         dynamic=variant.dimensions[column].dynamic,
-        min=min(values),
-        max=max(values),
+        min=range_.min,
+        max=range_.max,
         symbol=by_column.get(column),
         counts=column_name(variant.group.layout, counted) if counted is not None else None,
     )
+
+
+def _range(variant: VariantFacts, column: Column) -> Span:
+    """That of the whole traffic only where it is dynamic: a program takes a constant as it was."""
+    if variant.dimensions[column].dynamic:
+        return variant.span(column)
+    values = [value_in(row, column) for row, _ in variant.rows]
+    return Span(min(values), max(values))
+
+
+def _notes(variant: VariantFacts) -> Iterator[str]:
+    for column, whole in variant.whole.items():
+        found = variant.dimensions[column]
+        told = whole.told()
+        if told is not None and not found.dynamic and found.reason != "counter":
+            yield f"{column_name(variant.group.layout, column)} is constant, but {told}"
 
 
 def _symbol(variant: VariantFacts, symbol: Symbol) -> SymbolFinding:
@@ -216,6 +245,7 @@ def _symbol(variant: VariantFacts, symbol: Symbol) -> SymbolFinding:
     for value, (_, seen) in zip(symbol.values, variant.rows, strict=True):
         sizes.add(value, Seen(seen.calls, seen.first))
     shown = sorted(sizes.items(), key=lambda item: item[0])[:MAX_SIZES_SHOWN]
+    span = variant.span(*symbol.columns)
     return SymbolFinding(
         name=symbol.name,
         expression=expression(variant, symbol),
@@ -225,8 +255,8 @@ def _symbol(variant: VariantFacts, symbol: Symbol) -> SymbolFinding:
             for value, seen in shown
         ),
         distinct=sizes.distinct,
-        min=min(symbol.values),
-        max=max(symbol.values),
+        min=span.min,
+        max=span.max,
         warnings=tuple(_warnings(variant, symbol)),
     )
 
@@ -246,6 +276,7 @@ def expression(variant: VariantFacts, symbol: Symbol) -> str | None:
 
 def _warnings(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:
     """Where a conclusion rests on little."""
+    yield from _warnings_of_whole(variant, symbol)
     if variant.calls == 1:
         yield "one call is all the evidence"
     elif not symbol.varied:
@@ -261,3 +292,25 @@ def _warnings(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:
         yield f"{where} were always equal, which may be chance"
     if symbol.relation is not None and len(set(symbol.values)) <= _THIN:
         yield f"{expression(variant, symbol)} rests on {len(set(symbol.values))} distinct sizes"
+
+
+def _warnings_of_whole(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:
+    """Where the whole traffic is not as the calls on the tape are."""
+    known = [
+        (column, variant.whole[column]) for column in symbol.columns if column in variant.whole
+    ]
+    told = next((text for _, whole in known if (text := whole.told()) is not None), None)
+    if told is not None:
+        yield str(told)
+    if symbol.relation is not None and known:
+        spans = [variant.span(*other.columns) for other in variant.symbols]
+        own = variant.span(*symbol.columns)
+        low = symbol.relation.value([span.min for span in spans])
+        high = symbol.relation.value([span.max for span in spans])
+        if own.min < low or own.max > high:
+            yield f"{expression(variant, symbol)} held in the kept calls, but not in all"
+    for column, whole in known[1:]:
+        if whole.values != known[0][1].values and not whole.shared_with:
+            names = [column_name(variant.group.layout, c) for c in (known[0][0], column)]
+            yield f"{' and '.join(names)} were equal in the kept calls, but not in all"
+            return

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from calltape_analyzer.completion import Completion
+from calltape_analyzer.layout import Place
 from calltape_analyzer.observations import Group, Observations, Row
 from calltape_analyzer.splitting import (
     Condition,
@@ -25,9 +26,10 @@ from calltape_analyzer.splitting import (
     splits_of,
 )
 from calltape_analyzer.symbols import Column, Symbol, columns_of, symbols_of, value_in
-from calltape_analyzer.tallies import Seen
+from calltape_analyzer.tallies import Seen, Span
+from calltape_analyzer.whole_traffic import Whole
 
-__all__ = ["Dimension", "VariantFacts", "merged", "variants_of"]
+__all__ = ["Dimension", "VariantFacts", "merged", "pooled_as", "variants_of"]
 
 Reason = Literal["varied", "pooled", "neighbour", "constant", "one", "declared", "counter"]
 
@@ -58,6 +60,8 @@ class VariantFacts:
         completions: of a merged variant, how the calls of other groups become some of this one.
         frozen: small integer tensors, by place, whose values are constants of the program: the
             model reads them with Python, as ``grid.tolist()``.
+        whole: what counters of the whole traffic say of a column, where the tape has them.
+        all_calls: how many calls there were by these, kept or not; None where nobody knows.
         name: unique among the variants of a tape.
     """
 
@@ -68,6 +72,8 @@ class VariantFacts:
     symbols: list[Symbol] = field(default_factory=list)
     completions: dict[Hashable, Completion] = field(default_factory=dict)
     frozen: dict[int, Any] = field(default_factory=dict)
+    whole: dict[Column, Whole] = field(default_factory=dict)
+    all_calls: int | None = None
     name: str = ""
 
     @property
@@ -78,6 +84,16 @@ class VariantFacts:
     def dynamic(self) -> list[Column]:
         """The dynamic columns."""
         return [column for column, found in self.dimensions.items() if found.dynamic]
+
+    def span(self, *columns: Column) -> Span:
+        """The smallest and the largest value of columns: over the whole traffic where that is known
+        to be of this variant alone, else in the calls on the tape."""
+        values = [value_in(row, column) for row, _ in self.rows for column in columns]
+        for column in columns:
+            whole = self.whole.get(column)
+            if whole is not None and not whole.shared_with:
+                values += (whole.values.min, whole.values.max)
+        return Span(min(values), max(values))
 
     @property
     def counters(self) -> dict[int, Column]:
@@ -129,13 +145,21 @@ class VariantFacts:
         return None
 
 
-def variants_of(observations: Observations) -> list[VariantFacts]:
-    """The variants, in the order of their first call, without names."""
+def variants_of(
+    observations: Observations, settled: Container[Hashable] = ()
+) -> list[VariantFacts]:
+    """The variants, in the order of their first call, without names.
+
+    Args:
+        observations: the calls.
+        settled: dimensions (as :func:`pooled_as` names them) that had one size in several calls,
+            of which not all need be among these.
+    """
     splits = [split for group in observations.in_order() for split in splits_of(group)]
     pools = Pools(splits)
     made = [_variant(split, pools) for split in splits]
     for variant in made:
-        _adopt_neighbours(variant, pools)
+        _adopt_neighbours(variant, pools, settled)
         give_symbols(variant, pools)
     return sorted(made, key=lambda v: min(seen.first for _, seen in v.rows))
 
@@ -171,12 +195,17 @@ class Pools:
             place = group.ints[column.place]
             return place.argument, _open(place.path), "int"
         place = group.layout.tensors[column.place]
-        return place.argument, _open(place.path), group.facts[column.place].rank, column.axis
+        return pooled_as(place, group.facts[column.place].rank, column.axis)
 
     def differ(self, one: Hashable, other: Hashable) -> bool:
         """Whether two dimensions ever had different sizes in one call."""
         a, b = self._vectors[one], self._vectors[other]
         return any(b[at] != value for at, value in a.items() if at in b)
+
+
+def pooled_as(place: Place, rank: int, axis: int) -> Hashable:
+    """Equal for the dimensions of tensors that are one over all variants."""
+    return place.argument, _open(place.path), rank, axis
 
 
 def _open(path: str) -> str:
@@ -187,7 +216,8 @@ def _open(path: str) -> str:
 def merged(
     larger: VariantFacts, completions: Sequence[Completion], smaller: Sequence[VariantFacts]
 ) -> VariantFacts:
-    """One variant of several: the calls of the smaller ones as calls of the larger."""
+    """One variant of several: the calls of the smaller ones as calls of the larger. It is made for
+    an export, which answers for calls that are on the tape, and has nothing of the others."""
     rows = dict(larger.rows)
     for completion, variant in zip(completions, smaller, strict=True):
         for row, seen in variant.rows:
@@ -234,13 +264,14 @@ def _open_counters(split: Split) -> Mapping[int, Column]:
     }
 
 
-def _adopt_neighbours(variant: VariantFacts, pools: Pools) -> None:
+def _adopt_neighbours(variant: VariantFacts, pools: Pools, settled: Container[Hashable]) -> None:
     row = variant.rows[0][0]
     known = {(c.axis, value_in(row, c)) for c in variant.dynamic() if c.axis is not None}
     for column, found in list(variant.dimensions.items()):
         if found.reason != "constant" or column.axis is None or value_in(row, column) < 2:
             continue
-        once = pools.calls[pools.key(variant.group, column)] == 1
+        key = pools.key(variant.group, column)
+        once = pools.calls[key] == 1 and key not in settled
         if once and (column.axis, value_in(row, column)) in known:
             variant.dimensions[column] = Dimension(True, "neighbour")
 

@@ -8,8 +8,8 @@ refutes one. The analysis of what is kept therefore finds the relations that the
 everything would find, from at most one call more than there are independent sizes.
 
 Two kinds of evidence are not affine: which sizes are 0 or 1 (broadcasting, empty caches), and which
-coincide (a sliding window that is full). Calls are told apart by that pattern first, and the span
-is kept for each pattern.
+coincide (a sliding window that is full). Calls are told apart by that pattern first, and by their
+constants, and the span is kept for each.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ class _Group:
         places: dict[int, int] = {}
         which = tuple([places.setdefault(number, i) for i, number in enumerate(numbers)])
         values = list(places)
-        key = hash((which, tuple([v if v in (0, 1) else None for v in values])))
+        # Calls of other constants are another program, of which these say nothing.
+        own = constants if constants in self._constants else None
+        key = hash((which, tuple([v if v in (0, 1) else None for v in values]), own))
         pattern = self.patterns.get(key)
         if pattern is None:
             if may_grow:

@@ -12,6 +12,8 @@ import typer
 from calltape_analyzer.call import Call
 from calltape_analyzer.cli.output import Json, Paths, command, line, opened, print_json
 from calltape_analyzer.rendering import render, render_node
+from calltape_analyzer.segment import UNDER_WAY, UNDER_WAY_WORDS
+from calltape_analyzer.tallies import CallRef
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord, Tree
@@ -69,18 +71,26 @@ def _print_lines(calls: Iterator[tuple[Call, CallRecord]]) -> None:
         first = record.time_ns if first is None else first
         at = (record.time_ns - first) / 1e9
         duration = "" if record.duration_ns is None else f"{record.duration_ns / 1e6:.3f}"
-        text = f"{render(record.inputs)} -> {_result(record)}"
+        within = f", within {_named(call.parent)}" if call.parent is not None else ""
+        text = f"{render(record.inputs)} -> {_result(record)}{within}"
         line(f"{call.number:>6} {at:>10.3f} {duration:>9} ", text)
 
 
 def _result(record: CallRecord) -> str:
     if record.error is not None:
         return f"raised {record.error.type.rpartition(':')[2]}: {_short(record.error.message)}"
+    if record.outputs_missing == UNDER_WAY:
+        return f"{UNDER_WAY_WORDS}, or still is"
     if record.outputs is None:
         return (
             f"not recorded ({record.outputs_missing})" if record.outputs_missing else "not recorded"
         )
-    return render(record.outputs)
+    text = render(record.outputs)
+    return f"{text} ({record.outputs_missing})" if record.outputs_missing else text
+
+
+def _named(call: CallRef) -> str:
+    return f"call {call.number} of recording {call.tape.hex()[:8]}"
 
 
 def _short(text: str) -> str:
@@ -100,6 +110,10 @@ def _summary(call: Call, record: CallRecord) -> dict[str, Any]:
         "outputs": render(record.outputs) if record.outputs is not None else None,
         "outputs_missing": record.outputs_missing,
         "error": record.error.model_dump() if record.error is not None else None,
+        "tree": str(call.tree) if call.tree is not None else None,  # JSON's readers round it
+        "parent": {"tape": call.parent.tape.hex(), "call": call.parent.number}
+        if call.parent is not None
+        else None,
         "tensor_bytes": record.blob.size if record.blob is not None else 0,
     }
 
@@ -167,6 +181,9 @@ def _node_document(node: Any, tree: Tree) -> dict[str, Any]:
 def _print_call(call: Call, record: CallRecord) -> None:
     duration = "" if record.duration_ns is None else f", took {record.duration_ns / 1e6:.3f} ms"
     line(f"call {call.number} of {call.path}{duration}, thread {record.thread}")
+    if call.tree is not None:
+        within = f"within {_named(call.parent)}, " if call.parent is not None else ""
+        line(f"{within}tree {call.tree:016x}")
     print("inputs")
     for part in children_of(record.inputs.spec().root):
         for name, child in _named_children(part):
@@ -175,6 +192,8 @@ def _print_call(call: Call, record: CallRecord) -> None:
         line("outputs", _result(record))
     else:
         _print_node("outputs", record.outputs.spec().root, record.outputs, 0)
+        if record.outputs_missing:
+            line("outputs are not complete:", record.outputs_missing)
 
 
 def _print_node(name: Any, node: Any, tree: Tree, depth: int) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
 import typer
 
+from calltape_analyzer.binding import Signature
 from calltape_analyzer.call import Call
 from calltape_analyzer.cli.output import (
     Json,
@@ -19,10 +21,19 @@ from calltape_analyzer.cli.output import (
     opened,
     print_json,
 )
-from calltape_analyzer.rendering import printable
+from calltape_analyzer.cli.recording import (
+    coverage_text,
+    dumps_text,
+    files_as_json,
+    files_text,
+    policy_text,
+    size,
+    traffic_lines,
+)
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.traffic_counters import Kind
 from calltape_schema.errors import TapeError
-from calltape_schema.records import Coverage, Manifest, Target
+from calltape_schema.records import Manifest, Target
 
 __all__ = ["info"]
 
@@ -47,14 +58,16 @@ def info(
     calltape info runs/llm.tape --json | jq .coverage
     """
     with opened(paths) as tape:
-        facts = _facts(tape, quick)
+        kept: Counter[Kind] = Counter()
+        facts = _facts(tape, quick, kept)
         if json:
             print_json(facts)
         else:
-            _print(tape, facts)
+            _print(tape, facts, kept)
 
 
-def _facts(tape: Tape, quick: bool) -> dict[str, Any]:
+def _facts(tape: Tape, quick: bool, kept: Counter[Kind]) -> dict[str, Any]:
+    """What is known of a tape, as plain data; ``kept`` is filled with its calls by kind."""
     structures: set[bytes] = set()
     first = last = None
     calls = errors = tensor_bytes = 0
@@ -62,17 +75,20 @@ def _facts(tape: Tape, quick: bool) -> dict[str, Any]:
         record = call.record
         calls += 1
         structures.add(record.inputs.structure)
+        kept[Kind.of(record.inputs)] += 1
         errors += record.error is not None
         tensor_bytes += record.blob.size if record.blob is not None else 0
         end = record.time_ns + (record.duration_ns or 0)
         first = record.time_ns if first is None else min(first, record.time_ns)
         last = end if last is None else max(last, end)
     target = tape.target
+    traffic = tape.counters.as_dict(Signature.of(target), kept)
     return {
         "paths": list(tape.paths),
         "format": f"{tape.manifest.version}.{tape.manifest.minor}",
         "sealed": tape.sealed,
         "unfinished_bytes": tape.unfinished,
+        "files": files_as_json(tape),
         "target": target.model_dump() if target is not None else None,
         "signature": signature(target),
         "calls": calls,
@@ -82,6 +98,8 @@ def _facts(tape: Tape, quick: bool) -> dict[str, Any]:
         "tensor_bytes": tensor_bytes,
         "coverage": tape.coverage.model_dump(),
         "policy": tape.manifest.policy.model_dump(),
+        "dumps": [dump.model_dump() | {"time": _time(dump.time_ns)} for dump in tape.dumps],
+        "traffic": traffic,
         "producer": tape.manifest.producer.model_dump(exclude_none=True),
         "first_call": _time(first),
         "last_call_end": _time(last),
@@ -129,24 +147,30 @@ class _Progress:
             self.bar.stop()
 
 
-def _print(tape: Tape, facts: dict[str, Any]) -> None:
+def _print(tape: Tape, facts: dict[str, Any], kept: Counter[Kind]) -> None:
     target = tape.target
+    times = {dump.time_ns: _time(dump.time_ns) for dump in tape.dumps}
+    traffic = list(traffic_lines(tape.counters, Signature.of(target), kept))
     rows = [
         ("tape", ", ".join(tape.paths)),
+        ("files", files_text(tape)),
         ("sealed", _sealed(tape)),
         ("target", _target(target)),
         ("signature", facts["signature"] or "unknown"),
         ("calls", _calls_text(facts)),
-        ("coverage", _coverage(tape.coverage)),
+        ("coverage", coverage_text(tape.coverage)),
         ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} of it tensors"),
         ("time", _span(facts)),
-        ("policy", _policy(tape.manifest)),
+        ("policy", policy_text(tape.manifest.policy)),
+        ("dumps", dumps_text(tape, times)),
+        *zip(("traffic", *[""] * len(traffic)), traffic, strict=False),
         ("producer", _producer(tape.manifest)),
         ("format", facts["format"]),
         ("checksums", _checked(tape, facts)),
     ]
     for name, text in rows:
-        line(name.ljust(10), text)
+        if text is not None:
+            line(name.ljust(10), text)
 
 
 def _sealed(tape: Tape) -> str:
@@ -186,27 +210,10 @@ def _calls_text(facts: dict[str, Any]) -> str:
     return f"{text}, {facts['errors']} raised" if facts["errors"] else text
 
 
-def _coverage(coverage: Coverage) -> str:
-    dropped = "; ".join(f"{count} dropped: {reason}" for reason, count in coverage.dropped.items())
-    text = f"{coverage.kept} of {coverage.seen} calls seen were kept"
-    return f"{text}; {dropped}" if dropped else text
-
-
 def _span(facts: dict[str, Any]) -> str:
     if facts["first_call"] is None:
         return "no calls"
     return f"{facts['first_call']} to {facts['last_call_end']}"
-
-
-def _policy(manifest: Manifest) -> str:
-    policy = manifest.policy
-    parts = [
-        "values kept" if policy.values == "all" else "shapes only",
-        "outputs too" if policy.outputs else "no outputs",
-    ]
-    if policy.max_calls is not None:
-        parts.append(f"at most {policy.max_calls} calls")
-    return ", ".join(parts)
 
 
 def _producer(manifest: Manifest) -> str:
@@ -228,13 +235,3 @@ def _time(nanoseconds: int | None) -> str | None:
     except (OverflowError, ValueError, OSError):
         return f"{nanoseconds} ns"  # a clock that was far off
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def size(count: int) -> str:
-    """Bytes for people: ``640 B``, ``1.5 MiB``."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return printable(f"{value:.1f} TiB")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calltape_analyzer.cli.output import Json, Paths, command, line, opened, print_json, table
+from calltape_analyzer.explanation import counted
 
 if TYPE_CHECKING:
     from calltape_analyzer.variant_findings import TensorFinding, VariantFindings
@@ -46,8 +47,10 @@ def variants(paths: Paths, json: Json = False) -> None:
 
 
 def _print(found: VariantFindings) -> None:
-    calls = f"{found.calls} call{'s' * (found.calls != 1)}, first call {found.first_call}"
-    line(f"{found.name}:", calls)
+    calls = counted(found.calls, "call")
+    if found.all_calls is not None and found.all_calls > found.calls:
+        calls = f"kept {found.calls:,} of {counted(found.all_calls, 'call')}"
+    line(f"{found.name}:", f"{calls}, first call {found.first_call}")
     if found.conditions:
         line("where", ", ".join(found.conditions))
     rows = list(_arguments(found))

@@ -22,11 +22,12 @@ from calltape_analyzer.exporting.programs import Programs
 from calltape_analyzer.exporting.tracing import device_of
 from calltape_analyzer.gathering import Gatherer
 from calltape_analyzer.merging import can_merge, completion_of
-from calltape_analyzer.names import name_symbols, name_variants
+from calltape_analyzer.names import name_symbols
 from calltape_analyzer.observations import Row
 from calltape_analyzer.samples import recorded_sample, sample_in
 from calltape_analyzer.tallies import CallRef
-from calltape_analyzer.variants import Pools, VariantFacts, give_symbols, merged, variants_of
+from calltape_analyzer.variant import named_facts
+from calltape_analyzer.variants import Pools, VariantFacts, give_symbols, merged
 
 if TYPE_CHECKING:
     import torch
@@ -166,10 +167,7 @@ class _Exporting:
         observations = self.gatherer.observations(self.tape.calls)
         if not observations.groups:
             raise InferenceError("there are no calls", advice="record at least one call")
-        variants = variants_of(observations)
-        name_variants(variants, self.gatherer.signature)
-        for variant in variants:
-            name_symbols(variant)
+        variants = named_facts(self.tape, observations, self.gatherer)
         waiting = list(variants)
         if self.merging:
             waiting = self._merge(waiting)

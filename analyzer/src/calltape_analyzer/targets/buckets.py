@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.symbols import Symbol
 from calltape_analyzer.variant import Variant
+from calltape_analyzer.variants import VariantFacts
 
 __all__ = ["Buckets", "buckets", "buckets_per_symbol", "padding_sizes"]
 
@@ -29,10 +32,12 @@ class Buckets(BaseModel):
         symbol: its name in the variant.
         sizes: the sizes to pad to, smallest first; the last is the largest size seen, or the next
             multiple.
-        calls: how many recorded calls each of them serves.
+        calls: how many calls each of them serves.
         recorded: the sum of the sizes over all calls.
         padded: what padding adds to that sum.
         waste: the share of the padded sum that is padding, from 0 up to but not including 1.
+        weighs: which calls count: those on the tape (``kept``), all of the traffic (``all``), or
+            those on the tape and one of the largest size (``kept and largest``).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,13 +48,16 @@ class Buckets(BaseModel):
     recorded: int
     padded: int
     waste: float
+    weighs: Literal["kept", "all", "kept and largest"] = "kept"
 
 
 def buckets(variant: Variant, symbol: str, count: int, *, multiple_of: int = 1) -> Buckets:
     """The best sizes to pad one symbol to.
 
     Args:
-        variant: any; each call counts.
+        variant: any; each call counts, kept or not, where the tape has counters of the whole
+            traffic that tell how many calls had which size. Where they tell its range only, the
+            kept calls count, and the largest size as one more.
         symbol: the name of one of its symbols.
         count: how many sizes, at most; there are never more than distinct sizes were seen.
         multiple_of: what each size must be a multiple of.
@@ -63,9 +71,7 @@ def buckets(variant: Variant, symbol: str, count: int, *, multiple_of: int = 1) 
         raise UsageError(
             f"variant {variant.name} has no symbol {symbol!r}", advice=f"it has: {names}"
         )
-    calls: Counter[int] = Counter()
-    for value, (_, seen) in zip(found.values, variant.facts.rows, strict=True):
-        calls[value] += seen.calls
+    calls, weighs = _calls_by_size(variant.facts, found)
     sizes = padding_sizes(calls, count, multiple_of=multiple_of)
     served = Counter(dict.fromkeys(sizes, 0))
     padded = 0
@@ -82,7 +88,24 @@ def buckets(variant: Variant, symbol: str, count: int, *, multiple_of: int = 1) 
         recorded=recorded,
         padded=padded,
         waste=padded / total if total else 0.0,
+        weighs=weighs,
     )
+
+
+def _calls_by_size(
+    facts: VariantFacts, symbol: Symbol
+) -> tuple[Counter[int], Literal["kept", "all", "kept and largest"]]:
+    calls: Counter[int] = Counter()
+    for value, (_, seen) in zip(symbol.values, facts.rows, strict=True):
+        calls[value] += seen.calls
+    whole = facts.whole.get(symbol.columns[0])
+    if whole is None or whole.shared_with or sum(calls.values()) >= whole.calls:
+        return calls, "kept"
+    counted = Counter(whole.values.sizes)
+    if not whole.values.other_calls and calls.keys() <= counted.keys():
+        return counted, "all"
+    calls.setdefault(whole.values.max, 1)
+    return calls, "kept and largest"
 
 
 def buckets_per_symbol(

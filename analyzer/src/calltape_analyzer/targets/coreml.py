@@ -29,9 +29,11 @@ class RangeDimension(TypedDict):
 def range_dimensions(variant: Variant) -> dict[str, list[RangeDimension | int]]:
     """The shape of each input as a list of sizes and ranges, as plain data.
 
-    Bounds are the sizes seen: an ML program wants an upper one. The default is what most calls
-    had, all inputs together; Core ML prepares the model for it. A Core ML size is at least 1, so
-    that a 0 on the tape is raised to 1: calls with empty tensors need a model of their own.
+    Bounds are the sizes seen: an ML program wants an upper one. They are those of the whole traffic
+    where the tape has counters of it; the warnings of ``variant.findings`` say where that is more
+    than the kept calls show. The default is what most calls had, all inputs together; Core ML
+    prepares the model for it. A Core ML size is at least 1, so that a 0 on the tape is raised to 1:
+    calls with empty tensors need a model of their own.
 
     Returns:
         By the name that an export with calltape gives the input.

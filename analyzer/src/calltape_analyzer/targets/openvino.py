@@ -25,8 +25,9 @@ def partial_shapes(variant: Variant, *, bounded: bool = True) -> dict[str, list[
     """The shape of each input as a list of sizes, bounds and -1.
 
     A dimension that varied has the sizes seen as its bounds, of which OpenVINO makes use to
-    allocate memory, and outside of which it refuses a tensor. A dynamic dimension that had one
-    size here is -1. An empty tensor is within OpenVINO's rules.
+    allocate memory, and outside of which it refuses a tensor; those of calls that were not kept
+    too, where the tape has counters of the whole traffic. A dynamic dimension that had one size
+    here is -1. An empty tensor is within OpenVINO's rules.
 
     Args:
         variant: any.

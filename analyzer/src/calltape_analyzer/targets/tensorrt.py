@@ -94,11 +94,12 @@ class OptimizationProfile(BaseModel):
 def optimization_profile(variant: Variant, *, empty: bool = True) -> OptimizationProfile:
     """The optimization profile of a variant.
 
-    The optimum is the combination of sizes that most calls had, as it was recorded, so that the
-    sizes of different inputs agree. Minimum and maximum are those of the recorded sizes; one that
-    always was a sum or a multiple of others is what that makes of *their* minimum and maximum, so
-    that these shapes agree as well: the builder refuses shapes that the model cannot take together
-    (seen for the optimum in NVIDIA/TensorRT#1808).
+    The optimum is the combination of sizes that most calls on the tape had, so that the sizes of
+    different inputs agree; where few calls were kept, a note says so. Minimum and maximum are those
+    of the recorded sizes, and of calls that were counted but not kept, where the tape has counters
+    of the whole traffic; one that always was a sum or a multiple of others is what that makes of
+    *their* minimum and maximum, so that these shapes agree as well: the builder refuses shapes that
+    the model cannot take together (seen for the optimum in NVIDIA/TensorRT#1808).
 
     Args:
         variant: any.
@@ -122,7 +123,7 @@ def optimization_profile(variant: Variant, *, empty: bool = True) -> Optimizatio
             advice="record calls without one, or allow them with empty=True",
         )
     opt = most_common_shapes(facts, rows)
-    low, high = _bounds(facts, rows, min), _bounds(facts, rows, max)
+    low, high = _bounds(facts, rows, min, empty), _bounds(facts, rows, max, empty)
     ranges = {}
     for i, found in inputs:
         axes = [Column(i, axis) for axis in range(len(found.dimensions))]
@@ -141,14 +142,20 @@ def _is_dynamic(found: TensorFinding) -> bool:
 
 
 def _bounds(
-    facts: VariantFacts, rows: Sequence[int], extreme: Callable[[Iterable[int]], int]
+    facts: VariantFacts, rows: Sequence[int], extreme: Callable[[Iterable[int]], int], empty: bool
 ) -> dict[Column, int]:
     """The smallest (or largest) value of each dynamic column, in which relations hold."""
     values = [extreme(symbol.values[r] for r in rows) for symbol in facts.symbols]
+    # Which sizes of the whole traffic were those of calls that are left out here, nobody knows.
+    for i, symbol in enumerate(facts.symbols if len(rows) == len(facts.rows) else ()):
+        whole = facts.span(*symbol.columns)
+        more = [size for size in (whole.min, whole.max) if empty or size]
+        values[i] = extreme([values[i], *more])
     # Relations are over symbols that have none, with positive factors: bounds stay bounds.
     for i, symbol in enumerate(facts.symbols):
         if symbol.relation is not None:
-            values[i] = symbol.relation.value(values)
+            # Beyond that only where the whole traffic shows that the relation does not always hold.
+            values[i] = extreme([values[i], symbol.relation.value(values)])
     return {c: values[i] for i, symbol in enumerate(facts.symbols) for c in symbol.columns}
 
 
@@ -172,6 +179,12 @@ def _notes_on_evidence(variant: Variant) -> Iterator[str]:
                 f"{found.name} is an int that varies: TensorRT wants its values "
                 f"({found.min} to {found.max}), which shapes do not give"
             )
+    whole, calls = variant.findings.all_calls, variant.facts.calls
+    if whole is not None and whole > calls:
+        yield (
+            f"kept {calls:,} of {whole:,} calls: the sizes that kernels are tuned for are those "
+            "that most of the kept ones had"
+        )
     if not variant.facts.group.rows.complete:
         yield "more combinations of sizes were recorded than are kept; extremes may be missing"
     yield from variant.findings.warnings()

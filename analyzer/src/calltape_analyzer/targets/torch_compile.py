@@ -50,7 +50,8 @@ def mark_dynamic(
         mark_dynamic(variant, (x,), {"mask": mask})
         compiled(x, mask=mask)
 
-    An axis that varied gets ``torch._dynamo.mark_dynamic`` with the sizes seen as its range; one
+    An axis that varied gets ``torch._dynamo.mark_dynamic`` with the sizes seen as its range (those
+    of calls that were not kept too, where the tape has counters of the whole traffic); one
     that is taken for dynamic because of other evidence (see
     :class:`~calltape_analyzer.variant_findings.DimensionFinding`) ``maybe_mark_dynamic``, and no
     range. The rules are torch's, by its documentation of these functions and checked with 2.15:
