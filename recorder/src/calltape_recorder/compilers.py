@@ -132,7 +132,9 @@ def is_tracing() -> bool:
         return True
     if _functorch_level is not None and _functorch_level() is not None:
         return True
-    return dispatch_modes() > 0 and any(_C._get_dispatch_mode(key) is not None for key in _tracing_keys)
+    return dispatch_modes() > 0 and any(
+        _C._get_dispatch_mode(key) is not None for key in _tracing_keys
+    )
 
 
 def may_be_inlined(module: torch.nn.Module) -> bool:

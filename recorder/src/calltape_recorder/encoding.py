@@ -10,7 +10,7 @@ from calltape_recorder.checksum import Checksum, checksum
 from calltape_recorder.facts import DTYPES, Facts, leaf_document
 from calltape_recorder.likeness import Likeness
 from calltape_recorder.ranges import range_of
-from calltape_recorder.snapshot import RANGE_BYTES, data_of, joined
+from calltape_recorder.snapshot import RANGE_BYTES, data_of, joined, settle
 from calltape_recorder.structures import Structure, Wanted
 from calltape_recorder.tape_writer import Late, member
 from calltape_schema.blob import Stored, build_header, stored_as
@@ -108,6 +108,8 @@ class Encoder:
         """Number, parts and size in bytes of both members of a call."""
         assert call.inputs is not None
         sides = [call.inputs] if call.outputs is None else [call.inputs, call.outputs]
+        for side in sides:
+            settle(side.pieces)
         known = [self._leaves_of(side) for side in sides]
         document = _document(self._tape, call)
         document["inputs"] = _tree(call.inputs, known[0])

@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from calltape_recorder.buffers import Buffer, Buffers
+from calltape_recorder.device_copies import Copies, copy_out
 from calltape_recorder.facts import (
     CONJ,
     DTYPES,
@@ -30,7 +31,9 @@ from calltape_recorder.facts import (
 )
 from calltape_recorder.structures import Wanted
 
-__all__ = ["RANGE_BYTES", "Piece", "Seen", "data_of", "joined", "release", "see", "take"]
+__all__ = [
+    "RANGE_BYTES", "Piece", "Seen", "data_of", "joined", "release", "see", "settle", "take",
+]  # fmt: skip
 
 # Up to here a copy gets memory of its own; larger ones of one side share a pooled buffer.
 _SMALL = 64 * 1024
@@ -180,12 +183,14 @@ def _aliased(
 def take(leaves: list[Any], seen: Seen, buffers: Buffers) -> list[Any]:
     """Copies every leaf that has a size; None for the others.
 
-    The copies are complete on return: the caller may change its tensors at once.
+    The caller may change its tensors at once. Copies from a CUDA device may be under way:
+    :func:`settle` waits for them.
     """
     if not any(seen.sizes):
         return [None] * len(leaves)
     pieces: list[Any] = []
     large: list[int] = []
+    distant: list[int] = []
     for leaf, fact, size in zip(leaves, seen.facts, seen.sizes, strict=False):
         if not size:
             pieces.append(None)
@@ -196,13 +201,30 @@ def take(leaves: list[Any], seen: Seen, buffers: Buffers) -> list[Any]:
                 large.append(len(pieces))
                 pieces.append(None)
         elif isinstance(leaf, _Tensor):
-            pieces.append(_computed(leaf, fact, size))
+            if fact.device.type == "cuda":
+                distant.append(len(pieces))
+                pieces.append(None)
+            else:
+                pieces.append(_computed(leaf, fact, size))
         else:
             array = leaf.copy(order="C")
             pieces.append(Piece(_memory(array.ctypes.data, size), array))
     if large:
         _pooled(leaves, seen.sizes, large, pieces, buffers)
+    if distant:
+        _from_device(leaves, seen, distant, pieces)
     return pieces
+
+
+def settle(pieces: Iterable[Any]) -> None:
+    """Waits for copies that are under way.
+
+    Raises:
+        RuntimeError: the device failed.
+    """
+    for piece in pieces:
+        if type(piece) is Piece and type(piece.owner) is _Distant:
+            piece.owner.copies.wait()
 
 
 def data_of(piece: Any) -> Any:
@@ -278,31 +300,60 @@ def _unseen() -> Iterator[None]:
         yield
 
 
+class _Distant(NamedTuple):
+    """Pinned memory that a device copies to."""
+
+    memory: torch.Tensor
+    copies: Copies
+
+
+def _from_device(leaves: list[Any], seen: Seen, distant: list[int], pieces: list[Any]) -> None:
+    facts = [seen.facts[index] for index in distant]
+    try:
+        with _unseen():
+            mine, copies = copy_out(
+                [leaves[index] for index in distant],
+                lambda place, tensor: _copyable(_plain(tensor, facts[place])),
+            )
+    except Exception:  # no pinned memory to be had: wait for each instead
+        for index, fact in zip(distant, facts, strict=True):
+            pieces[index] = _computed(leaves[index], fact, seen.sizes[index])
+        return
+    for index, memory in zip(distant, mine, strict=True):
+        data = _memory(memory.data_ptr(), seen.sizes[index])
+        pieces[index] = Piece(data, _Distant(memory, copies))
+
+
 def _computed(tensor: torch.Tensor, fact: Facts, size: int) -> Piece:
     """Contiguous host copy of a strided, expanded, conjugated, quantized or device tensor."""
     with _unseen():
-        value = tensor.detach()
-        if type(value) is not torch.Tensor:
-            value = value.as_subclass(torch.Tensor)
-        if fact.quantizer is not None:
-            value = value.int_repr()
-        for axis in fact.expanded:
-            value = value.narrow(axis, 0, 1)
-        value = value.resolve_conj().resolve_neg()
+        value = _plain(tensor, fact)
         if value.device.type != "cpu":
             # Waits for the device: correct, and the price of recording from one.
             value = value.to("cpu")
         # Not contiguous(): that would return the host's own memory where nothing was to be done.
-        mine = _fresh(value)
+        mine = _copyable(value).clone(memory_format=torch.contiguous_format)
         return Piece(_memory(mine.data_ptr(), size), mine)
 
 
-def _fresh(value: torch.Tensor) -> torch.Tensor:
+def _plain(tensor: torch.Tensor, fact: Facts) -> torch.Tensor:
+    """The elements that are stored, as a tensor without subclass, quantizer and lazy bits."""
+    value = tensor.detach()
+    if type(value) is not torch.Tensor:
+        value = value.as_subclass(torch.Tensor)
+    if fact.quantizer is not None:
+        value = value.int_repr()
+    for axis in fact.expanded:
+        value = value.narrow(axis, 0, 1)
+    return value.resolve_conj().resolve_neg()
+
+
+def _copyable(value: torch.Tensor) -> torch.Tensor:
     if value.dtype in _UNCOPYABLE:  # shells without a copy kernel, of one byte each
-        value = value.view(torch.uint8)
-    elif value.dtype in _EXPERIMENTAL:  # their kernels warn, in the host's name
-        value = torch.view_as_real(value)
-    return value.clone(memory_format=torch.contiguous_format)
+        return value.view(torch.uint8)
+    if value.dtype in _EXPERIMENTAL:  # their kernels warn, in the host's name
+        return torch.view_as_real(value)
+    return value
 
 
 _UNCOPYABLE = frozenset(
