@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from calltape_recorder.checksum import Checksum, checksum
-from calltape_recorder.facts import DTYPES, Facts, leaf_document
+from calltape_recorder.facts import DTYPES, Facts, is_plain, leaf_document
 from calltape_recorder.likeness import Likeness
 from calltape_recorder.ranges import range_of
 from calltape_recorder.snapshot import RANGE_BYTES, data_of, joined, settle
 from calltape_recorder.structures import Structure, Wanted
 from calltape_recorder.tape_writer import Late, member
-from calltape_schema.blob import Stored, build_header, stored_as
+from calltape_schema.blob import Stored, build_header, contiguous, stored_as
 from calltape_schema.framing import BLOCK, blob_name, padding, record_name
 from calltape_schema.leaves import checked_leaves
 from calltape_schema.packing import pack, pack_int, pack_text
@@ -168,10 +168,10 @@ class Encoder:
                 ranged.append(index)
             if key is not None and facts.missing is None:
                 keys[key] = index
-        encoded, decoded = checked_leaves(documents)
+        encoded, entries = _encoded(side.facts, documents)
         header: dict[str, Stored] = {}
         for key, index in keys.items():
-            entry = stored_as(decoded[index])
+            entry = entries[index]
             assert entry is not None  # facts.DTYPES holds only what the format can store
             header[key] = entry
         return _Leaves(encoded, header, tuple(keys.values()), tuple(ranged))
@@ -185,6 +185,19 @@ class Encoder:
             entries = {name: stored for leaves in known for name, stored in leaves.header.items()}
             header = self._headers[key] = build_header(entries)
         return header
+
+
+def _encoded(
+    facts: tuple[Facts, ...], documents: list[dict[str, Any]]
+) -> tuple[bytes, list[Stored | None]]:
+    """Leaf records, and how each leaf would stand in a blob. Where all are plain there is nothing
+    to validate: a growing cache has new sizes with every call."""
+    if all(map(is_plain, facts)):
+        names = [document["dtype"] for document in documents]
+        pairs = zip(names, facts, strict=True)
+        return pack(documents), [contiguous(name, tuple(one.shape)) for name, one in pairs]
+    encoded, decoded = checked_leaves(documents)
+    return encoded, [stored_as(leaf) for leaf in decoded]
 
 
 def _stored(sides: list[Side], known: list[_Leaves]) -> list[Any]:

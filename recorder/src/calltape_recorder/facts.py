@@ -14,7 +14,9 @@ import torch
 from calltape_recorder.known_classes import type_name
 from calltape_schema.interning import MAX_RANK
 
-__all__ = ["DTYPES", "SIMPLE", "Dtype", "Facts", "facts_of", "leaf_document", "stored_bytes"]
+__all__ = [
+    "DTYPES", "SIMPLE", "Dtype", "Facts", "facts_of", "is_plain", "leaf_document", "stored_bytes",
+]  # fmt: skip
 
 
 class Dtype(NamedTuple):
@@ -190,11 +192,30 @@ def _numpy_itemsize(name: str) -> int:
     return int(sys.modules["numpy"].dtype(name).itemsize)
 
 
+_PLAIN_FLAGS = ((REQUIRES_GRAD, "requires_grad"), (INFERENCE, "inference"))
+
+
+def is_plain(facts: Facts) -> bool:
+    """Whether it is a contiguous tensor in host memory and nothing else: by far most are."""
+    return facts.direct and facts.missing is None and facts.subclass is None
+
+
 def leaf_document(facts: Facts, key: str | None, storage: int | None) -> dict[str, Any]:
     """The leaf as the format writes it, in the form of :class:`calltape_schema.leaves.Leaf`."""
     known = DTYPES.get(facts.dtype)
     name = known.name if known is not None else str(facts.dtype).removeprefix("torch.")
     document: dict[str, Any] = {"dtype": name, "shape": list(facts.shape)}
+    if is_plain(facts):
+        if key is not None:
+            document["key"] = key
+        else:
+            document["missing"] = "policy"
+        for bit, flag in _PLAIN_FLAGS:
+            if facts.flags & bit:
+                document[flag] = True
+        if storage is not None:
+            document["storage"] = storage
+        return document
     if facts.missing is None and key is not None:
         document["key"] = key
     else:

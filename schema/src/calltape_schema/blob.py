@@ -23,6 +23,7 @@ __all__ = [
     "Entry",
     "Stored",
     "build_header",
+    "contiguous",
     "header_size",
     "parse_header",
     "stored_as",
@@ -86,13 +87,20 @@ def stored_as(leaf: Leaf) -> Stored | None:
     safetensors dtype above, with the trailing sizes given there. Elements are stored contiguously
     in the order of the logical indices, conjugation and negation resolved.
     """
-    known = _STORED.get(leaf.dtype)
+    shape = leaf.shape
+    if leaf.expanded:
+        shape = tuple(1 if axis in leaf.expanded else size for axis, size in enumerate(shape))
+    return contiguous(leaf.dtype, shape)
+
+
+def contiguous(dtype: str, shape: tuple[int, ...]) -> Stored | None:
+    """The blob entry of a contiguous tensor; None where the format has no encoding."""
+    known = _STORED.get(dtype)
     if known is None:
         return None
-    dtype, trailing = known
-    kept = tuple(1 if axis in leaf.expanded else size for axis, size in enumerate(leaf.shape))
-    shape = (*kept, *trailing)
-    return Stored(dtype, shape, math.prod(shape) * _DTYPE_BITS[dtype] // 8)
+    name, trailing = known
+    whole = (*shape, *trailing)
+    return Stored(name, whole, math.prod(whole) * _DTYPE_BITS[name] // 8)
 
 
 def build_header(entries: Mapping[str, Stored]) -> bytes:

@@ -24,7 +24,7 @@ from calltape_schema.interning import (
 )
 from calltape_schema.packing import pack
 
-__all__ = ["Leaf", "Quantizer", "decode_leaves", "encode_leaves"]
+__all__ = ["Leaf", "Quantizer", "checked_leaves", "decode_leaves", "encode_leaves"]
 
 
 class Quantizer(Part):
@@ -85,10 +85,16 @@ _leaves: TypeAdapter[tuple[Leaf, ...]] = TypeAdapter(
 
 def encode_leaves(document: list[dict[str, Any]]) -> bytes:
     """Validates and encodes the leaf facts of one tree."""
+    return checked_leaves(document)[0]
+
+
+def checked_leaves(document: list[dict[str, Any]]) -> tuple[bytes, tuple[Leaf, ...]]:
+    """The same, and what the bytes decode to. Neither is remembered: a recorder has no use for it,
+    and decoded it is many times as large."""
     data = pack(document)
-    decode_leaves(data)
-    return data
+    return data, _decode(data)
 
 
-decode_leaves: Callable[[bytes], tuple[Leaf, ...]] = Interner(decoder(_leaves, "leaves"))
+_decode = decoder(_leaves, "leaves")
+decode_leaves: Callable[[bytes], tuple[Leaf, ...]] = Interner(_decode)
 """Leaf facts from their bytes; the same tuple for the same bytes while it is remembered."""

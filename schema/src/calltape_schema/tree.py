@@ -287,10 +287,11 @@ def encode_structure(document: Any) -> bytes:
     The recorder calls this once per distinct structure: what it writes, readers accept.
     """
     data = pack(document)
-    decode_structure(data)
+    _decode(data)  # not remembered: a recorder has no use for it, and it is many times as large
     return data
 
 
-decode_structure: Callable[[bytes], Structure] = Interner(decoder(_structures, "structure"))
+_decode = decoder(_structures, "structure")
+decode_structure: Callable[[bytes], Structure] = Interner(_decode)
 """Structure from its bytes (``TapeError`` kind ``invalid``, ``damaged`` or ``limit``); the same
 object for the same bytes while it is remembered."""
