@@ -9,12 +9,13 @@ import sys
 
 import torch
 
-from benchmarks import call_cost, imports, scan, throughput
+from benchmarks import call_cost, imports, scan, serving, throughput
 from benchmarks.report import Row, table
 
 _BENCHMARKS = {
     "call_cost": call_cost.rows,
     "throughput": throughput.rows,
+    "serving": serving.rows,
     "scan": scan.rows,
     "imports": imports.rows,
 }

@@ -1,5 +1,6 @@
-"""How fast calls reach the disk, and how long another Python thread waits meanwhile: both held
-against one bare ``writev`` of the same bytes."""
+"""How fast large calls reach the disk, and how long another Python thread waits meanwhile: both
+held against one bare ``writev`` of the same bytes. And what the call itself takes: held against
+clones of the same tensors."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from pathlib import Path
 import torch
 
 from benchmarks.report import Row
-from benchmarks.rounds import measure
 from calltape_recorder import Recorder
 
 __all__ = ["rows"]
 
 MIB = 1024 * 1024
-CALLTAPE, BARE = "calltape", "bare writev"
+_QUEUED = 2  # 64 MiB calls that wait: as many as keep the writer busy
+CALLTAPE, BARE, CLONES = "calltape", "bare writev", "bare clones"
 
 
 class KeyValues(torch.nn.Module):
@@ -57,18 +58,34 @@ def _bare_write(folder: Path, caches: list[torch.Tensor], calls: int) -> None:
     path.unlink()
 
 
-def _recorded_write(folder: Path, caches: list[torch.Tensor], calls: int) -> None:
-    path = folder / "bench.tape"
-    module = KeyValues()
-    recorder = Recorder(path, max_queue_bytes=1024 * MIB).attach(module)
-    for _ in range(calls):
-        module(caches)
-    recorder.flush()
-    stats = recorder.stats()
-    if stats.kept != calls:
-        raise RuntimeError(f"kept {stats.kept} of {calls} calls: the ratio would be of less work")
-    recorder.close()
-    path.unlink()
+class _Recorded:
+    """A recorder that has run for a while: what it needs once, such as memory, it has."""
+
+    def __init__(self, folder: Path, caches: list[torch.Tensor]) -> None:
+        self._path = folder / "bench.tape"
+        self._module = KeyValues()
+        self._caches = caches
+        self.seconds: list[float] = []
+        self._recorder = Recorder(self._path, overwrite=True).attach(self._module)
+        self.write(_QUEUED + 1)
+        self.seconds.clear()
+
+    def write(self, calls: int) -> None:
+        """Calls as fast as the disk takes them, until all are in the file."""
+        for _ in range(calls):
+            while self._recorder.stats().queued > _QUEUED:
+                time.sleep(0.0005)
+            begin = time.perf_counter()
+            self._module(self._caches)
+            self.seconds.append(time.perf_counter() - begin)
+        self._recorder.flush()
+
+    def close(self) -> None:
+        dropped = self._recorder.stats().dropped
+        if dropped:
+            raise RuntimeError(f"dropped {dropped}: the ratio would be of less work")
+        self._recorder.close()
+        self._path.unlink()
 
 
 def _longest_stall(work: Callable[[], None]) -> float:
@@ -95,34 +112,55 @@ def _longest_stall(work: Callable[[], None]) -> float:
 
 
 def rows(scale: float) -> Iterator[Row]:
-    """Throughput over 64 MiB calls and the longest stall during one of them."""
+    """Throughput over 64 MiB calls, and the time in one of them and the longest stall during it."""
     rounds = max(int(9 * scale), 3)
     caches = _caches(64)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        calls = 8
-        writes: dict[str, Callable[[], object]] = {
-            CALLTAPE: lambda: _recorded_write(folder, caches, calls),
-            BARE: lambda: _bare_write(folder, caches, calls),
-        }
-        measure(writes, 2)  # the first pages of a file's cache are the machine's cost, not ours
-        samples = measure(writes, rounds)
-        speed = {name: 64 * calls / samples.median(name) for name in (CALLTAPE, BARE)}
-        yield Row(
-            "64 MiB calls to disk",
-            f"{speed[CALLTAPE]:.0f} MiB/s",
-            (f"{speed[CALLTAPE] / speed[BARE]:.2f} × {BARE} ({speed[BARE]:.0f} MiB/s)",),
-        )
-        stalls: dict[str, list[float]] = {CALLTAPE: [], BARE: []}
-        for _ in range(rounds):
-            stalls[CALLTAPE].append(_longest_stall(lambda: _recorded_write(folder, caches, 1)))
-            stalls[BARE].append(_longest_stall(lambda: _in_thread(folder, caches)))
-        ours, bare = (statistics.median(stalls[name]) * 1e3 for name in (CALLTAPE, BARE))
-        yield Row(
-            "longest stall of another thread, 64 MiB call",
-            f"{ours:.1f} ms",
-            (f"{ours / bare:.2f} × {BARE} ({bare:.1f} ms)",),
-        )
+        yield from _rows(Path(name), caches, rounds)
+
+
+def _rows(folder: Path, caches: list[torch.Tensor], rounds: int) -> Iterator[Row]:
+    calls = 8
+    _bare_write(folder, caches, calls)  # the first pages of a file's cache are the machine's cost
+    times: dict[str, list[float]] = {CALLTAPE: [], BARE: [], CLONES: []}
+    stalls: dict[str, list[float]] = {CALLTAPE: [], BARE: []}
+    written: list[float] = []
+    for _ in range(rounds):
+        recorded = _Recorded(folder, caches)
+        written.append(_seconds(lambda recorded=recorded: recorded.write(calls)))
+        times[CALLTAPE].append(_one_call(recorded))
+        stalls[CALLTAPE].append(_longest_stall(lambda recorded=recorded: recorded.write(1)))
+        recorded.close()
+        times[BARE].append(_seconds(lambda: _bare_write(folder, caches, calls)))
+        stalls[BARE].append(_longest_stall(lambda: _in_thread(folder, caches)))
+        for _ in range(3):
+            times[CLONES].append(_seconds(lambda: [tensor.clone() for tensor in caches]))
+    ours, bare = (64 * calls / statistics.median(taken) for taken in (written, times[BARE]))
+    yield Row(
+        "64 MiB calls to disk", f"{ours:.0f} MiB/s",
+        (f"{ours / bare:.2f} × {BARE} ({bare:.0f} MiB/s)",),
+    )  # fmt: skip
+    ours, bare = (statistics.median(times[name]) * 1e3 for name in (CALLTAPE, CLONES))
+    yield Row("64 MiB call", f"+{ours:.1f} ms", (f"{ours / bare:.2f} × {CLONES} (+{bare:.1f} ms)",))
+    ours, bare = (statistics.median(stalls[name]) * 1e3 for name in (CALLTAPE, BARE))
+    yield Row(
+        "longest stall of another thread, 64 MiB call", f"{ours:.1f} ms",
+        (f"{ours / bare:.2f} × {BARE} ({bare:.1f} ms)",),
+    )  # fmt: skip
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def _one_call(recorded: _Recorded) -> float:
+    """Of calls one by one, each written before the next: the model's own work is nothing."""
+    recorded.seconds.clear()
+    for _ in range(3):
+        recorded.write(1)
+    return statistics.median(recorded.seconds)
 
 
 def _in_thread(folder: Path, caches: list[torch.Tensor]) -> None:

@@ -1,0 +1,66 @@
+"""Model and recorder made before the workers are forked: ``gunicorn --preload``."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.servers.service import ROOT, Load, served, workers_of
+
+pytest.importorskip("fastapi")
+pytest.importorskip("gunicorn.workers.gasgi", reason="needs gunicorn with its ASGI worker")
+recorded = pytest.importorskip("tests.servers.recorded", reason="needs transformers")
+pytestmark = pytest.mark.integration
+
+FOLDER = ROOT / "examples" / "fastapi_server"
+COMMAND = (
+    "gunicorn tests.servers.preloaded:app --preload --worker-class asgi --workers 2"
+    " --log-level warning --bind 127.0.0.1:{port}"
+)
+
+
+def test_each_worker_goes_on_in_its_own_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "tapes"
+    folder.mkdir()
+    command = [*COMMAND.split(), "--env", f"PRELOADED={folder}"]
+    with served(command, tmp_path, imports=[FOLDER, ROOT]) as service:
+        before = workers_of(service, 16)
+        load = Load(service, range(60))
+        load.run()
+        killed = load.answers[0].worker
+        service.wait_until(lambda: service.post("/flush")["worker"] == killed)
+        os.kill(killed, signal.SIGKILL)
+        service.wait_until(lambda: workers_of(service, 8) - before, every=0.5)
+        more = Load(service, range(60, 180))
+        more.start()
+        more.wait_for(40)
+        accounts = [service.get("/accounts") for _ in range(8)]
+        service.stop(signal.SIGTERM)
+        more.stop()
+    assert not load.failed
+    assert {said["state"] for said in accounts} == {"recording"}
+    answers = [*load.answers, *more.answers]
+    assert recorded.altered(answers) == []
+    workers = {answer.worker for answer in answers}
+    assert {path.name for path in folder.iterdir()} >= {
+        "llama.tape",
+        *(f"llama-p{worker}.tape" for worker in workers),
+    }
+    tape = recorded.tapes(folder)
+    assert recorded.missing(tape, answers) == []
+    assert recorded.adds_up(tape)
+    # The parent's and the survivors' are complete; of the killed one, what it had acknowledged.
+    assert [path for path in tape.paths if not recorded.tapes(Path(path)).sealed] == [
+        str(folder / f"llama-p{killed}.tape")
+    ]
+    variants = recorded.analysis(tape)
+    with capsys.disabled():
+        print(
+            f"\npreloaded, SIGKILL of one, SIGTERM: {len(answers)} answers, {len(tape)} calls,"
+            f" 0 missing, {variants}"
+        )
