@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 import threading
 import time
 import weakref
@@ -17,6 +18,7 @@ import torch
 from calltape_recorder import Recorder, TapeError, record, tape_writer
 from calltape_recorder.buffers import Buffers
 from calltape_recorder.stats import Stats
+from calltape_recorder.structures import Structures
 from tests.recorder.models import Add, Echo, Identity
 from tests.recorder.reading import read
 
@@ -400,6 +402,79 @@ def test_trouble_is_one_line_and_its_traceback_is_for_debugging(
         assert warning.exc_info is None
         assert "\n" not in warning.getMessage()
     assert any(r.exc_info for r in caplog.records if r.levelno == logging.DEBUG)
+
+
+class BrokenHandler(logging.Handler):
+    def handle(self, record: logging.LogRecord) -> bool:
+        raise RuntimeError("broken handler")
+
+
+def test_a_logging_handler_that_raises_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, path, x = Echo(), tmp_path / "t.tape", torch.ones(2)
+    handler, logger = BrokenHandler(), logging.getLogger("calltape")
+    logger.addHandler(handler)
+    try:
+        with record(model, path) as recorder:
+            monkeypatch.setattr(tape_writer, "pwritev", Disk({0}, 5))
+            model(x)
+            assert recorder.flush()
+            with monkeypatch.context() as patch:
+                patch.setattr("calltape_recorder.tap.capture_inputs", lambda *_: 1 / 0)
+                model([x])
+            model(x)
+            assert recorder.flush()
+            stats = recorder.stats()
+    finally:
+        logger.removeHandler(handler)
+    assert (stats.kept, stats.queued, stats.dropped) == (1, 0, {"io": 1, "internal": 1})
+    assert stats.queued_bytes == 0
+    assert read(path).trailer is not None
+
+
+def test_whatever_the_writer_meets_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, path, x = Echo(), tmp_path / "t.tape", torch.ones(2)
+    with record(model, path) as recorder:
+        writer: Any = recorder._tap.pipeline.writer  # type: ignore[union-attr]
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "_write", lambda *_: 1 / 0)
+            model(x)
+            assert recorder.flush()
+        model(x)
+        assert recorder.flush()
+        assert recorder.stats().kept == 1
+    assert adds_up(recorder.stats())
+    assert read(path).numbers == [1]
+    assert "division by zero" in caplog.text
+
+
+def test_many_threads_meet_more_structures_than_are_remembered() -> None:
+    structures = Structures(lambda _: None)
+    wrong: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        try:
+            for n in range(900):
+                names = tuple(f"k{(n * 7 + thread * 531 + k) % 1400}" for k in range(2))
+                structures.of(("outputs", ("dict", names, None), "none", "none"))
+        except BaseException as error:
+            wrong.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
+    assert len(structures._known) == 1024
 
 
 def test_many_views_of_one_tensor_take_linear_time() -> None:

@@ -2,100 +2,343 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
 import struct
+import threading
 import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from calltape_recorder import record
+from calltape_recorder import FlightRecorder, Novelty, Rate, Recorder, record
+from tests.recorder.appearance import appearance_of
 from tests.recorder.models import Identity
-from tests.recorder.reading import ReadCall, read
+from tests.recorder.reading import ReadCall, ReadTape, read
 
 pytestmark = pytest.mark.chaos
 
-KILLS = 120
-_NUMBER = struct.Struct("<q")
+KIB = 1024
+DISK = 2048 * KIB
+AT_ONCE = 2
+
+ACKNOWLEDGED, INSIDE, LEAVING = range(3)
+_SAID = struct.Struct("<qqq")  # what, thread, number
 
 
-def tensor_of(number: int) -> torch.Tensor:
-    """What call ``number`` is given: small, and now and then large enough for the pool."""
+def tag_of(thread: int, number: int) -> int:
+    return thread << 32 | number
+
+
+def tensor_of(tag: int) -> torch.Tensor:
+    """What the call with this tag is given: small, and now and then large enough for the pool."""
+    number = tag & 0xFFFFFFFF
     size = 60_000 if number % 17 == 3 else 5 + number % 7
-    return torch.arange(size, dtype=torch.float32) * (number + 1)
+    return torch.arange(size, dtype=torch.float32) * (tag % 1_000_003 + 1)
 
 
-def serve(path: Path, acknowledge: int) -> None:
-    """A server that says how many calls are in the file, until it is killed."""
-    model = Identity()
-    recorder = record(model, path)
-    number = 0
-    while True:
-        for _ in range(1 + number % 5):
-            model([tensor_of(number), number])
-            number += 1
-        if number % 3:
-            recorder.flush()
-            acknowledged = number
-        else:
-            acknowledged = recorder.stats().kept
-        os.write(acknowledge, _NUMBER.pack(acknowledged))
+def new_tensor_of(tag: int) -> torch.Tensor:
+    """A new shape every few calls, so that ``Novelty`` goes on finding something."""
+    number = (tag & 0xFFFFFFFF) // 5
+    shape = [1 + number // 3**axis % 3 for axis in range(6)]
+    return (torch.arange(729, dtype=torch.float32) + tag)[: math.prod(shape)].reshape(shape)
 
 
-def killed(path: Path, after: float) -> int:
-    """Forks a server (importing torch once), kills it, and returns what it acknowledged last."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+def large_tensor_of(tag: int) -> torch.Tensor:
+    """Large enough for a kill in the middle of a write, and for a checksum of its own thread."""
+    return torch.arange(1_100_000 if tag % 4 == 2 else 9, dtype=torch.float32) * (tag + 1)
+
+
+class Tells(torch.nn.Module):
+    """Says when it is entered and left."""
+
+    def __init__(self, say: Callable[[int, int, int], None]) -> None:
+        super().__init__()
+        self.say = say
+
+    def forward(self, value: list[Any]) -> Any:
+        thread, number = divmod(value[1], 1 << 32)
+        self.say(INSIDE, thread, number)
+        time.sleep(number % 3 / 1000)
+        self.say(LEAVING, thread, number)
+        return value
+
+
+@dataclass
+class Server:
+    """What runs until it is killed."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    threads: int = 1
+    forks: int = 0
+    dumps: bool = False
+    counts: bool = False  # what is kept is acknowledged as well, without a flush
+    tensor: Callable[[int], torch.Tensor] = tensor_of
+    latest: float = 0.12  # seconds until it is killed
+
+    def serve(self, path: Path, pipe: int) -> None:
+        def say(what: int, thread: int, number: int) -> None:
+            os.write(pipe, _SAID.pack(what, thread, number))  # so short a write is whole
+
+        model = Tells(say) if "write_ahead" in self.options else Identity()
+        recorder = record(model, path, **self.options)
+        for thread in range(1, self.threads):
+            arguments = (model, recorder, say, thread)
+            threading.Thread(target=self.work_alone, args=arguments, daemon=True).start()
+        for child in range(self.threads, self.threads + self.forks):
+            if os.fork() == 0:  # while other threads call
+                self.work_alone(model, recorder, say, child)
+        self.work(model, recorder, say, 0)
+
+    def work_alone(self, *arguments: Any) -> None:
+        """Whoever fails takes the process along: it is found to have ended otherwise."""
         try:
-            os.close(reading)
-            serve(path, writing)
+            self.work(*arguments)
         finally:
-            os._exit(1)
-    os.close(writing)
-    time.sleep(after)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    said = b""
-    while chunk := os.read(reading, 1 << 16):
-        said += chunk
-    os.close(reading)
-    whole = len(said) // _NUMBER.size * _NUMBER.size
-    return int(_NUMBER.unpack(said[whole - 8 : whole])[0]) if whole else 0
+            traceback.print_exc()
+            os.killpg(0, signal.SIGTERM)
+
+    def call(self, model: torch.nn.Module, tag: int) -> None:
+        value = [self.tensor(tag), tag]
+        assert model(value) is value
+        assert torch.equal(value[0], self.tensor(tag))
+
+    def work(
+        self, model: torch.nn.Module, recorder: Recorder, say: Callable[..., None], thread: int
+    ) -> None:
+        number, looks = 0, appearance_of(model)
+        while True:
+            for _ in range(1 + number % 5):
+                self.call(model, tag_of(thread, number))
+                number += 1
+            assert appearance_of(model) == looks
+            if self.dumps:
+                recorder.dump(f"after {number}")
+            if number % 3 == 0 and self.counts:
+                stats = recorder.stats()
+                acknowledged = stats.kept + sum(stats.dropped.values())
+            else:
+                recorder.flush()
+                acknowledged = number
+            say(ACKNOWLEDGED, thread, acknowledged)
 
 
-def check(call: ReadCall) -> None:
-    number = call.record.inputs.scalars[0]
-    assert number == call.record.call
-    for tensor in (call.input(0), call.output(0)):
-        assert torch.equal(tensor.view(torch.int32), tensor_of(number).view(torch.int32))
+SERVERS = {
+    "plain": Server(counts=True),
+    "large calls": Server(counts=True, tensor=large_tensor_of, latest=0.3),
+    "segments": Server({"segment_bytes": 100 * KIB}, counts=True),
+    "oldest deleted": Server(
+        {"segment_bytes": 100 * KIB, "max_disk_bytes": DISK, "when_full": "delete_oldest"},
+        counts=True,
+        latest=0.25,
+    ),
+    # Never more calls between two dumps than it holds, so each of them is written.
+    "flight recorder": Server(
+        {"keep": Rate(0.3), "flight_recorder": FlightRecorder(calls=5)}, dumps=True
+    ),
+    "write-ahead": Server({"write_ahead": True}, threads=3),
+    "threads": Server({"segment_bytes": 300 * KIB}, threads=4),
+    "novelty": Server({"keep": Novelty()}, tensor=new_tensor_of),
+    "forked children": Server(threads=2, forks=2, latest=0.25),
+}
+KILLS = dict.fromkeys(SERVERS, 60)
+MOST_NEW = 10_000  # calls before a kill, where only new ones are kept
 
 
-def test_no_acknowledged_call_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    torch.set_num_threads(1)  # a forked child has no thread pool
-    acknowledged = recovered = cut = 0
-    for kill in range(KILLS):
-        path = tmp_path / f"{kill}.tape"
-        said = killed(path, random.uniform(0.005, 0.12))
-        if not path.exists() or not path.stat().st_size:
-            assert said == 0
+@dataclass
+class Killed:
+    """A forked server (torch is imported once), and afterwards what it said."""
+
+    pid: int
+    pipe: int
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    inside: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def started(cls, server: Server, path: Path) -> Killed:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setpgid(0, 0)
+                os.close(reading)
+                server.serve(path, writing)
+            finally:
+                os._exit(1)
+        os.close(writing)
+        os.setpgid(pid, pid)  # here as well: who comes first is not known
+        return cls(pid, reading)
+
+    def kill(self) -> None:
+        """With all its children."""
+        os.killpg(self.pid, signal.SIGKILL)
+
+    def listen(self) -> None:
+        said = b""
+        while chunk := os.read(self.pipe, 1 << 16):
+            said += chunk
+        os.close(self.pipe)
+        status = os.waitpid(self.pid, 0)[1]
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+        for what, thread, number in _SAID.iter_unpack(said[: len(said) // 24 * 24]):
+            if what == ACKNOWLEDGED:
+                self.acknowledged[thread] = max(self.acknowledged.get(thread, 0), number)
+            elif what == INSIDE:
+                self.inside[thread] = number
+            else:
+                assert self.inside.pop(thread) == number
+
+
+def kill(server: Server, folders: list[Path]) -> list[Killed]:
+    """Runs a server per folder, and kills each at a random moment."""
+    killed = []
+    for folder in folders:
+        folder.mkdir()
+        killed.append(Killed.started(server, folder / "t.tape"))
+    waited = 0.0
+    moments = sorted(random.uniform(0.005, server.latest) for _ in killed)
+    for one, after in zip(killed, moments, strict=True):
+        time.sleep(after - waited)
+        waited = after
+        one.kill()
+    for one in killed:
+        one.listen()
+    return killed
+
+
+def tag_in(call: ReadCall) -> int:
+    return int(call.record.inputs.scalars[0])
+
+
+def check(server: Server, call: ReadCall, *, under_way: bool = False) -> None:
+    """Bit-identical inputs, and outputs where it has any."""
+    expected = server.tensor(tag_in(call)).view(torch.int32)
+    assert torch.equal(call.input(0).view(torch.int32), expected)
+    assert (call.record.outputs is None) == under_way
+    if under_way:
+        assert call.record.outputs_missing == "under way"
+    else:
+        assert torch.equal(call.output(0).view(torch.int32), expected)
+
+
+def whole_tapes(server: Server, folder: Path, counts: Counter[str]) -> list[ReadTape]:
+    """All tapes of calls that ended, each checked; an empty file has lost its manifest only."""
+    found = []
+    for path in sorted(folder.glob("*.tape")):
+        if ".ahead-" in path.name or not path.stat().st_size:
             continue
         tape = read(path)
-        numbers = set(tape.numbers)
-        assert set(range(said)) <= numbers
         assert all(error.offset is not None for error in tape.damage)
         for call in tape.calls:
-            check(call)
-        acknowledged += said
-        recovered += len(numbers)
-        cut += bool(tape.damage)
-        path.unlink()
+            check(server, call)
+        counts["torn"] += bool(tape.damage)
+        counts["of children"] += len(tape.calls) * ("-p" in path.name)
+        found.append(tape)
+    counts["files"] += len(found)
+    return found
+
+
+def check_deletion(tapes: list[ReadTape], folder: Path, tags: set[int]) -> int:
+    """Only the oldest files went, and only for want of room; the first call that is left."""
+    if not tags:
+        return 0
+    oldest = min(tags)
+    numbers = sorted(t.manifest.segment.number for t in tapes if t.manifest.segment is not None)
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    size = sum(path.stat().st_size for path in folder.glob("*.tape"))
+    assert size <= DISK
+    if oldest:
+        assert size > DISK // 2
+    return oldest
+
+
+def check_under_way(server: Server, folder: Path, one: Killed, counts: Counter[str]) -> None:
+    """The calls in which the process died are in the files beside the tape."""
+    found: set[int] = set()
+    for path in folder.glob("*.ahead-*.tape"):
+        if not path.stat().st_size:
+            continue
+        for call in read(path).calls:
+            check(server, call, under_way=True)
+            found.add(tag_in(call))
+    under_way = {tag_of(thread, number) for thread, number in one.inside.items()}
+    assert under_way <= found
+    counts["under way"] += len(under_way)
+
+
+def kept_undisturbed(server: Server, folder: Path) -> set[int]:
+    """The calls that a policy keeps of the first ones, where nobody is killed."""
+    model = Identity()
+    with record(model, folder / "undisturbed.tape", **server.options):
+        for tag in range(MOST_NEW):
+            server.call(model, tag)
+    return {tag_in(call) for call in read(folder / "undisturbed.tape").calls}
+
+
+def check_one(
+    server: Server, folder: Path, one: Killed, counts: Counter[str], to_keep: set[int] | None
+) -> None:
+    tapes = whole_tapes(server, folder, counts)
+    in_order = [tag_in(call) for tape in tapes for call in tape.calls]
+    tags = set(in_order)
+    assert len(tags) == len(in_order)  # no call twice
+    oldest = 0
+    if "when_full" in server.options:
+        oldest = check_deletion(tapes, folder, tags)
+        counts["deleted"] += oldest
+    for thread, acknowledged in one.acknowledged.items():
+        expected = {tag_of(thread, n) for n in range(oldest, acknowledged)}
+        if to_keep is not None:
+            assert acknowledged < MOST_NEW
+            expected &= to_keep
+            assert tags <= to_keep
+            counts["new"] += len(expected)
+        assert expected <= tags
+        counts["acknowledged"] += acknowledged
+    if "write_ahead" in server.options:
+        check_under_way(server, folder, one, counts)
+    counts["recovered"] += len(tags)
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_no_acknowledged_call_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    torch.set_num_threads(1)  # a forked child has no thread pool
+    server, counts = SERVERS[kind], Counter[str]()
+    to_keep = kept_undisturbed(server, tmp_path) if "novelty" in kind else None
+    for first in range(0, KILLS[kind], AT_ONCE):
+        folders = [tmp_path / str(first + n) for n in range(AT_ONCE)]
+        for folder, one in zip(folders, kill(server, folders), strict=True):
+            check_one(server, folder, one, counts, to_keep)
+            for path in folder.iterdir():
+                path.unlink()
     with capsys.disabled():
+        more = {
+            "deleted": "deleted with old segments", "under way": "under way and written ahead",
+            "new": "of those acknowledged were to keep", "of children": "by forked children",
+        }  # fmt: skip
+        parts = [f", {counts[name]} {text}" for name, text in more.items() if counts[name]]
         print(
-            f"\n{KILLS} kills: {acknowledged} calls acknowledged, 0 lost,"
-            f" {recovered} recovered, {cut} tapes with a torn end"
+            f"\n{KILLS[kind]} kills, {kind}: {counts['acknowledged']} calls acknowledged, 0 lost,"
+            f" {counts['recovered']} recovered from {counts['files']} files,"
+            f" {counts['torn']} with a torn end{''.join(parts)}"
         )
-    assert acknowledged > KILLS
+    assert counts["acknowledged"] > KILLS[kind] // 2
+    assert counts["deleted"] or "when_full" not in server.options
+    assert counts["under way"] or "write_ahead" not in server.options
+    assert to_keep is None or 0 < counts["new"] < counts["acknowledged"]
+    assert counts["of children"] or not server.forks
+
+
+def test_there_are_enough_kills() -> None:
+    assert sum(KILLS.values()) >= 500
+    assert all(kills % AT_ONCE == 0 for kills in KILLS.values())

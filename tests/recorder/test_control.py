@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_recorder import First, Stats, TapeError, record
+from calltape_recorder import First, Recorder, Stats, TapeError, record
 from calltape_recorder.control import ControlFile
 from calltape_recorder.expressions import parse_duration, parse_keep, parse_options, parse_size
 from calltape_recorder.flight import FlightRecorder
 from calltape_recorder.startup.calltape_startup import split
 from tests.recorder.models import Add
+from tests.recorder.test_ends import in_a_fork
 
 
 class Fake:
@@ -205,6 +206,113 @@ def test_a_recorder_follows_its_file(path: Path) -> None:
     assert recorder.stats().dropped == {"flight_recorder": 2, "paused": 1}
     assert recorder.stats().segments == 2
     assert tape.with_name("t-00001.tape").exists()
+
+
+def test_a_file_that_says_paused_holds_from_the_first_call(path: Path) -> None:
+    Desk(path, {"paused": True})
+    model, x = Add(), torch.ones(3)
+    with record(model, path.with_name("t.tape"), control=path) as recorder:
+        model(x, x)
+    assert (recorder.stats().kept, recorder.stats().dropped) == (0, {"paused": 1})
+
+
+def test_what_the_file_says_between_construction_and_attach(path: Path) -> None:
+    desk, model, x = Desk(path, {"paused": False}), Add(), torch.ones(3)
+    recorder = Recorder(path.with_name("t.tape"), control=path)
+    desk.write({"paused": True})
+    with recorder.attach(model):
+        model(x, x)
+    assert recorder.stats().dropped == {"paused": 1}
+
+
+def test_a_logging_handler_that_raises_keeps_nothing_from_being_followed(path: Path) -> None:
+    class Broken(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            raise RuntimeError("broken handler")
+
+    handler, logger = Broken(), logging.getLogger("calltape")
+    logger.addHandler(handler)
+    try:
+        desk = Desk(path)
+        desk.write("{")
+        assert desk.poll() + desk.poll() == []
+        desk.write({"coffee": 3, "paused": True})
+        assert desk.poll() == ["pause"]
+    finally:
+        logger.removeHandler(handler)
+
+
+# --- in a fork -----------------------------------------------------------------------------------
+
+
+def test_a_fork_follows_the_file_anew(path: Path) -> None:
+    desk = Desk(path, {"paused": False, "rate": 0.5, "seal": 1})
+    assert desk.poll() == ["resume", 0.5]
+    desk.file = desk.file.renewed()
+    assert desk.poll() == []  # what somebody asked for in code since then holds
+    desk.write({"paused": True, "rate": 0.5, "seal": 2})
+    desk.file = desk.file.renewed()
+    assert desk.poll() == ["pause"]
+    desk.write({"seal": 3})
+    assert desk.poll() == ["seal"]
+
+
+def in_child(recorder: Recorder, model: Add, dropped: dict[str, int]) -> None:
+    """Calls the model three times in a fork; none is kept there, for these reasons."""
+
+    def child() -> bool:
+        for _ in range(3):
+            model(torch.ones(3), torch.ones(3))
+        stats = recorder.stats()
+        recorder.close()
+        return stats.kept + stats.queued == 0 and stats.dropped == dropped
+
+    in_a_fork(child)
+
+
+def test_what_was_asked_for_in_code_holds_in_a_fork(path: Path) -> None:
+    model, x = Add(), torch.ones(3)
+    with record(model, path.with_name("t.tape")) as recorder:
+        model(x, x)
+        recorder.pause()
+        in_child(recorder, model, {"paused": 3})
+        recorder.resume()
+        recorder.set_rate(0)
+        in_child(recorder, model, {"policy": 3})
+        recorder.set_rate(None)
+        assert in_a_fork(lambda: bool(model(x, x).sum()) and recorder.stats().dropped == {})
+
+
+def test_what_a_fork_asks_for_before_its_first_call_holds_there(path: Path) -> None:
+    model, x = Add(), torch.ones(3)
+    with record(model, path.with_name("t.tape")) as recorder:
+
+        def child() -> bool:
+            recorder.pause()
+            fine = recorder.stats().paused
+            model(x, x)
+            return fine and recorder.stats().dropped == {"paused": 1}
+
+        in_a_fork(child)
+        model(x, x)
+    assert recorder.stats().kept == 1
+
+
+def test_a_fork_follows_the_file_from_its_first_call(path: Path) -> None:
+    desk, model, x = Desk(path, {"paused": True}), Add(), torch.ones(3)
+    with record(model, path.with_name("t.tape"), control=path) as recorder:
+        model(x, x)
+        in_child(recorder, model, {"paused": 3})
+        desk.write({"paused": False, "rate": 0})  # nobody waits until this process has seen it
+        in_child(recorder, model, {"policy": 3})
+
+
+def test_a_pause_in_code_outlasts_the_file_in_a_fork(path: Path) -> None:
+    Desk(path, {"paused": False})
+    model = Add()
+    with record(model, path.with_name("t.tape"), control=path) as recorder:
+        recorder.pause()
+        in_child(recorder, model, {"paused": 3})
 
 
 def test_a_path_is_a_path() -> None:

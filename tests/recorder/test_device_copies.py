@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from calltape_recorder import device_copies, record
-from calltape_recorder.device_copies import copy_out
+from calltape_recorder.device_copies import Copies, copy_out
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import read
 
@@ -93,6 +93,22 @@ def test_what_is_enqueued_in_which_order(monkeypatch: pytest.MonkeyPatch) -> Non
     copies.wait()
     copies.wait()
     assert log == ["waited"]
+
+
+def test_copies_that_failed_once_are_never_there() -> None:
+    class Failing:
+        def __init__(self) -> None:
+            self.failures = 1
+
+        def synchronize(self) -> None:
+            self.failures -= 1
+            if self.failures >= 0:
+                raise RuntimeError("device-side assert")
+
+    copies = Copies([Failing()])
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="device-side assert"):
+            copies.wait()
 
 
 @needs_cuda

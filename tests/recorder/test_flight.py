@@ -246,3 +246,71 @@ def test_calls_that_raise_or_are_dropped_leave_nothing(tmp_path: Path) -> None:
         assert all(read(path).numbers == [] for path in tmp_path.glob("*.ahead-*.tape"))
     assert recorder.stats().kept == 1
     assert [p.name for p in tmp_path.iterdir()] == ["t.tape"]
+
+
+@pytest.mark.parametrize("under_way", ["ftruncate", "pwritev"])
+def test_a_file_number_in_use_is_not_given_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, under_way: str
+) -> None:
+    model, x = Add(), torch.ones(2)
+    recorder = record(model, tmp_path / "t.tape", write_ahead=True)
+    model(x, x)
+    there, go_on = threading.Event(), threading.Event()
+    real = getattr(os, under_way)
+    files: list[int] = []
+
+    def waits(file: int, *args: Any) -> Any:
+        if threading.current_thread().name == "host":
+            files.append(file)
+            there.set()
+            assert go_on.wait(60)
+        return real(file, *args)
+
+    owner = os if under_way == "ftruncate" else tape_writer
+    monkeypatch.setattr(owner, under_way, waits)
+    thread = threading.Thread(target=model, args=(x, x), name="host")
+    thread.start()
+    assert there.wait(60)
+    recorder.close()
+    hosts = [(tmp_path / f"host{n}").open("w") for n in range(5)]
+    for host in hosts:
+        host.write("precious")
+        host.flush()
+    go_on.set()
+    thread.join()
+    assert [Path(host.name).read_text() for host in hosts] == ["precious"] * 5
+    for host in hosts:
+        host.close()
+    assert not list(tmp_path.glob("*.ahead-*"))
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(files[0])
+
+
+def test_what_a_crash_left_is_kept(tmp_path: Path) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            names.append([path.name for path in sorted(tmp_path.glob("*.ahead-*"))])
+            return x
+
+    names: list[list[str]] = []
+    model, x = Model(), torch.ones(2)
+    left = tmp_path / "t.ahead-0.tape"
+    left.write_text("the last call")
+    with record(model, tmp_path / "t.tape", write_ahead=True):
+        model(x)
+    assert names.pop() == [left.name, "t.ahead-1.tape"]
+    assert left.read_text() == "the last call"
+    with record(model, tmp_path / "t.tape", write_ahead=True, overwrite=True):
+        model(x)
+    assert names.pop() == [left.name]
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("left", ["-00012", "-123456", ".ahead-0", ""])
+def test_a_restart_with_the_same_number_takes_another_name(tmp_path: Path, left: str) -> None:
+    own = f"Add-{os.getpid()}"
+    (tmp_path / f"{own}{left}.tape").write_text("of a process before")
+    (tmp_path / f"{own}.2{left}.tape").write_text("of another")
+    (tmp_path / f"{own}.3-p7.tape").write_text("of a fork")
+    with record(Add(), tmp_path) as recorder:
+        assert Path(recorder.path).name == f"{own}.3.tape"

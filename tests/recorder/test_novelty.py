@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import sys
+import threading
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calltape_analyzer import open_tape
-from calltape_recorder import Novelty, record
-from tests.recorder.models import Echo
+from calltape_recorder import Every, First, Novelty, PerStructure, When, record, tape_writer
+from calltape_recorder.policies import Keep, forget
+from tests.recorder.models import Echo, Identity
 from tests.recorder.reading import read
 
 Shape = tuple[int, ...]
@@ -57,6 +61,10 @@ def of_shapes(*calls: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         # Constants: each text once.
         ([((3,), "a"), ((3,), "b"), ((3,), "a"), ((3,), "b")], [0, 1]),
         ([((3,), 0.5), ((3,), 0.25), ((3,), 0.5)], [0, 1]),
+        # Numbers that Python takes for one another by their hash.
+        ([((3,), -1), ((3,), -2), ((3,), -1)], [0, 1]),
+        ([((3,), 3), ((3,), 2**63 - 1)], [0, 1]),
+        ([((3,), -1.0), ((3,), -2.0), ((3,), -2 + 0j), ((3,), -1 + 0j)], [0, 1, 2, 3]),
         # Growth: twice the largest, half the smallest.
         ([((10,),), ((11,),), ((19,),), ((22,),), ((43,),), ((44,),), ((6,),), ((5,),), ((4,),)],
          [0, 1, 3, 5, 7]),
@@ -166,3 +174,121 @@ def test_the_analysis_of_what_is_kept_is_that_of_everything(tmp_path: Path, seed
             model(*args, **kwargs)
     assert recorder.stats().kept < len(calls) / 2
     assert described(small) == described(full)
+
+
+# --- evidence that is lost -----------------------------------------------------------------------
+
+
+def sight_of(*scalars: Any) -> Any:
+    return SimpleNamespace(
+        number=0, args=(), kwargs={}, structure=SimpleNamespace(encoded=b"one"),
+        row=tuple(None for _ in scalars), scalars=list(scalars),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [Novelty(), PerStructure(1), Novelty() & Every(), Every() & PerStructure(1),
+     First(0) | Novelty(), Novelty() | First(0), (First(0) | Novelty()) & Every()],
+    ids=str,
+)  # fmt: skip
+def test_what_is_forgotten_is_kept_again(keep: Keep) -> None:
+    decide, sight = keep.decider(), sight_of("a")
+    assert [decide(n, sight) for n in range(3)] == [True, False, False]
+    forget(decide)
+    assert [decide(n, sight) for n in range(3)] == [True, False, False]
+
+
+def test_a_decider_without_a_memory_forgets_nothing() -> None:
+    decide = (Every() & First(1)).decider()
+    assert decide(0, None)
+    forget(decide)
+    assert not decide(1, None)
+    forget(lambda number, sight: True)
+
+
+def test_a_call_that_the_disk_refused_is_no_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any) -> int:
+        raise OSError(5, "the disk failed")
+
+    model, path, x = Identity(), tmp_path / "t.tape", torch.ones(3)
+    with record(model, path, keep=Novelty()) as recorder:
+        with monkeypatch.context() as patch:
+            patch.setattr(tape_writer, "pwritev", broken)
+            model(x)
+            assert recorder.flush()
+        assert recorder.stats().dropped == {"io": 1}
+        model(x)
+        model(x)
+    assert recorder.stats().dropped == {"io": 1, "policy": 1}
+    assert read(path).numbers == [1]
+
+
+def test_evidence_is_not_gathered_anew_at_every_loss(tmp_path: Path) -> None:
+    model, path, x = Identity(), tmp_path / "t.tape", torch.ones(3)
+    with record(model, path, keep=Novelty()) as recorder:
+        pipeline: Any = recorder._tap.pipeline
+        model(x)
+        for _ in range(3):  # the first one counts at once, the others when some time has passed
+            pipeline.evidence_lost()
+            model(x)
+        pipeline._remembers_until = 0.0
+        model(x)
+        model(x)
+    assert read(path).numbers == [0, 1, 4]
+
+
+def test_texts_are_not_held() -> None:
+    text = "y" * 1000
+    decide = Novelty().decider()
+    sight = sight_of(text)
+    before = sys.getrefcount(text)
+    assert decide(0, sight)
+    assert sys.getrefcount(text) == before
+
+
+# --- many threads --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "around", [lambda when: when, Novelty().__and__], ids=["alone", "composed"]
+)
+def test_a_predicate_that_waits_holds_up_no_other_call(tmp_path: Path, around: Any) -> None:
+    """As that of a host does whose other thread calls the model within the host's own lock."""
+    inside, is_over = threading.Event(), threading.Event()
+    model, x = Identity(), torch.ones(3)
+
+    def wants(args: Any, kwargs: Any) -> bool:
+        if threading.current_thread() is waiting:
+            inside.set()
+            assert is_over.wait(20)
+        return True
+
+    def other() -> None:
+        model(x[:2])
+        is_over.set()
+
+    with record(model, tmp_path / "t.tape", keep=around(When(wants))) as recorder:
+        waiting = threading.Thread(target=model, args=(x,))
+        waiting.start()
+        assert inside.wait(20)
+        second = threading.Thread(target=other)
+        second.start()
+        waiting.join()
+        second.join()
+    assert recorder.stats().kept == 2
+
+
+def test_many_threads_share_a_limit_per_structure(tmp_path: Path) -> None:
+    model, x = Identity(), torch.ones(3)
+    with record(model, tmp_path / "t.tape", keep=PerStructure(50)) as recorder:
+        threads = [
+            threading.Thread(target=lambda: [model(x) for _ in range(100)]) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert recorder.stats().kept == 50

@@ -250,6 +250,37 @@ def test_long_streams_are_cut_and_counted(tmp_path: Path) -> None:
     )
 
 
+def test_chunks_that_are_one_too_many_nodes_together(tmp_path: Path) -> None:
+    class Large:
+        def stream(self) -> Iterator[Any]:
+            for _ in range(3):
+                yield [*[None] * 30_000, torch.ones(50_000)]
+
+    server, path = Large(), tmp_path / "t.tape"
+    with record(server, path, method="stream") as recorder:
+        assert [len(chunk) for chunk in server.stream()] == [30_001] * 3
+        assert recorder.flush()
+        buffers: Any = recorder._tap.pipeline.buffers  # type: ignore[union-attr]
+        idle = sum(buffer.size for found in buffers._idle.values() for buffer in found)
+        assert idle == buffers._bytes > 0  # nothing is out for good
+    (call,) = read(path).calls
+    assert call.record.outputs_missing == "1 of 3 chunks kept: more than one call can hold"
+    assert call.output(0).sum().item() == 50_000
+
+
+def test_chunks_whose_texts_are_too_long_together(tmp_path: Path) -> None:
+    class Texts:
+        def stream(self) -> Iterator[list[str]]:
+            for _ in range(3):
+                yield ["y" * 900_000] * 10
+
+    server, path = Texts(), tmp_path / "t.tape"
+    with record(server, path, method="stream"):
+        assert len(list(server.stream())) == 3
+    (call,) = read(path).calls
+    assert call.record.outputs_missing == "1 of 3 chunks kept: more than one call can hold"
+
+
 def test_streams_that_do_not_fit_the_queue(tmp_path: Path) -> None:
     server, path = Server(), tmp_path / "t.tape"
     with record(server, path, method="tokens", max_queue_bytes=4100) as recorder:

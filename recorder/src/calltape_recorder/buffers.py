@@ -10,6 +10,9 @@ import contextlib
 import ctypes
 import mmap
 import threading
+from collections import deque
+
+from calltape_recorder.patience import Patient
 
 __all__ = ["Buffer", "Buffers"]
 
@@ -22,9 +25,10 @@ _STEP = 4 * 1024 * 1024
 class Buffer:
     """``address`` of ``size`` writable bytes that belong to nobody else."""
 
-    __slots__ = ("_export", "address", "memory", "size", "view")
+    __slots__ = ("_export", "address", "lost", "memory", "size", "view")
 
     def __init__(self, size: int) -> None:
+        self.lost: deque[int] | None = None  # of the pool that counts it
         self.size = size
         self.memory = mmap.mmap(-1, size)
         if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
@@ -37,6 +41,11 @@ class Buffer:
         if size >= _LARGE:
             # Touches every page without the interpreter lock: the copies into it may hold that.
             ctypes.memset(self.address, 0, size)
+
+    def __del__(self) -> None:
+        # Nobody gave it back: an interrupt came between two steps.
+        if self.lost is not None:
+            self.lost.append(self.size)
 
     def empty(self) -> None:
         """Gives the memory back to the system in steps: unmapping all of it would take the
@@ -62,46 +71,60 @@ class Buffers:
         self._max = max_bytes
         self._idle: dict[int, list[Buffer]] = {}  # sizes in the order in which they were last used
         self._bytes = 0  # idle and in use
+        self._lost: deque[int] = deque()  # sizes of those that are gone
 
     def take(self, nbytes: int) -> Buffer:
-        """A buffer of at least ``nbytes``."""
+        """A buffer of at least ``nbytes``.
+
+        Raises:
+            OSError: there is no memory.
+        """
         size = _rounded(nbytes)
         gone: list[Buffer] = []
         with self._lock:
+            self._count_lost()
             idle = self._idle.get(size)
             if idle:
                 return idle.pop()
-            self._bytes += size
-            self._make_room(gone)
+            self._make_room(gone, size)
         _let_go(gone)
-        return Buffer(size)
+        buffer = Buffer(size)
+        with self._lock:
+            buffer.lost, self._bytes = self._lost, self._bytes + size  # one step
+        return buffer
 
     def give_back(self, buffer: Buffer) -> None:
         """Makes a buffer available again, or lets it go where there are too many."""
         gone: list[Buffer] = []
-        with self._lock:
-            idle = self._idle.pop(buffer.size, [])
-            idle.append(buffer)
-            self._idle[buffer.size] = idle  # the size that was used last stands last
-            self._make_room(gone)
+        with Patient(self._lock):
+            self._count_lost()
+            # The size that was used last stands last.
+            self._idle[buffer.size] = [*self._idle.pop(buffer.size, ()), buffer]
+            self._make_room(gone, 0)
         _let_go(gone)
 
     def clear(self) -> None:
         """Lets every idle buffer go."""
-        with self._lock:
+        with Patient(self._lock):
             gone = [buffer for idle in self._idle.values() for buffer in idle]
             self._idle.clear()
-            self._bytes -= sum(buffer.size for buffer in gone)
+            for buffer in gone:
+                buffer.lost, self._bytes = None, self._bytes - buffer.size
         _let_go(gone)
 
-    def _make_room(self, gone: list[Buffer]) -> None:
+    def _count_lost(self) -> None:
+        while self._lost:
+            self._bytes -= self._lost.popleft()
+
+    def _make_room(self, gone: list[Buffer], nbytes: int) -> None:
         """Of sizes that were not used for the longest time first."""
-        while self._bytes > self._max and self._idle:
+        while self._bytes + nbytes > self._max and self._idle:
             size = next(iter(self._idle))
             idle = self._idle[size]
             if idle:
-                gone.append(idle.pop())
-                self._bytes -= size
+                buffer = idle.pop()
+                buffer.lost, self._bytes = None, self._bytes - size  # one step
+                gone.append(buffer)
             if not idle:
                 self._idle.pop(size, None)
 

@@ -8,13 +8,15 @@ from typing import Any
 from calltape_recorder.capture import Capture, capture_output
 from calltape_recorder.encoding import Side
 from calltape_recorder.structures import Structures, Wanted
+from calltape_schema.interning import MAX_NODES
 
 __all__ = ["MAX_CHUNKS", "Chunks", "capture_chunk"]
 
 # Every length is a structure of its own that the recorder remembers, so lengths are bounded.
 MAX_CHUNKS = 256
-_MAX_TOKENS = 100_000
+_MAX_TOKENS = MAX_NODES - 1000  # what all chunks become is one tree
 _MAX_TEXT = 16 * 1024 * 1024
+_TOO_MUCH = "more than one call can hold"
 
 _ONE = ("outputs", ("list", 1, None))
 
@@ -34,7 +36,7 @@ class Chunks:
         closed: whether the consumer ended the stream early.
     """
 
-    __slots__ = ("_sides", "_text", "_tokens", "closed", "count", "reason")
+    __slots__ = ("_sides", "_text", "_tokens", "_unused", "closed", "count", "reason")
 
     def __init__(self) -> None:
         self.count = 0
@@ -43,26 +45,36 @@ class Chunks:
         self._sides: list[Side] = []
         self._tokens: list[Any] = []
         self._text = 0
+        self._unused: list[Any] = []
 
     @property
     def pieces(self) -> list[Any]:
-        """The copies of all tensors so far."""
-        return [piece for side in self._sides for piece in side.pieces]
+        """The copies of all tensors so far; those of a chunk that was one too many stand last, to
+        be given back with the others."""
+        return [*[piece for side in self._sides for piece in side.pieces], *self._unused]
 
     def next(self) -> bool:
         """Counts a chunk; whether it is to be added."""
         self.count += 1
         if self.reason is None and len(self._sides) >= MAX_CHUNKS:
             self.reason = f"more than {MAX_CHUNKS} chunks"
-        elif len(self._tokens) > _MAX_TOKENS or self._text > _MAX_TEXT:
-            self.reason = self.reason or "more than one call can hold"
         return self.reason is None
 
     def add(self, tokens: tuple[Any, ...], side: Side) -> None:
-        """Adds the last chunk that was counted, as :func:`capture_chunk` captured it."""
+        """Adds the last chunk that was counted, as :func:`capture_chunk` captured it, unless that
+        is more than one call can hold."""
+        more = tokens[len(_ONE) :]
+        text = sum([len(value) for value in side.scalars if type(value) in (str, bytes)])
+        # One alone is within the bounds of any output.
+        if self._sides and (
+            len(self._tokens) + len(more) > _MAX_TOKENS or self._text + text > _MAX_TEXT
+        ):
+            self.reason = _TOO_MUCH
+            self._unused = side.pieces
+            return
         leaves = sum([len(earlier.facts) for earlier in self._sides])
-        self._tokens += [_moved(token, leaves) for token in tokens[len(_ONE) :]]
-        self._text += sum([len(value) for value in side.scalars if type(value) in (str, bytes)])
+        self._tokens += [_moved(token, leaves) for token in more]
+        self._text += text
         self._sides.append(side)
 
     def outputs(self, structures: Structures) -> Side:

@@ -102,13 +102,20 @@ class ControlFile:
         """Does what the file asks for since it was last looked at. Costs one ``stat`` where nothing
         changed. Never raises; to be called by one thread at a time."""
         try:
-            wishes, self._first = self._first, None
-            if wishes is None:
-                wishes = self._read()
-            if wishes is not None:
-                self._apply(wishes, recorder)
+            first, self._first = self._first, None
+            for wishes in (first, self._read()):
+                if wishes is not None:
+                    self._apply(wishes, recorder)
         except Exception as error:
             self._say("control", f"the control file {self.path} was not followed: {error!r:.300}")
+
+    def renewed(self) -> ControlFile:
+        """For a fork, before its first call: this one may have been in the middle of something. The
+        states that it brought about hold there, too; ``seal`` and ``dump`` of before are the
+        parent's."""
+        new = ControlFile(self.path)
+        new._paused, new._rate = self._paused, self._rate
+        return new
 
     def _read(self) -> _Wishes | None:
         """What the file says, if it changed and can be read."""
@@ -152,11 +159,11 @@ class ControlFile:
             self._fresh = False
             self._seal, self._dump = wishes.seal, wishes.dump_id
         if wishes.paused is not None and wishes.paused != self._paused:
-            self._paused = wishes.paused
             self._do(recorder.pause if wishes.paused else recorder.resume)
+            self._paused = wishes.paused  # afterwards: a fork in between does it again
         if "rate" in given and (wishes.rate,) != self._rate:
-            self._rate = (wishes.rate,)
             self._do(recorder.set_rate, wishes.rate)
+            self._rate = (wishes.rate,)
         if wishes.dump_id is not None and wishes.dump_id != self._dump:
             self._dump = wishes.dump_id
             reason = wishes.dump.reason if isinstance(wishes.dump, _Dump) else "control file"
@@ -176,7 +183,8 @@ class ControlFile:
     def _say(self, what: str, text: str) -> None:
         if what not in self._said:
             self._said.add(what)
-            _log.warning(text)
+            with contextlib.suppress(Exception):  # a handler of the host's that raises
+                _log.warning(text)
 
 
 def _look(path: str) -> _Seen | None:

@@ -26,22 +26,30 @@ _relaxed = threading.local()
 class Copies:
     """Copies that may be under way."""
 
-    __slots__ = ("_events",)
+    __slots__ = ("_events", "_failure")
 
     def __init__(self, events: list[Any]) -> None:
         self._events = events
+        self._failure: str | None = None
 
     def wait(self) -> None:
         """Returns when all bytes are in host memory.
 
         Raises:
-            RuntimeError: the device failed.
+            RuntimeError: the device failed; again at every later call.
         """
-        events, self._events = self._events, []
+        if self._failure is not None:  # not the exception itself: it holds the frames it was in
+            raise RuntimeError(self._failure)
+        events = self._events
         if events:
             _relax()
-        for event in events:
-            event.synchronize()  # without the interpreter lock
+        try:
+            for event in events:
+                event.synchronize()  # without the interpreter lock
+        except Exception as error:
+            self._failure = str(error)
+            raise
+        self._events = []
 
 
 def copy_out(

@@ -63,8 +63,8 @@ class Call:
     """
 
     __slots__ = (
-        "ahead", "chunks", "duration_ns", "error", "held", "home", "inputs", "nbytes", "node",
-        "number", "outputs", "outputs_missing", "started", "thread", "time_ns",
+        "ahead", "chunks", "duration_ns", "error", "held", "home", "inputs", "is_settled", "nbytes",
+        "node", "number", "outputs", "outputs_missing", "started", "thread", "time_ns",
     )  # fmt: skip
 
     def __init__(self, number: int, time_ns: int, thread: int) -> None:
@@ -78,11 +78,18 @@ class Call:
         self.outputs_missing: str | None = None
         self.error: tuple[str, str] | None = None
         self.nbytes = 0
+        self.is_settled = False
         self.home: Any = None
         self.held = False
         self.ahead: Any = None
         self.chunks: Any = None
         self.node: Any = None
+
+    def __del__(self) -> None:
+        # An exception that can arrive anywhere (KeyboardInterrupt) came between two steps.
+        home = getattr(self, "home", None)  # it may have come in the middle of __init__
+        if home is not None and not self.is_settled:
+            home.lost(self)
 
 
 @dataclass(frozen=True, eq=False)

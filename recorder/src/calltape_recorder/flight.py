@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from calltape_recorder.encoding import Call
+from calltape_recorder.patience import Patient
 from calltape_schema import TapeError
 from calltape_schema.records import Dump
 
@@ -59,8 +60,8 @@ class Flight:
         """Takes a call, and forgets the oldest where there are too many."""
         old: list[Call] = []
         with self._lock:
-            self._calls.append(call)
             self._bytes += call.nbytes
+            self._calls.append(call)
             while len(self._calls) > self._size.calls or self._bytes > self._size.bytes:
                 oldest = self._calls.popleft()
                 self._bytes -= oldest.nbytes
@@ -93,7 +94,7 @@ class Flight:
 
     def take_dumps(self) -> tuple[Dump, ...]:
         """The dumps since the last time."""
-        with self._lock:
+        with Patient(self._lock):
             dumps, self._dumps = self._dumps, []
         return tuple(dumps)
 

@@ -30,7 +30,13 @@ class _Under:
         self.call = call
         self.kwargs = kwargs
         self.frame = frame
-        self.thread = threading.get_ident()
+        self.thread = _thread()
+
+
+def _thread() -> Any:
+    """What runs one call after the other: this thread, or within it this greenlet."""
+    greenlets = sys.modules.get("greenlet")
+    return threading.get_ident() if greenlets is None else greenlets.getcurrent()
 
 
 class HookPair(Attachment):
@@ -67,6 +73,9 @@ class HookPair(Attachment):
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
+        for under in list(self.under_way):  # nobody will tell how these end
+            if self._take(under):
+                self.tap.abandon(under.call)
 
     def settle(self, error: BaseException | None) -> None:
         if not self.tap.active:
@@ -75,7 +84,9 @@ class HookPair(Attachment):
         calls = list(self.under_way)
         if not calls:
             return
-        running = _with_callers(sys._current_frames().values())
+        waiting = [getattr(under.thread, "gr_frame", None) for under in calls]
+        tops = [*sys._current_frames().values(), *waiting]
+        running = _with_callers([frame for frame in tops if frame is not None])
         for under in calls:
             if under.frame not in running:
                 self._end(under, error)
@@ -101,7 +112,7 @@ class HookPair(Attachment):
 
     def _matching(self, kwargs: dict[str, Any], frame: FrameType) -> _Under | None:
         """The call that a post hook ends; calls of this thread above it ended without one."""
-        thread = threading.get_ident()
+        thread = _thread()
         for under in self.under_way[-1:]:
             if under.kwargs is kwargs and under.thread == thread:  # nearly always
                 return under if self._take(under) else None
@@ -120,7 +131,7 @@ class HookPair(Attachment):
 
     def drop_ended(self, frame: FrameType) -> None:
         """Hands over calls of this thread that ended before the one that begins in ``frame``."""
-        thread = threading.get_ident()
+        thread = _thread()
         mine = [under for under in list(self.under_way) if under.thread == thread]
         if not mine:
             return

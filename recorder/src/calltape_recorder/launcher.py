@@ -12,6 +12,7 @@ settings in ``CALLTAPE``; where the target turns up, :func:`attach` is called.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import glob
 import inspect
@@ -110,8 +111,14 @@ def _start(target: Any, directory: str, options: Mapping[str, Any]) -> Recorder:
 def _follow_instances(cls: type, directory: str, options: Mapping[str, Any]) -> None:
     """Every instance made from now on is recorded, also of subclasses; copies are not."""
     known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-    lock = threading.Lock()
+    lock = threading.RLock()  # a finalizer may make an instance in here
     count = 0
+
+    def renew() -> None:
+        nonlocal lock
+        lock = threading.RLock()
+
+    os.register_at_fork(after_in_child=renew)  # a thread that is not there may have held it
 
     def born(instance: Any) -> None:
         nonlocal count
@@ -124,15 +131,20 @@ def _follow_instances(cls: type, directory: str, options: Mapping[str, Any]) -> 
                 last = count == _MAX_INSTANCES
             _start(instance, directory, options)
         except Exception as error:
-            _log.warning("an instance of %s is not recorded: %s", cls.__name__, error)
+            _warn("an instance of %s is not recorded: %s", cls.__name__, error)
         else:
             if last:
-                _log.warning(
+                _warn(
                     "%d instances of %s are recorded; what is made from here on is not",
                     _MAX_INSTANCES, cls.__name__,
                 )  # fmt: skip
 
     _after_init(cls, born)
+
+
+def _warn(text: str, *values: object) -> None:
+    with contextlib.suppress(Exception):  # a handler of the host's that raises
+        _log.warning(text, *values)
 
 
 def _after_init(cls: type, born: Callable[[Any], None]) -> None:

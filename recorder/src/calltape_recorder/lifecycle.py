@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
-__all__ = ["forget", "watch", "watch_exceptions"]
+__all__ = ["forget", "know", "watch", "watch_exceptions"]
 
 
 class Closable(Protocol):
@@ -24,17 +25,27 @@ class Closable(Protocol):
 
 # Strong references: a recorder that nobody holds any more still has a tape to seal.
 _open: set[Any] = set()
-_started = False
+# Also those that have nothing to seal yet: their files are this process's all the same.
+_made: weakref.WeakSet[Any] = weakref.WeakSet()
+_knows = _started = False
+
+
+def know(recorder: Closable) -> None:
+    """Silences this recorder in forks."""
+    global _knows
+    if not _knows:
+        _knows = True
+        os.register_at_fork(after_in_child=_abandon_all)
+    _made.add(recorder)
 
 
 def watch(recorder: Closable) -> None:
-    """Seals this recorder's tape at the end of the process, and silences it in forks."""
+    """Seals this recorder's tape at the end of the process."""
     global _started
     if not _started:
         _started = True
         # Daemon threads still run while atexit's functions do; afterwards they are frozen.
         atexit.register(_close_all, os.getpid())
-        os.register_at_fork(after_in_child=_abandon_all)
     _finalize_in_child()
     _open.add(recorder)
 
@@ -60,6 +71,7 @@ def _dying(kind: type[BaseException], error: BaseException, trace: TracebackType
 def forget(recorder: Closable) -> None:
     """The recorder was closed."""
     _open.discard(recorder)
+    _made.discard(recorder)
 
 
 _finalized: set[int] = set()
@@ -83,6 +95,6 @@ def _close_all(pid: int) -> None:
 
 def _abandon_all() -> None:
     # In the child of a fork: no lock may be taken, no thread started, nothing logged.
-    for recorder in list(_open):
+    for recorder in list(_made):
         recorder.abandon()
     _open.clear()

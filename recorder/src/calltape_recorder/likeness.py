@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from calltape_recorder.counters import Count, value_of
+from calltape_recorder.facts import INFERENCE
 from calltape_recorder.sight import Row, Sight
 from calltape_recorder.snapshot import Seen, see
 from calltape_recorder.structures import Structure
@@ -116,14 +117,15 @@ class Likeness:
         return self._check(*leaves) and self.holds(leaves)
 
     def holds(self, leaves: Sequence[Any]) -> bool:
-        """Whether each of these has memory of its own that holds its bytes."""
-        if len(leaves) == 1:
-            memory = leaves[0].untyped_storage()
-            return bool(memory.nbytes() >= self.seen.sizes[0])
+        """Whether each of these has memory of its own that holds its bytes, and is of the same
+        inference mode."""
         storages: set[int] = set()
-        for leaf, size in zip(leaves, self.seen.sizes, strict=False):
+        for leaf, fact, size in zip(leaves, self.seen.facts, self.seen.sizes, strict=False):
             memory = leaf.untyped_storage()
-            if memory.nbytes() < size:
+            if memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
+                return False
+            # Where torch is below autograd, guards do not tell these apart.
+            if leaf.is_inference() != bool(fact.flags & INFERENCE):
                 return False
             storages.add(memory._cdata)
         return len(storages) == len(leaves)

@@ -14,6 +14,7 @@ constants, and the span is kept for each.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,9 @@ class Novelty(Keep):
     times the largest kept one, or the smallest one divided by it. The exact smallest and largest of
     all calls are in the tape's counters.
 
-    Of a structure whose constants (text, float) never repeat, the first 256 are kept.
+    Of a structure whose constants (text, float) never repeat, the first 256 are kept. Where a call
+    that was kept is lost (the queue was full, the disk failed, its file was deleted), evidence is
+    gathered anew.
 
     Args:
         growth: more than 1.
@@ -63,21 +66,35 @@ class Novelty(Keep):
 class _Decider:
     def __init__(self, growth: float) -> None:
         self._growth = growth
-        # Hashes only: the sizes of a large cache would take kilobytes.
+        self._lock = threading.RLock()
+        # Hashes only: the sizes of a large cache would take kilobytes, a text any number of them.
         self._rows: set[int] = set()
         self._groups: dict[Any, _Group] = {}
         self._patterns = 0
 
     def __call__(self, number: int, sight: Sight) -> bool:
         encoded = sight.structure.encoded
-        constants = tuple([v for v in sight.scalars if type(v) is not int]) if sight.scalars else ()
-        key = hash((encoded, sight.row, constants))
+        marks = [_mark(value) for value in sight.scalars]
+        key = hash((encoded, sight.row, tuple(marks)))
         if key in self._rows:  # nearly always
             return False
-        if len(self._rows) >= _MAX_ROWS:
+        values = zip(sight.scalars, marks, strict=True)
+        constants = hash(tuple([mark for value, mark in values if type(value) is not int]))
+        with self._lock:
+            if len(self._rows) >= _MAX_ROWS:
+                self._rows.clear()
+            self._rows.add(key)
+            return self._adds(encoded, sight.row, constants)
+
+    def forget(self) -> None:
+        """Nothing was kept so far."""
+        with self._lock:
+            self._groups.clear()
+            self._patterns = 0
             self._rows.clear()
-        self._rows.add(key)
-        kinds, numbers = _split(sight.row)
+
+    def _adds(self, encoded: bytes, row: Sequence[Any], constants: int) -> bool:
+        kinds, numbers = _split(row)
         group = self._groups.get((encoded, kinds))
         if group is None:
             if len(self._groups) >= _MAX_GROUPS:
@@ -87,6 +104,19 @@ class _Decider:
         is_new = group.adds(numbers, constants, may_grow=self._patterns < _MAX_PATTERNS)
         self._patterns += len(group.patterns) - before
         return is_new
+
+
+def _mark(value: Any) -> Any:
+    """Something whose hash tells a scalar from others of its kind: that of -1 is that of -2, also
+    of floats, and that of 2^63 - 1 is that of 3."""
+    kind = type(value)
+    if kind is int:
+        return value, value.bit_length()
+    if kind is float:
+        return value.hex()
+    if kind is tuple:  # a complex number's parts
+        return tuple([part.hex() for part in value])
+    return value
 
 
 def _split(row: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
@@ -110,12 +140,12 @@ class _Group:
 
     def __init__(self, growth: float) -> None:
         self._growth = growth
-        self._constants: set[Any] = set()
+        self._constants: set[int] = set()  # hashes
         self.patterns: dict[int, _Pattern] = {}
 
-    def adds(self, numbers: list[int], constants: tuple[Any, ...], *, may_grow: bool) -> bool:
-        """Whether this call adds evidence; if so it counts as kept. A pattern that was never seen
-        does only while there ``may`` be more."""
+    def adds(self, numbers: list[int], constants: int, *, may_grow: bool) -> bool:
+        """Whether this call adds evidence; if so it counts as kept. ``constants`` is a hash. A
+        pattern that was never seen adds some only while there ``may`` be more."""
         is_new = constants not in self._constants and len(self._constants) < _MAX_CONSTANTS
         if is_new:
             self._constants.add(constants)

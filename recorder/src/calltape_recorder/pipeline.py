@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
+import re
 import time
 import uuid
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from calltape_recorder.ahead import Ahead
 from calltape_recorder.buffers import Buffers
 from calltape_recorder.encoding import Call, Encoder
 from calltape_recorder.flight import Flight, FlightRecorder
-from calltape_recorder.policies import Every, Keep, Rate
+from calltape_recorder.policies import Every, Keep, Rate, forget
 from calltape_recorder.segments import Bounds, Segments
 from calltape_recorder.sight import Sight
 from calltape_recorder.snapshot import release
@@ -38,6 +38,8 @@ from calltape_schema.traffic import Traffic
 __all__ = ["Pipeline", "Settings", "child_path", "free_path"]
 
 _LIVE_SEED = 0x5EED  # so that a rate set while recording samples others than Rate(seed=0)
+# Evidence that is gathered anew may itself be what does not fit: not at every call that is lost.
+_REMEMBER_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ class Pipeline:
         self.settings = settings
         self.tape_id = uuid.uuid4().bytes
         self.begun = False
+        self._is_abandoned = False
+        self._overwrite = overwrite
         self._on_new = on_new
         self._manifest: Manifest | None = None
         self._deadline: float | None = None
@@ -141,15 +145,20 @@ class Pipeline:
         self.ledger = Ledger(settings.max_queue_bytes + held, settings.max_calls)
         self.buffers = Buffers(settings.max_queue_bytes + held)
         self.traffic = TrafficCounter()
-        self.segments = Segments(path, overwrite, settings.bounds, self.ledger, self._take_traffic)
+        self.segments = Segments(
+            path, overwrite, settings.bounds, self.ledger, self._take_traffic, self._gone,
+            lambda about, error: self.writer.complain(about, error),
+        )  # fmt: skip
         self.writer = Writer(
-            self.segments, Encoder(self.tape_id), self.ledger, self.buffers, self._look, settle
-        )
+            self.segments, Encoder(self.tape_id), self.ledger, self.buffers, self._look, settle,
+            self.evidence_lost,
+        )  # fmt: skip
         self.structures = Structures(on_new, settings.wants(()))
         self.flight = None if flight is None else Flight(flight, self.writer.put, self._unheld)
         self.ahead: Ahead | None = None
         self._decider = settings.keep.decider()
-        self._decisions = threading.RLock()
+        self._is_evidence_lost = False
+        self._remembers_until = 0.0
         self.by_number: Callable[[int, Any], bool | None] | None = None
         self.set_rate(None)
 
@@ -172,7 +181,10 @@ class Pipeline:
         self.segments.begin(self._manifest)
         if settings.write_ahead:
             stem = self.segments.first_path.removesuffix(".tape")
-            self.ahead = Ahead(stem, self._fresh_manifest, self.writer.complain)
+            self.ahead = Ahead(
+                stem, self._fresh_manifest, self.writer.complain, self.segments.room,
+                self._overwrite,
+            )  # fmt: skip
         if settings.max_seconds is not None:
             self._deadline = time.monotonic() + settings.max_seconds
         self.begun = True
@@ -192,9 +204,22 @@ class Pipeline:
 
     def decide(self, sight: Sight) -> bool:
         """Whether a call is kept that ``by_number`` leaves open. What the host's predicate raises
-        passes through."""
-        with self._decisions:
-            return self._decider(sight.number, sight)
+        passes through; no lock is held while it runs."""
+        if self._is_evidence_lost:
+            self._forget_evidence()
+        return self._decider(sight.number, sight)
+
+    def evidence_lost(self) -> None:
+        """A call that was kept will not be on the tape, or its file is gone: those like it are to
+        be kept again. Takes no lock."""
+        self._is_evidence_lost = True
+
+    def _forget_evidence(self) -> None:
+        now = time.monotonic()
+        if now >= self._remembers_until:
+            self._remembers_until = now + _REMEMBER_SECONDS
+            self._is_evidence_lost = False
+            forget(self._decider)
 
     def take(self, call: Call) -> None:
         """Hands over a call that ended."""
@@ -210,36 +235,51 @@ class Pipeline:
         else:
             self.writer.put(call)
 
-    def forget(self, call: Call, reason: str, *, accepted: bool = True) -> None:
+    def forget(self, call: Call, reason: str) -> None:
         """Counts a call as dropped, and gives its memory back."""
-        if call.ahead is not None and self.ahead is not None:
-            self.ahead.done(call)
+        if call.is_settled:
+            return
+        self.ledger.settle(call, reason)
+        if not call.held and reason not in ("tracing", "unfinished"):
+            self.evidence_lost()
         for side in (call.inputs, call.outputs):
             if side is not None:
                 release(side.pieces, self.buffers)
-        self.ledger.drop(reason, call.nbytes, accepted=accepted)
+        chunks, call.chunks = call.chunks, None
+        if chunks is not None:
+            release(chunks.pieces, self.buffers)
+        if call.ahead is not None and self.ahead is not None:
+            self.ahead.done(call)
+
+    def lost(self, call: Call) -> None:
+        """Counts a call of which nobody knows any more."""
+        if not self._is_abandoned:
+            self.forget(call, "interrupted")
 
     def close(self) -> None:
-        """Writes what is queued, and seals the last file."""
+        """Writes what is queued, and seals the last file. Interrupted, it can be called again."""
+        path = self.segments.first_path
         try:
             if self.flight is not None:
                 self.flight.clear()
-            self.writer.stop()
-            self.ledger.drop_rest("unfinished")
+            is_done = self.writer.stop()
+            self.ledger.close("unfinished")
+            if not is_done:  # in the middle of a write
+                self.writer.warn(f"the disk does not answer: the tape {path} is not sealed")
+                return
             self.segments.seal()
         except Exception as trouble:
             # The tape stays readable without its trailer.
-            path = self.segments.first_path
             self.writer.complain(f"the tape {path} cannot be sealed", trouble)
-        finally:
-            self.segments.close()
-            self.buffers.clear()
-            if self.ahead is not None:
-                self.ahead.close()
+        self.segments.close()
+        self.buffers.clear()
+        if self.ahead is not None:
+            self.ahead.close()
 
     def abandon(self) -> None:
         """In a fork: everything belongs to the parent, and its locks may be held by threads that do
         not exist here."""
+        self._is_abandoned = True
         self.segments.close()
         if self.ahead is not None:
             self.ahead.abandon()
@@ -249,6 +289,11 @@ class Pipeline:
 
     def _take_traffic(self) -> tuple[Traffic, tuple[Dump, ...]]:
         return self.traffic.take(), () if self.flight is None else self.flight.take_dumps()
+
+    def _gone(self, traffic: Traffic) -> None:
+        """A file is gone: what it counted is counted again, what it had can be kept again."""
+        self.traffic.absorb(traffic)
+        self.evidence_lost()
 
     def _fresh_manifest(self) -> Manifest:
         assert self._manifest is not None
@@ -269,9 +314,20 @@ def child_path(path: str) -> str:
 
 
 def free_path(stem: str) -> str:
-    """``<stem>.tape``, or with a number where that is taken."""
-    path, number = f"{stem}.tape", 1
-    while os.path.lexists(path):
+    """``<stem>.tape``, or with a number where any file of such a recording is there: of one that
+    crashed the first may be gone, and what its last call got be there."""
+    folder, name = os.path.split(stem)
+    try:
+        there = os.listdir(folder or ".")
+    except OSError:
+        there = []
+    found, number = name, 1
+    while os.path.lexists(os.path.join(folder, f"{found}.tape")) or _has_files(found, there):
         number += 1
-        path = f"{stem}.{number}.tape"
-    return path
+        found = f"{name}.{number}"
+    return os.path.join(folder, f"{found}.tape")
+
+
+def _has_files(name: str, there: list[str]) -> bool:
+    file = re.compile(re.escape(name) + r"(-\d{5,}|\.ahead-\d+)?\.tape")
+    return any(file.fullmatch(other) for other in there)

@@ -27,11 +27,14 @@ __all__ = [
     "PerStructure",
     "Rate",
     "When",
+    "forget",
 ]
 
 Decider = Callable[[int, Any], bool]
 """Says of a call, by its number and its :class:`Sight`, whether it is kept. Called in the host's
-threads: one at a time, but that of a policy ``by_number`` from several at once, and without sight.
+threads, in several at once; that of a policy ``by_number`` without sight. Where it remembers what
+it kept it has a method ``forget()``: calls that it had kept were lost, and their like must be kept
+again.
 """
 
 _MAX_STRUCTURES = 4096
@@ -65,8 +68,7 @@ class _Both(Keep):
         return self.left.by_number and self.right.by_number
 
     def decider(self) -> Decider:
-        left, right = self.left.decider(), self.right.decider()
-        return lambda number, sight: left(number, sight) and right(number, sight)
+        return _BothOf(self.left.decider(), self.right.decider())
 
     def __str__(self) -> str:
         parts = (self.left, self.right)
@@ -83,8 +85,7 @@ class _Either(Keep):
         return self.left.by_number and self.right.by_number
 
     def decider(self) -> Decider:
-        left, right = self.left.decider(), self.right.decider()
-        return lambda number, sight: left(number, sight) or right(number, sight)
+        return _EitherOf(self.left.decider(), self.right.decider())
 
     def __str__(self) -> str:
         return f"{self.left} | {self.right}"
@@ -199,8 +200,8 @@ class PerStructure(Keep):
 @dataclass(frozen=True)
 class When(Keep):
     """The calls for which ``predicate(args, kwargs)`` is true. It runs in the call, before the
-    model: it must be quick, and must not change what it is given. Where it raises, the call is not
-    kept, and that is said once."""
+    model, in as many threads at once as call it: it must be quick, and must not change what it is
+    given. Where it raises, the call is not kept, and that is said once."""
 
     predicate: Callable[[tuple[Any, ...], dict[str, Any]], object]
 
@@ -210,6 +211,35 @@ class When(Keep):
     def __str__(self) -> str:
         name = getattr(self.predicate, "__qualname__", type(self.predicate).__name__)
         return f"when({name[:200]})"
+
+
+def forget(decider: Decider) -> None:
+    """Tells a decider that calls which it had kept were lost."""
+    told = getattr(decider, "forget", None)
+    if told is not None:
+        told()
+
+
+class _Pair:
+    """No lock is held around the two: one may be the host's own predicate."""
+
+    def __init__(self, left: Decider, right: Decider) -> None:
+        self._left = left
+        self._right = right
+
+    def forget(self) -> None:
+        forget(self._left)
+        forget(self._right)
+
+
+class _BothOf(_Pair):
+    def __call__(self, number: int, sight: Any) -> bool:
+        return self._left(number, sight) and self._right(number, sight)
+
+
+class _EitherOf(_Pair):
+    def __call__(self, number: int, sight: Any) -> bool:
+        return self._left(number, sight) or self._right(number, sight)
 
 
 class _Limit:
@@ -229,14 +259,22 @@ class _StructureLimit:
     def __init__(self, calls: int) -> None:
         self._calls = calls
         self._seen: dict[bytes, int] = {}
+        self._lock = threading.RLock()
 
     def __call__(self, number: int, sight: Sight) -> bool:
         key = sight.structure.encoded
-        seen = self._seen.get(key, 0)
-        if seen >= self._calls or (not seen and len(self._seen) >= _MAX_STRUCTURES):
+        if self._seen.get(key, 0) >= self._calls:
             return False
-        self._seen[key] = seen + 1
-        return True
+        with self._lock:
+            seen = self._seen.get(key, 0)
+            if seen >= self._calls or (not seen and len(self._seen) >= _MAX_STRUCTURES):
+                return False
+            self._seen[key] = seen + 1
+            return True
+
+    def forget(self) -> None:
+        with self._lock:
+            self._seen.clear()
 
 
 class _Bucket:

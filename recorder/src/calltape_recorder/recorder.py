@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -16,6 +17,7 @@ from calltape_recorder.compilers import may_be_inlined
 from calltape_recorder.control import ControlFile
 from calltape_recorder.hooks import HookPair
 from calltape_recorder.options import Options, check_options, check_path, check_target
+from calltape_recorder.patience import Patient
 from calltape_recorder.pipeline import Pipeline, child_path, free_path
 from calltape_recorder.policies import Rate
 from calltape_recorder.stats import State, Stats
@@ -58,12 +60,18 @@ class Recorder:
         self.classes: dict[str, type] = {}
         self._lock = threading.RLock()  # attach, detach and close; never held in a call
         self._state: State = "open"
+        self._is_closing = False
         self._attachment: Attachment | None = None
         self._target: Target | None = None
         self._control = None if choices.control is None else ControlFile(choices.control)
+        # What was asked for holds in a forked child as well, from its first call.
+        self._paused = False
+        self._rate: float | None = None
+        self._states = threading.RLock()  # of these two, held for a few assignments
         self.path = _file_in(check_path(path), "tape")
         pipeline = self._pipeline_at(self.path, choices.overwrite)
         self._tap = Tap(pipeline, self._renew, outputs=choices.settings.outputs)
+        lifecycle.know(self)
 
     def attach(self, module: Any) -> Self:
         """Begins to record the calls of this module (with ``via="method"``: of any object).
@@ -76,8 +84,9 @@ class Recorder:
         with self._lock:
             pipeline = self._tap.pipeline
             if pipeline is None and self._state == "forked":
-                pipeline = self._tap.pipeline = self._pipeline_of_child()
-            if self._state == "closed" or pipeline is None:
+                pipeline = self._pipeline_of_child()
+                self._enter(pipeline)
+            if self._state == "closed" or pipeline is None or not self._tap.active:
                 raise TapeError(
                     "closed", "the recorder is closed", path=self.path,
                     advice="make a new Recorder with another path",
@@ -97,8 +106,8 @@ class Recorder:
         """Stops seeing calls, and leaves the module as it was. The tape stays open."""
         with self._lock:
             if self._attachment is not None:
-                self._attachment.detach()
                 self._attachment.settle(None)
+                self._attachment.detach()
                 self._attachment = None
             if self._state == "recording":
                 self._state = "open"
@@ -120,19 +129,23 @@ class Recorder:
         """The accounts of this process at this moment."""
         pipeline = self._tap.pipeline
         if pipeline is None:
-            return Stats(0, 0, state="forked")
+            return Stats(0, 0, paused=self._paused, state="forked")
         segments = pipeline.segments
         return pipeline.ledger.snapshot(segments.written_bytes, segments.count, self._state)
 
     def pause(self) -> None:
         """Only counts calls from now on."""
-        if self._tap.pipeline is not None:
-            self._tap.pipeline.ledger.pause(True)
+        self._pause(True)
 
     def resume(self) -> None:
         """Records again after :meth:`pause`."""
-        if self._tap.pipeline is not None:
-            self._tap.pipeline.ledger.pause(False)
+        self._pause(False)
+
+    def _pause(self, paused: bool) -> None:
+        with Patient(self._states):
+            self._paused = paused
+            if self._tap.pipeline is not None:
+                self._tap.pipeline.ledger.pause(paused)
 
     def set_rate(self, fraction: float | None) -> None:
         """Keeps only this share of the calls that would be kept; None takes that back.
@@ -142,8 +155,10 @@ class Recorder:
         """
         if fraction is not None:
             Rate(fraction)  # checks it
-        if self._tap.pipeline is not None:
-            self._tap.pipeline.set_rate(fraction)
+        with Patient(self._states):
+            self._rate = fraction
+            if self._tap.pipeline is not None:
+                self._tap.pipeline.set_rate(fraction)
 
     def seal(self, timeout: float | None = None) -> bool:
         """Completes the current file with its trailer, and goes on in the next one; False where
@@ -176,7 +191,7 @@ class Recorder:
         """In a forked child: what there is, is the parent's. No lock is taken: another thread of
         the parent may have held it at the fork."""
         pipeline, self._tap.pipeline = self._tap.pipeline, None
-        self._lock = threading.RLock()
+        self._lock, self._states = threading.RLock(), threading.RLock()
         if pipeline is not None:
             pipeline.abandon()
         if self._state != "closed":
@@ -194,17 +209,27 @@ class Recorder:
                 try:
                     pipeline = self._pipeline_of_child()
                     self._begin(pipeline, self._target)
-                    self._tap.pipeline = pipeline
+                    self._enter(pipeline)
                     self._state = "recording"
                 except Exception as error:
                     self._tap.active = False
-                    log.warning("nothing is recorded in a forked process: %s", error)
+                    with contextlib.suppress(Exception):  # a handler of the host's that raises
+                        log.warning("nothing is recorded in a forked process: %s", error)
             return self._tap.pipeline
+
+    def _enter(self, pipeline: Pipeline) -> None:
+        """Calls go there from now on, on the terms that hold."""
+        with Patient(self._states):
+            pipeline.ledger.pause(self._paused)
+            pipeline.set_rate(self._rate)
+            self._tap.pipeline = pipeline
 
     def _pipeline_of_child(self) -> Pipeline:
         # A file that is there is left by a process that had this number before.
         pipeline = self._pipeline_at(child_path(self.path), overwrite=False)
         self.path = pipeline.segments.first_path
+        if self._control is not None:
+            self._control = self._control.renewed()
         return pipeline
 
     def _attached(self, module: Any, pipeline: Pipeline) -> Attachment:
@@ -232,7 +257,7 @@ class Recorder:
             attachment.settle(None)
 
     def _look(self) -> None:
-        """About once a second, in the writer's thread."""
+        """About once a second, in the writer's thread; first of all before there is one."""
         if self._control is not None:
             self._control.poll(self)
 
@@ -252,6 +277,7 @@ class Recorder:
                     advice="use a second Recorder for this one",
                 )  # fmt: skip
             return
+        self._look()  # it may say that nothing is to be recorded
         try:
             pipeline.begin(target)
         except OSError as error:
@@ -263,25 +289,31 @@ class Recorder:
 
     def _close(self, error: BaseException | None) -> None:
         with self._lock:
-            if self._state == "closed":
+            if self._state == "closed" or self._is_closing:  # a signal handler closes it, too
                 return
-            if self._attachment is not None:
-                self._attachment.settle(error)
-            self.detach()
-            self._tap.active = False
-            pipeline = self._tap.pipeline
-            self._state = "closed"
-            lifecycle.forget(self)
-            if pipeline is None:
-                return
+            self._is_closing = True
             try:
-                self._begin(pipeline, None)
-                if error is not None:
-                    self.dying(error)
-            except Exception as trouble:
-                pipeline.writer.complain(f"the tape {self.path} cannot be sealed", trouble)
-            pipeline.close()
-            lifecycle.forget(self)
+                self._finish(error)
+                self._state = "closed"
+                lifecycle.forget(self)
+            finally:  # interrupted, it can be closed again
+                self._is_closing = False
+
+    def _finish(self, error: BaseException | None) -> None:
+        if self._attachment is not None:
+            self._attachment.settle(error)
+        self.detach()
+        self._tap.active = False
+        pipeline = self._tap.pipeline
+        if pipeline is None:
+            return
+        try:
+            self._begin(pipeline, None)
+            if error is not None:
+                self.dying(error)
+        except Exception as trouble:
+            pipeline.writer.complain(f"the tape {self.path} cannot be sealed", trouble)
+        pipeline.close()
 
     def _met(self, structure: Structure) -> None:
         if len(self.classes) < _MAX_CLASSES:

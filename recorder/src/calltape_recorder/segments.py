@@ -8,11 +8,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from calltape_recorder.room import Bounds, Refusal, Room
 from calltape_recorder.stats import Ledger
-from calltape_recorder.tape_writer import TapeWriter
+from calltape_recorder.tape_writer import TRAILER_FRAME_BYTES, TapeWriter, manifest_bytes
+from calltape_recorder.trailers import calls_of, fitted, traffic_in
 from calltape_schema import TapeError
 from calltape_schema.records import Coverage, Dump, Manifest, Segment
 from calltape_schema.traffic import Traffic
@@ -21,46 +22,20 @@ __all__ = ["Bounds", "Refusal", "Segments"]
 
 _LOOK_SECONDS = 1.0
 _FREE_LOOK_BYTES = 16 * 1024 * 1024
-_TRAILER_BYTES = 64 * 1024
+_TRAILER_BYTES = 64 * 1024  # without the index, until one was larger
+_LAST_TRAILER_BYTES = 8 * 1024  # of a file that has no calls
+_TRAILER_SHARE = 8  # a trailer takes at most this part of the bound, besides its index
+_INDEX_BYTES = 16  # in the trailer, per call
+_MAX_CALLS = 1_000_000  # in a file: a trailer of more than 64 MiB is no trailer
 _MAX_UNSEALED = 16  # open files that wait for their trailers
-_OLDEST_SHARE = 8  # a bound of disk with deletion is this many segments, where no size is given
-
-
-class Refusal(Exception):  # noqa: N818 - a decision, not an error
-    """No more bytes may be written; ``args[0]`` is the reason that dropped calls are counted by."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Bytes and seconds; None where there is no bound."""
-
-    max_disk_bytes: int | None = None
-    min_free_bytes: int | None = None
-    segment_bytes: int | None = None
-    segment_seconds: float | None = None
-    when_full: Literal["stop", "delete_oldest"] = "stop"
-
-    @property
-    def deletes(self) -> bool:
-        return self.when_full == "delete_oldest"
-
-    @property
-    def most_in_segment(self) -> int | None:
-        """Bytes at which the next file begins."""
-        if self.segment_bytes is None and self.deletes and self.max_disk_bytes is not None:
-            return max(self.max_disk_bytes // _OLDEST_SHARE, 1)
-        return self.segment_bytes
-
-    @property
-    def is_rolling(self) -> bool:
-        return self.most_in_segment is not None or self.segment_seconds is not None
 
 
 class Closed(NamedTuple):
-    """A file that takes no more calls."""
+    """A file that takes no more calls. ``counted`` are those that its traffic has."""
 
     tape: TapeWriter
     coverage: Coverage
+    counted: int
 
 
 class Unsealed(NamedTuple):
@@ -80,6 +55,11 @@ class Segments:
         bounds: when to go on in the next file, and when to stop.
         ledger: tells what became of calls, and is told of files that are gone.
         take_traffic: gives the counters, and the dumps, since the last time.
+        gone: is told of a file that is gone, with the counters that it had.
+        complain: says once what went wrong.
+
+    Attributes:
+        room: what the bound of disk leaves for others.
 
     Raises:
         TapeError: ``exists`` or ``io``.
@@ -92,11 +72,18 @@ class Segments:
         bounds: Bounds,
         ledger: Ledger,
         take_traffic: Callable[[], tuple[Traffic, tuple[Dump, ...]]],
+        gone: Callable[[Traffic], None],
+        complain: Callable[[str, BaseException], None],
     ) -> None:
         self.first_path = path
         self._bounds = bounds
         self._ledger = ledger
         self._take_traffic = take_traffic
+        self._gone = gone
+        self._complain = complain
+        self.room = Room(bounds.max_disk_bytes)
+        self._new_bytes = 0  # of a file without calls
+        self._trailer_bytes = _TRAILER_BYTES
         self._stem = path.removesuffix(".tape")
         self._number = 0
         self._closed: deque[Closed] = deque()
@@ -114,7 +101,11 @@ class Segments:
 
     @property
     def written_bytes(self) -> int:
-        """Of all files that are there."""
+        """Of all files that are there, with those of calls under way."""
+        return self._tape_bytes + self.room.lent
+
+    @property
+    def _tape_bytes(self) -> int:
         tape = self._tape
         return sum(closed.tape.end for closed in list(self._closed)) + (tape.end if tape else 0)
 
@@ -135,21 +126,23 @@ class Segments:
             manifest = manifest.model_copy(update={"segment": Segment()})
         assert self._tape is not None
         self._tape.begin(manifest)
+        segment = Segment(number=2**31, first_call=2**62)  # as long as it can be
+        self._new_bytes = manifest_bytes(manifest.model_copy(update={"segment": segment}))
+        self.room.take(self._needed())
 
     def append(self, calls: Sequence[tuple[int, Sequence[Any], int]]) -> None:
         """Appends whole calls, in the next file where this one is full.
 
         Raises:
             OSError: none of these calls counts as written.
-            Refusal: a bound is reached.
+            Refusal: a bound is reached; nothing is deleted for calls that would not fit anyway.
         """
         size = sum(size for _, _, size in calls)
         first = min(number for number, _, _ in calls)
-        tape = self._current(first)
-        most = self._bounds.most_in_segment
-        if most is not None and tape.calls and tape.end + size > most:
+        self._refuse(size, len(calls))
+        if self._is_full(size, len(calls)):
             self.roll()
-        self._make_room(size)
+        self._make_room(size, len(calls))
         tape = self._current(first)
         try:
             tape.append(calls)
@@ -163,9 +156,11 @@ class Segments:
         tape, self._tape = self._tape, None
         if tape is None:
             return
-        closed = Closed(tape, self._ledger.take_coverage())
+        coverage = self._ledger.take_coverage()
+        traffic, dumps = self._take_counters()
+        closed = Closed(tape, coverage, calls_of(traffic))
         self._closed.append(closed)
-        self._unsealed.append(Unsealed(closed, *self._take_traffic()))
+        self._unsealed.append(Unsealed(closed, traffic, dumps))
         with contextlib.suppress(OSError):  # tried again when the disk takes the next file
             self._seal_closed()
 
@@ -201,7 +196,8 @@ class Segments:
             tape = self._current(self._ledger.seen)
         if tape is not None:
             try:
-                tape.seal(self._tape_id, self._ledger.take_coverage(), *self._take_traffic())
+                coverage = self._ledger.take_coverage()
+                self._finish(tape, coverage, *self._take_counters(), is_last=True)
             finally:
                 tape.close()
         if refused is not None:
@@ -267,18 +263,86 @@ class Segments:
             OSError: it still does not; the files stay readable without.
         """
         while self._unsealed:
-            (tape, coverage), traffic, dumps = self._unsealed[0]
+            (tape, coverage, _), traffic, dumps = self._unsealed[0]
             try:
-                tape.seal(self._tape_id, coverage, traffic, dumps)
-            except OSError:
-                if len(self._unsealed) < _MAX_UNSEALED:
+                self._finish(tape, coverage, traffic, dumps)
+            except Exception as error:
+                if isinstance(error, OSError) and len(self._unsealed) < _MAX_UNSEALED:
                     raise
+                self._complain("a file of the recording stays without its trailer", error)
             self._unsealed.pop(0)
             tape.close()
 
-    def _make_room(self, size: int) -> None:
-        most = self._bounds.max_disk_bytes
-        while most is not None and self.written_bytes + self._trailer_bytes() + size > most:
+    def _take_counters(self) -> tuple[Traffic, tuple[Dump, ...]]:
+        try:
+            return self._take_traffic()
+        except Exception as error:
+            self._complain("the calls of a file could not be counted", error)
+            return Traffic(), ()
+
+    def _finish(
+        self, tape: TapeWriter, coverage: Coverage, traffic: Traffic, dumps: tuple[Dump, ...],
+        *, is_last: bool = False,
+    ) -> None:  # fmt: skip
+        """Writes a trailer, with what there is room for."""
+        index = _INDEX_BYTES * tape.calls
+        least = (self._trailer_bytes if tape.calls else _LAST_TRAILER_BYTES) + index
+        others = self._needed(besides=tape, is_last=is_last)
+
+        def fits(nbytes: int) -> bool:
+            nbytes += TRAILER_FRAME_BYTES
+            if self._bounds.max_disk_bytes is not None:  # the next one will be like this one
+                most = self._bounds.max_disk_bytes // _TRAILER_SHARE
+                self._trailer_bytes = max(self._trailer_bytes, min(nbytes - index, most))
+            return self.room.take(others + nbytes)
+
+        def encode(traffic: Traffic, dumps: tuple[Dump, ...]) -> bytes:
+            return tape.trailer(self._tape_id, coverage, traffic, dumps)
+
+        tape.seal(fitted(encode, traffic, dumps, fits, least - TRAILER_FRAME_BYTES))
+
+    def _is_full(self, size: int, calls: int) -> bool:
+        """Whether calls go into the next file."""
+        tape = self._tape
+        if tape is None or not tape.calls:
+            return False
+        most = self._bounds.most_in_segment
+        is_large = most is not None and tape.end + size > most
+        return is_large or tape.calls + calls > _MAX_CALLS
+
+    def _needed(self, *, besides: TapeWriter | None = None, is_last: bool = False) -> int:
+        """Bytes of all files with the trailers that they will get, and of one more without calls
+        (what is told at the end has to stand somewhere).
+
+        Args:
+            besides: gets no trailer.
+            is_last: there will be no more file.
+        """
+        opened = [unsealed.closed.tape for unsealed in self._unsealed]
+        if self._tape is not None:
+            opened.append(self._tape)
+        trailers = sum(
+            self._trailer_bytes + _INDEX_BYTES * tape.calls
+            for tape in opened
+            if tape is not besides
+        )
+        end = 0 if is_last else self._new_bytes + _LAST_TRAILER_BYTES
+        return self._tape_bytes + trailers + end
+
+    def _refuse(self, size: int, calls: int) -> None:
+        """Refuses calls that do not fit a disk that has nothing but them."""
+        most = self.room.for_tapes
+        alone = 2 * self._new_bytes + self._trailer_bytes + _LAST_TRAILER_BYTES
+        if most is not None and alone + size + _INDEX_BYTES * calls > most:
+            raise Refusal("max_disk_bytes")
+
+    def _make_room(self, size: int, calls: int) -> None:
+        while True:
+            more = size + _INDEX_BYTES * calls
+            if self._tape is None:
+                more += self._new_bytes + self._trailer_bytes
+            if self.room.take(self._needed() + more):
+                break
             if not self._delete_oldest():
                 raise Refusal("max_disk_bytes")
         floor = self._bounds.min_free_bytes
@@ -286,14 +350,14 @@ class Segments:
             return
         self._free_left -= size
         if self._free_left < 0:
-            while self._free() < floor + size:
-                if not self._delete_oldest():
+            while (missing := floor + size - self._free()) > 0:
+                if missing > self._deletable() or not self._delete_oldest():
                     raise Refusal("disk_full")
-            self._free_left = min(_FREE_LOOK_BYTES, max(self._free() - floor - size, 0) // 2)
+            self._free_left = min(_FREE_LOOK_BYTES, -missing // 2)
 
-    def _trailer_bytes(self) -> int:
-        """About what the trailer will take."""
-        return _TRAILER_BYTES + (16 * self._tape.calls if self._tape is not None else 0)
+    def _deletable(self) -> int:
+        """Bytes that deleting every file would free."""
+        return self._tape_bytes if self._bounds.deletes else 0
 
     def _free(self) -> int:
         found = os.statvfs(os.path.dirname(self.first_path) or ".")
@@ -306,12 +370,23 @@ class Segments:
             if self._tape is None or not self._tape.calls:
                 return False
             self.roll()
-        oldest = self._closed.popleft()
+        oldest = self._closed[0]
+        traffic = self._traffic_of(oldest)
+        if not oldest.tape.remove():
+            return False
+        self._closed.popleft()
         self._unsealed = [other for other in self._unsealed if other.closed is not oldest]
         oldest.tape.close()
-        oldest.tape.remove()
         self._ledger.lose(oldest.coverage, "deleted")
+        self._gone(traffic)
         return True
+
+    def _traffic_of(self, closed: Closed) -> Traffic:
+        """What its trailer has, or will have; they are not kept in memory."""
+        for unsealed in self._unsealed:
+            if unsealed.closed is closed:
+                return unsealed.traffic
+        return traffic_in(closed.tape.read_trailer()) or Traffic(other_calls=closed.counted)
 
     def _lose(self, tape: TapeWriter) -> None:
         """Somebody removed the file: its calls are gone, and the next ones go into another."""
@@ -319,3 +394,4 @@ class Segments:
         tape.close()
         coverage = self._ledger.take_coverage()
         self._ledger.lose(coverage, "file_removed")
+        self._gone(Traffic())  # its counters are those of the next file

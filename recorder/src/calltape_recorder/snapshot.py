@@ -110,7 +110,7 @@ def see(leaves: list[Any], wanted: Wanted) -> Seen:
                 fact = _make(Facts, (
                     dtype, leaf.shape, _cpu, flags, None, True, None, (), None, None, None,
                 ))  # fmt: skip
-                if memory.nbytes() < size:
+                if memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
                     fact = fact._replace(missing="its storage was freed")
                     size = 0
             else:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from calltape_recorder.counters import Count, value_of
+from calltape_recorder.patience import Patient
 from calltape_schema.records import Coverage
 
 __all__ = ["Ledger", "State", "Stats"]
@@ -49,6 +50,14 @@ class Stats:
     state: State = "open"
 
 
+class Accounted(Protocol):
+    """A call, as the accounts know it: the bytes that it reserved, and whether the last word on it
+    was said."""
+
+    nbytes: int
+    is_settled: bool
+
+
 class Ledger:
     """Counts under one lock that nobody holds for longer than a few additions; what happens in
     every call, kept or not, is counted without one.
@@ -58,10 +67,11 @@ class Ledger:
 
     def __init__(self, max_bytes: int, max_calls: int | None) -> None:
         self._lock = threading.RLock()
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._max_calls = max_calls
         self._stopped: str | None = None
         self._paused = False
+        self._is_closed = False
         self._is_limited = max_calls is not None  # something but the policy may refuse a call
         # One step of a counter is one step under the interpreter lock.
         self._numbers = Count()
@@ -102,6 +112,8 @@ class Ledger:
 
     def skip(self) -> None:
         """Counts a call that the policy does not keep."""
+        if self._is_closed:
+            return
         next(self._skipped)
         if self._max_calls is not None:
             with self._lock:
@@ -124,33 +136,41 @@ class Ledger:
             self.accepted += 1
             return number
 
-    def reserve(self, nbytes: int) -> bool:
-        """Takes ``nbytes`` of the bound, if that many are left."""
+    def reserve(self, call: Accounted, nbytes: int) -> bool:
+        """Takes ``nbytes`` of the bound for a call, if that many are left."""
         with self._lock:
             total = self.bytes + nbytes
-            if total > self._max_bytes:
+            if total > self.max_bytes or self._is_closed:
                 return False
-            self.bytes = total
+            self.bytes, call.nbytes = total, call.nbytes + nbytes  # one step
             return True
 
-    def drop(self, reason: str, nbytes: int = 0, *, accepted: bool = True) -> None:
-        """Counts a call that was seen and will not be on the tape, and frees what it reserved."""
-        with self._lock:
-            self.bytes -= nbytes
-            self.accepted -= accepted
-            self._count(reason)
+    def drop(self, reason: str) -> None:
+        """Counts a call that was seen and will not be on the tape."""
+        with Patient(self._lock):
+            if not self._is_closed:
+                self.accepted -= 1
+                self._count(reason)
 
-    def keep(self, calls: int, nbytes: int) -> None:
-        """Counts calls that are whole in the file, and frees what they reserved."""
-        with self._lock:
-            self.bytes -= nbytes
-            self.kept += calls
-            self._account[""] += calls
+    def settle(self, call: Accounted, reason: str | None, *, written: bool = False) -> None:
+        """The last word on a call, of which the first counts: it is whole in the file (None), or
+        dropped. Frees what it reserved; ``written`` if it came as far as the writer."""
+        with Patient(self._lock):
+            if call.is_settled or self._is_closed:
+                return
+            call.is_settled = True
+            self.bytes -= call.nbytes
+            if reason is None:
+                self.kept += 1
+                self._account[""] += 1
+                return
+            self.accepted -= not written
+            self._count(reason)
 
     def lose(self, coverage: Coverage, reason: str) -> None:
         """Counts the kept calls of a file that is gone as dropped, in the current segment; what
         that file said of other calls is said there as well."""
-        with self._lock:
+        with Patient(self._lock):
             self.kept -= coverage.kept
             self._dropped[reason] = self._dropped.get(reason, 0) + coverage.kept
             self._account.update(coverage.dropped)
@@ -158,7 +178,7 @@ class Ledger:
 
     def take_coverage(self) -> Coverage:
         """What became of calls since the last time."""
-        with self._lock:
+        with Patient(self._lock):
             account, self._account = self._account, Counter()
             skipped = value_of(self._skipped)
             account["policy"] += skipped - self._told
@@ -167,12 +187,14 @@ class Ledger:
         dropped = {reason: calls for reason, calls in account.items() if calls}
         return Coverage(seen=kept + sum(dropped.values()), kept=kept, dropped=dropped)
 
-    def drop_rest(self, reason: str) -> None:
-        """Counts every call that is neither kept nor dropped."""
-        with self._lock:
+    def close(self, reason: str) -> None:
+        """Counts every call that is neither kept nor dropped; no other is counted afterwards."""
+        with Patient(self._lock):
+            self._is_closed = True
             rest = -self.kept - sum(self._all_dropped().values()) + self.seen
             if rest > 0:
                 self._count(reason, rest)
+            self.bytes = 0
 
     def snapshot(self, written_bytes: int, segments: int, state: State) -> Stats:
         """All accounts at one moment."""

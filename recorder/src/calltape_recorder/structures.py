@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -56,18 +57,25 @@ class Structures:
         self._known: dict[tuple[Any, ...], Structure] = {}
         self._on_new = on_new
         self._wants = wants
+        self._lock = threading.RLock()  # of what is remembered
 
     def of(self, tokens: tuple[Any, ...]) -> Structure:
         """The structure of these tokens, from memory where it was seen before."""
         known = self._known.get(tokens)
-        if known is None:
-            known = _Builder(tokens).structure()
-            known.wanted = _wanted(known.keys, self._wants)
+        return self._built(tokens) if known is None else known
+
+    def _built(self, tokens: tuple[Any, ...]) -> Structure:
+        built = _Builder(tokens).structure()
+        built.wanted = _wanted(built.keys, self._wants)
+        with self._lock:
+            known = self._known.get(tokens)
+            if known is not None:  # another thread was quicker
+                return known
             if len(self._known) >= _MAX_STRUCTURES:
                 self._known.pop(next(iter(self._known)), None)
-            self._known[tokens] = known
-            self._on_new(known)
-        return known
+            self._known[tokens] = built
+        self._on_new(built)
+        return built
 
 
 def _wanted(keys: tuple[str, ...], wants: Callable[[str], bool] | bool) -> Wanted:

@@ -29,6 +29,7 @@ from calltape_recorder.structures import Structure
 __all__ = ["Tap"]
 
 _MAX_MESSAGE = 64 * 1024
+_SHORT_MESSAGE = 500
 _SCALAR_BYTES = 64  # a rough cost of a captured Python value, so that the bound holds for them too
 
 _function_modes = torch._C._len_torch_function_stack
@@ -69,19 +70,22 @@ class Tap:
         if number is None:
             return None
         try:
+            is_out = False
             by_number = pipeline.by_number
             kept = None if by_number is None else by_number(number, None)
             familiar = pipeline.traffic.familiar
             if familiar is not None:
                 if dispatch_modes() or not familiar.count(args, kwargs):
                     familiar = None
-                elif kept is False and pipeline.flight is None:
-                    ledger.skip()
-                    return None
-            call = Call(number, time.time_ns(), threading.get_ident())
+                else:
+                    is_out = kept is False and pipeline.flight is None
+            call = None if is_out else Call(number, time.time_ns(), threading.get_ident())
         except BaseException as error:
             ledger.drop("internal" if isinstance(error, Exception) else "interrupted")
             raise
+        if call is None:
+            ledger.skip()
+            return None
         call.home = pipeline
         return self._begun(pipeline, call, args, kwargs, kept, familiar)
 
@@ -94,15 +98,16 @@ class Tap:
                 leaves = [*args, *kwargs.values()]
                 call.inputs = _snapshot(pipeline, call, familiar.structure, leaves, [], familiar)
             elif familiar is None and is_tracing():
-                pipeline.ledger.drop("tracing")
+                pipeline.forget(call, "tracing")
                 return None
             elif not self._inputs(pipeline, call, args, kwargs, kept, familiar):
+                call.is_settled = True
                 pipeline.ledger.skip()
                 return None
             if pipeline.ahead is not None:
                 pipeline.ahead.write(call)
         except _Full:
-            pipeline.ledger.drop("queue_full")
+            pipeline.forget(call, "queue_full")
             pipeline.writer.settle_soon()
             return None
         except Exception as error:
@@ -129,9 +134,11 @@ class Tap:
             call.outputs_missing = "policy"
         else:
             try:
-                if call.chunks is not None:
-                    call.outputs = call.chunks.outputs(pipeline.structures)
-                    call.outputs_missing = call.chunks.missing()
+                chunks = call.chunks
+                if chunks is not None:
+                    call.outputs = chunks.outputs(pipeline.structures)
+                    call.outputs_missing = chunks.missing()
+                    call.chunks = None
                 else:
                     call.outputs = self._side(pipeline, call, capture_output(result))
             except _Full:
@@ -140,6 +147,7 @@ class Tap:
             except Exception as error:
                 self.fault(error)
                 call.outputs_missing = "internal"
+                _release_chunks(pipeline, call)
             except BaseException:
                 pipeline.forget(call, "interrupted")
                 raise
@@ -172,11 +180,21 @@ class Tap:
             call.duration_ns = None
             call.error = ("builtins:BaseException", "the call ended without returning")
         else:
-            call.error = (type_name(type(error)), _message(error))
+            message = _message(error)
+            if not pipeline.ledger.reserve(call, len(message)):
+                message = message[:_SHORT_MESSAGE]
+            call.error = (type_name(type(error)), message)
         if call.chunks is not None:
-            release(call.chunks.pieces, pipeline.buffers)
             call.outputs_missing = call.chunks.raised()
+            _release_chunks(pipeline, call)
         pipeline.take(call)
+
+    def abandon(self, call: Call) -> None:
+        """Nobody will tell how this call ends."""
+        leave(call.node)
+        pipeline = self._home(call)
+        if pipeline is not None:
+            pipeline.forget(call, "unfinished")
 
     def skip(self, *, said: bool) -> None:
         """Counts a call that something traces; ``said`` where its later calls will not be seen."""
@@ -253,6 +271,8 @@ def _snapshot(
     pipeline: Pipeline, call: Call, structure: Structure, leaves: list[Any], scalars: list[Any],
     familiar: Familiar | None = None,
 ) -> Side:  # fmt: skip
+    if pipeline.writer.is_full:
+        raise _Full
     like = look(leaves, structure, familiar)
     if like is None:
         seen = see_as(leaves, structure)
@@ -266,14 +286,19 @@ def _snapshot(
     if scalars:
         nbytes += _SCALAR_BYTES * len(scalars)
         nbytes += sum([len(value) for value in scalars if type(value) in (str, bytes)])
-    if nbytes and not pipeline.ledger.reserve(nbytes):
+    if nbytes and not pipeline.ledger.reserve(call, nbytes):
         raise _Full
-    call.nbytes += nbytes
     pieces = take(leaves, seen, pipeline.buffers)
     side = Side(structure, scalars, facts, same, storages, pieces, structure.wanted, like)
     if like is not None and not nbytes:
         like.side = side
     return side
+
+
+def _release_chunks(pipeline: Pipeline, call: Call) -> None:
+    chunks, call.chunks = call.chunks, None
+    if chunks is not None:
+        release(chunks.pieces, pipeline.buffers)
 
 
 def _message(error: BaseException) -> str:

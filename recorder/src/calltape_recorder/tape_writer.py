@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import struct
@@ -22,7 +21,10 @@ from calltape_schema.records import (
 )
 from calltape_schema.traffic import Traffic
 
-__all__ = ["Late", "TapeWriter", "member"]
+__all__ = ["TRAILER_FRAME_BYTES", "Late", "TapeWriter", "manifest_bytes", "member"]
+
+TRAILER_FRAME_BYTES = 4 * BLOCK
+"""What stands around the content of a trailer, at most."""
 
 _MAX_PARTS = 512  # POSIX promises 16, Linux and macOS take 1024
 _ZEROS = bytes(BLOCK)
@@ -52,6 +54,12 @@ def member(name: str, content: Sequence[Any], size: int) -> list[Any]:
     return parts
 
 
+def manifest_bytes(manifest: Manifest) -> int:
+    """Length of a tape that has no calls yet."""
+    content = encode_manifest(manifest)
+    return sum(map(len, member(MANIFEST, [content], len(content))))
+
+
 class TapeWriter:
     """One tape file that only this process, and in it only one thread at a time, writes.
 
@@ -65,6 +73,7 @@ class TapeWriter:
         self._dirty = False  # bytes of a failed append may lie behind ``end``
         self._index = bytearray()
         self._begin = 0  # end of the manifest
+        self._trailer: tuple[int, int] | None = None  # offset and length of its content
         try:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
             if overwrite and os.path.lexists(path):
@@ -94,16 +103,21 @@ class TapeWriter:
         Raises:
             OSError: the file cannot be cut.
         """
+        if self._file < 0:
+            raise OSError(errno.EBADF, "the tape is closed")
         os.ftruncate(self._file, self._begin)
+        self._dirty = False
         self.end = self._begin
         self._index.clear()
 
     def is_there(self) -> bool:
-        """Whether the path still leads to the file."""
+        """Whether the path still leads to the file, as far as the disk tells."""
         try:
             return _identity(os.stat(self.path)) == self._identity
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError:  # the disk does not answer now: that says nothing of the file
+            return True
 
     def append(self, calls: Sequence[tuple[int, Sequence[Any], int]]) -> None:
         """Appends whole calls: per call its number, its parts, and their size in bytes.
@@ -118,16 +132,42 @@ class TapeWriter:
             self._index += _ENTRY.pack(number, start)
             start += size
 
-    def seal(
+    def trailer(
         self, tape: bytes, coverage: Coverage, traffic: Traffic, dumps: tuple[Dump, ...]
-    ) -> None:
-        """Writes the trailer; the tape is complete."""
-        trailer = Trailer(
-            tape=tape, closed_ns=time.time_ns(), coverage=coverage, index=bytes(self._index),
-            traffic=traffic, dumps=dumps,
+    ) -> bytes:
+        """Content of the trailer.
+
+        Raises:
+            TapeError: ``limit``; or what pydantic raises for accounts that break the format.
+        """
+        return encode_trailer(
+            Trailer(
+                tape=tape, closed_ns=time.time_ns(), coverage=coverage, index=bytes(self._index),
+                traffic=traffic, dumps=dumps,
+            )
         )  # fmt: skip
-        content = encode_trailer(trailer)
-        self._append([*member(TRAILER, [content], len(content)), END])
+
+    def seal(self, trailer: bytes) -> None:
+        """Writes the trailer; the tape is complete."""
+        start = self.end + BLOCK
+        self._append([*member(TRAILER, [trailer], len(trailer)), END])
+        self._trailer = start, len(trailer)
+
+    def read_trailer(self) -> bytes | None:
+        """Content of the trailer that was written; None where there is none, or not any more."""
+        if self._trailer is None:
+            return None
+        start, size = self._trailer
+        flags = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
+        try:
+            file = os.open(self.path, flags)
+            try:
+                is_it = _identity(os.fstat(file)) == self._identity
+                return os.pread(file, size, start) if is_it else None
+            finally:
+                os.close(file)
+        except OSError:
+            return None
 
     def close(self) -> None:
         """Closes the file; it may be called twice."""
@@ -136,11 +176,16 @@ class TapeWriter:
             self._file = -1
             self._index = bytearray()
 
-    def remove(self) -> None:
-        """Removes the file, if the path still leads to it."""
-        with contextlib.suppress(OSError):
+    def remove(self) -> bool:
+        """Removes the file, if the path still leads to it; False where it is there still."""
+        try:
             if _identity(os.lstat(self.path)) == self._identity:
                 os.unlink(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:
+            return False
+        return True
 
     def _append(self, parts: list[Any]) -> None:
         if self._file < 0:
@@ -167,17 +212,23 @@ class TapeWriter:
         return offset
 
     def _write_some(self, parts: list[Any], offset: int) -> int:
-        # At an explicit offset: a forked child shares the file's position.
-        written = pwritev(self._file, parts, offset)
-        offset += written
-        for index, part in enumerate(parts):
-            if written < len(part):
-                if not written and not index:
-                    raise OSError(errno.EIO, "the file takes no more bytes")
-                rest = [memoryview(part)[written:], *parts[index + 1 :]]
-                return self._write_some(rest, offset)
-            written -= len(part)
+        while parts:
+            # At an explicit offset: a forked child shares the file's position.
+            written = pwritev(self._file, parts, offset)
+            offset += written
+            parts = _after(parts, written)
+            if parts and not written:
+                raise OSError(errno.EIO, "the file takes no more bytes")
         return offset
+
+
+def _after(parts: list[Any], written: int) -> list[Any]:
+    """What is left of parts of which the first bytes were written."""
+    for index, part in enumerate(parts):
+        if written < len(part):
+            return [memoryview(part)[written:], *parts[index + 1 :]]
+        written -= len(part)
+    return []
 
 
 def _at_once(parts: list[Any]) -> Iterator[list[Any]]:

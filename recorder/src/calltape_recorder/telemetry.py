@@ -98,6 +98,10 @@ class _Instruments:
         gauge("calltape.queue.bytes", [self._each(_queue)], size, "memory of calls to be written")
         counter("calltape.tape.bytes", [self._each(_tape)], size, "bytes written to the tape")
 
+    def renew(self) -> None:
+        """In a fork."""
+        self._lock = threading.Lock()
+
     def add(self, observing: Observing) -> None:
         with self._lock:
             self._observed.append(observing)
@@ -144,6 +148,17 @@ def _tape(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
 
 _of_meter: weakref.WeakKeyDictionary[Any, _Instruments] = weakref.WeakKeyDictionary()
 _making = threading.Lock()
+
+
+def _renew() -> None:
+    """In a fork: a thread that is not there may have held these."""
+    global _making
+    _making = threading.Lock()
+    for instruments in list(_of_meter.values()):
+        instruments.renew()
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 def _instruments(meter: Meter) -> _Instruments:

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 from calltape_recorder.likeness import Familiar
+from calltape_recorder.patience import Patient
 from calltape_recorder.sight import Row, Sight
 from calltape_schema.traffic import MAX_GROUPS, MAX_SIZES, Axis, Group, Traffic
 
@@ -21,6 +22,7 @@ _MOST = 200_000  # parts of rows, where the writer does not come: no further row
 _MAX_VALUES = 400_000  # in a trailer: well below what a reader takes
 
 
+_MOST_FAMILIAR = 64
 _PATIENCE = 8  # calls that are not familiar, before another one may become it
 
 
@@ -68,6 +70,8 @@ class TrafficCounter:
             before, self._hits = self._hits, hits
             if hits - before > strange:
                 return
+        if len(self._familiars) >= _MOST_FAMILIAR:  # where the writer does not come
+            return
         found = Familiar.of(sight)
         if found is not None:
             with self._lock:
@@ -75,7 +79,7 @@ class TrafficCounter:
             self.familiar, self._hits = found, 0
 
     def _take_waiting(self) -> dict[tuple[bytes, Row], int]:
-        with self._lock:
+        with Patient(self._lock):
             waiting, self._waiting, self._parts = self._waiting, {}, 0
             current = self.familiar
             for counted in list(self._familiars):
@@ -92,14 +96,15 @@ class TrafficCounter:
 
     def fold(self, *, always: bool = False) -> None:
         """Makes counts per axis of what was counted since, where that is much."""
-        if not always and len(self._waiting) + len(self._familiars) < _FOLD:
+        is_little = len(self._waiting) < _FOLD and len(self._familiars) < _MOST_FAMILIAR // 2
+        if is_little and not always:
             return
         for (structure, row), calls in self._take_waiting().items():
             kinds, numbers = _parts(row)
             group = self._groups.get((structure, kinds))
             if group is None:
                 if len(self._groups) >= MAX_GROUPS:
-                    with self._lock:
+                    with Patient(self._lock):
                         self._other += calls
                     continue
                 group = self._groups[structure, kinds] = _Group(kinds)
@@ -109,7 +114,7 @@ class TrafficCounter:
         """What was counted since the last time."""
         self.fold(always=True)
         groups, self._groups = self._groups, {}
-        with self._lock:
+        with Patient(self._lock):
             other, self._other = self._other, 0
         found: list[Group] = []
         left = _MAX_VALUES
@@ -121,6 +126,26 @@ class TrafficCounter:
             found.append(group.document(structure, sizes=full <= left))
             left -= full if full <= left else plain
         return Traffic(groups=tuple(found), other_calls=other)
+
+    def absorb(self, traffic: Traffic) -> None:
+        """Counts again what was taken: nobody will read it where it went."""
+        other = traffic.other_calls
+        for found in traffic.groups:
+            kinds = tuple(
+                kind
+                for dtype, axes in zip(found.dtypes, found.leaves, strict=True)
+                for kind in (dtype, len(axes))
+            )
+            group = self._groups.get((found.structure, kinds))
+            if group is None:
+                if len(self._groups) >= MAX_GROUPS:
+                    other += found.calls
+                    continue
+                group = self._groups[found.structure, kinds] = _Group(kinds)
+            group.absorb(found)
+        if other:
+            with Patient(self._lock):
+                self._other += other
 
 
 class _Counted:
@@ -162,6 +187,16 @@ class _Group:
         for column, number in zip(self._columns, numbers, strict=True):
             if number is not None:
                 column.add(number, calls)
+
+    def absorb(self, group: Group) -> None:
+        """Adds what a document has."""
+        axes = [*(axis for leaf in group.leaves for axis in leaf), *group.scalars]
+        self.calls += group.calls
+        if not self._columns:
+            self._columns = [_Column() for _ in axes]
+        for column, axis in zip(self._columns, axes, strict=True):
+            if axis is not None:
+                column.absorb(axis)
 
     def document(self, structure: bytes, *, sizes: bool) -> Group:
         columns = iter(self._columns)
@@ -209,6 +244,14 @@ class _Column:
             self._sizes[value] += calls
         else:
             self._other += calls
+
+    def absorb(self, axis: Axis) -> None:
+        """Adds what a document has."""
+        for size, calls in axis.sizes:
+            self.add(size, calls)
+        self._low = min(self._low, axis.min)
+        self._high = max(self._high, axis.max)
+        self._other += axis.other_calls
 
     def axis(self, *, sizes: bool) -> Axis:
         found = tuple(sorted(self._sizes.items())) if sizes else ()

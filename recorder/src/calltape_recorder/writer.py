@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -29,13 +31,25 @@ _BATCH_BYTES = 1024 * 1024
 _POLL_SECONDS = 0.01
 _IDLE_POLLS = 10
 
+# Whoever wants the interpreter waits for its switch interval (5 ms) while the writer works through
+# a batch; a pause long enough for another thread to wake up spares them that.
+_WORK_SECONDS = 0.001
+_PAUSE_SECONDS = 0.00005
+
 # How often the writer looks for calls that ended without a hook: they hold queue bytes, and by
 # their frames the host's tensors. The second is for when bytes are short.
 _LOOK_SECONDS = 1.0
 _SETTLE_SECONDS = 1.0
 _SETTLE_SOON_SECONDS = 0.05
 
+# At the end nobody waits for longer for a disk that takes nothing any more.
+_STUCK_SECONDS = 30.0
+
 _MAX_TEXT = 500
+
+# What a call without any tensor takes in the queue; so many of those are few in any case.
+_ITEM_BYTES = 1024
+_FEWEST_ITEMS = 256
 
 # A call of this size fills the queue sooner than the next poll comes.
 _LARGE_BYTES = 1024 * 1024
@@ -56,30 +70,43 @@ class Writer:
 
     ``put`` takes no lock and makes no system call while calls keep coming. About once a second
     ``look`` is called for what does not wait for a call, and ``settle``, where there is one, to put
-    calls that ended unnoticed.
+    calls that ended unnoticed; ``lost`` for every call that ``keep`` took and that is dropped here.
     """
 
     def __init__(
         self, segments: Segments, encoder: Encoder, ledger: Ledger, buffers: Buffers,
-        look: Callable[[], None], settle: Callable[[], None] | None = None,
+        look: Callable[[], None], settle: Callable[[], None] | None, lost: Callable[[], None],
     ) -> None:  # fmt: skip
         self._segments = segments
         self._encoder = encoder
         self._ledger = ledger
         self._buffers = buffers
         self._items: deque[Call | _Task] = deque()
+        self._most_items = max(_FEWEST_ITEMS, ledger.max_bytes // _ITEM_BYTES)
         self._wake = threading.Event()
         self._look_around = look
         self._settle = settle
+        self._lost = lost
         self._looked = self._settled = time.monotonic()
         self._settle_soon = False
         self._asleep = False
         self._stopping = False
+        self._turns = 0  # that the thread made
         self._said: set[str] = set()
+        self._process = 0
+        self._over = threading.Event()
+        self._over.set()
         self._thread = threading.Thread(target=self._run, name="calltape-writer", daemon=True)
 
     def start(self) -> None:
+        self._over.clear()
+        self._process = os.getpid()
         self._thread.start()
+
+    @property
+    def _is_over(self) -> bool:
+        # Not is_alive() and join(): interrupted, they take a thread that runs for one that ended.
+        return self._over.is_set() or self._process != os.getpid()
 
     def put(self, call: Call) -> None:
         """Hands a finished call over."""
@@ -87,6 +114,11 @@ class Writer:
         # ``_asleep`` is set before the writer looks a last time, so no call is left behind.
         if self._asleep or call.nbytes >= _LARGE_BYTES:
             self._wake.set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many calls wait as the byte bound has room for, were they empty."""
+        return len(self._items) >= self._most_items
 
     def settle_soon(self) -> None:
         """Bytes are short: calls that ended unnoticed must not hold any."""
@@ -102,7 +134,7 @@ class Writer:
     def ask(self, action: Callable[[], None] | None, timeout: float | None) -> bool:
         """Runs an action in the writer's thread, after everything put so far; False where that is
         not done after ``timeout`` seconds."""
-        if not self._thread.is_alive():
+        if self._is_over:
             return not self._items and action is None
         task = _Task(action)
         self._items.append(task)
@@ -114,38 +146,57 @@ class Writer:
         while not done.wait(0.1 if deadline is None else min(0.1, deadline - time.monotonic())):
             if deadline is not None and time.monotonic() >= deadline:
                 return False
-            if not self._thread.is_alive():
+            if self._is_over:
                 return done.is_set()
         return True
 
-    def stop(self, timeout: float | None = None) -> bool:
-        """Writes what is queued and ends the thread; False where it did not end in time."""
+    def stop(self) -> bool:
+        """Writes what is queued and ends the thread; False where the disk does not answer."""
         self._stopping = True
         self._wake.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
+        if self._thread is threading.current_thread():
+            return False
+        turns, since = self._turns, time.monotonic()
+        while not self._is_over:
+            self._over.wait(0.5)
+            if self._turns != turns:
+                turns, since = self._turns, time.monotonic()
+            elif time.monotonic() - since > _STUCK_SECONDS:
+                return False
+        return True
 
     def complain(self, about: str, error: BaseException) -> None:
         """Says once per kind of trouble what went wrong; recording goes on."""
         if about not in self._said:
             self._said.add(about)
-            log.warning("%s: %s (said once; see Recorder.stats())", about, _one_line(error))
-            log.debug("%s", about, exc_info=error)
+            with contextlib.suppress(Exception):  # a handler of the host's that raises
+                log.warning("%s: %s (said once; see Recorder.stats())", about, _one_line(error))
+                log.debug("%s", about, exc_info=error)
 
     def warn(self, text: str) -> None:
         """Says a text once."""
         if text not in self._said:
             self._said.add(text)
-            log.warning("%s", text)
+            with contextlib.suppress(Exception):
+                log.warning("%s", text)
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._over.set()
+
+    def _work(self) -> None:
         empty = 0
         while True:
+            self._turns += 1
             self._look()
             if self._items:
                 empty = 0
-                self._write_batch()
+                try:
+                    self._write_batch()
+                except Exception as error:  # without this thread nothing more would be written
+                    self.complain("calls could not be written", error)
             elif self._stopping:
                 return
             else:
@@ -186,6 +237,7 @@ class Writer:
         encoded = []
         size = 0
         task = None
+        begun = time.monotonic()
         while self._items and len(calls) < _BATCH_CALLS and size < _BATCH_BYTES:
             item = self._items.popleft()
             if isinstance(item, _Task):
@@ -196,14 +248,23 @@ class Writer:
                 calls.append(item)
                 encoded.append(parts)
                 size += parts[2]
-        if calls:
-            self._write(calls, encoded)
-        if task is not None:
-            try:
-                if task.action is not None:
-                    task.action()
-            except Exception as error:
-                self.complain("what was asked of the recording could not be done", error)
+            if time.monotonic() - begun > _WORK_SECONDS:
+                time.sleep(_PAUSE_SECONDS)
+                begun = time.monotonic()
+        try:
+            if calls:
+                self._write(calls, encoded)
+        finally:
+            if task is not None:
+                self._do(task)
+
+    def _do(self, task: _Task) -> None:
+        try:
+            if task.action is not None:
+                task.action()
+        except Exception as error:
+            self.complain("what was asked of the recording could not be done", error)
+        finally:
             task.done.set()
 
     def _encode(self, call: Call) -> tuple[int, list[object], int] | None:
@@ -249,10 +310,9 @@ class Writer:
         for side in (call.inputs, call.outputs):
             if side is not None:
                 release(side.pieces, self._buffers)
-        if dropped is None:
-            self._ledger.keep(1, call.nbytes)
-        else:
-            self._ledger.drop(dropped, call.nbytes, accepted=False)
+        self._ledger.settle(call, dropped, written=True)
+        if dropped is not None and not call.held:
+            self._lost()
 
 
 def _one_line(error: BaseException) -> str:

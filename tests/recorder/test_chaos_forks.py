@@ -1,0 +1,271 @@
+"""Forks at the worst moments: the child records into a tape of its own, and nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_recorder import (
+    FlightRecorder,
+    Novelty,
+    PerSecond,
+    Rate,
+    Recorder,
+    launcher,
+    record,
+    telemetry,
+)
+from tests.recorder.appearance import appearance_of
+from tests.recorder.models import Add
+from tests.recorder.reading import read
+
+pytestmark = pytest.mark.chaos
+
+FORKS = 100
+CALLS = 3  # of each child
+ROUNDS = 10  # of forks with locks held
+LONGEST = 60  # seconds; then the child is taken for stuck, and ends
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {"max_queue_bytes": 100_000},
+    "everything": {
+        "keep": Novelty() | Rate(0.5) & PerSecond(1000.0),
+        "flight_recorder": FlightRecorder(calls=20),
+        "segment_bytes": 100_000, "write_ahead": True, "max_queue_bytes": 100_000,
+    },
+}  # fmt: skip
+
+
+def forked(work: Callable[[], bool]) -> int:
+    """The number of a child that does this, and ends without any clean-up."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(LONGEST)
+            status = 0 if work() else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return pid
+
+
+def inputs_of(number: int) -> torch.Tensor:
+    return torch.full((number + 1,), float(number))
+
+
+def calls_in_child(recorder: Recorder, model: torch.nn.Module) -> bool:
+    looks = appearance_of(model)
+    fine = recorder.stats().state == "forked"
+    for n in range(CALLS):
+        x = inputs_of(n)
+        fine &= torch.equal(model(x, x), x * 2)
+    fine &= appearance_of(model) == looks
+    recorder.dump("in the child")
+    return fine and recorder.flush(LONGEST) and recorder.stats().kept == CALLS
+
+
+def check_child(path: Path, pid: int) -> None:
+    tape = read(path.with_name(f"{path.stem}-p{pid}.tape"))
+    assert sorted(tape.numbers) == list(range(CALLS))
+    for call in tape.calls:
+        x = inputs_of(call.record.call)
+        assert torch.equal(call.input(0), x)
+        assert torch.equal(call.output(0), x * 2)
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_forks_while_threads_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    torch.set_num_threads(1)  # a forked child has no thread pool
+    model, path, stop = Add(), tmp_path / "t.tape", threading.Event()
+    wrong: list[int] = []
+
+    def work() -> None:
+        number = 0
+        while not stop.is_set():
+            x = torch.full((1 + number % 50,), float(number))
+            if not torch.equal(model(x, x), x * 2):
+                wrong.append(number)
+            number += 1
+
+    with record(model, path, **OPTIONS[kind]) as recorder:
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        pids = [forked(lambda: calls_in_child(recorder, model)) for _ in range(FORKS)]
+        stop.set()
+        for thread in threads:
+            thread.join()
+    stats = recorder.stats()
+    assert not wrong
+    assert stats.seen == stats.kept + sum(stats.dropped.values())
+    names = [name for name in os.listdir(tmp_path) if "-p" not in name]
+    own = [read(tmp_path / name) for name in names]
+    assert all(tape.trailer is not None and not tape.damage for tape in own)
+    numbers = [number for tape in own for number in tape.numbers]
+    assert len(numbers) == len(set(numbers)) == stats.kept
+    for pid in set(pids):
+        check_child(path, pid)
+    with capsys.disabled():
+        print(
+            f"\n{FORKS} forks under 4 threads, {kind}: 0 hung, {FORKS * CALLS} calls of children"
+            f" on {len(pids)} tapes; parent: {stats.seen} seen = {stats.kept} kept"
+            f" + {sum(stats.dropped.values())} dropped, all read back"
+        )
+
+
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+
+def locks_in(owner: Any, name: str, met: set[int]) -> Iterator[tuple[str, Any]]:
+    """Every lock that a recorder can be reached to hold, and how."""
+    if id(owner) in met:
+        return
+    met.add(id(owner))
+    if isinstance(owner, _LOCKS):
+        yield name, owner
+        return
+    module = type(owner).__module__
+    if isinstance(owner, types.FunctionType):
+        cells = owner.__closure__ or ()
+        parts: Any = zip(owner.__code__.co_freevars, [c.cell_contents for c in cells], strict=True)
+    elif isinstance(owner, (list, tuple)):
+        parts = enumerate(owner)
+    elif isinstance(owner, dict):
+        parts = owner.items()
+    elif module.startswith("calltape_recorder") or type(owner) in (threading.Event,):
+        parts = getattr(owner, "__dict__", {}).items()
+    elif isinstance(owner, threading.Condition):
+        parts = [("lock", owner._lock)]  # type: ignore[attr-defined]
+    elif callable(owner) and hasattr(owner, "__self__"):
+        parts = [("of", owner.__self__)]
+    else:
+        return
+    for key, part in tuple(parts):
+        yield from locks_in(part, f"{name}.{key}", met)
+
+
+def test_forks_while_a_lock_is_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.set_num_threads(1)
+    model, path, x = Add(), tmp_path / "t.tape", torch.ones(2)
+    with record(model, path, **OPTIONS["everything"]) as recorder:
+        model(x, x)
+        assert recorder.flush()
+        locks = dict(locks_in(recorder, "recorder", set()))
+        names = " ".join(locks)
+        expected = (
+            "recorder._lock", "ledger._lock", "buffers._lock", "traffic._lock", "flight._lock",
+            "ahead._lock", "recorder._states", "writer._wake._cond", "_decider.",
+        )  # fmt: skip
+        for part in expected:
+            assert part in names
+        every = [*([lock] for lock in locks.values()), list(locks.values())] * ROUNDS
+        for held in every:
+            pid = while_held(held, lambda: calls_in_child(recorder, model))
+            check_child(path, pid)
+            model(x, x)
+    stats = recorder.stats()
+    assert stats.seen == stats.kept + sum(stats.dropped.values()) == len(every) + 1
+    with capsys.disabled():
+        print(
+            f"\n{len(every)} forks with each of {len(locks)} locks of a recorder held, and with"
+            f" all of them: 0 hung, {len(every) * CALLS} calls of children on their tapes"
+        )
+
+
+def test_forks_before_anything_is_attached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that loads first, forks then, and attaches in each worker."""
+    torch.set_num_threads(1)
+    model, path = Add(), tmp_path / "t.tape"
+    recorder = Recorder(path)
+
+    def work() -> bool:
+        recorder.attach(model)
+        fine = all(torch.equal(model(x, x), x * 2) for x in map(inputs_of, range(CALLS)))
+        recorder.close()
+        return fine and recorder.stats().kept == CALLS
+
+    for pid in [forked(work) for _ in range(5)]:
+        check_child(path, pid)
+    recorder.attach(model)
+    model(inputs_of(1), inputs_of(1))
+    recorder.close()
+    assert (read(path).numbers, read(path).damage) == ([0], [])
+    with capsys.disabled():
+        print(f"\n5 forks of a recorder with nothing attached: {5 * CALLS} calls on 5 own tapes")
+
+
+def test_forks_while_a_class_is_being_instantiated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``calltape-record`` follows the instances of a class under a lock."""
+
+    class Served(Add):
+        pass
+
+    launcher._follow_instances(Served, str(tmp_path), {})
+    born = Served.__init__.__closure__ or ()
+    cells = {id(lock): lock for cell in born for _, lock in locks_in(cell.cell_contents, "", set())}
+    assert len(cells) == 1
+
+    def work() -> bool:
+        x = torch.ones(2)
+        return torch.equal(Served()(x, x), x * 2)
+
+    for _ in range(ROUNDS):
+        while_held(list(cells.values()), work)
+    with capsys.disabled():
+        print(f"\n{ROUNDS} forks while another thread makes an instance to record: 0 hung")
+
+
+def test_forks_while_metrics_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sdk = pytest.importorskip("opentelemetry.sdk.metrics")
+    export = pytest.importorskip("opentelemetry.sdk.metrics.export")
+    reader = export.InMemoryMetricReader()
+    meter = sdk.MeterProvider([reader]).get_meter("test")
+    with record(Add(), tmp_path / "t.tape") as recorder:
+        observing = telemetry.observe(recorder, meter)
+        locks = [telemetry._making, telemetry._instruments(meter)._lock]
+
+        def work() -> bool:
+            again = telemetry.observe(recorder, meter)
+            list(telemetry._instruments(meter)._recorders())
+            return again is not observing
+
+        for _ in range(ROUNDS):
+            while_held(locks, work)
+    with capsys.disabled():
+        print(f"\n{ROUNDS} forks while another thread reads metrics: 0 hung")
+
+
+def while_held(locks: list[Any], work: Callable[[], bool]) -> int:
+    """Forks while another thread holds these."""
+    held, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        for lock in locks:
+            lock.acquire()
+        held.set()
+        go.wait()
+        for lock in reversed(locks):
+            lock.release()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(LONGEST)
+        return forked(work)
+    finally:
+        go.set()
+        thread.join()
