@@ -15,7 +15,17 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_recorder import First, Novelty, Recorder, When, buffers, record, tape_writer, writer
+from calltape_recorder import (
+    First,
+    FlightRecorder,
+    Novelty,
+    Recorder,
+    When,
+    buffers,
+    record,
+    tape_writer,
+    writer,
+)
 from calltape_recorder.buffers import Buffers
 from tests.recorder.models import Add, Identity, Raises
 from tests.recorder.reading import read
@@ -323,9 +333,10 @@ def test_inference_tensors_below_autograd(tmp_path: Path) -> None:
 
 
 def test_the_host_s_own_signals_work_as_before(tmp_path: Path) -> None:
-    with record(Add(), tmp_path / "t.tape"):
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = [signal.getsignal(number) for number in signal.valid_signals()]
+    with record(Add(), tmp_path / "t.tape", flight_recorder=FlightRecorder()) as recorder:
+        recorder.flush()
+        assert [signal.getsignal(number) for number in signal.valid_signals()] == before
 
 
 def test_evidence_that_did_not_fit_is_gathered_again(tmp_path: Path, disk: threading.Event) -> None:
