@@ -87,12 +87,17 @@ def test_states_and_counters(path: Path) -> None:
     assert desk.poll() == [None, "dump control file", "seal"]
     desk.write({})
     assert desk.poll() == []
+    desk.write({"paused": True, "rate": 0.5})
+    assert desk.poll() == ["pause", 0.5]
+    desk.write({})  # what it does not say any more does not hold any more
+    assert desk.poll() == ["resume", None]
+    assert desk.poll() == []
 
 
 def test_what_is_there_at_the_start_sets_states_and_triggers_nothing(path: Path) -> None:
     desk = Desk(path, {"paused": True, "rate": 0.5, "seal": 4, "dump": {"id": 2}})
     assert desk.poll() == ["pause", 0.5]
-    desk.write({"seal": 5, "dump": {"id": 3, "reason": "now"}})
+    desk.write({"paused": True, "rate": 0.5, "seal": 5, "dump": {"id": 3, "reason": "now"}})
     assert desk.poll() == ["dump now", "seal"]
 
 
@@ -253,7 +258,7 @@ def test_a_fork_follows_the_file_anew(path: Path) -> None:
     desk.write({"paused": True, "rate": 0.5, "seal": 2})
     desk.file = desk.file.renewed()
     assert desk.poll() == ["pause"]
-    desk.write({"seal": 3})
+    desk.write({"paused": True, "rate": 0.5, "seal": 3})
     assert desk.poll() == ["seal"]
 
 

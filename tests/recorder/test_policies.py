@@ -205,3 +205,21 @@ def test_an_option_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="did you mean 'max_calls'"):
         record(Echo(), tmp_path / "t.tape", max_call=3)  # type: ignore[call-arg]
     assert not (tmp_path / "t.tape").exists()
+
+
+def test_a_predicate_has_to_be_one() -> None:
+    with pytest.raises(TapeError, match="When"):
+        When(3)  # type: ignore[arg-type]
+
+
+def test_patterns_that_match_nothing_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values: Any = {"*": "all", "X": "none", "y.*": "none", "outputs": "none", "[xz]": "all"}
+    with record(Add(), tmp_path / "t.tape", values=values):
+        pass
+    assert [entry.message for entry in caplog.records] == ["values: no argument matches 'X'"]
+    caplog.clear()
+    with record(Echo(), tmp_path / "u.tape", values=values):  # takes any name
+        pass
+    assert not caplog.records

@@ -6,8 +6,8 @@
 
 ``paused`` and ``rate`` are states: they hold from the moment that the file says so, also when it
 says so before recording begins; ``"rate": null`` is every call again. ``seal`` and ``dump`` are
-counters: a change makes it happen once, and what is there when recording begins is no change. A key
-that is left out changes nothing.
+counters: a change makes it happen once, and what is there when recording begins is no change. A
+state that the file brought about ends when its key is left out; a vanished file changes nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = ["ControlFile", "Controlled"]
 
 _MAX_BYTES = 64 * 1024
 _MAX_SHOWN = 300
+_MAX_SAID = 50
 
 _log = logging.getLogger("calltape")
 
@@ -66,7 +67,6 @@ class _Wishes(_Record):
 
 
 _Seen = tuple[int, int, int]  # mtime in nanoseconds, size, inode
-_NOTHING = _Wishes()
 
 
 class ControlFile:
@@ -158,10 +158,14 @@ class ControlFile:
         if self._fresh:
             self._fresh = False
             self._seal, self._dump = wishes.seal, wishes.dump_id
-        if wishes.paused is not None and wishes.paused != self._paused:
-            self._do(recorder.pause if wishes.paused else recorder.resume)
-            self._paused = wishes.paused  # afterwards: a fork in between does it again
-        if "rate" in given and (wishes.rate,) != self._rate:
+        # What the file no longer asks for is taken back; what it never asked for is left alone.
+        paused = wishes.paused
+        if paused is None and self._paused:
+            paused = False
+        if paused is not None and paused != self._paused:
+            self._do(recorder.pause if paused else recorder.resume)
+            self._paused = paused  # afterwards: a fork in between does it again
+        if ("rate" in given or self._rate is not None) and (wishes.rate,) != self._rate:
             self._do(recorder.set_rate, wishes.rate)
             self._rate = (wishes.rate,)
         if wishes.dump_id is not None and wishes.dump_id != self._dump:
@@ -181,8 +185,9 @@ class ControlFile:
             self._say(name, f"{name} from the control file {self.path}: {_one_line(error)}")
 
     def _say(self, what: str, text: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
+        """Each thing once; another mistake in the file is another thing."""
+        if text not in self._said and len(self._said) < _MAX_SAID:
+            self._said.add(text)
             with contextlib.suppress(Exception):  # a handler of the host's that raises
                 _log.warning(text)
 

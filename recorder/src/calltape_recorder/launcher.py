@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import gc
 import glob
 import inspect
 import json
@@ -109,7 +110,8 @@ def _start(target: Any, directory: str, options: Mapping[str, Any]) -> Recorder:
 
 
 def _follow_instances(cls: type, directory: str, options: Mapping[str, Any]) -> None:
-    """Every instance made from now on is recorded, also of subclasses; copies are not."""
+    """Every instance is recorded, those that the module made itself and those made from now on,
+    also of subclasses; copies are not."""
     known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
     lock = threading.RLock()  # a finalizer may make an instance in here
     count = 0
@@ -140,6 +142,9 @@ def _follow_instances(cls: type, directory: str, options: Mapping[str, Any]) -> 
                 )  # fmt: skip
 
     _after_init(cls, born)
+    for found in gc.get_objects():
+        if issubclass(type(found), cls):
+            born(found)
 
 
 def _warn(text: str, *values: object) -> None:

@@ -30,6 +30,7 @@ from calltape_schema.records import (
     Dump,
     FlightPolicy,
     Manifest,
+    Parameter,
     Policy,
     Target,
 )
@@ -171,7 +172,9 @@ class Pipeline:
         if self.begun:
             return
         settings = self.settings
-        names = tuple(p.name for p in (target.signature or ())) if target is not None else ()
+        parameters = () if target is None else target.signature or ()
+        names = tuple(parameter.name for parameter in parameters)
+        self._check_patterns(parameters)
         self.structures = Structures(self._on_new, settings.wants(names))
         self._manifest = Manifest(
             format="calltape", version=VERSION, minor=MINOR, tape=self.tape_id,
@@ -189,6 +192,17 @@ class Pipeline:
             self._deadline = time.monotonic() + settings.max_seconds
         self.begun = True
         self.writer.start()
+
+    def _check_patterns(self, parameters: tuple[Parameter, ...]) -> None:
+        """Says which patterns of ``values`` match nothing: whoever mistyped one expects values not
+        to be on the tape."""
+        if not parameters or any(p.kind.startswith("VAR_") for p in parameters):
+            return
+        known = {"args", "kwargs", "outputs", *(parameter.name for parameter in parameters)}
+        for pattern, _ in self.settings.values:
+            first = pattern.partition(".")[0]
+            if not any(fnmatchcase(name, first) for name in known):
+                self.writer.warn(f"values: no argument matches {pattern!r}")
 
     def set_rate(self, fraction: float | None) -> None:
         """Keeps only this share of what would be kept; None takes that back."""

@@ -205,6 +205,11 @@ class When(Keep):
 
     predicate: Callable[[tuple[Any, ...], dict[str, Any]], object]
 
+    def __post_init__(self) -> None:
+        if not callable(self.predicate):
+            reason = f"When({self.predicate!r:.100})"
+            raise TapeError("usage", reason, advice="pass a function of args and kwargs")
+
     def decider(self) -> Decider:
         return lambda number, sight: bool(self.predicate(sight.args, sight.kwargs))
 

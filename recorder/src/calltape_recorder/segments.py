@@ -395,3 +395,5 @@ class Segments:
         coverage = self._ledger.take_coverage()
         self._ledger.lose(coverage, "file_removed")
         self._gone(Traffic())  # its counters are those of the next file
+        error = FileNotFoundError(f"somebody removed {tape.path}")
+        self._complain("calls on the tape are gone, the next ones go into another file", error)

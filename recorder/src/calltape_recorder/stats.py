@@ -29,7 +29,8 @@ class Stats:
             ``flight_recorder`` (held for a while, and not asked for), ``max_disk_bytes``,
             ``disk_full`` (the floor of free space), ``deleted`` (with an old segment),
             ``file_removed`` (somebody removed the file), ``io`` (the disk failed), ``internal`` (a
-            fault of the recorder), ``interrupted``, ``unfinished`` (under way at the end).
+            fault of the recorder, or a predicate that raised), ``interrupted``, ``unfinished``
+            (under way at the end).
         queued: calls under way in the model, waiting to be written, or held in memory.
         queued_bytes: host memory that those calls hold, in bytes.
         written_bytes: length of the files on disk so far, in bytes.
