@@ -51,6 +51,10 @@ class Stats:
     state: State = "open"
 
 
+_UNLOCKED = ("policy", "paused", "max_calls", "max_seconds")
+"""Reasons that are counted for most calls of a recorder, where they are counted at all."""
+
+
 class Accounted(Protocol):
     """A call, as the accounts know it: the bytes that it reserved, and whether the last word on it
     was said."""
@@ -76,8 +80,8 @@ class Ledger:
         self._is_limited = max_calls is not None  # something but the policy may refuse a call
         # One step of a counter is one step under the interpreter lock.
         self._numbers = Count()
-        self._skipped = Count()
-        self._told = 0  # of what was skipped, in earlier segments
+        self._skipped = {reason: Count() for reason in _UNLOCKED}
+        self._told = dict.fromkeys(_UNLOCKED, 0)  # of these, in earlier segments
         self.accepted = 0
         self.kept = 0
         self.bytes = 0
@@ -115,7 +119,7 @@ class Ledger:
         """Counts a call that the policy does not keep."""
         if self._is_closed:
             return
-        next(self._skipped)
+        next(self._skipped["policy"])
         if self._max_calls is not None:
             with self._lock:
                 self.accepted -= 1
@@ -125,17 +129,16 @@ class Ledger:
         self._is_limited = limits != (None, None, None)
 
     def _admit(self, number: int) -> int | None:
-        with self._lock:
-            reason = self._stopped
-            if self._paused:
-                reason = "paused"
-            elif self.accepted == self._max_calls:
-                reason = "max_calls"
-            if reason is not None:
-                self._count(reason)
-                return None
-            self.accepted += 1
-            return number
+        reason = "paused" if self._paused else self._stopped
+        if reason is None:
+            with self._lock:
+                if self.accepted != self._max_calls:
+                    self.accepted += 1
+                    return number
+            reason = "max_calls"
+        if not self._is_closed:
+            next(self._skipped[reason])
+        return None
 
     def reserve(self, call: Accounted, nbytes: int) -> bool:
         """Takes ``nbytes`` of the bound for a call, if that many are left."""
@@ -181,9 +184,10 @@ class Ledger:
         """What became of calls since the last time."""
         with Patient(self._lock):
             account, self._account = self._account, Counter()
-            skipped = value_of(self._skipped)
-            account["policy"] += skipped - self._told
-            self._told = skipped
+            for reason, counter in self._skipped.items():
+                skipped = value_of(counter)
+                account[reason] += skipped - self._told[reason]
+                self._told[reason] = skipped
         kept = account.pop("", 0)
         dropped = {reason: calls for reason, calls in account.items() if calls}
         return Coverage(seen=kept + sum(dropped.values()), kept=kept, dropped=dropped)
@@ -209,8 +213,11 @@ class Ledger:
             )  # fmt: skip
 
     def _all_dropped(self) -> dict[str, int]:
-        skipped = value_of(self._skipped)
-        return {**self._dropped, "policy": skipped} if skipped else dict(self._dropped)
+        found = dict(self._dropped)
+        for reason, counter in self._skipped.items():
+            if skipped := value_of(counter):
+                found[reason] = found.get(reason, 0) + skipped
+        return found
 
     def _count(self, reason: str, calls: int = 1) -> None:
         self._dropped[reason] = self._dropped.get(reason, 0) + calls
