@@ -69,8 +69,7 @@ def caches(recorder: Recorder) -> dict[str, int]:
     assert pipeline is not None
     assert pipeline.flight is not None
     encoder = pipeline.writer._encoder
-    # Novelty() | Rate(): the first of the two that the closure has.
-    novelty: Any = pipeline._decider.__closure__[0].cell_contents  # type: ignore[attr-defined]
+    novelty: Any = pipeline._decider._left  # type: ignore[attr-defined]  # of Novelty() | Rate()
     return {
         "structures": len(pipeline.structures._known),
         "encoded leaves": len(encoder._leaves),

@@ -88,6 +88,9 @@ class Server:
         def say(what: int, thread: int, number: int) -> None:
             os.write(pipe, _SAID.pack(what, thread, number))  # so short a write is whole
 
+        # torch makes its thread pool anew in a forked child, and two threads at once would get in
+        # each other's way there ("Invalid thread pool!").
+        torch.set_num_threads(1)
         model = Tells(say) if "write_ahead" in self.options else Identity()
         recorder = record(model, path, **self.options)
         for thread in range(1, self.threads):
@@ -103,7 +106,7 @@ class Server:
         try:
             self.work(*arguments)
         finally:
-            traceback.print_exc()
+            os.write(2, traceback.format_exc().encode())  # a buffer would die with the process
             os.killpg(0, signal.SIGTERM)
 
     def call(self, model: torch.nn.Module, tag: int) -> None:
