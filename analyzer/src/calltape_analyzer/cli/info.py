@@ -37,6 +37,7 @@ from calltape_schema.records import Manifest, Target
 
 __all__ = ["info"]
 
+_MOST_IDS = 4
 _PROGRESS_FROM_BYTES = 256 * 1024 * 1024
 
 
@@ -154,11 +155,12 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[Kind]) -> None:
     rows = [
         ("tape", ", ".join(tape.paths)),
         ("files", files_text(tape)),
+        ("recording", _recordings(tape)),
         ("sealed", _sealed(tape)),
         ("target", _target(target)),
         ("signature", facts["signature"] or "unknown"),
         ("calls", _calls_text(facts)),
-        ("coverage", coverage_text(tape.coverage)),
+        ("coverage", coverage_text(tape.coverage, sealed=tape.sealed)),
         ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} of it tensors"),
         ("time", _span(facts)),
         ("policy", policy_text(tape.manifest.policy)),
@@ -171,6 +173,13 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[Kind]) -> None:
     for name, text in rows:
         if text is not None:
             line(name.ljust(10), text)
+
+
+def _recordings(tape: Tape) -> str:
+    """By what calls of other tapes name this one as their parent's."""
+    found = list(dict.fromkeys(manifest.tape.hex()[:8] for manifest in tape.manifests))
+    more = f" and {len(found) - _MOST_IDS} more" if len(found) > _MOST_IDS else ""
+    return ", ".join(found[:_MOST_IDS]) + more
 
 
 def _sealed(tape: Tape) -> str:

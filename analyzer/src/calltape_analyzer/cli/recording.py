@@ -121,11 +121,13 @@ def _ranges(numbers: tuple[int, ...]) -> str:
     return listed(shown, _MAX_PLACES)
 
 
-def coverage_text(coverage: Coverage) -> str:
-    """Calls seen, kept and skipped, by reason, the most frequent first."""
+def coverage_text(coverage: Coverage, *, sealed: bool) -> str:
+    """Calls seen, kept and skipped, by reason, the most frequent first. A tape that is not sealed
+    knows of no call after the last one that it has."""
     most = sorted(coverage.dropped.items(), key=lambda pair: -pair[1])
     dropped = "; ".join(f"{count} dropped: {reason}" for reason, count in most)
-    text = f"{coverage.kept} of {coverage.seen} calls seen were kept"
+    seen = coverage.seen if sealed else f"at least {coverage.seen}"
+    text = f"{coverage.kept} of {seen} calls seen were kept"
     return f"{text}; {dropped}" if dropped else text
 
 
