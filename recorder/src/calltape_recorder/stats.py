@@ -80,8 +80,8 @@ class Ledger:
         self._is_limited = max_calls is not None  # something but the policy may refuse a call
         # One step of a counter is one step under the interpreter lock.
         self._numbers = Count()
-        self._skipped = {reason: Count() for reason in _UNLOCKED}
-        self._told = dict.fromkeys(_UNLOCKED, 0)  # of these, in earlier segments
+        self._skipped: dict[str, Count[int]] = {reason: Count() for reason in _UNLOCKED}
+        self._told: dict[str, int] = dict.fromkeys(_UNLOCKED, 0)  # of these, in earlier segments
         self.accepted = 0
         self.kept = 0
         self.bytes = 0
