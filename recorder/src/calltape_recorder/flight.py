@@ -13,7 +13,7 @@ from calltape_recorder.patience import Patient
 from calltape_schema import TapeError
 from calltape_schema.records import Dump
 
-__all__ = ["Flight", "FlightRecorder", "reason_of"]
+__all__ = ["Flight", "FlightRecorder"]
 
 _MAX_DUMPS = 1000
 _MAX_REASON = 1000
@@ -97,8 +97,3 @@ class Flight:
         with Patient(self._lock):
             dumps, self._dumps = self._dumps, []
         return tuple(dumps)
-
-
-def reason_of(error: tuple[str, str] | None) -> str:
-    """Why the calls of a flight recorder are written when one raises."""
-    return "a call raised" if error is None else f"a call raised {error[0]}"

@@ -59,7 +59,7 @@ class Keep(abc.ABC):
 
 
 @dataclass(frozen=True)
-class _Both(Keep):
+class _Composed(Keep):
     left: Keep
     right: Keep
 
@@ -67,6 +67,8 @@ class _Both(Keep):
     def by_number(self) -> bool:  # type: ignore[override]
         return self.left.by_number and self.right.by_number
 
+
+class _Both(_Composed):
     def decider(self) -> Decider:
         return _BothOf(self.left.decider(), self.right.decider())
 
@@ -75,15 +77,7 @@ class _Both(Keep):
         return " & ".join(f"({p})" if isinstance(p, _Either) else str(p) for p in parts)
 
 
-@dataclass(frozen=True)
-class _Either(Keep):
-    left: Keep
-    right: Keep
-
-    @property
-    def by_number(self) -> bool:  # type: ignore[override]
-        return self.left.by_number and self.right.by_number
-
+class _Either(_Composed):
     def decider(self) -> Decider:
         return _EitherOf(self.left.decider(), self.right.decider())
 
