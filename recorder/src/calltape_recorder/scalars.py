@@ -184,11 +184,7 @@ def numpy_visitor(cls: type) -> Visitor | None:
     if cls.__name__ == "ndarray":
         return array
     names = {base.__name__ for base in cls.__mro__}
-    for name, visit in (
-        ("integer", integer),
-        ("floating", floating),
-        ("complexfloating", complex_number),
-    ):
+    for name, visit in _NUMPY_SCALARS:
         if name in names and "timedelta64" not in names and cls.__name__ not in _WIDE:
             return subclassed(lambda value: value.item(), visit)
     is_bool = not names.isdisjoint({"bool", "bool_"})  # NumPy 2 and 1
