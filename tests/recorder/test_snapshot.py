@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import mmap
+import os
+import sys
 import threading
 import zlib
 from pathlib import Path
@@ -10,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_recorder import encoding, record, tape_writer
-from calltape_recorder.buffers import Buffers
-from calltape_recorder.checksum import Checksum, checksum
+from calltape_recorder import encoding, record, snapshot, tape_writer
+from calltape_recorder.buffers import WITH_FILE, Buffers, MemoryFile
+from calltape_recorder.checksum import Checksum, checksum, crc32
 from calltape_recorder.likeness import look, see_as
 from calltape_recorder.snapshot import data_of, joined, release, see, take
 from calltape_recorder.structures import Structure
@@ -76,17 +81,110 @@ def test_memory_beyond_the_bound_is_let_go_when_it_comes_back() -> None:
     assert buffers._bytes <= MIB
 
 
-def test_a_copy_that_fails_gives_its_buffer_back() -> None:
-    class Gone:
-        def data_ptr(self) -> int:
-            raise RuntimeError
+def test_a_copy_that_fails_gives_its_buffer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError
 
+    monkeypatch.setattr(snapshot, "_copy", fails)
     buffers = Buffers(64 * MIB)
-    leaves: list[Any] = [torch.randn(50_000), torch.randn(50_000)]
-    seen = see(leaves, True)
     with pytest.raises(RuntimeError):
-        take([leaves[0], Gone()], seen, buffers)
+        copies([torch.randn(50_000), torch.randn(50_000)], buffers)
     assert sum(len(idle) for idle in buffers._idle.values()) == 1
+
+
+# --- buffers that are files in memory ----------------------------------------------------------
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="no files in memory")
+
+
+def many(buffers: Buffers) -> tuple[list[Any], bytes]:
+    """Copies of more leaves than one system call takes, and what they are to be."""
+    leaves = [torch.randn(20_000) for _ in range(1100)]
+    return copies(leaves, buffers), b"".join(leaf.numpy().tobytes() for leaf in leaves)
+
+
+@linux
+def test_large_sides_are_copied_by_a_system_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "_copy", None)
+    pieces, expected = many(Buffers(256 * MIB))
+    assert b"".join(joined(pieces)) == expected
+    assert pieces[0].owner.file is not None
+
+
+@linux
+def test_where_there_are_no_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.memfd_create", refused)
+    pieces, expected = many(Buffers(256 * MIB))
+    assert b"".join(joined(pieces)) == expected
+    assert pieces[0].owner.file is None
+
+
+@linux
+@pytest.mark.parametrize("again", [False, True], ids=["closed", "another file has its number"])
+def test_a_host_that_closes_descriptors_of_others(tmp_path: Path, *, again: bool) -> None:
+    buffers = Buffers(256 * MIB)
+    pieces, _ = many(buffers)
+    number = pieces[0].owner.file._number
+    release(pieces, buffers)
+    os.close(number)
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"")
+    if again:
+        opened = os.open(mine, os.O_WRONLY)
+        if opened != number:
+            os.dup2(opened, number)
+            os.close(opened)
+    pieces, expected = many(buffers)
+    assert pieces[0].owner.file._number == number
+    assert b"".join(joined(pieces)) == expected
+    assert mine.read_bytes() == b""
+    del pieces
+    buffers.clear()
+    if again:
+        os.close(number)  # it is there still
+
+
+@linux
+def test_few_buffers_are_files_and_all_are_closed() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    buffers = Buffers(256 * MIB)
+    used = [buffers.take(WITH_FILE) for _ in range(20)]
+    files = sum(buffer.file is not None for buffer in used)
+    assert 1 < files < 20
+    assert len(os.listdir("/proc/self/fd")) - before == 2 * files  # the mapping has one as well
+    while used:
+        buffers.give_back(used.pop())
+    buffers.clear()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert buffers.take(WITH_FILE).file is not None
+    assert (buffers._bytes, buffers._files) == (WITH_FILE, 1)
+    buffers._count_lost()
+    assert (buffers._bytes, buffers._files) == (0, 0)
+
+
+@linux
+def test_memory_that_is_gone_is_an_error_not_a_signal() -> None:
+    file, memory = MemoryFile(MIB), mmap.mmap(-1, MIB)
+    part = (ctypes.c_char * MIB).from_address(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+    gc.collect()
+    memory.close()
+    with pytest.raises(OSError, match="Bad address"):
+        file.write([part], MIB)
+
+
+@linux
+def test_a_fork_lets_its_copy_of_a_buffer_go() -> None:
+    buffers = Buffers(256 * MIB)
+    pieces, expected = many(buffers)
+    child = os.fork()
+    if not child:
+        pieces[0].owner.empty()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert b"".join(joined(pieces)) == expected
 
 
 # --- values by leaf ----------------------------------------------------------------------------
@@ -115,7 +213,23 @@ def large() -> dict[str, torch.Tensor]:
     return {f"t{index}": torch.randn(MIB // 4) for index in range(10)}
 
 
-def test_a_large_call_reads_back(tmp_path: Path) -> None:
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checksum of large calls is made in a thread of its own, as without the extra."""
+    monkeypatch.setattr(encoding, "AT_ONCE_BYTES", 8 * MIB)
+
+
+def test_the_sums_are_those_of_the_standard_library() -> None:
+    data = os.urandom(100_001)
+    assert crc32(data) == zlib.crc32(data)
+    assert checksum([data[:70_000], b"", memoryview(data)[70_000:]]) == zlib.crc32(data)
+
+
+@pytest.mark.parametrize("at_once", [8 * MIB, sys.maxsize], ids=["late", "at once"])
+def test_a_large_call_reads_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(encoding, "AT_ONCE_BYTES", at_once)
     model = Echo()
     sent = large() | {"strided": torch.randn(1000, 700).t(), "few": torch.arange(3)}
     with record(model, tmp_path / "t.tape") as recorder:
@@ -132,6 +246,7 @@ def test_a_large_call_reads_back(tmp_path: Path) -> None:
             assert torch.equal(call.input(call.kwargs[name].leaf), tensor)
 
 
+@pytest.mark.usefixtures("late")
 def test_the_blob_is_written_while_its_checksum_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +285,7 @@ def test_a_checksum_of_few_digits_keeps_the_length(
     assert unpack(open_envelope(content)) == {"call": 1, "blob": {"size": 3, "crc32": value}}
 
 
+@pytest.mark.usefixtures("late")
 def test_without_a_thread_the_checksum_is_made_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +304,7 @@ def test_without_a_thread_the_checksum_is_made_all_the_same(
     assert not read(tmp_path / "t.tape").damage
 
 
+@pytest.mark.usefixtures("late")
 def test_a_large_call_that_cannot_be_written_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +325,7 @@ def test_a_large_call_that_cannot_be_written_is_counted(
     assert [call.record.call for call in read(tmp_path / "t.tape").calls] == [1]
 
 
+@pytest.mark.usefixtures("late")
 def test_a_record_that_fails_after_its_blob_takes_the_blob_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +359,6 @@ def test_many_parts_before_and_after_a_late_one(tmp_path: Path) -> None:
     writer.close()
     expected = b"ab" * 1300 + b"late" + b"cd" * 700 + b"late"
     assert (tmp_path / "t").read_bytes() == expected
-    assert encoding._LARGE_BYTES > MIB
 
 
 # --- leaves that look like earlier ones --------------------------------------------------------

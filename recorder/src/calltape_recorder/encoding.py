@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from calltape_recorder.checksum import Checksum, checksum
+from calltape_recorder.checksum import AT_ONCE_BYTES, Checksum, checksum, crc32
 from calltape_recorder.facts import DTYPES, Facts, is_plain, leaf_document
 from calltape_recorder.likeness import Likeness
 from calltape_recorder.ranges import range_of
@@ -23,7 +22,6 @@ __all__ = ["Call", "Encoder", "Side"]
 
 _MAX_LEAVES_KNOWN = 2048
 _MAX_HEADERS_KNOWN = 512
-_LARGE_BYTES = 8 * 1024 * 1024
 _WIDEST = 0xFFFFFFFF
 
 
@@ -129,7 +127,7 @@ class Encoder:
             length = sum([len(data) for data in blob])
             parts = member(blob_name(call.number), blob, length)
             size = BLOCK + length + padding(length)
-            if length >= _LARGE_BYTES:
+            if length > AT_ONCE_BYTES:
                 record: Any = _late_record(document, blob, length)
             else:
                 document["blob"] = {"size": length, "crc32": checksum(blob)}
@@ -227,7 +225,7 @@ def _late_record(document: dict[str, Any], blob: list[Any], length: int) -> Late
 
 def _sealed(payload: bytes) -> bytes:
     """The envelope, its checksum written in full."""
-    return b"\x92\xce" + zlib.crc32(payload).to_bytes(4, "big") + pack(payload)
+    return b"\x92\xce" + crc32(payload).to_bytes(4, "big") + pack(payload)
 
 
 def _document(tape: bytes, call: Call) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from calltape_recorder.attach import Attachment, vanishing
 from calltape_recorder.compilers import breaks_graph, off, skip_frame
@@ -224,7 +224,8 @@ class _Before(_Inert):
 
     @skip_frame
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if is_compiling() and self._vanishes():
+        # Dynamo only: what else traces is told apart in the body, and this is asked in every call.
+        if is_dynamo_compiling() and self._vanishes():
             return
         _run_before(self._pair, args, kwargs)
 
@@ -240,7 +241,7 @@ class _After(_Inert):
     def __call__(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        if is_compiling():
+        if is_dynamo_compiling():
             if self._vanishes():
                 return
         elif not self._pair.under_way:  # most calls, where few are kept

@@ -307,7 +307,7 @@ def _sampler(fraction: float, seed: int) -> Decider:
 
     def is_sampled(number: int, sight: Any) -> bool:
         # A multiplicative hash, its high bits folded in once: regular numbers look random.
-        mixed = (number * 0x9E3779B97F4A7C15 + offset) & _MASK
+        mixed = number * 0x9E3779B97F4A7C15 + offset
         return ((mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & _MASK) < limit
 
     return is_sampled

@@ -272,25 +272,36 @@ def _pooled(
 ) -> None:
     """Copies the large leaves into one buffer, in order: what stands side by side in memory is
     checked and written as one."""
-    buffer = buffers.take(sum([sizes[index] for index in large]))
+    sources = [(leaves[index].data_ptr(), sizes[index]) for index in large]
+    total = sum([size for _, size in sources])
+    buffer = buffers.take(total)
     try:
+        if buffer.file is None or not buffer.file.write(
+            [_array_type(size).from_address(address) for address, size in sources], total
+        ):
+            _copy(sources, buffer.address)
         owner: Buffer | None = buffer
-        begin = locked = 0
-        address, view = buffer.address, buffer.view
-        for index in large:
-            size = sizes[index]
-            locked += size
-            if size <= _SHORT and locked <= _MAX_LOCKED:
-                _copy_locked(address + begin, leaves[index].data_ptr(), size)
-            else:
-                _copy_unlocked(address + begin, leaves[index].data_ptr(), size)
-                locked = 0
+        begin, view = 0, buffer.view
+        for index, (_, size) in zip(large, sources, strict=True):
             pieces[index] = _make(Piece, (view[begin : begin + size], owner, view, begin))
             owner = None
             begin += size
     except BaseException:
         buffers.give_back(buffer)
         raise
+
+
+def _copy(sources: list[tuple[int, int]], target: int) -> None:
+    """Copies these addresses and sizes to one place, one behind the other."""
+    locked = 0
+    for address, size in sources:
+        locked += size
+        if size <= _SHORT and locked <= _MAX_LOCKED:
+            _copy_locked(target, address, size)
+        else:
+            _copy_unlocked(target, address, size)
+            locked = 0
+        target += size
 
 
 @contextlib.contextmanager

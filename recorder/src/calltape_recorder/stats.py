@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -68,6 +69,10 @@ class Ledger:
     every call, kept or not, is counted without one.
 
     The lock is reentrant: a signal handler may call the model while its thread is in here.
+
+    Attributes:
+        see: the number of a call that begins; None (and counted) where none is recorded now.
+        skip: counts a call that the policy does not keep.
     """
 
     def __init__(self, max_bytes: int, max_calls: int | None) -> None:
@@ -77,7 +82,6 @@ class Ledger:
         self._stopped: str | None = None
         self._paused = False
         self._is_closed = False
-        self._is_limited = max_calls is not None  # something but the policy may refuse a call
         # One step of a counter is one step under the interpreter lock.
         self._numbers = Count()
         self._skipped: dict[str, Count[int]] = {reason: Count() for reason in _UNLOCKED}
@@ -87,6 +91,12 @@ class Ledger:
         self.bytes = 0
         self._dropped: dict[str, int] = {}
         self._account: Counter[str] = Counter()  # of the current segment; "" counts what is kept
+        # In every call: where nothing is to be asked they are the counters themselves.
+        self.see: Callable[[], int | None]
+        self.skip: Callable[[], object] = (
+            self._skipped["policy"].__next__ if max_calls is None else self._take_back
+        )
+        self._limit()
 
     @property
     def seen(self) -> int:
@@ -110,25 +120,12 @@ class Ledger:
             self._stopped = reason
             self._limit()
 
-    def see(self) -> int | None:
-        """The number of a call that begins; None (and counted) where none is recorded now."""
-        number = next(self._numbers)
-        return self._admit(number) if self._is_limited else number
-
-    def skip(self) -> None:
-        """Counts a call that the policy does not keep."""
-        if self._is_closed:
-            return
-        next(self._skipped["policy"])
-        if self._max_calls is not None:
-            with self._lock:
-                self.accepted -= 1
-
     def _limit(self) -> None:
         limits = (self._max_calls, self._stopped, self._paused or None)
-        self._is_limited = limits != (None, None, None)
+        self.see = self._numbers.__next__ if limits == (None, None, None) else self._admit
 
-    def _admit(self, number: int) -> int | None:
+    def _admit(self) -> int | None:
+        number = next(self._numbers)
         reason = "paused" if self._paused else self._stopped
         if reason is None:
             with self._lock:
@@ -139,6 +136,13 @@ class Ledger:
         if not self._is_closed:
             next(self._skipped[reason])
         return None
+
+    def _take_back(self) -> None:
+        if self._is_closed:
+            return
+        next(self._skipped["policy"])
+        with self._lock:
+            self.accepted -= 1
 
     def reserve(self, call: Accounted, nbytes: int) -> bool:
         """Takes ``nbytes`` of the bound for a call, if that many are left."""
@@ -196,6 +200,7 @@ class Ledger:
         """Counts every call that is neither kept nor dropped; no other is counted afterwards."""
         with Patient(self._lock):
             self._is_closed = True
+            self.skip = _nothing
             rest = -self.kept - sum(self._all_dropped().values()) + self.seen
             if rest > 0:
                 self._count(reason, rest)
@@ -222,3 +227,7 @@ class Ledger:
     def _count(self, reason: str, calls: int = 1) -> None:
         self._dropped[reason] = self._dropped.get(reason, 0) + calls
         self._account[reason] += calls
+
+
+def _nothing() -> None:
+    pass
