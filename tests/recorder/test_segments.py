@@ -177,6 +177,42 @@ def test_a_file_that_somebody_removed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read(tmp_path / "a-00001.tape").numbers == [3, 4]
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["closed", "another file has its number"])
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_host_that_closes_descriptors_of_others(
+    tmp_path: Path, *, again: bool, removed: bool
+) -> None:
+    model, path, mine = Identity(), tmp_path / "t.tape", tmp_path / "mine"
+    mine.write_bytes(b"mine")
+    with record(model, path) as recorder:
+        model(1)
+        recorder.flush()
+        pipeline: Any = recorder._tap.pipeline
+        number = pipeline.segments._tape._file
+        os.close(number)
+        if again:
+            opened = os.open(mine, os.O_RDWR)
+            os.dup2(opened, number)
+        if removed:
+            path.unlink()
+            path.write_bytes(b"also mine")
+        model(2)
+        recorder.flush()
+        stats = recorder.stats()
+    assert mine.read_bytes() == b"mine"
+    if again:
+        assert os.fstat(number).st_size == 4  # open still
+        os.close(opened)
+        if opened != number:
+            os.close(number)
+    if removed:
+        assert stats.dropped == {"file_removed": 1, "io": 1}
+        assert path.read_bytes() == b"also mine"
+    else:
+        assert stats.dropped == {}
+        assert [call.record.call for call in read(path).calls] == [0, 1]
+
+
 def test_a_folder_that_vanished_and_came_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

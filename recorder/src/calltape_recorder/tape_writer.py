@@ -73,6 +73,7 @@ class TapeWriter:
         self._dirty = False  # bytes of a failed append may lie behind ``end``
         self._index = bytearray()
         self._begin = 0  # end of the manifest
+        self._head = b""  # up to there
         self._trailer: tuple[int, int] | None = None  # offset and length of its content
         try:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -89,7 +90,9 @@ class TapeWriter:
     def begin(self, manifest: Manifest) -> None:
         """Writes the manifest, the first member."""
         content = encode_manifest(manifest)
-        self._append(member(MANIFEST, [content], len(content)))
+        parts = member(MANIFEST, [content], len(content))
+        self._append(parts)
+        self._head = b"".join(parts)
         self._begin = self.end
 
     @property
@@ -103,8 +106,7 @@ class TapeWriter:
         Raises:
             OSError: the file cannot be cut.
         """
-        if self._file < 0:
-            raise OSError(errno.EBADF, "the tape is closed")
+        self._check()
         os.ftruncate(self._file, self._begin)
         self._dirty = False
         self.end = self._begin
@@ -172,7 +174,8 @@ class TapeWriter:
     def close(self) -> None:
         """Closes the file; it may be called twice."""
         if self._file >= 0:
-            os.close(self._file)
+            if self._is_open():
+                os.close(self._file)
             self._file = -1
             self._index = bytearray()
 
@@ -187,9 +190,35 @@ class TapeWriter:
             return False
         return True
 
-    def _append(self, parts: list[Any]) -> None:
+    def _is_open(self) -> bool:
+        """Whether the number is still this file's: a host may close what it does not know, and then
+        the next file that it opens has the number."""
+        try:
+            return _identity(os.fstat(self._file)) == self._identity
+        except OSError:
+            return False
+
+    def _check(self) -> None:
+        """Opens the file once more where the host closed it."""
         if self._file < 0:
             raise OSError(errno.EBADF, "the tape is closed")
+        if self._is_open():
+            return
+        flags = os.O_RDWR | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
+        try:
+            file = os.open(self.path, flags)
+        except FileNotFoundError:
+            self._identity = _NO_FILE
+            raise
+        # By its content: of a file that nobody has open another one may get the inode.
+        if os.pread(file, len(self._head), 0) != self._head or os.fstat(file).st_size < self.end:
+            os.close(file)
+            self._identity = _NO_FILE
+            raise OSError(errno.EBADF, "the tape was closed, and its path leads to another file")
+        self._file, self._identity = file, _identity(os.fstat(file))
+
+    def _append(self, parts: list[Any]) -> None:
+        self._check()
         if self._dirty:
             os.ftruncate(self._file, self.end)
         self._dirty = True
@@ -245,6 +274,9 @@ def _at_once(parts: list[Any]) -> Iterator[list[Any]]:
             some = []
         some.append(part)
     yield some
+
+
+_NO_FILE = (-1, -1)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
