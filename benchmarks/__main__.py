@@ -9,7 +9,7 @@ import sys
 
 import torch
 
-from benchmarks import call_cost, imports, scan, serving, throughput
+from benchmarks import call_cost, copies, imports, scan, serving, throughput
 from benchmarks.report import Row, table
 
 _BENCHMARKS = {
@@ -19,21 +19,23 @@ _BENCHMARKS = {
     "scan": scan.rows,
     "imports": imports.rows,
 }
+_BY_NAME_ONLY = {"copies": copies.rows}
 
 
 def main() -> None:
+    every = _BENCHMARKS | _BY_NAME_ONLY
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(_BENCHMARKS))
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(every))
     parser.add_argument("--quick", action="store_true", help="a tenth of the work, noisier")
     options = parser.parse_args()
-    if unknown := set(options.names) - set(_BENCHMARKS):
+    if unknown := set(options.names) - set(every):
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}")
     # transformers warns about missing optional packages; the table is what is asked for
     logging.disable(logging.WARNING)
     rows: list[Row] = []
     for name in options.names or _BENCHMARKS:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        rows.extend(_BENCHMARKS[name](0.1 if options.quick else 1.0))
+        rows.extend(every[name](0.1 if options.quick else 1.0))
     print(table(rows))
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
     machine = f"{torch.get_num_threads()} threads, {platform.machine()}"

@@ -82,12 +82,12 @@ class Subject:
     def read(self, data: bytes) -> tuple[int, int]:
         """Reads a damaged copy; how many calls it gave, and how many places it called damaged."""
         self.path.write_bytes(data)
-        began = time.monotonic()
+        began = time.thread_time()
         try:
             good, damaged = self._read()
         except TapeError:  # anything else is a bug
             good = damaged = 0
-        assert time.monotonic() - began < SECONDS_PER_TAPE
+        assert time.thread_time() - began < SECONDS_PER_TAPE
         return good, damaged
 
     def _read(self) -> tuple[int, int]:

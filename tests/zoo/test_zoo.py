@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.zoo import CASES, CORE
+from tests.zoo import CASES, CORE, FAMILIES, Case
 from tests.zoo.attempts import ATTEMPTS, Attempt
 from tests.zoo.by_hand import outcome
 from tests.zoo.check import problems
@@ -19,7 +19,7 @@ from tests.zoo.table import EXPECTED, ROWS, read, whole
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.integration
 
-_SECONDS = 2700  # for the recording and export of every case in CORE
+_SECONDS = 2700  # for the recording and export of every case in a sample
 _PROMISED: dict[str, dict[str, dict[str, bool]]] = json.loads(EXPECTED.read_text())
 
 
@@ -34,11 +34,38 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("zoo")
 
 
+# fmt: off
+_FEW = (
+    "llama_generate", "llama_static_generate", "t5_generate", "llava_generate", "vit_any_size",
+    "detector_any_number", "lstm_state", "graph_pooled", "dict_key_order", "varargs", "int_slice",
+    "broadcast_one_or_n", "mutates_its_input",
+)
+_MORE = (
+    "llama_manual_padded", "llama_generate_batch_one", "mistral_across_window", "mamba",
+    "bart_manual", "qwen2_vl_manual", "bert_masked", "hubert", "unet", "packed_sequence",
+    "dataclass_argument", "bool_flag", "non_contiguous", "empty_history",
+)
+# fmt: on
+_SAMPLES = {"torch": (*_FEW, *_MORE), "onnx": _FEW}
+"""Of every family. All of the core takes half an hour: python -m tests.zoo.run all DIR --core"""
+
+
+def test_the_samples_are_of_the_core_and_of_every_family() -> None:
+    for target, names in _SAMPLES.items():
+        assert set(names) <= set(CORE)
+        assert all(target in _PROMISED[name] for name in names)
+    families = {name: family for family, cases in FAMILIES.items() for name in map(_name, cases)}
+    assert {families[name] for name in _SAMPLES["torch"]} == {families[name] for name in CORE}
+
+
+def _name(case: Case) -> str:
+    return case.name
+
+
 @pytest.mark.timeout(_SECONDS)
-@pytest.mark.parametrize("target", ["torch", "onnx"])
-def test_core_keeps_its_promises(folder: Path, target: str) -> None:
-    # Those of the core that the committed table has a row for.
-    names = [name for name in CORE if target in _PROMISED.get(name, {})]
+@pytest.mark.parametrize("target", _SAMPLES)
+def test_a_sample_keeps_its_promises(folder: Path, target: str) -> None:
+    names = _SAMPLES[target]
     only = ["--only", ",".join(names), "--jobs", "2", "--reuse"]
     assert main(["all", str(folder), "--to", target, *only]) == 0
     rows = read([folder], target)

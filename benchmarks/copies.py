@@ -1,0 +1,103 @@
+"""Ways to get 64 MiB of tensors into memory of our own, and to check them: those that the recorder
+takes against those that it does not (decision 0022). Not in the README's table."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import statistics
+import zlib
+from collections.abc import Callable, Iterator
+
+import torch
+
+from benchmarks.report import Row
+from benchmarks.rounds import Samples, measure
+from benchmarks.throughput import longest_stall
+from calltape_recorder import snapshot
+from calltape_recorder.buffers import Buffer
+from calltape_recorder.checksum import crc32
+
+__all__ = ["rows"]
+
+MIB = 1024 * 1024
+_TENSORS = 64  # of 1 MiB
+_ONE_CALL, _LOCKED, _UNLOCKED = "one system call", "under the lock", "a lock per tensor"
+
+
+def rows(scale: float) -> Iterator[Row]:
+    """Copies (alone, beside a busy thread, and how long that one stands still), first touch of
+    memory, and checksums."""
+    rounds = max(int(15 * scale), 3)
+    yield from _copies(rounds)
+    yield _touched(rounds)
+    yield _checked(rounds)
+
+
+def _copies(rounds: int) -> Iterator[Row]:
+    tensors = [torch.randn(MIB // 4) for _ in range(_TENSORS)]
+    sources = [(tensor.data_ptr(), MIB) for tensor in tensors]
+    parts = [(ctypes.c_char * MIB).from_address(address) for address, _ in sources]
+    buffer = Buffer(_TENSORS * MIB, with_file=True)
+    assert buffer.file is not None, "no files in memory here"
+    file = buffer.file
+    ways: dict[str, Callable[[], object]] = {
+        _ONE_CALL: lambda: file.write(parts, _TENSORS * MIB),
+        _LOCKED: lambda: _one_by_one(snapshot._copy_locked, sources, buffer.address),
+        _UNLOCKED: lambda: _one_by_one(snapshot._copy_unlocked, sources, buffer.address),
+    }
+    yield _row("64 copies of 1 MiB", measure(ways, rounds), ways)
+    busy: dict[str, list[float]] = {way: [] for way in ways}
+    stalls: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, copy in ways.items():
+            stall = longest_stall(lambda way=way, copy=copy: busy[way].append(_seconds(copy)))
+            stalls[way].append(stall)
+    yield _row("64 copies of 1 MiB, beside a busy thread", Samples(busy), ways)
+    yield _row("longest stall of that thread", Samples(stalls), ways)
+
+
+def _one_by_one(
+    copy: Callable[[int, int, int], object], sources: list[tuple[int, int]], target: int
+) -> None:
+    for address, size in sources:
+        copy(target, address, size)
+        target += size
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    return measure({"": work}, 1).median("")
+
+
+def _touched(rounds: int) -> Row:
+    size = _TENSORS * MIB
+
+    def shared() -> None:
+        memory = mmap.mmap(-1, size)
+        export = ctypes.c_char.from_buffer(memory)
+        ctypes.memset(ctypes.addressof(export), 0, size)
+
+    ways: dict[str, Callable[[], object]] = {
+        "private, huge pages": lambda: Buffer(size),
+        "shared": shared,
+    }
+    return _row("64 MiB of new memory", measure(ways, rounds), ways)
+
+
+def _checked(rounds: int) -> Row:
+    data = memoryview(torch.randn(_TENSORS * MIB // 4).numpy()).cast("B")
+    ways: dict[str, Callable[[], object]] = {
+        f"crc32 of {crc32.__module__}": lambda: crc32(data),
+        "crc32 of the standard library": lambda: zlib.crc32(data),
+    }
+    return _row("checksum of 64 MiB", measure(ways, rounds), ways)
+
+
+def _row(what: str, samples: Samples, ways: dict[str, Callable[[], object]]) -> Row:
+    first, *others = ways
+    ours = statistics.median(samples.seconds[first])
+    ratios = tuple(
+        f"{ours / samples.median(other):.2f} × {other} ({samples.median(other) * 1e3:.2f} ms)"
+        for other in others
+    )
+    return Row(f"{what}: {first}", f"{ours * 1e3:.2f} ms", ratios)
