@@ -213,23 +213,17 @@ def large() -> dict[str, torch.Tensor]:
     return {f"t{index}": torch.randn(MIB // 4) for index in range(10)}
 
 
-@pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checksum of large calls is made in a thread of its own, as without the extra."""
-    monkeypatch.setattr(encoding, "AT_ONCE_BYTES", 8 * MIB)
-
-
 def test_the_sums_are_those_of_the_standard_library() -> None:
     data = os.urandom(100_001)
     assert crc32(data) == zlib.crc32(data)
     assert checksum([data[:70_000], b"", memoryview(data)[70_000:]]) == zlib.crc32(data)
 
 
-@pytest.mark.parametrize("at_once", [8 * MIB, sys.maxsize], ids=["late", "at once"])
+@pytest.mark.parametrize("at_once", [0, 8 * MIB, 64 * MIB])
 def test_a_large_call_reads_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(encoding, "AT_ONCE_BYTES", at_once)
+    monkeypatch.setattr(encoding, "_AT_ONCE_BYTES", at_once)
     model = Echo()
     sent = large() | {"strided": torch.randn(1000, 700).t(), "few": torch.arange(3)}
     with record(model, tmp_path / "t.tape") as recorder:
@@ -246,7 +240,6 @@ def test_a_large_call_reads_back(
             assert torch.equal(call.input(call.kwargs[name].leaf), tensor)
 
 
-@pytest.mark.usefixtures("late")
 def test_the_blob_is_written_while_its_checksum_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +278,6 @@ def test_a_checksum_of_few_digits_keeps_the_length(
     assert unpack(open_envelope(content)) == {"call": 1, "blob": {"size": 3, "crc32": value}}
 
 
-@pytest.mark.usefixtures("late")
 def test_without_a_thread_the_checksum_is_made_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,7 +296,6 @@ def test_without_a_thread_the_checksum_is_made_all_the_same(
     assert not read(tmp_path / "t.tape").damage
 
 
-@pytest.mark.usefixtures("late")
 def test_a_large_call_that_cannot_be_written_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,7 +316,6 @@ def test_a_large_call_that_cannot_be_written_is_counted(
     assert [call.record.call for call in read(tmp_path / "t.tape").calls] == [1]
 
 
-@pytest.mark.usefixtures("late")
 def test_a_record_that_fails_after_its_blob_takes_the_blob_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

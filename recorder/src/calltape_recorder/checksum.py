@@ -9,19 +9,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["AT_ONCE_BYTES", "Checksum", "checksum", "crc32"]
+__all__ = ["Checksum", "checksum", "crc32"]
 
 try:  # the extra ``fast``: the same sums at a multiple of the speed
     from zlib_ng.zlib_ng import crc32
-
-    _is_fast = True
 except ImportError:
     from zlib import crc32
-
-    _is_fast = False
-
-AT_ONCE_BYTES = sys.maxsize if _is_fast else 8 * 1024 * 1024
-"""Above this a thread of its own is worth its while."""
 
 _NICE = 10
 
@@ -37,7 +30,7 @@ def checksum(parts: Sequence[Any]) -> int:
 class Checksum:
     """CRC-32 over these bytes, in a thread of its own from now on.
 
-    It takes about as long as writing them; neither holds the interpreter lock meanwhile.
+    It may take as long as writing them; neither holds the interpreter lock meanwhile.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from calltape_recorder.checksum import AT_ONCE_BYTES, Checksum, checksum, crc32
+from calltape_recorder.checksum import Checksum, checksum, crc32
 from calltape_recorder.facts import DTYPES, Facts, is_plain, leaf_document
 from calltape_recorder.likeness import Likeness
 from calltape_recorder.ranges import range_of
@@ -22,6 +22,7 @@ __all__ = ["Call", "Encoder", "Side"]
 
 _MAX_LEAVES_KNOWN = 2048
 _MAX_HEADERS_KNOWN = 512
+_AT_ONCE_BYTES = 8 * 1024 * 1024
 _WIDEST = 0xFFFFFFFF
 
 
@@ -127,7 +128,7 @@ class Encoder:
             length = sum([len(data) for data in blob])
             parts = member(blob_name(call.number), blob, length)
             size = BLOCK + length + padding(length)
-            if length > AT_ONCE_BYTES:
+            if length > _AT_ONCE_BYTES:
                 record: Any = _late_record(document, blob, length)
             else:
                 document["blob"] = {"size": length, "crc32": checksum(blob)}
