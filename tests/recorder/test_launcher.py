@@ -378,6 +378,47 @@ def test_settings_that_say_nothing_are_told_once_for_all_processes(tmp_path: Pat
         assert done.stderr.count("\n") == 1
 
 
+IMPORTERS = ("itself", "in a worker", "in a fork")
+IMPORTS = """
+import os, subprocess, sys
+if sys.argv[1:] == ["itself"]:
+    import server_module
+elif sys.argv[1:] == ["in a worker"]:
+    subprocess.run([sys.executable, "-c", "import server_module; server_module.work()"], check=True)
+elif sys.argv[1:] == ["in a fork"]:
+    if os.fork() == 0:
+        import server_module
+        server_module.work()
+        sys.exit()
+    os.wait()
+"""
+MODULE = """
+import torch
+model = torch.nn.Linear(2, 2)
+def work():
+    model(torch.ones(2))
+"""
+
+
+@pytest.mark.parametrize(
+    "who",
+    ["nobody", *(pytest.param(who, marks=pytest.mark.integration) for who in IMPORTERS)],
+)
+def test_a_module_that_nobody_imports_is_said_at_the_end(tmp_path: Path, who: str) -> None:
+    (tmp_path / "serve.py").write_text(IMPORTS)
+    (tmp_path / "server_module.py").write_text(MODULE)
+    command = [
+        sys.executable, "-m", "calltape_recorder.launcher", "--target", "server_module:model",
+        "--tape", str(tmp_path / "tapes"), "--", sys.executable, str(tmp_path / "serve.py"), who,
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=100,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
+    )  # fmt: skip
+    assert ("nobody imported server_module" in done.stderr) == (who == "nobody")
+    assert len(done.stderr.splitlines()) == (who == "nobody")
+
+
 SERVER = """
 import multiprocessing, os, signal, sys, time
 import torch

@@ -117,12 +117,12 @@ class Likeness:
         return self._check(*leaves) and self.holds(leaves)
 
     def holds(self, leaves: Sequence[Any]) -> bool:
-        """Whether each of these has memory of its own that holds its bytes, and is of the same
-        inference mode."""
+        """Whether each of these has memory of its own that holds the bytes to be copied, and is of
+        the same inference mode."""
         storages: set[int] = set()
         for leaf, fact, size in zip(leaves, self.seen.facts, self.seen.sizes, strict=False):
             memory = leaf.untyped_storage()
-            if memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
+            if size and memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
                 return False
             # Where torch is below autograd, guards do not tell these apart.
             if leaf.is_inference() != bool(fact.flags & INFERENCE):

@@ -117,6 +117,17 @@ class _Lookout:
             sys.meta_path.insert(0, _Finder(self))
         if self._may_be_main():
             self.watch()
+        elif self._settings.get("pid") == os.getpid():
+            atexit.register(self._never, os.getpid(), time.time())
+
+    def _never(self, pid: int, since: float) -> None:
+        """Says, at the end of the command, that nobody imported the module: a mistyped name looks
+        like one that is used later. A process that starts workers need not import it itself."""
+        if self._done or pid != os.getpid() or self.module in sys.modules:
+            return
+        tape = str(self._settings.get("tape"))
+        if not _has_tape(tape, since):
+            _say(f"nobody imported {self.module}, and no tape is in {tape}: nothing is recorded")
 
     def arrived(self, module: ModuleType) -> None:
         """The module was executed, by an import."""
@@ -300,6 +311,17 @@ def _member(owner: Any, name: str) -> Any:
         return getattr(owner, name, None)
     except Exception:  # the host's own __getattr__
         return None
+
+
+def _has_tape(folder: str, since: float) -> bool:
+    """Whether one was written there from that time on, in seconds since 1970."""
+    try:
+        with os.scandir(folder) as entries:
+            tapes = [entry for entry in entries if entry.name.endswith(".tape")]
+            # A file system may keep time in steps of seconds.
+            return any(entry.stat().st_mtime >= since - 2 for entry in tapes)
+    except OSError:
+        return False
 
 
 def _attach(settings: Mapping[str, Any], found: Found) -> None:
