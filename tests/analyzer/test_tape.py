@@ -442,7 +442,7 @@ def test_tapes_of_different_models(tmp_path: Path) -> None:
     with pytest.raises(TapeError) as caught:
         open_tape(tmp_path)
     assert caught.value.kind == "usage"
-    assert "Linear.forward" in str(caught.value)
+    assert "Linear.forward (a.tape)" in str(caught.value)
 
 
 # What is no tape.

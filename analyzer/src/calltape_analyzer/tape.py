@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
@@ -12,12 +13,7 @@ from typing_extensions import Self
 from calltape_analyzer.binding import Signature
 from calltape_analyzer.call import Call, Calls
 from calltape_analyzer.classes import Classes, ClassIndex
-from calltape_analyzer.recordings import (
-    counters_of,
-    coverage_of,
-    dumps_of,
-    missing_numbers,
-)
+from calltape_analyzer.recordings import counters_of, coverage_of, dumps_of, missing_numbers
 from calltape_analyzer.segment import UNDER_WAY_WORDS, Damage, Segment
 from calltape_analyzer.tallies import CallRef
 from calltape_analyzer.traffic_counters import Counters
@@ -384,14 +380,15 @@ class Tape:
 
 
 def _common_target(segments: Sequence[Segment]) -> Target | None:
-    targets = {
-        (target.type, target.method): target
+    # The first file of each model stands for all of them.
+    found = {
+        (target.type, target.method): (target, os.path.basename(segment.path))
         for segment in reversed(segments)
         if (target := segment.manifest.target) is not None
     }
-    if len(targets) > 1:
-        names = ", ".join(sorted(f"{cls}.{method}" for cls, method in targets))
+    if len(found) > 1:
+        names = ", ".join(sorted(f"{cls}.{way} ({f})" for (cls, way), (_, f) in found.items()))
         raise TapeError(
             "usage", f"these are tapes of different models: {names}", advice="open them one by one"
         )
-    return next(iter(targets.values()), None)
+    return next((target for target, _ in found.values()), None)
