@@ -106,8 +106,8 @@ class _Recorded:
 
 def longest_stall(work: Callable[[], None]) -> float:
     """Seconds of the longest gap that a thread, looping in Python, sees while ``work`` runs."""
-    longest, done = 0.0, threading.Event()
-    started = threading.Event()
+    longest = 0.0
+    started, begun, done = threading.Event(), threading.Event(), threading.Event()
 
     def loop() -> None:
         nonlocal longest
@@ -115,16 +115,18 @@ def longest_stall(work: Callable[[], None]) -> float:
         started.set()
         over = False
         while not over:
+            counts = begun.is_set()
             over = done.is_set()  # asked first: the last gap counts as well
             now = time.perf_counter()
-            longest = max(longest, now - previous)
+            if counts:
+                longest = max(longest, now - previous)
             previous = now
 
     thread = threading.Thread(target=loop)
     thread.start()
     started.wait()
     time.sleep(0.02)  # until it has a core: a new thread begins on that of its maker
-    longest = 0.0
+    begun.set()
     work()
     done.set()
     thread.join()

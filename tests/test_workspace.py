@@ -19,7 +19,7 @@ MEMBERS = ("schema", "recorder", "analyzer")
 
 # Top-level modules that a member may import besides the standard library and itself.
 _SCHEMA = {"msgpack", "pydantic", "pydantic_core", "typing_extensions"}
-_RECORDER = {*_SCHEMA, "calltape_schema", "opentelemetry", "safetensors", "torch"}
+_RECORDER = {*_SCHEMA, "calltape_schema", "opentelemetry", "safetensors", "torch", "zlib_ng"}
 ALLOWED = {"schema": _SCHEMA, "recorder": _RECORDER}
 
 # What installing a member installs. Recorders go into servers, so theirs is not to grow unnoticed.

@@ -4,7 +4,6 @@ goes on, and the accounts hold."""
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import sys
 import threading
@@ -27,7 +26,7 @@ from calltape_recorder import (
     tape_writer,
     writer,
 )
-from calltape_recorder.buffers import WITH_FILE, Buffer, Buffers
+from calltape_recorder.buffers import Buffers
 from tests.recorder.models import Add, Identity, Raises
 from tests.recorder.reading import read
 
@@ -283,19 +282,6 @@ def test_memory_that_is_not_to_be_had_is_not_counted(monkeypatch: pytest.MonkeyP
     del kept  # nobody gave it back
     pool.give_back(pool.take(2**20))
     assert pool._bytes == 2**20
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="no files in memory")
-@pytest.mark.parametrize("name", ["MemoryFile.__init__", "Buffer.__init__"])
-def test_an_interrupt_leaves_no_descriptor(name: str) -> None:
-    def run() -> None:
-        Buffer(WITH_FILE, with_file=True)
-
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    assert interrupted_in(name, run) > 0
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_view_that_reaches_beyond_its_storage_is_not_read(tmp_path: Path) -> None:

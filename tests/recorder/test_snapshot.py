@@ -6,7 +6,6 @@ import ctypes
 import gc
 import mmap
 import os
-import sys
 import threading
 import zlib
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_recorder import encoding, record, snapshot, tape_writer
-from calltape_recorder.buffers import WITH_FILE, Buffers, MemoryFile
+from calltape_recorder import encoding, gathering, record, snapshot, tape_writer
+from calltape_recorder.buffers import Buffers
 from calltape_recorder.checksum import Checksum, checksum, crc32
 from calltape_recorder.likeness import look, see_as
 from calltape_recorder.snapshot import data_of, joined, release, see, take
@@ -92,99 +91,96 @@ def test_a_copy_that_fails_gives_its_buffer_back(monkeypatch: pytest.MonkeyPatch
     assert sum(len(idle) for idle in buffers._idle.values()) == 1
 
 
-# --- buffers that are files in memory ----------------------------------------------------------
+# --- many pieces by one system call ------------------------------------------------------------
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="no files in memory")
+linux = pytest.mark.skipif(gathering._read is None, reason="no such system call")
 
 
-def many(buffers: Buffers) -> tuple[list[Any], bytes]:
+def many() -> tuple[list[Any], bytes]:
     """Copies of more leaves than one system call takes, and what they are to be."""
     leaves = [torch.randn(20_000) for _ in range(1100)]
-    return copies(leaves, buffers), b"".join(leaf.numpy().tobytes() for leaf in leaves)
+    return copies(leaves, Buffers(256 * MIB)), b"".join(leaf.numpy().tobytes() for leaf in leaves)
 
 
 @linux
-def test_large_sides_are_copied_by_a_system_call(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(gathering._is_filtered(), reason="system calls are filtered here")
+@pytest.mark.parametrize("most", [300_000, 1 << 30])
+def test_large_sides_are_copied_by_a_system_call(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(gathering, "_MOST_BYTES", most)
     monkeypatch.setattr(snapshot, "_copy", None)
-    pieces, expected = many(Buffers(256 * MIB))
+    pieces, expected = many()
     assert b"".join(joined(pieces)) == expected
-    assert pieces[0].owner.file is not None
 
 
-@linux
-def test_where_there_are_no_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why", ["there is none", "filtered", "refused", "too large"])
+def test_where_it_is_not_to_be_had(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     def refused(*_: Any) -> int:
-        raise PermissionError(1, "Operation not permitted")
+        ctypes.set_errno(1)
+        return -1
 
-    monkeypatch.setattr("os.memfd_create", refused)
-    pieces, expected = many(Buffers(256 * MIB))
+    if why == "there is none":
+        monkeypatch.setattr(gathering, "_read", None)
+    elif why == "filtered":
+        monkeypatch.setattr(gathering, "_is_filtered", lambda: True)
+    elif why == "refused":
+        monkeypatch.setattr(gathering, "_read", refused)
+    else:
+        monkeypatch.setattr(gathering, "_MOST_BYTES", 1000)
+    pieces, expected = many()
     assert b"".join(joined(pieces)) == expected
-    assert pieces[0].owner.file is None
 
 
 @linux
-@pytest.mark.parametrize("again", [False, True], ids=["closed", "another file has its number"])
-def test_a_host_that_closes_descriptors_of_others(tmp_path: Path, *, again: bool) -> None:
-    buffers = Buffers(256 * MIB)
-    pieces, _ = many(buffers)
-    number = pieces[0].owner.file._number
-    release(pieces, buffers)
-    os.close(number)
-    mine = tmp_path / "mine"
-    mine.write_bytes(b"")
-    if again:
-        opened = os.open(mine, os.O_WRONLY)
-        if opened != number:
-            os.dup2(opened, number)
-            os.close(opened)
-    pieces, expected = many(buffers)
-    assert pieces[0].owner.file._number == number
-    assert b"".join(joined(pieces)) == expected
-    assert mine.read_bytes() == b""
-    del pieces
-    buffers.clear()
-    if again:
-        os.close(number)  # it is there still
-
-
-@linux
-def test_few_buffers_are_files_and_all_are_closed() -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    buffers = Buffers(256 * MIB)
-    used = [buffers.take(WITH_FILE) for _ in range(20)]
-    files = sum(buffer.file is not None for buffer in used)
-    assert 1 < files < 20
-    assert len(os.listdir("/proc/self/fd")) - before == 2 * files  # the mapping has one as well
-    while used:
-        buffers.give_back(used.pop())
-    buffers.clear()
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert buffers.take(WITH_FILE).file is not None
-    assert (buffers._bytes, buffers._files) == (WITH_FILE, 1)
-    buffers._count_lost()
-    assert (buffers._bytes, buffers._files) == (0, 0)
-
-
-@linux
-def test_memory_that_is_gone_is_an_error_not_a_signal() -> None:
-    file, memory = MemoryFile(MIB), mmap.mmap(-1, MIB)
-    part = (ctypes.c_char * MIB).from_address(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+@pytest.mark.parametrize("first", [0, 1], ids=["all", "the second half"])
+def test_memory_that_is_gone_is_an_error_not_a_signal(
+    monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    monkeypatch.setattr(gathering, "_is_filtered", lambda: False)
+    memory = mmap.mmap(-1, 8 * MIB)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    there = torch.ones(8 * MIB, dtype=torch.uint8)
+    target = Buffers(256 * MIB).take(16 * MIB)
     gc.collect()
     memory.close()
-    with pytest.raises(OSError, match="Bad address"):
-        file.write([part], MIB)
+    sources = [(there.data_ptr(), 8 * MIB), (address, 8 * MIB)][1 - first :]
+    with pytest.raises(OSError, match="is gone"):
+        gathering.gather(sources, target.address)
 
 
-@linux
-def test_a_fork_lets_its_copy_of_a_buffer_go() -> None:
-    buffers = Buffers(256 * MIB)
-    pieces, expected = many(buffers)
-    child = os.fork()
-    if not child:
-        pieces[0].owner.empty()
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert b"".join(joined(pieces)) == expected
+def test_a_tensor_that_is_given_other_memory_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread runs while a large copy is made."""
+    real = snapshot.gather
+
+    def gather(sources: Any, target: int) -> bool:
+        for leaf in leaves:
+            leaf.data = torch.zeros(0)
+        gc.collect()
+        return real(sources, target)
+
+    leaves = [torch.randn(MIB) for _ in range(8)]
+    expected = b"".join(leaf.numpy().tobytes() for leaf in leaves)
+    monkeypatch.setattr(snapshot, "gather", gather)
+    assert b"".join(joined(copies(leaves, Buffers(256 * MIB)))) == expected
+
+
+def test_a_tensor_that_was_given_other_memory_before() -> None:
+    leaf = torch.randn(MIB)
+    seen = see([leaf], True)
+    leaf.data = torch.zeros(3)
+    with pytest.raises(RuntimeError, match="other memory"):
+        take([leaf], seen, Buffers(256 * MIB))
+
+
+def test_a_buffer_that_comes_back_while_one_is_taken() -> None:
+    """A signal handler of the host's calls the model in the middle of take()."""
+    buffers = Buffers(64 * MIB)
+    first, second = buffers.take(MIB), buffers.take(MIB)
+    buffers.give_back(first)
+    idle = buffers._idle[MIB]
+    buffers.give_back(second)
+    assert buffers._idle[MIB] is idle
 
 
 # --- values by leaf ----------------------------------------------------------------------------

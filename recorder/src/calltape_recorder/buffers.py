@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import mmap
-import os
 import sys
 import threading
 from collections import deque
-from typing import Any
 
 from calltape_recorder.patience import Patient
 
-__all__ = ["WITH_FILE", "Buffer", "Buffers"]
-
-_MOST_PARTS = 1024  # in one system call
+__all__ = ["Buffer", "Buffers"]
 
 _SMALLEST = 1 << 16
 _LARGE = 1 << 20
@@ -28,30 +23,21 @@ _HUGE = 1 << 21
 _STEP = 4 * 1024 * 1024
 _WIPEONFORK = 18  # Linux's number; Python has no name for it
 
-WITH_FILE = 4 * 1024 * 1024
-"""From this size on a buffer is a file in memory, as long as there are few of those."""
-_MOST_FILES = 8  # each takes two descriptors, which are the host's
-
 
 class Buffer:
-    """``address`` of ``size`` writable bytes that belong to nobody else; ``file`` where a system
-    call can write them as well."""
+    """``address`` of ``size`` writable bytes that belong to nobody else."""
 
-    __slots__ = ("_export", "address", "file", "lost", "memory", "size", "view")
+    __slots__ = ("_export", "address", "lost", "memory", "size", "view")
 
-    def __init__(self, size: int, *, with_file: bool = False) -> None:
-        self.lost: deque[tuple[int, bool]] | None = None  # of the pool that counts it
-        self.file: MemoryFile | None = None
+    def __init__(self, size: int) -> None:
+        self.lost: deque[int] | None = None  # of the pool that counts it
         self.size = size
-        if with_file:
-            with contextlib.suppress(OSError, AttributeError):  # no descriptor, or not Linux
-                self.file = MemoryFile(size)
-        self.memory = _mapped(size) if self.file is None else self.file.memory
+        self.memory = _mapped(size)
         # The export keeps the mapping from being closed while the address is in use.
         self._export = ctypes.c_char.from_buffer(self.memory)
         self.address = ctypes.addressof(self._export)
         self.view = memoryview(self.memory)
-        if size >= _LARGE and self.file is None:
+        if size >= _LARGE:
             # Touches every page without the interpreter lock: the copies into it may hold that.
             ctypes.memset(self.address, 0, size)
 
@@ -59,73 +45,14 @@ class Buffer:
         # Nobody gave it back: an interrupt came between two steps.
         lost = getattr(self, "lost", None)
         if lost is not None:
-            lost.append((self.size, self.file is not None))
+            lost.append(self.size)
 
     def empty(self) -> None:
         """Gives the memory back to the system in steps: unmapping all of it would take the
         interpreter lock for as long as that takes."""
-        advice = getattr(mmap, "MADV_DONTNEED" if self.file is None else "MADV_REMOVE", None)
-        # A file is one and the same in the forks of the process that made it.
-        if advice is not None and (self.file is None or self.file.process == os.getpid()):
+        if hasattr(mmap, "MADV_DONTNEED"):
             for start in range(0, self.size, _STEP):
-                _advise(self.memory, advice, start, min(_STEP, self.size - start))
-
-
-class MemoryFile:
-    """A file that has no name and is nowhere but in memory, mapped.
-
-    Bytes that lie in many places can be copied into it by one system call, without the interpreter
-    lock in between: a thread that gives that lock away once per place waits for a busy host as
-    often.
-
-    Attributes:
-        memory: where it is mapped.
-        process: that made it.
-
-    Raises:
-        OSError: there is none to be had.
-    """
-
-    __slots__ = ("_identity", "_number", "memory", "process")
-
-    def __init__(self, size: int) -> None:
-        self.process = os.getpid()
-        self._number = os.memfd_create("calltape", os.MFD_CLOEXEC)
-        # Takes the memory now, where a lack of it is an error: later it would be a signal. In
-        # steps, because a signal of the host's makes the system begin a step anew.
-        for start in range(0, size, _STEP):
-            os.posix_fallocate(self._number, start, min(_STEP, size - start))
-        self._identity = self._identify()
-        self.memory = mmap.mmap(self._number, size)
-
-    def __del__(self) -> None:
-        # What was opened, if it came that far.
-        with contextlib.suppress(OSError, AttributeError):
-            if not hasattr(self, "_identity") or self._identify() == self._identity:
-                os.close(self._number)
-
-    def write(self, parts: list[Any], size: int) -> bool:
-        """Copies these ``size`` bytes to the front; False where that is not done.
-
-        Raises:
-            OSError: EFAULT, where a part is not in memory any more.
-        """
-        try:
-            # A host that closes descriptors which it does not know may have the number by now.
-            if self._identify() != self._identity:
-                return False
-            written = 0
-            for some in range(0, len(parts), _MOST_PARTS):
-                written += os.pwritev(self._number, parts[some : some + _MOST_PARTS], written)
-        except OSError as error:
-            if error.errno == errno.EFAULT:
-                raise
-            return False
-        return written == size
-
-    def _identify(self) -> tuple[int, int]:
-        status = os.fstat(self._number)
-        return status.st_dev, status.st_ino
+                _advise(self.memory, mmap.MADV_DONTNEED, start, min(_STEP, self.size - start))
 
 
 def _mapped(size: int) -> mmap.mmap:
@@ -160,8 +87,7 @@ class Buffers:
         self._max = max_bytes
         self._idle: dict[int, list[Buffer]] = {}  # sizes in the order in which they were last used
         self._bytes = 0  # idle and in use
-        self._files = 0  # of those
-        self._lost: deque[tuple[int, bool]] = deque()  # sizes of those that are gone
+        self._lost: deque[int] = deque()  # sizes of those that are gone
 
     def take(self, nbytes: int) -> Buffer:
         """A buffer of at least ``nbytes``.
@@ -173,15 +99,13 @@ class Buffers:
         gone: list[Buffer] = []
         with self._lock:
             self._count_lost()
-            idle = self._idle.get(size)
-            if idle:
-                return idle.pop()
+            with contextlib.suppress(LookupError):
+                return self._idle[size].pop()
             self._make_room(gone, size)
-            with_file = size >= WITH_FILE and self._files < _MOST_FILES
         _let_go(gone)
-        buffer = Buffer(size, with_file=with_file)
+        buffer = Buffer(size)
         with self._lock:
-            self._count(buffer, 1)
+            buffer.lost, self._bytes = self._lost, self._bytes + size  # one step
         return buffer
 
     def give_back(self, buffer: Buffer) -> None:
@@ -189,43 +113,45 @@ class Buffers:
         gone: list[Buffer] = []
         with Patient(self._lock):
             self._count_lost()
-            # The size that was used last stands last.
-            self._idle[buffer.size] = [*self._idle.pop(buffer.size, ()), buffer]
+            # The size that was used last stands last. The list stays the same one: a signal
+            # handler may have come in the middle of take(), and the writer does not wait for ever.
+            idle = self._idle.pop(buffer.size, [])
+            self._idle[buffer.size] = idle
+            idle.append(buffer)
             self._make_room(gone, 0)
         _let_go(gone)
 
     def clear(self) -> None:
         """Lets every idle buffer go."""
+        gone: list[Buffer] = []
         with Patient(self._lock):
-            gone = [buffer for idle in self._idle.values() for buffer in idle]
-            self._idle.clear()
-            for buffer in gone:
-                self._count(buffer, -1)
+            for size in list(self._idle):
+                while self._drop(size, gone):
+                    pass
         _let_go(gone)
-
-    def _count(self, buffer: Buffer, more: int) -> None:
-        bytes_now = self._bytes + more * buffer.size
-        files_now = self._files + more * (buffer.file is not None)
-        lost = self._lost if more > 0 else None
-        buffer.lost, self._bytes, self._files = lost, bytes_now, files_now  # one step
 
     def _count_lost(self) -> None:
         while self._lost:
-            size, is_file = self._lost.popleft()
-            self._bytes -= size
-            self._files -= is_file
+            self._bytes -= self._lost.popleft()
 
     def _make_room(self, gone: list[Buffer], nbytes: int) -> None:
         """Of sizes that were not used for the longest time first."""
-        while self._bytes + nbytes > self._max and self._idle:
-            size = next(iter(self._idle))
-            idle = self._idle[size]
-            if idle:
-                buffer = idle.pop()
-                self._count(buffer, -1)
-                gone.append(buffer)
-            if not idle:
-                self._idle.pop(size, None)
+        while self._bytes + nbytes > self._max:
+            size = next(iter(self._idle), None)
+            if size is None:
+                return
+            self._drop(size, gone)
+
+    def _drop(self, size: int, gone: list[Buffer]) -> bool:
+        """Takes one idle buffer of this size out; False where there was none."""
+        try:
+            buffer = self._idle[size].pop()
+        except LookupError:
+            self._idle.pop(size, None)
+            return False
+        buffer.lost, self._bytes = None, self._bytes - size  # one step
+        gone.append(buffer)
+        return True
 
 
 def _let_go(gone: list[Buffer]) -> None:

@@ -15,7 +15,7 @@ from calltape_recorder.tape_writer import Late, member
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
 from calltape_schema.framing import BLOCK, blob_name, padding, record_name
 from calltape_schema.leaves import checked_leaves
-from calltape_schema.packing import pack, pack_int, pack_text
+from calltape_schema.packing import pack, pack_int, pack_text, seal_envelope
 from calltape_schema.records import encode_call
 
 __all__ = ["Call", "Encoder", "Side"]
@@ -118,25 +118,30 @@ class Encoder:
             settle(side.pieces)
         known = [self._leaves_of(side) for side in sides]
         document = _document(self._tape, call)
-        document["inputs"] = _tree(call.inputs, known[0])
-        if call.outputs is not None:
-            document["outputs"] = _tree(call.outputs, known[1])
-        parts: list[Any] = []
-        size = 0
-        if any(leaves.stored for leaves in known):
-            blob = [self._header(known), *_stored(sides, known)]
-            length = sum([len(data) for data in blob])
-            parts = member(blob_name(call.number), blob, length)
-            size = BLOCK + length + padding(length)
-            if length > _AT_ONCE_BYTES:
-                record: Any = _late_record(document, blob, length)
-            else:
-                document["blob"] = {"size": length, "crc32": checksum(blob)}
-                record = encode_call(document)
+        alike = _packed_sides(sides, known)
+        if alike is not None:
+            parts: list[Any] = []
+            record: Any = _joined_record(document, alike)
         else:
-            record = encode_call(document)
-        parts += member(record_name(call.number), [record], len(record))
-        return call.number, parts, size + BLOCK + len(record) + padding(len(record))
+            parts, record = self._whole(call.number, document, sides, known)
+        size = sum(map(len, parts)) + BLOCK + len(record) + padding(len(record))
+        return call.number, parts + member(record_name(call.number), [record], len(record)), size
+
+    def _whole(
+        self, number: int, document: dict[str, Any], sides: list[Side], known: list[_Leaves]
+    ) -> tuple[list[Any], Any]:
+        """Parts of the blob, if there is one, and the record."""
+        for name, side, leaves in zip(("inputs", "outputs"), sides, known, strict=False):
+            document[name] = _tree(side, leaves)
+        if not any(leaves.stored for leaves in known):
+            return [], encode_call(document)
+        blob = [self._header(known), *_stored(sides, known)]
+        length = sum([len(data) for data in blob])
+        parts = member(blob_name(number), blob, length)
+        if length > _AT_ONCE_BYTES:
+            return parts, _late_record(document, blob, length)
+        document["blob"] = {"size": length, "crc32": checksum(blob)}
+        return parts, encode_call(document)
 
     def _leaves_of(self, side: Side) -> _Leaves:
         like = side.like
@@ -209,6 +214,32 @@ def _encoded(
 def _stored(sides: list[Side], known: list[_Leaves]) -> list[Any]:
     pieces = zip(sides, known, strict=False)
     return joined([side.pieces[leaf] for side, leaves in pieces for leaf in leaves.stored])
+
+
+def _packed_sides(sides: list[Side], known: list[_Leaves]) -> list[bytes] | None:
+    """The packed sides of a call that is like earlier ones, and of which no bytes are kept."""
+    found: list[bytes] = []
+    for side, leaves in zip(sides, known, strict=False):
+        like = side.like
+        if like is None or like.side is not side:
+            return None
+        if like.packed is None:
+            like.packed = pack(_tree(side, leaves))
+        found.append(like.packed)
+    return found
+
+
+def _joined_record(document: dict[str, Any], sides: list[bytes]) -> bytes:
+    """The record of a document, with the sides that it lacks."""
+    payload = pack(document)
+    # The first byte of a map with fewer than 16 keys has their number.
+    parts = [bytes((payload[0] + len(sides),)), payload[1:]]
+    for name, side in zip(_PACKED_SIDES, sides, strict=False):
+        parts += name, side
+    return seal_envelope(b"".join(parts))
+
+
+_PACKED_SIDES = pack("inputs"), pack("outputs")
 
 
 def _late_record(document: dict[str, Any], blob: list[Any], length: int) -> Late:

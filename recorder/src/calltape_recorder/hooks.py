@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -45,7 +45,7 @@ class HookPair(Attachment):
     Hooks do not see exceptions; an always-called one runs inside the handler of the model's
     ``Exception``, where ``sys.exc_info()`` has it. Other ``BaseException``s pass hooks by: such a
     call stays under way until the next call in its thread, the writer's next look, or the end finds
-    that its frame is gone.
+    that its frame is gone; at the end, one whose frame a traceback keeps is ``unfinished``.
 
     Attributes:
         tap: is told.
@@ -80,15 +80,16 @@ class HookPair(Attachment):
     def settle(self, error: BaseException | None) -> None:
         if not self.tap.active:
             return
-        # First the calls, then the frames: a call that begins in between is not among the calls.
         calls = list(self.under_way)
         if not calls:
             return
-        waiting = [getattr(under.thread, "gr_frame", None) for under in calls]
-        tops = [*sys._current_frames().values(), *waiting]
-        running = _with_callers([frame for frame in tops if frame is not None])
+        thread = _thread()
+        running = _with_callers(sys._getframe())
         for under in calls:
-            if under.frame not in running:
+            # The frames of other threads are not to be walked: while Python 3.11 does that, those
+            # threads can run and end them.
+            is_over = under.frame not in running if under.thread == thread else _is_over(under)
+            if is_over:
                 self._end(under, error)
 
     def begin(self, call: Call, kwargs: dict[str, Any], frame: FrameType) -> None:
@@ -135,7 +136,7 @@ class HookPair(Attachment):
         mine = [under for under in list(self.under_way) if under.thread == thread]
         if not mine:
             return
-        running = _with_callers([frame])
+        running = _with_callers(frame)
         for under in mine:
             if under.frame not in running:
                 self._end(under, sys.exc_info()[1])
@@ -170,14 +171,34 @@ def _passes_through(error: BaseException, frame: FrameType) -> bool:
 _CALL_FRAMES = frozenset({"_call_impl", "inner"})
 
 
-def _with_callers(tops: Iterable[FrameType]) -> set[FrameType]:
+def _with_callers(top: FrameType) -> set[FrameType]:
+    """The frames of this thread, from this one on."""
     running: set[FrameType] = set()
-    for top in tops:
-        frame: FrameType | None = top
-        while frame is not None and frame not in running:
-            running.add(frame)
-            frame = frame.f_back
+    frame: FrameType | None = top
+    while frame is not None:
+        running.add(frame)
+        frame = frame.f_back
     return running
+
+
+class _Framed:
+    __slots__ = ("frame",)
+
+    def __init__(self, frame: Any) -> None:
+        self.frame = frame
+
+
+def _references_of_one(framed: Any) -> int:
+    return sys.getrefcount(framed.frame)
+
+
+_OURS_ONLY = _references_of_one(_Framed(object()))
+
+
+def _is_over(under: _Under) -> bool:
+    """Whether a frame of another thread has ended, as far as its references tell: while it runs, it
+    has one to itself. Where a traceback keeps it, that thread's next call tells."""
+    return _references_of_one(under) <= _OURS_ONLY
 
 
 @breaks_graph

@@ -100,17 +100,21 @@ class Likeness:
     Attributes:
         seen: what is known of them.
         side: what was recorded of them, where that has no bytes.
-        encoded: the encoder's, for whom it is the same for all of them.
+        encoded, packed: the encoder's, for whom they are the same for all of them; the second of
+            ``side``.
     """
 
-    __slots__ = ("_check", "encoded", "seen", "side")
+    __slots__ = ("_check", "_expected", "encoded", "packed", "seen", "side")
 
     def __init__(self, leaves: Sequence[Any], seen: Seen) -> None:
         guards = _Guards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         self._check = guards.check
         self.seen = seen
+        flags = [bool(fact.flags & INFERENCE) for fact in seen.facts]
+        self._expected = tuple(zip(seen.sizes, flags, strict=True))
         self.side: Any = None
         self.encoded: Any = None
+        self.packed: bytes | None = None
 
     def fits(self, leaves: Sequence[Any]) -> bool:
         """Whether these look the same, memory included."""
@@ -119,16 +123,17 @@ class Likeness:
     def holds(self, leaves: Sequence[Any]) -> bool:
         """Whether each of these has memory of its own that holds the bytes to be copied, and is of
         the same inference mode."""
-        storages: set[int] = set()
-        for leaf, fact, size in zip(leaves, self.seen.facts, self.seen.sizes, strict=False):
-            memory = leaf.untyped_storage()
-            if size and memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
-                return False
+        storages: list[int] = []
+        for leaf, (size, is_inference) in zip(leaves, self._expected, strict=False):
             # Where torch is below autograd, guards do not tell these apart.
-            if leaf.is_inference() != bool(fact.flags & INFERENCE):
+            if leaf.is_inference() != is_inference:
                 return False
-            storages.add(memory._cdata)
-        return len(storages) == len(leaves)
+            if size or len(leaves) > 1:
+                memory = leaf.untyped_storage()
+                if size and memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
+                    return False
+                storages.append(memory._cdata)
+        return len(storages) < 2 or len(set(storages)) == len(storages)
 
 
 def look(

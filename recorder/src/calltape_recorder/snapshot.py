@@ -29,6 +29,7 @@ from calltape_recorder.facts import (
     facts_of,
     stored_bytes,
 )
+from calltape_recorder.gathering import gather
 from calltape_recorder.structures import Wanted
 
 __all__ = [
@@ -272,13 +273,16 @@ def _pooled(
 ) -> None:
     """Copies the large leaves into one buffer, in order: what stands side by side in memory is
     checked and written as one."""
-    sources = [(leaves[index].data_ptr(), sizes[index]) for index in large]
-    total = sum([size for _, size in sources])
-    buffer = buffers.take(total)
+    buffer = buffers.take(sum([sizes[index] for index in large]))
     try:
-        if buffer.file is None or not buffer.file.write(
-            [_array_type(size).from_address(address) for address, size in sources], total
-        ):
+        # Until they are copied these are ours as well: another thread may give a tensor other
+        # memory while the interpreter lock is away.
+        held = [leaves[index].untyped_storage() for index in large]
+        sources = [
+            _source(leaves[index], memory, sizes[index])
+            for index, memory in zip(large, held, strict=True)
+        ]
+        if not gather(sources, buffer.address):
             _copy(sources, buffer.address)
         owner: Buffer | None = buffer
         begin, view = 0, buffer.view
@@ -289,6 +293,18 @@ def _pooled(
     except BaseException:
         buffers.give_back(buffer)
         raise
+
+
+def _source(leaf: torch.Tensor, memory: torch.UntypedStorage, size: int) -> tuple[int, int]:
+    """Where these bytes are.
+
+    Raises:
+        RuntimeError: they are not there any more.
+    """
+    begin = int(leaf.storage_offset()) * leaf.itemsize
+    if begin + size > memory.nbytes():
+        raise RuntimeError("a tensor was given other memory while it was recorded")
+    return memory.data_ptr() + begin, size
 
 
 def _copy(sources: list[tuple[int, int]], target: int) -> None:

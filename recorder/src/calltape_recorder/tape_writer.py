@@ -79,7 +79,7 @@ class TapeWriter:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
             if overwrite and os.path.lexists(path):
                 os.unlink(path)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
             self._file = os.open(path, flags, 0o644)
             self._identity = _identity(os.fstat(self._file))
         except FileExistsError:
@@ -192,9 +192,10 @@ class TapeWriter:
 
     def _is_open(self) -> bool:
         """Whether the number is still this file's: a host may close what it does not know, and then
-        the next file that it opens has the number."""
+        the next file that it opens has the number, or even the inode."""
         try:
-            return _identity(os.fstat(self._file)) == self._identity
+            is_same = _identity(os.fstat(self._file)) == self._identity
+            return is_same and os.pread(self._file, len(self._head), 0) == self._head
         except OSError:
             return False
 
@@ -204,23 +205,31 @@ class TapeWriter:
             raise OSError(errno.EBADF, "the tape is closed")
         if self._is_open():
             return
-        flags = os.O_RDWR | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
         try:
-            file = os.open(self.path, flags)
+            file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+            try:
+                head = os.pread(file, len(self._head), 0)
+                status = os.fstat(file)
+                if not head or head != self._head or status.st_size < self.end:
+                    raise FileNotFoundError(errno.EBADF, "the path leads to another file")
+            except BaseException:
+                os.close(file)
+                raise
         except FileNotFoundError:
             self._identity = _NO_FILE
             raise
-        # By its content: of a file that nobody has open another one may get the inode.
-        if os.pread(file, len(self._head), 0) != self._head or os.fstat(file).st_size < self.end:
-            os.close(file)
-            self._identity = _NO_FILE
-            raise OSError(errno.EBADF, "the tape was closed, and its path leads to another file")
-        self._file, self._identity = file, _identity(os.fstat(file))
+        self._file, self._identity = file, _identity(status)
+
+    def _cut(self) -> None:
+        """Takes away what lies behind the last whole member."""
+        if not self._is_open():
+            raise OSError(errno.EBADF, "the tape was closed")
+        os.ftruncate(self._file, self.end)
 
     def _append(self, parts: list[Any]) -> None:
         self._check()
         if self._dirty:
-            os.ftruncate(self._file, self.end)
+            self._cut()
         self._dirty = True
         end = self._write(parts, self.end)
         self._dirty = False
@@ -233,7 +242,7 @@ class TapeWriter:
         except OSError:
             # Best effort: a disk that refuses to cut as well is cut before the next append.
             try:
-                os.ftruncate(self._file, self.end)
+                self._cut()
                 self._dirty = False
             except OSError:
                 pass
@@ -242,6 +251,8 @@ class TapeWriter:
 
     def _write_some(self, parts: list[Any], offset: int) -> int:
         while parts:
+            if not self._is_open():  # what came before, a checksum above all, took its time
+                raise OSError(errno.EBADF, "the tape was closed")
             # At an explicit offset: a forked child shares the file's position.
             written = pwritev(self._file, parts, offset)
             offset += written

@@ -314,14 +314,17 @@ def _member(owner: Any, name: str) -> Any:
 
 
 def _has_tape(folder: str, since: float) -> bool:
-    """Whether one was written there from that time on, in seconds since 1970."""
+    """Whether one was written there from that time on, in seconds since 1970; in doubt, yes."""
     try:
-        with os.scandir(folder) as entries:
-            tapes = [entry for entry in entries if entry.name.endswith(".tape")]
+        for name in os.listdir(folder):
             # A file system may keep time in steps of seconds.
-            return any(entry.stat().st_mtime >= since - 2 for entry in tapes)
-    except OSError:
-        return False
+            if name.endswith(".tape") and os.stat(f"{folder}/{name}").st_mtime >= since - 2:
+                return True
+    except FileNotFoundError:  # or one that was deleted meanwhile
+        return os.path.isdir(folder)
+    except (OSError, ValueError):
+        return True
+    return False
 
 
 def _attach(settings: Mapping[str, Any], found: Found) -> None:
