@@ -213,6 +213,56 @@ def test_a_host_that_closes_descriptors_of_others(
         assert [call.record.call for call in read(path).calls] == [0, 1]
 
 
+def test_a_host_that_goes_to_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(segments, "_LOOK_SECONDS", 0.01)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model = Identity()
+    with record(model, "a.tape", outputs=False) as recorder:
+        call(recorder, model, 1)
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        time.sleep(0.1)
+        call(recorder, model, 1)
+    assert recorder.stats().dropped == {}
+    assert read(tmp_path / "a.tape").numbers == [0, 1]
+
+
+def test_an_inode_and_a_number_that_another_file_got(tmp_path: Path) -> None:
+    model, path = Identity(), tmp_path / "t.tape"
+    with record(model, path) as recorder:
+        model(1)
+        recorder.flush()
+        pipeline: Any = recorder._tap.pipeline
+        tape = pipeline.segments._tape
+        mine = os.open(tmp_path / "mine", os.O_RDWR | os.O_CREAT)
+        os.write(mine, b"mine")
+        os.dup2(mine, tape._file)
+        status = os.fstat(mine)
+        tape._identity = status.st_dev, status.st_ino  # as if it had got the inode as well
+        model(2)
+        recorder.flush()
+        assert recorder.stats().dropped == {}
+        os.close(mine)
+    assert (tmp_path / "mine").read_bytes() == b"mine"
+    assert [call.record.call for call in read(path).calls] == [0, 1]
+
+
+def test_a_path_that_leads_elsewhere_before_anything_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "t.tape"
+    recorder = Recorder(path)
+    pipeline: Any = recorder._tap.pipeline
+    os.close(pipeline.segments._tape._file)
+    path.unlink()
+    path.write_bytes(b"mine")
+    with pytest.raises(TapeError):
+        recorder.attach(Identity())
+    recorder.close()
+    assert path.read_bytes() == b"mine"
+
+
 def test_a_folder_that_vanished_and_came_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,11 @@ def check_path(path: Any) -> str:
         raise TapeError(
             "usage", "no path has a zero character in it", path=text, advice="remove it"
         )
-    return text
+    try:
+        # A host that turns into a daemon goes to another directory.
+        return os.path.join(os.getcwd(), text)
+    except OSError:  # its directory is gone
+        return text
 
 
 class Options(TypedDict, total=False):
