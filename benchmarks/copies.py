@@ -14,10 +14,9 @@ import torch
 from benchmarks.report import Row
 from benchmarks.rounds import Samples, measure
 from benchmarks.throughput import longest_stall
-from calltape_recorder import snapshot
+from calltape_recorder import gathering
 from calltape_recorder.buffers import Buffer
 from calltape_recorder.checksum import crc32
-from calltape_recorder.gathering import gather
 
 __all__ = ["rows"]
 
@@ -39,12 +38,12 @@ def _copies(rounds: int) -> Iterator[Row]:
     tensors = [torch.randn(MIB // 4) for _ in range(_TENSORS)]
     sources = [(tensor.data_ptr(), MIB) for tensor in tensors]
     buffer = Buffer(_TENSORS * MIB)
-    if not gather(sources, buffer.address):
+    if not gathering._gathered(sources, buffer.address):
         return  # it is not done here
     ways: dict[str, Callable[[], object]] = {
-        _ONE_CALL: lambda: gather(sources, buffer.address),
-        _LOCKED: lambda: _one_by_one(snapshot._copy_locked, sources, buffer.address),
-        _UNLOCKED: lambda: _one_by_one(snapshot._copy_unlocked, sources, buffer.address),
+        _ONE_CALL: lambda: gathering.gather(sources, buffer.address),
+        _LOCKED: lambda: _one_by_one(gathering.copy_locked, sources, buffer.address),
+        _UNLOCKED: lambda: _one_by_one(gathering.copy_unlocked, sources, buffer.address),
     }
     yield _row("64 copies of 1 MiB", measure(ways, rounds), ways)
     busy: dict[str, list[float]] = {way: [] for way in ways}

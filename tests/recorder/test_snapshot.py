@@ -84,7 +84,7 @@ def test_a_copy_that_fails_gives_its_buffer_back(monkeypatch: pytest.MonkeyPatch
     def fails(*_: Any) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(snapshot, "_copy", fails)
+    monkeypatch.setattr(snapshot, "gather", fails)
     buffers = Buffers(64 * MIB)
     with pytest.raises(RuntimeError):
         copies([torch.randn(50_000), torch.randn(50_000)], buffers)
@@ -109,7 +109,7 @@ def test_large_sides_are_copied_by_a_system_call(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(gathering, "_MOST_BYTES", most)
-    monkeypatch.setattr(snapshot, "_copy", None)
+    monkeypatch.setattr(gathering, "_one_by_one", None)
     pieces, expected = many()
     assert b"".join(joined(pieces)) == expected
 
@@ -153,11 +153,11 @@ def test_a_tensor_that_is_given_other_memory_meanwhile(monkeypatch: pytest.Monke
     """Another thread runs while a large copy is made."""
     real = snapshot.gather
 
-    def gather(sources: Any, target: int) -> bool:
+    def gather(sources: Any, target: int) -> None:
         for leaf in leaves:
             leaf.data = torch.zeros(0)
         gc.collect()
-        return real(sources, target)
+        real(sources, target)
 
     leaves = [torch.randn(MIB) for _ in range(8)]
     expected = b"".join(leaf.numpy().tobytes() for leaf in leaves)

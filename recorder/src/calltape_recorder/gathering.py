@@ -1,4 +1,4 @@
-"""Many pieces of this process's memory to one place, by one system call.
+"""Many pieces of this process's memory to one place, by one system call where that can be had.
 
 A copy that holds the interpreter lock stops all other Python threads; one that gives it away per
 piece waits, per piece, up to a switch interval for a busy thread to give it back.
@@ -15,20 +15,34 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["gather"]
+__all__ = ["copy_locked", "copy_unlocked", "gather"]
 
 _FEWEST_BYTES = 4 * 1024 * 1024  # below, holding the lock is short
 _MOST_BYTES = 1024 * 1024 * 1024  # in one call; Linux takes less than 2 GiB
 _MOST_PIECES = 1024
+# Up to here a copy under the interpreter lock is cheaper than giving the lock away: a busy thread
+# gives it back only after its switch interval. But not for many in a row: that thread waits.
+_SHORT = 1024 * 1024
+_MAX_LOCKED = 16 * 1024 * 1024
+
+copy_unlocked = ctypes.memmove
+copy_locked = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
+    ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
+)
 
 
-def gather(sources: list[tuple[int, int]], target: int) -> bool:
-    """Copies these addresses and sizes to ``target``, one behind the other; False where that is
-    not done.
+def gather(sources: list[tuple[int, int]], target: int) -> None:
+    """Copies these addresses and sizes to ``target``, one behind the other.
 
     Raises:
-        OSError: EFAULT, where some of it is not memory any more.
+        OSError: EFAULT, where some of it is not memory any more and the system noticed.
     """
+    if not _gathered(sources, target):
+        _one_by_one(sources, target)
+
+
+def _gathered(sources: list[tuple[int, int]], target: int) -> bool:
+    """By system calls; False where that is not done."""
     sizes = [size for _, size in sources]
     if _read is None or sum(sizes) < _FEWEST_BYTES or max(sizes) > _MOST_BYTES or _is_filtered():
         return False
@@ -43,6 +57,19 @@ def gather(sources: list[tuple[int, int]], target: int) -> bool:
             raise OSError(errno.EFAULT, "memory that was to be recorded is gone")
         target += size
     return True
+
+
+def _one_by_one(sources: list[tuple[int, int]], target: int) -> None:
+    """Without."""
+    locked = 0
+    for address, size in sources:
+        locked += size
+        if size <= _SHORT and locked <= _MAX_LOCKED:
+            copy_locked(target, address, size)
+        else:
+            copy_unlocked(target, address, size)
+            locked = 0
+        target += size
 
 
 def _groups(sources: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:

@@ -38,17 +38,9 @@ __all__ = [
 
 # Up to here a copy gets memory of its own; larger ones of one side share a pooled buffer.
 _SMALL = 64 * 1024
-# Up to here a copy under the interpreter lock is cheaper than giving the lock away: a busy thread
-# gives it back only after its switch interval. But not for many in a row: that thread waits.
-_SHORT = 1024 * 1024
-_MAX_LOCKED = 16 * 1024 * 1024
 RANGE_BYTES = 1024 * 1024
 
 _c_char = ctypes.c_char
-_copy_unlocked = ctypes.memmove
-_copy_locked = ctypes.PYFUNCTYPE(
-    ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
-)(ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0)
 _array_types: dict[int, Any] = {}
 
 
@@ -282,8 +274,7 @@ def _pooled(
             _source(leaves[index], memory, sizes[index])
             for index, memory in zip(large, held, strict=True)
         ]
-        if not gather(sources, buffer.address):
-            _copy(sources, buffer.address)
+        gather(sources, buffer.address)
         owner: Buffer | None = buffer
         begin, view = 0, buffer.view
         for index, (_, size) in zip(large, sources, strict=True):
@@ -305,19 +296,6 @@ def _source(leaf: torch.Tensor, memory: torch.UntypedStorage, size: int) -> tupl
     if begin + size > memory.nbytes():
         raise RuntimeError("a tensor was given other memory while it was recorded")
     return memory.data_ptr() + begin, size
-
-
-def _copy(sources: list[tuple[int, int]], target: int) -> None:
-    """Copies these addresses and sizes to one place, one behind the other."""
-    locked = 0
-    for address, size in sources:
-        locked += size
-        if size <= _SHORT and locked <= _MAX_LOCKED:
-            _copy_locked(target, address, size)
-        else:
-            _copy_unlocked(target, address, size)
-            locked = 0
-        target += size
 
 
 @contextlib.contextmanager

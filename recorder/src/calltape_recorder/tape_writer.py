@@ -72,8 +72,7 @@ class TapeWriter:
         self.end = 0  # of the last whole member
         self._dirty = False  # bytes of a failed append may lie behind ``end``
         self._index = bytearray()
-        self._begin = 0  # end of the manifest
-        self._head = b""  # up to there
+        self._head = b""  # the manifest as it stands there
         self._trailer: tuple[int, int] | None = None  # offset and length of its content
         try:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -93,7 +92,6 @@ class TapeWriter:
         parts = member(MANIFEST, [content], len(content))
         self._append(parts)
         self._head = b"".join(parts)
-        self._begin = self.end
 
     @property
     def calls(self) -> int:
@@ -107,9 +105,9 @@ class TapeWriter:
             OSError: the file cannot be cut.
         """
         self._check()
-        os.ftruncate(self._file, self._begin)
+        os.ftruncate(self._file, len(self._head))
         self._dirty = False
-        self.end = self._begin
+        self.end = len(self._head)
         self._index.clear()
 
     def is_there(self) -> bool:
@@ -211,7 +209,7 @@ class TapeWriter:
                 head = os.pread(file, len(self._head), 0)
                 status = os.fstat(file)
                 if not head or head != self._head or status.st_size < self.end:
-                    raise FileNotFoundError(errno.EBADF, "the path leads to another file")
+                    raise FileNotFoundError(errno.ENOENT, "the path leads to another file")
             except BaseException:
                 os.close(file)
                 raise
@@ -222,12 +220,10 @@ class TapeWriter:
 
     def _cut(self) -> None:
         """Takes away what lies behind the last whole member."""
-        if not self._is_open():
-            raise OSError(errno.EBADF, "the tape was closed")
+        self._check()
         os.ftruncate(self._file, self.end)
 
     def _append(self, parts: list[Any]) -> None:
-        self._check()
         if self._dirty:
             self._cut()
         self._dirty = True
@@ -251,8 +247,7 @@ class TapeWriter:
 
     def _write_some(self, parts: list[Any], offset: int) -> int:
         while parts:
-            if not self._is_open():  # what came before, a checksum above all, took its time
-                raise OSError(errno.EBADF, "the tape was closed")
+            self._check()  # what came before, a checksum above all, took its time
             # At an explicit offset: a forked child shares the file's position.
             written = pwritev(self._file, parts, offset)
             offset += written
