@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -467,3 +468,57 @@ def test_a_script_its_forks_and_what_it_spawns(tmp_path: Path, target: str) -> N
     counts = {path.name: len(read(path).calls) for path in tapes.iterdir()}
     assert sorted(counts.values()) == [3, 4, 5]
     assert sum("-p" in name for name in counts) == 1  # the fork went on, beside its parent's
+
+
+TWICE = """
+import os, time
+import torch
+from tests.recorder.models import Add
+
+model = Add()
+if __name__ == "__main__":
+    while not model._forward_hooks:
+        time.sleep(0.01)
+    import twice
+    twice.model(torch.ones(2), torch.ones(2))
+"""
+
+
+@pytest.mark.integration
+def test_a_script_that_is_imported_as_well(tmp_path: Path) -> None:
+    """``python app.py`` whose framework imports ``app:model``: both copies are recorded, as the one
+    in the script is found first, and the other one is called."""
+    (tmp_path / "twice.py").write_text(TWICE)
+    done = _record(tmp_path, "twice.py")
+    assert not done.stderr
+    assert sorted(len(read(tape).calls) for tape in (tmp_path / "tapes").iterdir()) == [0, 1]
+
+
+AT_ONCE = """
+import sys, time, types
+
+model = types.SimpleNamespace(forward=print)
+if __name__ == "__main__":
+    while "calltape_recorder" not in sys.modules:  # being imported by the one that found it
+        time.sleep(0.001)
+"""
+
+
+@pytest.mark.integration
+def test_a_script_that_ends_before_it_is_recorded_says_so(tmp_path: Path) -> None:
+    (tmp_path / "at_once.py").write_text(AT_ONCE)
+    done = _record(tmp_path, "at_once.py", "--method", "forward")
+    # By the end of the process, or by the recorder that can no longer begin.
+    assert re.search("at_once:model (was not attached to before|is not recorded)", done.stderr)
+
+
+def _record(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable, "-m", "calltape_recorder.launcher", "--tape", str(folder / "tapes"),
+        "--target", f"{Path(script).stem}:model", *options,
+        "--", sys.executable, str(folder / script),
+    ]  # fmt: skip
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=100,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"},
+    )  # fmt: skip

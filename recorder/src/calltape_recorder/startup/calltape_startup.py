@@ -31,6 +31,7 @@ _WAIT = 600.0  # seconds that an attribute may take to appear
 _POLL = 0.2  # seconds
 _EARLY = (2.0, 0.02)  # what a script assigns, it mostly assigns first: this long, this often
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PATIENCE = 10.0  # seconds that an import waits for the recorder that begins in another thread
 _MISSING = object()
 
 
@@ -107,6 +108,8 @@ class _Lookout:
         self._attribute = attribute
         self._wait = wait
         self._done = False
+        self._found = False
+        self._arrived = False
         self._busy = allocate_lock()
         self._watching = 0  # the process in which a thread polls
         self._follows = False  # forks, and the end of the process
@@ -130,8 +133,12 @@ class _Lookout:
             _say(f"nobody imported {self.module}, and no tape is in {tape}: nothing is recorded")
 
     def arrived(self, module: ModuleType) -> None:
-        """The module was executed, by an import."""
-        if not self._done and not self._try(sys.modules.get(self.module, module)):
+        """The module was executed, by an import. Also where it is the script as well, whose own
+        copy may be recorded already: a framework calls the one that it imports by name."""
+        if self._arrived:
+            return  # again, by a reload
+        self._arrived = True
+        if not self._try(sys.modules.get(self.module, module)):
             self.watch()
 
     def watch(self) -> None:
@@ -176,23 +183,31 @@ class _Lookout:
             return
         self._done = True
         if self._settings.get("pid") == pid or (self.module != "__main__" and self._modules()):
-            _say(f"{self.module}:{self._attribute} did not appear {when}: nothing is recorded")
+            what = "was not attached to" if self._found else "did not appear"
+            _say(f"{self.module}:{self._attribute} {what} {when}: nothing is recorded")
 
     def _try(self, module: ModuleType | None = None) -> bool:
-        """Attaches, if the target is there. Never raises."""
-        if not self._busy.acquire(False):
-            return False
+        """Attaches, if the target is there; what was just imported, in any case. Never raises."""
         try:
-            found = None if self._done else self._find([module] if module else self._modules())
+            if self._done and module is None:
+                return True
+            found = self._find([module] if module else self._modules())
             if found is None:
                 return self._done
-            self._done = True
-            _attach(self._settings, found)
+            self._found = True
+            # Before the lock: an import waits for other imports, and this may be called in one.
+            attach = _recorder()
+            if not self._busy.acquire(module is not None, _PATIENCE if module else -1):
+                return False
+            try:
+                if not self._done or module:
+                    attach(self._settings, *found)
+                    self._done = True
+            finally:
+                self._busy.release()
         except Exception as error:
             _say(f"{self.module}:{self._attribute} is not recorded: {error}")
-            self._done = True
-        finally:
-            self._busy.release()
+            self._done = self._arrived = True  # once is enough
         return True
 
     def _find(self, modules: list[ModuleType]) -> Found | None:
@@ -327,12 +342,12 @@ def _has_tape(folder: str, since: float) -> bool:
     return False
 
 
-def _attach(settings: Mapping[str, Any], found: Found) -> None:
+def _recorder() -> Callable[..., None]:
     try:
         from calltape_recorder.launcher import attach
     except ImportError as error:
         raise ImportError(f"{error}; install calltape-recorder for {sys.executable}") from None
-    attach(settings, *found)
+    return attach
 
 
 def _say(text: str) -> None:
