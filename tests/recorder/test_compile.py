@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -263,3 +264,31 @@ def test_streams_of_compiled_parts(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     (call,) = read(tmp_path / "t.tape").calls
     assert all(torch.equal(call.output(leaf), chunk) for leaf, chunk in enumerate(expected))
+
+
+@pytest.mark.parametrize("via", ["hook", "method"])
+def test_other_threads_are_served_while_one_compiles(
+    tmp_path: Path, via: Literal["hook", "method"]
+) -> None:
+    """``torch.compiler.is_compiling()`` is true in all of them."""
+    compiles, go_on = threading.Event(), threading.Event()
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiles.set()
+        assert go_on.wait(60)
+        return graph.forward
+
+    compiled = torch.compile(Two(), backend=backend)
+    thread = threading.Thread(target=compiled, args=(torch.ones(2, 4),))
+    model = Two()
+    with record(model, tmp_path / "t.tape", via=via) as recorder:
+        for rows in SIZES:
+            model(torch.ones(rows, 4))
+        thread.start()
+        assert compiles.wait(60)
+        for rows in SIZES:  # some look like earlier ones, some do not
+            model(torch.ones(rows + 1, 4))
+        go_on.set()
+        thread.join()
+        assert not recorder.stats().dropped
+    assert len(read(tmp_path / "t.tape").calls) == 2 * len(SIZES)

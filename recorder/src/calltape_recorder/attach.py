@@ -18,7 +18,7 @@ from sys import getrefcount
 from types import FunctionType
 from typing import Any
 
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from calltape_recorder.compilers import (
     assumed_constant,
@@ -125,7 +125,7 @@ class _Wrapper:
     @skip_frame
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tap = self._tap
-        if tap is None or (is_compiling() and self._vanishes()):
+        if tap is None or (is_dynamo_compiling() and self._vanishes()):
             return self._function(*args, **kwargs)
         if self._kind is not None:
             return deferred(tap, self._function, self._kind, args, kwargs)

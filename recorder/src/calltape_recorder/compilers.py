@@ -127,8 +127,12 @@ _tracing_keys = tuple(
 
 
 def is_tracing() -> bool:
-    """Whether this call runs on stand-ins for tensors: export, fake tensors, make_fx, jit, vmap."""
-    if is_compiling() or _jit_state() is not None:
+    """Whether this call runs on stand-ins for tensors: export, fake tensors, make_fx, jit, vmap.
+
+    All of these belong to this thread. ``torch.compiler.is_compiling()`` does not: it is true in
+    all threads while one of them compiles, and the others go on serving.
+    """
+    if _jit_state() is not None:
         return True
     if _functorch_level is not None and _functorch_level() is not None:
         return True

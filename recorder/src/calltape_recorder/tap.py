@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
 
 from calltape_recorder.calltree import enter, leave
 from calltape_recorder.capture import Capture, capture_inputs, capture_output
@@ -76,7 +75,7 @@ class Tap:
             kept = None if by_number is None else by_number(number, None)
             familiar = pipeline.traffic.familiar
             if familiar is not None:
-                if dispatch_modes() or is_compiling() or not familiar.count(args, kwargs):
+                if dispatch_modes() or not familiar.count(args, kwargs):
                     familiar = None
                 else:
                     is_out = kept is False and pipeline.flight is None
