@@ -113,10 +113,10 @@ class HookPair(Attachment):
 
     def _matching(self, kwargs: dict[str, Any], frame: FrameType) -> _Under | None:
         """The call that a post hook ends; calls of this thread above it ended without one."""
-        thread = _thread()
         for under in self.under_way[-1:]:
-            if under.kwargs is kwargs and under.thread == thread:  # nearly always
+            if under.kwargs is kwargs:  # nearly always: torch makes one per call
                 return under if self._take(under) else None
+        thread = _thread()
         frames = (frame, frame.f_back)
         above: list[_Under] = []
         for under in self.under_way[::-1]:

@@ -88,6 +88,13 @@ class Familiar:
         next(self._calls)
         return True
 
+    def side(self, leaves: Sequence[Any]) -> Any:
+        """What was recorded of these leaves before, where that has no bytes; else None."""
+        like = self.like
+        if like is None or like.side is None or not like.holds(leaves):
+            return None
+        return like.side
+
     @property
     def calls(self) -> int:
         """How many were counted."""
@@ -104,14 +111,16 @@ class Likeness:
             ``side``.
     """
 
-    __slots__ = ("_check", "_expected", "encoded", "packed", "seen", "side")
+    __slots__ = ("_check", "_expected", "_inference", "encoded", "packed", "seen", "side")
 
     def __init__(self, leaves: Sequence[Any], seen: Seen) -> None:
         guards = _Guards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         self._check = guards.check
         self.seen = seen
-        flags = [bool(fact.flags & INFERENCE) for fact in seen.facts]
-        self._expected = tuple(zip(seen.sizes, flags, strict=True))
+        # Where torch is below autograd, guards do not tell these apart.
+        self._inference = [bool(fact.flags & INFERENCE) for fact in seen.facts]
+        expected = tuple(zip(seen.sizes, self._inference, strict=True))
+        self._expected = expected if any(seen.sizes) else None
         self.side: Any = None
         self.encoded: Any = None
         self.packed: bytes | None = None
@@ -124,11 +133,15 @@ class Likeness:
         """Whether each of these has memory of its own that holds the bytes to be copied, and is of
         the same inference mode."""
         storages: list[int] = []
-        for leaf, (size, is_inference) in zip(leaves, self._expected, strict=False):
-            # Where torch is below autograd, guards do not tell these apart.
-            if leaf.is_inference() != is_inference:
+        if self._expected is None:
+            if [leaf.is_inference() for leaf in leaves] != self._inference:
                 return False
-            if size or len(leaves) > 1:
+            if len(leaves) > 1:
+                storages = [leaf.untyped_storage()._cdata for leaf in leaves]
+        else:
+            for leaf, (size, is_inference) in zip(leaves, self._expected, strict=False):
+                if leaf.is_inference() != is_inference:
+                    return False
                 memory = leaf.untyped_storage()
                 if size and memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
                     return False

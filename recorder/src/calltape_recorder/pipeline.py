@@ -15,6 +15,7 @@ from calltape_recorder.ahead import Ahead
 from calltape_recorder.buffers import Buffers
 from calltape_recorder.encoding import Call, Encoder
 from calltape_recorder.flight import Flight, FlightRecorder
+from calltape_recorder.likeness import Likeness
 from calltape_recorder.policies import Every, Keep, Rate, forget
 from calltape_recorder.segments import Bounds, Segments
 from calltape_recorder.sight import Sight
@@ -118,6 +119,8 @@ class Pipeline:
     Attributes:
         by_number: whether a call is kept, by its number; None (or from it None) where a call has to
             be looked at for that.
+        returned: how the tensor looked that the model returned last, where it returned a tensor of
+            which no bytes are kept.
 
     Raises:
         TapeError: ``exists`` or ``io``.
@@ -160,6 +163,7 @@ class Pipeline:
         self._decider = settings.keep.decider()
         self._is_evidence_lost = False
         self._remembers_until = 0.0
+        self.returned: Likeness | None = None
         self.by_number: Callable[[int, Any], bool | None] | None = None
         self.set_rate(None)
 

@@ -32,6 +32,7 @@ _MAX_MESSAGE = 64 * 1024
 _SHORT_MESSAGE = 500
 _SCALAR_BYTES = 64  # a rough cost of a captured Python value, so that the bound holds for them too
 
+_Tensor = torch.Tensor
 _function_modes = torch._C._len_torch_function_stack
 
 
@@ -95,8 +96,12 @@ class Tap:
     ) -> Call | None:  # fmt: skip
         try:
             if familiar is not None and kept and not _function_modes():
+                if pipeline.writer.is_full:
+                    raise _Full
                 leaves = [*args, *kwargs.values()]
-                call.inputs = _snapshot(pipeline, call, familiar.structure, leaves, [], familiar)
+                call.inputs = familiar.side(leaves) or _snapshot(
+                    pipeline, call, familiar.structure, leaves, [], familiar
+                )
             elif familiar is None and is_tracing():
                 pipeline.forget(call, "tracing")
                 return None
@@ -140,7 +145,7 @@ class Tap:
                     call.outputs_missing = chunks.missing()
                     call.chunks = None
                 else:
-                    call.outputs = self._side(pipeline, call, capture_output(result))
+                    call.outputs = self._output(pipeline, call, result)
             except _Full:
                 call.outputs_missing = "queue_full"
                 pipeline.writer.settle_soon()
@@ -252,8 +257,22 @@ class Tap:
             if pipeline.flight is None:
                 return False
             call.held = True
+        if pipeline.writer.is_full:
+            raise _Full
         call.inputs = _snapshot(pipeline, call, sight.structure, leaves, scalars, familiar)
         return True
+
+    def _output(self, pipeline: Pipeline, call: Call, result: Any) -> Side:
+        if type(result) is not _Tensor:
+            return self._side(pipeline, call, capture_output(result))
+        like = pipeline.returned
+        if like is not None and not _function_modes() and like.fits((result,)):
+            known: Side = like.side
+            return known
+        side = self._side(pipeline, call, capture_output(result))
+        like = side.like
+        pipeline.returned = None if like is None or like.side is None else like
+        return side
 
     def _side(self, pipeline: Pipeline, call: Call, captured: Capture) -> Side:
         if _function_modes():
@@ -271,8 +290,6 @@ def _snapshot(
     pipeline: Pipeline, call: Call, structure: Structure, leaves: list[Any], scalars: list[Any],
     familiar: Familiar | None = None,
 ) -> Side:  # fmt: skip
-    if pipeline.writer.is_full:
-        raise _Full
     like = look(leaves, structure, familiar)
     if like is None:
         seen = see_as(leaves, structure)
