@@ -22,7 +22,9 @@ __all__ = ["longest_stall", "rows"]
 
 MIB = 1024 * 1024
 _CALLS = 8
+_WARM_CALLS = 3 * _CALLS  # more than what is measured until the next time takes
 _MOST_CORES = 4
+_STALLS = 3  # in a round
 _QUEUED = 2  # 64 MiB calls that wait: as many as keep the writer busy
 CALLTAPE, BARE, CLONES = "calltape", "bare writev", "bare clones"
 
@@ -44,7 +46,7 @@ def _warm(folder: Path, caches: list[torch.Tensor]) -> None:
 
     def write(core: int) -> None:
         os.sched_setaffinity(0, {core})  # of this thread
-        _bare_write(folder, caches, 2 * _CALLS)
+        _bare_write(folder, caches, _WARM_CALLS)
 
     for core in sorted(os.sched_getaffinity(0))[:_MOST_CORES]:
         thread = threading.Thread(target=write, args=(core,))
@@ -150,11 +152,13 @@ def _rows(folder: Path, caches: list[torch.Tensor], rounds: int) -> Iterator[Row
         recorded = _Recorded(folder, caches)
         written.append(_seconds(lambda recorded=recorded: recorded.write(_CALLS)))
         times[CALLTAPE].append(_one_call(recorded))
-        stalls[CALLTAPE].append(longest_stall(lambda recorded=recorded: recorded.write(1)))
+        for _ in range(_STALLS):
+            stalls[CALLTAPE].append(longest_stall(lambda recorded=recorded: recorded.write(1)))
         recorded.close()
         _warm(folder, caches)
         times[BARE].append(_seconds(lambda: _bare_write(folder, caches, _CALLS)))
-        stalls[BARE].append(longest_stall(lambda: _in_thread(folder, caches)))
+        for _ in range(_STALLS):
+            stalls[BARE].append(longest_stall(lambda: _in_thread(folder, caches)))
         for _ in range(3):
             times[CLONES].append(_seconds(lambda: [tensor.clone() for tensor in caches]))
     ours, bare = (64 * _CALLS / statistics.median(taken) for taken in (written, times[BARE]))

@@ -148,7 +148,7 @@ class _File:
         with self._used():
             if self.tape.calls or self._lent_to_call:
                 self._clear()
-            encoded = self._encoder.encode(call)
+            encoded = self._encoder.encode(call, others_wait=True)  # the model does
             self._borrow(encoded[2])
             self._lent_to_call = encoded[2]
             self.tape.append([encoded])

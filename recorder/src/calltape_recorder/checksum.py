@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +13,6 @@ try:  # the extra ``fast``: the same sums at a multiple of the speed
     from zlib_ng.zlib_ng import crc32
 except ImportError:
     from zlib import crc32
-
-_NICE = 10
 
 
 def checksum(parts: Sequence[Any]) -> int:
@@ -51,8 +47,6 @@ class Checksum:
         return self._found
 
     def _run(self) -> None:
-        if sys.platform == "linux":
-            # Where cores are few, the host's threads go first.
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        # At the host's own priority: a thread of a lower one may get the interpreter lock and then
+        # no core, and all others wait for it.
         self._found = checksum(self._parts)

@@ -110,8 +110,13 @@ class Encoder:
         self._leaves: dict[Any, _Leaves] = {}
         self._headers: dict[Any, bytes] = {}
 
-    def encode(self, call: Call) -> tuple[int, list[Any], int]:
-        """Number, parts and size in bytes of both members of a call."""
+    def encode(self, call: Call, *, others_wait: bool) -> tuple[int, list[Any], int]:
+        """Number, parts and size in bytes of both members of a call.
+
+        Args:
+            others_wait: other calls do: a large one is checked while it is written. Otherwise there
+                is time, and fewer threads compete with the host's for cores and interpreter.
+        """
         assert call.inputs is not None
         sides = [call.inputs] if call.outputs is None else [call.inputs, call.outputs]
         for side in sides:
@@ -123,12 +128,17 @@ class Encoder:
             parts: list[Any] = []
             record: Any = _joined_record(document, alike)
         else:
-            parts, record = self._whole(call.number, document, sides, known)
+            parts, record = self._whole(call.number, document, sides, known, others_wait)
         size = sum(map(len, parts)) + BLOCK + len(record) + padding(len(record))
         return call.number, parts + member(record_name(call.number), [record], len(record)), size
 
     def _whole(
-        self, number: int, document: dict[str, Any], sides: list[Side], known: list[_Leaves]
+        self,
+        number: int,
+        document: dict[str, Any],
+        sides: list[Side],
+        known: list[_Leaves],
+        others_wait: bool,
     ) -> tuple[list[Any], Any]:
         """Parts of the blob, if there is one, and the record."""
         for name, side, leaves in zip(("inputs", "outputs"), sides, known, strict=False):
@@ -138,7 +148,7 @@ class Encoder:
         blob = [self._header(known), *_stored(sides, known)]
         length = sum([len(data) for data in blob])
         parts = member(blob_name(number), blob, length)
-        if length > _AT_ONCE_BYTES:
+        if others_wait and length > _AT_ONCE_BYTES:
             return parts, _late_record(document, blob, length)
         document["blob"] = {"size": length, "crc32": checksum(blob)}
         return parts, encode_call(document)

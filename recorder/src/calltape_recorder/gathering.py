@@ -88,17 +88,21 @@ def _groups(sources: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
 def _is_filtered() -> bool:
     """Whether a filter of system calls may be in force for this thread: some end a process that
     makes a call which they do not know, and nothing tells which."""
-    try:
-        with open("/proc/thread-self/status", "rb") as status:
-            return _UNFILTERED.search(status.read()) is None
-    except OSError:
+    status = _files.open(b"/proc/thread-self/status", os.O_RDONLY | os.O_CLOEXEC)
+    if status < 0:
         return True
+    text = ctypes.create_string_buffer(_STATUS_BYTES)
+    size = _files.read(status, text, _STATUS_BYTES)
+    _files.close(status)
+    return size <= 0 or _UNFILTERED.search(text.raw[:size]) is None
 
 
+_STATUS_BYTES = 16 * 1024  # more than it has
 _UNFILTERED = re.compile(rb"^Seccomp:\s*0$", re.MULTILINE)
 
 
 def _reader() -> Any:
+    """Gives the interpreter lock away."""
     read = getattr(ctypes.CDLL(None, use_errno=True), "process_vm_readv", None)
     if read is not None:
         read.restype = ctypes.c_ssize_t
@@ -109,4 +113,5 @@ def _reader() -> Any:
     return read
 
 
+_files = ctypes.PyDLL(None)  # keep the lock: what the kernel has in memory is read at once
 _read = _reader() if sys.platform == "linux" else None

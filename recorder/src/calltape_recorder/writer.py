@@ -239,6 +239,9 @@ class Writer:
         task = None
         begun = time.monotonic()
         while self._items and len(calls) < _BATCH_CALLS and size < _BATCH_BYTES:
+            if time.monotonic() - begun > _WORK_SECONDS:
+                time.sleep(_PAUSE_SECONDS)
+                begun = time.monotonic()
             item = self._items.popleft()
             if isinstance(item, _Task):
                 task = item
@@ -248,9 +251,6 @@ class Writer:
                 calls.append(item)
                 encoded.append(parts)
                 size += parts[2]
-            if time.monotonic() - begun > _WORK_SECONDS:
-                time.sleep(_PAUSE_SECONDS)
-                begun = time.monotonic()
         try:
             if calls:
                 self._write(calls, encoded)
@@ -269,7 +269,8 @@ class Writer:
 
     def _encode(self, call: Call) -> tuple[int, list[object], int] | None:
         try:
-            return self._encoder.encode(call)
+            following = self._items[0] if self._items else None
+            return self._encoder.encode(call, others_wait=type(following) is Call)
         except Exception as error:
             self.complain("a call could not be encoded", error)
             self._account(call, "internal")
