@@ -9,6 +9,7 @@ the others at most five a second. ``str(policy)`` is what the manifest says.
 from __future__ import annotations
 
 import abc
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -301,16 +302,56 @@ _MASK = 2**64 - 1
 
 
 def _sampler(fraction: float, seed: int) -> Decider:
-    """Whether a call is in the sample, by its number: evenly spread, and without any state."""
+    """Whether a call is in the sample, by its number alone: evenly spread."""
     offset = ((seed & _MASK) * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) & _MASK
+    if fraction <= _SPARSE:
+        return _sparse_sampler(fraction, offset)
     limit = int(fraction * 2**64)
+    return lambda number, sight: _random(number, offset) < limit
+
+
+def _sparse_sampler(fraction: float, offset: int) -> Decider:
+    """Draws a block of numbers at once, from one of the sample to the next: so that most calls,
+    which are not in it, are told by a comparison."""
+    scale = 1 / math.log1p(-fraction) if fraction >= _LEAST else 0.0
+
+    def drawn(begin: int) -> frozenset[int]:
+        found: list[int] = []
+        number = begin
+        while scale:
+            # How many are passed over is distributed geometrically.
+            gap = math.log((_random(begin + len(found), offset) + 1) / 2**64) * scale
+            if gap >= begin + _BLOCK - number:
+                break
+            number += int(gap)
+            found.append(number)
+            number += 1
+        return frozenset(found)
+
+    known = 0, 0, frozenset[int]()
 
     def is_sampled(number: int, sight: Any) -> bool:
-        # A multiplicative hash, its high bits folded in once: regular numbers look random.
-        mixed = number * 0x9E3779B97F4A7C15 + offset
-        return ((mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & _MASK) < limit
+        nonlocal known  # in one piece: several threads are in here
+        begin, end, sample = known
+        if not begin <= number < end:
+            begin = number - number % _BLOCK
+            sample = drawn(begin)
+            known = begin, begin + _BLOCK, sample
+        return number in sample
 
     return is_sampled
+
+
+_SPARSE = 1 / 16
+_LEAST = 1e-300  # less is nothing
+_BLOCK = 256
+
+
+def _random(number: int, offset: int) -> int:
+    """0 to 2**64 - 1: a multiplicative hash, its high bits folded in once; regular numbers look
+    random."""
+    mixed = number * 0x9E3779B97F4A7C15 + offset
+    return (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & _MASK
 
 
 def _is_number(value: Any) -> bool:

@@ -59,6 +59,7 @@ class Tap:
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Counts a call and snapshots its inputs; None where it is not recorded."""
+        # Most calls end here where few are kept, with cold caches: as little as can be is touched.
         if not self.active:
             return None
         pipeline = self.pipeline
@@ -70,17 +71,15 @@ class Tap:
         number = ledger.see()
         if number is None:
             return None
+        call: Call | None = None
         try:
-            is_out = False
             by_number = pipeline.by_number
             kept = None if by_number is None else by_number(number, None)
             familiar = pipeline.traffic.familiar
-            if familiar is not None:
-                if dispatch_modes() or not familiar.count(args, kwargs):
-                    familiar = None
-                else:
-                    is_out = kept is False and pipeline.flight is None
-            call = None if is_out else Call(number, time.time_ns(), threading.get_ident())
+            if familiar is not None and (dispatch_modes() or not familiar.count(args, kwargs)):
+                familiar = None
+            if familiar is None or kept is not False or pipeline.flight is not None:
+                call = Call(number, time.time_ns(), threading.get_ident())
         except BaseException as error:
             ledger.drop("internal" if isinstance(error, Exception) else "interrupted")
             raise
