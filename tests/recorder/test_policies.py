@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 import threading
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,28 @@ def test_samples_are_as_large_as_asked_for(fraction: float, seed: int) -> None:
     found = sum(decide(number, None) for number in range(count))
     # Six standard deviations of a fair sample.
     assert abs(found - count * fraction) < 6 * (count * fraction * (1 - fraction)) ** 0.5
+
+
+@pytest.mark.parametrize("fraction", [0.0, 5e-324, 0.001, 1 / 16, 0.07])
+def test_a_sample_hangs_on_nothing_but_the_number(fraction: float) -> None:
+    numbers = [*range(3000), *range(10**12, 10**12 + 3000)]
+    sample = {number for number in numbers if Rate(fraction, 3).decider()(number, None)}
+    assert bool(sample) == (fraction >= 0.001)
+    backwards = Rate(fraction, 3).decider()
+    assert {number for number in reversed(numbers) if backwards(number, None)} == sample
+    far = Rate(fraction, 3).decider()
+    assert {n for pair in zip(numbers, reversed(numbers)) for n in pair if far(n, None)} == sample  # noqa: B905
+
+
+def test_gaps_of_a_sample_are_those_of_chance() -> None:
+    decide = Rate(0.02, 5).decider()
+    numbers = [number for number in range(500_000) if decide(number, None)]
+    gaps = [b - a for a, b in itertools.pairwise(numbers)]
+    mean = statistics.fmean(gaps)
+    assert abs(mean - 50) < 6 * 50 / len(gaps) ** 0.5
+    assert 0.9 < statistics.pstdev(gaps, mean) / (0.98**0.5 / 0.02) < 1.1
+    at_once = gaps.count(1) / len(gaps)  # also where a block of numbers ends
+    assert abs(at_once - 0.02) < 6 * (0.02 / len(gaps)) ** 0.5
 
 
 def test_calls_per_second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

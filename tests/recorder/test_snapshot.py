@@ -17,6 +17,7 @@ import torch
 from calltape_recorder import encoding, gathering, record, snapshot, tape_writer
 from calltape_recorder.buffers import Buffers
 from calltape_recorder.checksum import Checksum, checksum, crc32
+from calltape_recorder.encoding import Encoder
 from calltape_recorder.likeness import look, see_as
 from calltape_recorder.snapshot import data_of, joined, release, see, take
 from calltape_recorder.structures import Structure
@@ -215,7 +216,19 @@ def test_the_sums_are_those_of_the_standard_library() -> None:
     assert checksum([data[:70_000], b"", memoryview(data)[70_000:]]) == zlib.crc32(data)
 
 
+@pytest.fixture
+def others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if more calls waited: a large one is checked while it is written."""
+
+    def encode(self: Encoder, call: Any, *, others_wait: bool) -> Any:
+        return real(self, call, others_wait=True)
+
+    real = Encoder.encode
+    monkeypatch.setattr(Encoder, "encode", encode)
+
+
 @pytest.mark.parametrize("at_once", [0, 8 * MIB, 64 * MIB])
+@pytest.mark.usefixtures("others_wait")
 def test_a_large_call_reads_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
@@ -236,6 +249,7 @@ def test_a_large_call_reads_back(
             assert torch.equal(call.input(call.kwargs[name].leaf), tensor)
 
 
+@pytest.mark.usefixtures("others_wait")
 def test_the_blob_is_written_while_its_checksum_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +288,43 @@ def test_a_checksum_of_few_digits_keeps_the_length(
     assert unpack(open_envelope(content)) == {"call": 1, "blob": {"size": 3, "crc32": value}}
 
 
+def test_only_where_others_wait_a_thread_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noted(parts: Any) -> Checksum:
+        made.append(1)
+        return Checksum(parts)
+
+    made: list[int] = []
+    monkeypatch.setattr(encoding, "Checksum", noted)
+    model, arguments = Echo(), large()
+    with record(model, tmp_path / "t.tape") as recorder:
+        for _ in range(3):
+            model(**arguments)
+            recorder.flush()  # waits as well, and is no call
+        assert not made
+        held, stuck = threading.Event(), threading.Event()
+        pipeline: Any = recorder._tap.pipeline
+
+        def stick() -> None:
+            stuck.set()
+            held.wait(60)
+
+        asks = threading.Thread(target=pipeline.writer.ask, args=(stick, None))
+        asks.start()
+        assert stuck.wait(60)
+        for _ in range(3):
+            model(**arguments)
+        held.set()
+        asks.join()
+        recorder.flush()
+        assert len(made) == 2  # for the last one nobody waits
+    tape = read(tmp_path / "t.tape")
+    assert not tape.damage
+    assert len(tape.calls) == 6
+
+
+@pytest.mark.usefixtures("others_wait")
 def test_without_a_thread_the_checksum_is_made_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +363,7 @@ def test_a_large_call_that_cannot_be_written_is_counted(
     assert [call.record.call for call in read(tmp_path / "t.tape").calls] == [1]
 
 
+@pytest.mark.usefixtures("others_wait")
 def test_a_record_that_fails_after_its_blob_takes_the_blob_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
