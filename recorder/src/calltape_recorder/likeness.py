@@ -88,13 +88,6 @@ class Familiar:
         next(self._calls)
         return True
 
-    def side(self, leaves: Sequence[Any]) -> Any:
-        """What was recorded of these leaves before, where that has no bytes; else None."""
-        like = self.like
-        if like is None or like.side is None or not like.holds(leaves):
-            return None
-        return like.side
-
     @property
     def calls(self) -> int:
         """How many were counted."""

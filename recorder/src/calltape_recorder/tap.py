@@ -98,9 +98,13 @@ class Tap:
                 if pipeline.writer.is_full:
                     raise _Full
                 leaves = [*args, *kwargs.values()]
-                call.inputs = familiar.side(leaves) or _snapshot(
-                    pipeline, call, familiar.structure, leaves, [], familiar
-                )
+                like = familiar.like
+                if like is not None and like.side is not None and like.holds(leaves):
+                    call.inputs = like.side
+                else:
+                    call.inputs = _snapshot(
+                        pipeline, call, familiar.structure, leaves, [], familiar
+                    )
             elif familiar is None and is_tracing():
                 pipeline.forget(call, "tracing")
                 return None
@@ -262,15 +266,20 @@ class Tap:
         return True
 
     def _output(self, pipeline: Pipeline, call: Call, result: Any) -> Side:
-        if type(result) is not _Tensor:
-            return self._side(pipeline, call, capture_output(result))
         like = pipeline.returned
-        if like is not None and not _function_modes() and like.fits((result,)):
-            known: Side = like.side
-            return known
-        side = self._side(pipeline, call, capture_output(result))
+        if like is not None:
+            if type(result) is _Tensor and not _function_modes() and like.fits((result,)):
+                known: Side = like.side
+                return known
+            pipeline.returned = None
+        captured = capture_output(result)
+        if _function_modes():
+            with torch._C.DisableTorchFunction():
+                return _captured(pipeline, call, captured)
+        side = _captured(pipeline, call, captured)
         like = side.like
-        pipeline.returned = None if like is None or like.side is None else like
+        if like is not None and like.side is side and type(result) is _Tensor:
+            pipeline.returned = like
         return side
 
     def _side(self, pipeline: Pipeline, call: Call, captured: Capture) -> Side:
