@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from calltape_recorder import record
-from tests.recorder.models import Add, Two
+from tests.recorder.models import Add, Identity, Two
 from tests.recorder.reading import read
 
 Via = Literal["hook", "method"]
@@ -273,3 +273,62 @@ def test_one_module_recorded_twice_by_hook_and_by_method(tmp_path: Path) -> None
         assert len(calls) == count
         assert all(torch.equal(call.output(0), result) for call in calls)
     assert "forward" not in vars(model)
+
+
+def unusual(kind: str) -> torch.Tensor:
+    plain = torch.ones(2, 3)
+    if kind == "nested":
+        return torch.nested.nested_tensor([torch.ones(3), torch.ones(2)])
+    if kind == "zero":
+        return torch._efficientzerotensor((2, 3))  # type: ignore[attr-defined, no-any-return]  # pyright: ignore
+    if kind == "functional":
+        return torch._to_functional_tensor(plain)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return getattr(plain, f"to_{kind}")()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("values", ["all", "none"])
+@pytest.mark.parametrize("kind", ["nested", "zero", "functional", "sparse_csr", "sparse", "mkldnn"])
+def test_tensors_without_strides_or_memory(tmp_path: Path, kind: str, values: Any) -> None:
+    """torch's guards end the process when they meet some of them; others have no bytes to copy."""
+    tensor = unusual(kind)
+    for familiar in (0, 5):
+        model = Identity()
+        with record(model, tmp_path / f"{familiar}.tape", values=values) as recorder:
+            for _ in range(familiar):
+                model(torch.ones(2, 3))
+            for _ in range(5):
+                assert model(tensor) is tensor
+            recorder.flush()
+            assert recorder.stats().kept == familiar + 5
+        tape = read(tmp_path / f"{familiar}.tape")
+        assert not tape.damage
+        assert len(tape.calls) == familiar + 5
+
+
+def test_a_hook_that_gives_all_calls_the_same_keywords(tmp_path: Path) -> None:
+    """Two threads, the calls of which overlap."""
+    first, second, over = (threading.Event() for _ in range(3))
+
+    class Waits(torch.nn.Module):
+        def forward(self, x: torch.Tensor, scale: float) -> torch.Tensor:
+            if x == 1:
+                first.set()
+                assert second.wait(60)
+            else:
+                second.set()
+                assert over.wait(60)
+            return x * scale
+
+    shared = {"scale": 10.0}
+    model = Waits()
+    model.register_forward_pre_hook(lambda _, args, kwargs: (args, shared), with_kwargs=True)
+    with record(model, tmp_path / "t.tape"):
+        other = threading.Thread(target=lambda: (model(torch.tensor(1.0)), over.set()))
+        other.start()
+        assert first.wait(60)
+        model(torch.tensor(2.0))
+        other.join()
+    for call in read(tmp_path / "t.tape").calls:
+        assert call.output(0) == 10 * call.input(0)

@@ -522,3 +522,33 @@ def _record(folder: Path, script: str, *options: str) -> subprocess.CompletedPro
         command, capture_output=True, text=True, check=True, timeout=100,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"},
     )  # fmt: skip
+
+
+THIRD = """
+import torch
+from tests.recorder.models import Add as Net
+
+model = Net()
+"""
+
+
+@pytest.mark.integration
+def test_what_both_copies_have_from_a_third_module_is_recorded_once(tmp_path: Path) -> None:
+    (tmp_path / "third.py").write_text(THIRD)
+    (tmp_path / "twice.py").write_text(TWICE.replace("model = Add()", "from third import model"))
+    done = _record(tmp_path, "twice.py")
+    assert not done.stderr
+    assert [len(read(tape).calls) for tape in (tmp_path / "tapes").iterdir()] == [1]
+
+
+def test_an_import_does_not_wait_for_long(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread attaches, and the disk is slow: the import goes on, and is not forgotten."""
+    monkeypatch.setattr(calltape_startup, "_PATIENCE", 0.05)
+    stage.look_out("model")
+    (lookout,) = stage.lookouts
+    assert lookout._busy.acquire(False)
+    module = stage.load()
+    assert not module.model._forward_hooks
+    lookout._attach_all(calltape_startup._recorder(), (object(), "model", Add()))
+    module.model(ONE, ONE)
+    assert stage.calls() == {f"Net-{PID}.tape": 1}

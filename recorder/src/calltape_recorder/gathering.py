@@ -88,12 +88,14 @@ def _groups(sources: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
 def _is_filtered() -> bool:
     """Whether a filter of system calls may be in force for this thread: some end a process that
     makes a call which they do not know, and nothing tells which."""
-    status = _files.open(b"/proc/thread-self/status", os.O_RDONLY | os.O_CLOEXEC)
-    if status < 0:
+    if _files is None:
         return True
     text = ctypes.create_string_buffer(_STATUS_BYTES)
-    size = _files.read(status, text, _STATUS_BYTES)
-    _files.close(status)
+    status = _files.open(b"/proc/thread-self/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = _files.read(status, text, _STATUS_BYTES)
+    finally:
+        _files.close(status)
     return size <= 0 or _UNFILTERED.search(text.raw[:size]) is None
 
 
@@ -113,5 +115,8 @@ def _reader() -> Any:
     return read
 
 
-_files = ctypes.PyDLL(None)  # keep the lock: what the kernel has in memory is read at once
-_read = _reader() if sys.platform == "linux" else None
+_files: Any = None
+_read: Any = None
+if sys.platform == "linux":
+    _files = ctypes.PyDLL(None)  # keeps the lock: what the kernel has in memory is read at once
+    _read = _reader()

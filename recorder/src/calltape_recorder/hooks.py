@@ -113,10 +113,12 @@ class HookPair(Attachment):
 
     def _matching(self, kwargs: dict[str, Any], frame: FrameType) -> _Under | None:
         """The call that a post hook ends; calls of this thread above it ended without one."""
-        for under in self.under_way[-1:]:
-            if under.kwargs is kwargs:  # nearly always: torch makes one per call
-                return under if self._take(under) else None
         thread = _thread()
+        for under in self.under_way[-1:]:
+            # Nearly always: torch makes one dict per call. A hook of the host's may return another,
+            # and the same one in every thread.
+            if under.kwargs is kwargs and under.thread == thread:
+                return under if self._take(under) else None
         frames = (frame, frame.f_back)
         above: list[_Under] = []
         for under in self.under_way[::-1]:

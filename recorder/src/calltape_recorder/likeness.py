@@ -29,6 +29,12 @@ _Guards: Any = getattr(
 _Tensor = torch.Tensor
 
 
+def _has_strides(leaf: Any) -> bool:
+    """Guards end the process, by an exception that C++ does not catch, when they are made of a
+    plain tensor without strides, or shown a nested one."""
+    return type(leaf) is _Tensor and leaf.layout is torch.strided and not leaf.is_nested
+
+
 class Familiar:
     """A call of nothing but plain tensors, each at its place or under its name: another one that
     looks the same need not be walked. Where no dispatch mode is active it is not one that something
@@ -57,7 +63,7 @@ class Familiar:
         # A row has two entries per tensor, and a tensor that comes twice is one leaf.
         if not leaves or sight.scalars or 2 * len(leaves) != len(sight.row) or _Guards is None:
             return None
-        if not all(type(leaf) is _Tensor for leaf in leaves):
+        if not all(_has_strides(leaf) for leaf in leaves):
             return None
         try:
             guards = _Guards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None)
@@ -66,7 +72,8 @@ class Familiar:
         return cls(sight, guards.check)
 
     def count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Counts a call that looks the same; False (and not counted) for any other."""
+        """Counts a call that looks the same; False (and not counted) for any other. Not to be asked
+        under a mode that intercepts functions: it would see the tensors being read."""
         if len(args) != self._positional:
             return False
         leaves = args
@@ -74,10 +81,10 @@ class Familiar:
             if tuple(kwargs) != self._names:
                 return False
             leaves = (*args, *kwargs.values())
-        try:
-            if not self._check(*leaves):
+        for leaf in leaves:
+            if type(leaf) is not _Tensor or leaf.is_nested:
                 return False
-        except Exception:  # not tensors
+        if not self._check(*leaves):
             return False
         # One tensor at two places is another structure.
         if len(leaves) == 2:
@@ -120,6 +127,9 @@ class Likeness:
 
     def fits(self, leaves: Sequence[Any]) -> bool:
         """Whether these look the same, memory included."""
+        for leaf in leaves:
+            if type(leaf) is not _Tensor or leaf.is_nested:
+                return False
         return self._check(*leaves) and self.holds(leaves)
 
     def holds(self, leaves: Sequence[Any]) -> bool:
@@ -174,6 +184,6 @@ def see_as(leaves: list[Any], structure: Structure) -> Seen:
 
 def _are_plain(leaves: Sequence[Any], seen: Seen) -> bool:
     for leaf, fact in zip(leaves, seen.facts, strict=False):
-        if type(leaf) is not _Tensor or not fact.direct or fact.missing is not None:
+        if not _has_strides(leaf) or not fact.direct or fact.missing is not None:
             return False
     return True

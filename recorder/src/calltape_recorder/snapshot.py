@@ -106,6 +106,9 @@ def see(leaves: list[Any], wanted: Wanted) -> Seen:
                 if memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
                     fact = fact._replace(missing="its storage was freed")
                     size = 0
+                elif size and not leaf.data_ptr():
+                    fact = fact._replace(missing="it has no memory")
+                    size = 0
             else:
                 fact, storage, size = _careful(leaf)
         except Exception:

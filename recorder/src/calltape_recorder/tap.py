@@ -76,7 +76,9 @@ class Tap:
             by_number = pipeline.by_number
             kept = None if by_number is None else by_number(number, None)
             familiar = pipeline.traffic.familiar
-            if familiar is not None and (dispatch_modes() or not familiar.count(args, kwargs)):
+            if familiar is not None and (
+                dispatch_modes() or _function_modes() or not familiar.count(args, kwargs)
+            ):
                 familiar = None
             if familiar is None or kept is not False or pipeline.flight is not None:
                 call = Call(number, time.time_ns(), threading.get_ident())
@@ -94,7 +96,7 @@ class Tap:
         kept: bool | None, familiar: Familiar | None,
     ) -> Call | None:  # fmt: skip
         try:
-            if familiar is not None and kept and not _function_modes():
+            if familiar is not None and kept:
                 if pipeline.writer.is_full:
                     raise _Full
                 leaves = [*args, *kwargs.values()]

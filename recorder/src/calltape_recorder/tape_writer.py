@@ -190,12 +190,10 @@ class TapeWriter:
 
     def _is_open(self) -> bool:
         """Whether the number is still this file's: a host may close what it does not know, and then
-        the next file that it opens has the number. No other file begins with this manifest, and one
-        system call gives the interpreter lock away once."""
+        the next file that it opens has the number, or even the inode."""
         try:
-            if not self._head:
-                return _identity(os.fstat(self._file)) == self._identity
-            return os.pread(self._file, len(self._head), 0) == self._head
+            is_same = _identity(os.fstat(self._file)) == self._identity
+            return is_same and os.pread(self._file, len(self._head), 0) == self._head
         except OSError:
             return False
 

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from _thread import allocate_lock, get_ident, start_new_thread
+from _weakref import ref
 
 TYPE_CHECKING = False  # typing's own takes longer to import than all of this
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _WAIT = 600.0  # seconds that an attribute may take to appear
 _POLL = 0.2  # seconds
 _EARLY = (2.0, 0.02)  # what a script assigns, it mostly assigns first: this long, this often
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PATIENCE = 10.0  # seconds that an import waits for the recorder that begins in another thread
+_PATIENCE = 1.0  # seconds that an import waits for the recorder that begins in another thread
 _MISSING = object()
 
 
@@ -109,6 +110,8 @@ class _Lookout:
         self._wait = wait
         self._done = False
         self._found = False
+        self._waiting: list[Found] = []
+        self._attached: list[tuple[Any, Any]] = []  # owners and values, held by nobody for us
         self._arrived = False
         self._busy = allocate_lock()
         self._watching = 0  # the process in which a thread polls
@@ -189,26 +192,50 @@ class _Lookout:
     def _try(self, module: ModuleType | None = None) -> bool:
         """Attaches, if the target is there; what was just imported, in any case. Never raises."""
         try:
-            if self._done and module is None:
+            is_new = module is not None
+            if self._done and not is_new:
                 return True
-            found = self._find([module] if module else self._modules())
+            found = self._find(self._modules() if module is None else [module])
             if found is None:
                 return self._done
             self._found = True
             # Before the lock: an import waits for other imports, and this may be called in one.
             attach = _recorder()
-            if not self._busy.acquire(module is not None, _PATIENCE if module else -1):
-                return False
+            if is_new:
+                self._waiting.append(found)  # for whoever has the lock, if it takes too long here
+            if self._busy.acquire(is_new, _PATIENCE if is_new else -1):
+                self._attach_all(attach, found)
+            return is_new or self._done
+        except Exception as error:
+            self._fail(error)
+        return True
+
+    def _attach_all(self, attach: Callable[..., None], found: Found) -> None:
+        """Attaches to this, and to what others wait to be attached to; has the lock, and gives it
+        back."""
+        while True:
             try:
-                if not self._done or module:
-                    attach(self._settings, *found)
-                    self._done = True
+                if not self._done and not self._waiting:
+                    self._attach(attach, found)
+                while self._waiting:
+                    self._attach(attach, self._waiting.pop())
+            except Exception as error:
+                self._fail(error)
             finally:
                 self._busy.release()
-        except Exception as error:
-            _say(f"{self.module}:{self._attribute} is not recorded: {error}")
-            self._done = self._arrived = True  # once is enough
-        return True
+            if not self._waiting or not self._busy.acquire(False):
+                return
+
+    def _attach(self, attach: Callable[..., None], found: Found) -> None:
+        owner, _, value = found
+        if not any(_is_same(found, *other) for other in self._attached):
+            attach(self._settings, *found)
+            self._attached.append((_reference(owner), _reference(value)))
+        self._done = True
+
+    def _fail(self, error: Exception) -> None:
+        _say(f"{self.module}:{self._attribute} is not recorded: {error}")
+        self._done = self._arrived = True  # once is enough
 
     def _find(self, modules: list[ModuleType]) -> Found | None:
         for module in modules:
@@ -310,6 +337,21 @@ def resolve(module: ModuleType, attribute: str) -> Found | None:
         if value is None:
             return None
     return parent, attribute.rpartition(".")[2], value
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    try:
+        return ref(value)
+    except TypeError:  # of a class that forbids it
+        return object
+
+
+def _is_same(found: Found, owner: Callable[[], Any], value: Callable[[], Any]) -> bool:
+    """Whether recording the one records the other: both modules may have it from a third."""
+    if found[0] is owner():
+        return True
+    # A module's function is recorded where it is called by this name.
+    return found[2] is value() and not isinstance(found[2], type(_is_same))
 
 
 def _member(owner: Any, name: str) -> Any:
