@@ -95,7 +95,8 @@ def test_a_sample_hangs_on_nothing_but_the_number(fraction: float) -> None:
     backwards = Rate(fraction, 3).decider()
     assert {number for number in reversed(numbers) if backwards(number, None)} == sample
     far = Rate(fraction, 3).decider()
-    assert {n for pair in zip(numbers, reversed(numbers)) for n in pair if far(n, None)} == sample  # noqa: B905
+    pairs = zip(numbers, reversed(numbers), strict=True)
+    assert {number for pair in pairs for number in pair if far(number, None)} == sample
 
 
 def test_gaps_of_a_sample_are_those_of_chance() -> None:

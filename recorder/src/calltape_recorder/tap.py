@@ -274,11 +274,7 @@ class Tap:
                 known: Side = like.side
                 return known
             pipeline.returned = None
-        captured = capture_output(result)
-        if _function_modes():
-            with torch._C.DisableTorchFunction():
-                return _captured(pipeline, call, captured)
-        side = _captured(pipeline, call, captured)
+        side = self._side(pipeline, call, capture_output(result))
         like = side.like
         if like is not None and like.side is side and type(result) is _Tensor:
             pipeline.returned = like
