@@ -1,11 +1,13 @@
 """Interleaved measurement: every contender takes its turn in every round, so that a machine that
-slows down slows them all, and a ratio of medians holds where an absolute time would not."""
+slows down slows them all, and a ratio of medians holds where an absolute time would not. The order
+is drawn anew for every round: none finds the caches always as the same other one left them."""
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = ["Samples", "measure", "measure_paced"]
@@ -26,6 +28,13 @@ class Samples:
         return statistics.median(a - b for a, b in pairs)
 
 
+def _orders(names: Iterable[str], rounds: int) -> Iterator[list[str]]:
+    drawn, order = random.Random(0), list(names)
+    for _ in range(rounds):
+        drawn.shuffle(order)
+        yield list(order)
+
+
 def measure(
     contenders: Mapping[str, Callable[[], object]],
     rounds: int,
@@ -33,12 +42,11 @@ def measure(
     repeat: int = 1,
     prepare: Callable[[], object] | None = None,
 ) -> Samples:
-    """Times each contender once a round, in rotating order; ``repeat`` calls in a tight loop make
+    """Times each contender once a round; ``repeat`` calls in a tight loop make
     one turn, whose time is divided by their number. ``prepare`` runs untimed before every turn."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    names = list(contenders)
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+    for order in _orders(contenders, rounds):
+        for name in order:
             contender = contenders[name]
             if prepare is not None:
                 prepare()
@@ -59,10 +67,9 @@ def measure_paced(
     """Times calls one by one, ``rate`` of them a second over all contenders, as a server sees
     them: what a recorder does in the background finds its time between the calls."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    names = list(contenders)
     due = time.perf_counter()
-    for turn in range(calls):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+    for order in _orders(contenders, calls):
+        for name in order:
             if prepare is not None:
                 prepare()
             due = max(due + 1 / rate, time.perf_counter())

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_recorder import record
-from calltape_recorder.calltree import Node, enter, leave
+from calltape_recorder import calltree, record
+from calltape_recorder.calltree import Node, leave, node_of
 from calltape_recorder.encoding import Call
 from calltape_recorder.streams import carried_on, deferred
 from tests.recorder.reading import read
@@ -21,11 +21,15 @@ from tests.recorder.reading import read
 A, B = b"a" * 16, b"b" * 16
 
 
+def enter(tape: bytes, call: int) -> Node:
+    node = node_of(tape, call)
+    calltree.enter(node)
+    return node
+
+
 def innermost() -> Node | None:
     """The call that one beginning now would run within."""
-    node = enter(B, 999)
-    leave(node)
-    return node.parent
+    return node_of(B, 999).parent
 
 
 def test_nested_calls_are_one_tree() -> None:

@@ -14,13 +14,13 @@ import torch
 from calltape_recorder import TapeError, record, segments, tape_writer
 from calltape_recorder.room import Room
 from calltape_recorder.tape_writer import TapeWriter
-from calltape_recorder.traffic import TrafficCounter
 from calltape_recorder.trailers import calls_of, fitted
 from calltape_schema.records import Coverage, Dump, Trailer
 from calltape_schema.traffic import MAX_GROUPS, Axis, Group, Traffic
 from tests.recorder.models import Identity
 from tests.recorder.reading import read
 from tests.recorder.test_segments import KIB, adds_up, block, call, size_on_disk, tapes
+from tests.recorder.test_traffic import new_counter
 
 DELETES: dict[str, Any] = {"when_full": "delete_oldest", "outputs": False}
 
@@ -194,7 +194,7 @@ def test_or_at_least_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_counters_given_back_are_added() -> None:
-    counter = TrafficCounter()
+    counter = new_counter()
     counter.absorb(traffic(1, 2))
     assert counter.take() == traffic(1, 2)
     scalars = Group(structure=b"s", calls=1, scalars=(None, Axis(min=1, max=2, other_calls=1)))

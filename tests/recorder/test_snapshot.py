@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import mmap
@@ -452,8 +453,9 @@ def test_what_looks_different_is_read(name: str, grad: bool) -> None:
         assert see_as(unlike, structure) == see(unlike, True)
 
 
-def test_leaves_that_share_memory_are_read() -> None:
-    structure = structure_of(2)
+@pytest.mark.parametrize("wanted", [True, False])
+def test_leaves_that_share_memory_are_read(wanted: bool) -> None:
+    structure = structure_of(2, wanted)
     see_twice([torch.randn(4), torch.randn(4)], structure)
     both = torch.randn(8)
     assert look([both[:4], both[4:]], structure) is None
@@ -461,12 +463,36 @@ def test_leaves_that_share_memory_are_read() -> None:
     assert structure.like is None
 
 
-def test_inference_mode_is_told_apart_within_itself() -> None:
-    structure, ordinary = structure_of(1), torch.randn(4)
+MODES: dict[str, Any] = {
+    "usual": contextlib.nullcontext,
+    "no grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "below autograd": torch._C._AutoDispatchBelowAutograd,
+}
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("then", MODES)
+@pytest.mark.parametrize("first", MODES)
+def test_inference_tensors_are_told_apart_in_every_mode(
+    first: str, then: str, wanted: bool
+) -> None:
+    ordinary = [torch.randn(4), torch.randn(4)]
     with torch.inference_mode():
-        see_twice([torch.randn(4)], structure)
-        assert look([torch.randn(4)], structure) is not None
-        assert look([ordinary], structure) is None
+        inference = [torch.randn(4), torch.randn(4)]
+    for known in (ordinary, inference):
+        for count in (1, 2):
+            structure = structure_of(count, wanted)
+            with MODES[first]():
+                see_twice(known[:count], structure)
+            for leaves in (ordinary, inference):
+                with MODES[then]():
+                    found = look(leaves[:count], structure)
+                    read = see(leaves[:count], wanted)
+                    alone = count == 1 and structure.like.is_of(leaves[0])
+                assert found is None or found.seen == read
+                assert (found is not None) == (leaves is known) or first != then
+                assert count > 1 or alone == (found is not None)
 
 
 @pytest.mark.parametrize("name", sorted(set(UNLIKE) - {"requires grad", "inference"}))

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calltape_recorder import First, Rate, likeness, record, traffic
+from calltape_recorder.gate import Gate
 from calltape_recorder.sight import Sight
+from calltape_recorder.stats import Ledger
 from calltape_recorder.structures import Structure
 from calltape_recorder.traffic import TrafficCounter
 from calltape_schema.tree import encode_structure
@@ -69,6 +71,10 @@ def test_many_sizes_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (axis.min, axis.max, len(axis.sizes), axis.other_calls) == (0, 499, 32, 468)
 
 
+def new_counter() -> TrafficCounter:
+    return TrafficCounter(Gate(None, Ledger(0, None), holds=False))
+
+
 def sight(structure: Structure, *row: Any) -> Sight:
     return Sight(0, (), {}, structure, row, [])
 
@@ -83,7 +89,7 @@ def structure(leaves: int) -> Structure:
 
 
 def test_where_nobody_folds_memory_is_bounded_and_no_call_is_forgotten() -> None:
-    counter, one = TrafficCounter(), structure(1)
+    counter, one = new_counter(), structure(1)
     for n in range(120_000):
         counter.count(sight(one, torch.float32, torch.Size([n])))
     assert len(counter._waiting) == 100_000  # two parts each
@@ -93,7 +99,7 @@ def test_where_nobody_folds_memory_is_bounded_and_no_call_is_forgotten() -> None
 
 
 def test_a_trailer_stays_small() -> None:
-    counter = TrafficCounter()
+    counter = new_counter()
     for leaves in range(1, 400):
         one = structure(leaves)
         for n in range(40):
@@ -110,7 +116,7 @@ def test_a_trailer_stays_small() -> None:
 
 def test_from_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "_FOLD", 4)
-    counter, one = TrafficCounter(), structure(1)
+    counter, one = new_counter(), structure(1)
     done = threading.Event()
 
     def fold() -> None:
@@ -207,7 +213,7 @@ def test_a_familiar_call_that_is_traced_is_no_call(tmp_path: Path) -> None:
         for _ in range(20):
             model(x, y)
         assert recorder._tap.pipeline is not None
-        familiar = recorder._tap.pipeline.traffic.familiar
+        familiar = recorder._tap.pipeline.gate.familiar
         assert familiar is not None
         before = familiar.calls
         assert before > 10

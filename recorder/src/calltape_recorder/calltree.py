@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 from calltape_recorder.compilers import skip_frame
 
-__all__ = ["Node", "enter", "leave", "resume", "suspend"]
+__all__ = ["Node", "enter", "innermost", "leave", "node_of", "resume", "suspend"]
 
 
 class Node:
@@ -47,17 +47,20 @@ class Node:
 _MASK = 2**64 - 1
 _current: ContextVar[Node | None] = ContextVar("calltape_call", default=None)
 _get, _set = _current.get, _current.set
+innermost = _get
+"""The recorded call that this thread, task or greenlet is in, as far as is known here; or None."""
+enter = _set
+"""A recorded call begins, of this node: all that begin until :func:`leave` run within it."""
 
 
-def enter(tape: bytes, call: int) -> Node:
-    """A recorded call begins: everything that begins until :func:`leave` runs within it."""
+def node_of(tape: bytes, call: int) -> Node:
+    """The node of a call that begins here and now."""
     parent = _get()
     while parent is not None and parent.ended:  # nobody was told when it ended, or not here
         parent = parent.parent
     node = Node(tape, call, parent)
     if parent is not None:
         parent.is_shared = True
-    _set(node)
     return node
 
 

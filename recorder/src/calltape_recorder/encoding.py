@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from calltape_recorder.checksum import Checksum, checksum, crc32
@@ -58,12 +59,14 @@ class Call:
 
     ``home`` is the pipeline that it is recorded by, ``held`` whether it is for the flight recorder
     only, ``ahead`` the file that its inputs were written to before the model ran, ``chunks`` what
-    a generator yielded so far, ``node`` the call's place in the tree of recorded calls.
+    a generator yielded so far, ``node`` the call's place in the tree of recorded calls. While hooks
+    have it under way, ``kwargs``, ``frame`` and ``greenlet`` tell which call of the host's it is.
     """
 
     __slots__ = (
-        "ahead", "chunks", "duration_ns", "error", "held", "home", "inputs", "is_settled", "nbytes",
-        "node", "number", "outputs", "outputs_missing", "started", "thread", "time_ns",
+        "ahead", "chunks", "duration_ns", "error", "frame", "greenlet", "held", "home", "inputs",
+        "is_settled", "kwargs", "nbytes", "node", "number", "outputs", "outputs_missing", "started",
+        "thread", "time_ns",
     )  # fmt: skip
 
     def __init__(self, number: int, time_ns: int, thread: int) -> None:
@@ -83,6 +86,9 @@ class Call:
         self.ahead: Any = None
         self.chunks: Any = None
         self.node: Any = None
+        self.kwargs: dict[str, Any] | None = None
+        self.frame: FrameType | None = None
+        self.greenlet: Any = None
 
     def __del__(self) -> None:
         # An exception that can arrive anywhere (KeyboardInterrupt) came between two steps.

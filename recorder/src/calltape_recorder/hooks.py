@@ -13,6 +13,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from calltape_recorder.attach import Attachment, vanishing
+from calltape_recorder.calltree import innermost
 from calltape_recorder.compilers import breaks_graph, off, skip_frame
 from calltape_recorder.encoding import Call
 from calltape_recorder.streams import KINDS, note_unfinished
@@ -21,22 +22,10 @@ from calltape_recorder.tap import Tap
 __all__ = ["HookPair"]
 
 
-class _Under:
-    """A recorded call that is under way, and what tells which call a later hook belongs to."""
-
-    __slots__ = ("call", "frame", "kwargs", "thread")
-
-    def __init__(self, call: Call, kwargs: dict[str, Any], frame: FrameType) -> None:
-        self.call = call
-        self.kwargs = kwargs
-        self.frame = frame
-        self.thread = _thread()
-
-
-def _thread() -> Any:
-    """What runs one call after the other: this thread, or within it this greenlet."""
+def _greenlet() -> Any:
+    """What runs one call after the other within a thread, where there are such."""
     greenlets = sys.modules.get("greenlet")
-    return threading.get_ident() if greenlets is None else greenlets.getcurrent()
+    return None if greenlets is None else greenlets.getcurrent()
 
 
 class HookPair(Attachment):
@@ -55,7 +44,7 @@ class HookPair(Attachment):
 
     def __init__(self, module: torch.nn.Module, tap: Tap) -> None:
         self.tap = tap
-        self.under_way: list[_Under] = []
+        self.under_way: list[Call] = []
         before = _Before(self, vanishing(tap, counts=True))
         after = _After(self, vanishing(tap, counts=False))
         # Scripted modules run hooks, but their own methods refuse to register any from outside.
@@ -73,9 +62,9 @@ class HookPair(Attachment):
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
-        for under in list(self.under_way):  # nobody will tell how these end
-            if self._take(under):
-                self.tap.abandon(under.call)
+        for call in list(self.under_way):  # nobody will tell how these end
+            if self.take(call):
+                self.tap.abandon(call)
 
     def settle(self, error: BaseException | None) -> None:
         if not self.tap.active:
@@ -83,78 +72,58 @@ class HookPair(Attachment):
         calls = list(self.under_way)
         if not calls:
             return
-        thread = _thread()
+        mine = self._mine()
         running = _with_callers(sys._getframe())
-        for under in calls:
+        for call in calls:
             # The frames of other threads are not to be walked: while Python 3.11 does that, those
             # threads can run and end them.
-            is_over = under.frame not in running if under.thread == thread else _is_over(under)
+            is_over = call.frame not in running if call in mine else _is_over(call)
             if is_over:
-                self._end(under, error)
+                self._end(call, error)
 
-    def begin(self, call: Call, kwargs: dict[str, Any], frame: FrameType) -> None:
-        """A recorded call begins in this thread."""
-        self.under_way.append(_Under(call, kwargs, frame))
-
-    def after(self, kwargs: dict[str, Any], result: Any, frame: FrameType) -> None:
-        """A call of this thread ends, recorded or not."""
-        under = self._matching(kwargs, frame)
-        if under is None:
-            return
-        error = sys.exc_info()[1]
-        if error is not None and _passes_through(error, frame):
-            self.tap.fail(under.call, error)
-        else:
-            # What only runs later stays the host's own: a hook that returned another object would
-            # change the output for the hooks after it, and for whoever has the first one.
-            if type(result) in KINDS:
-                note_unfinished(under.call, result)
-            self.tap.finish(under.call, result)
-
-    def _matching(self, kwargs: dict[str, Any], frame: FrameType) -> _Under | None:
+    def matching(self, kwargs: dict[str, Any], frame: FrameType) -> Call | None:
         """The call that a post hook ends; calls of this thread above it ended without one."""
-        thread = _thread()
-        for under in self.under_way[-1:]:
-            # Nearly always: torch makes one dict per call. A hook of the host's may return another,
-            # and the same one in every thread.
-            if under.kwargs is kwargs and under.thread == thread:
-                return under if self._take(under) else None
         frames = (frame, frame.f_back)
-        above: list[_Under] = []
-        for under in self.under_way[::-1]:
-            if under.thread != thread:
-                continue
+        above: list[Call] = []
+        for call in self._mine()[::-1]:
             # The pre-hook ran in _call_impl's inner function, the post hook in either of the two.
-            if under.kwargs is kwargs or under.frame in frames or under.frame.f_back is frame:
+            of_it = call.frame
+            if call.kwargs is kwargs or of_it in frames or (of_it and of_it.f_back is frame):
                 for other in above:
                     self._end(other, None)
-                return under if self._take(under) else None
-            above.append(under)
+                return call
+            above.append(call)
         return None
 
     def drop_ended(self, frame: FrameType) -> None:
         """Hands over calls of this thread that ended before the one that begins in ``frame``."""
-        thread = _thread()
-        mine = [under for under in list(self.under_way) if under.thread == thread]
+        mine = self._mine()
         if not mine:
             return
         running = _with_callers(frame)
-        for under in mine:
-            if under.frame not in running:
-                self._end(under, sys.exc_info()[1])
+        for call in mine:
+            if call.frame not in running:
+                self._end(call, sys.exc_info()[1])
 
-    def _take(self, under: _Under) -> bool:
+    def _mine(self) -> list[Call]:
+        """Those under way in this thread, or within it in this greenlet."""
+        thread, greenlet = threading.get_ident(), _greenlet()
+        return [c for c in list(self.under_way) if c.thread == thread and c.greenlet is greenlet]
+
+    def take(self, call: Call) -> bool:
         """Takes a call out; False where another thread was faster."""
         try:
-            self.under_way.remove(under)  # one step under the interpreter lock
+            self.under_way.remove(call)  # one step under the interpreter lock
         except ValueError:
             return False
+        call.kwargs = call.frame = call.greenlet = None
         return True
 
-    def _end(self, under: _Under, error: BaseException | None) -> None:
-        if self._take(under):
-            mine = error is not None and _passes_through(error, under.frame)
-            self.tap.fail(under.call, error if mine else None)
+    def _end(self, call: Call, error: BaseException | None) -> None:
+        frame = call.frame
+        if self.take(call):
+            mine = error is not None and frame is not None and _passes_through(error, frame)
+            self.tap.fail(call, error if mine else None)
 
 
 def _passes_through(error: BaseException, frame: FrameType) -> bool:
@@ -197,10 +166,10 @@ def _references_of_one(framed: Any) -> int:
 _OURS_ONLY = _references_of_one(_Framed(object()))
 
 
-def _is_over(under: _Under) -> bool:
+def _is_over(call: Call) -> bool:
     """Whether a frame of another thread has ended, as far as its references tell: while it runs, it
     has one to itself. Where a traceback keeps it, that thread's next call tells."""
-    return _references_of_one(under) <= _OURS_ONLY
+    return _references_of_one(call) <= _OURS_ONLY
 
 
 @breaks_graph
@@ -211,7 +180,11 @@ def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             pair.drop_ended(sys._getframe(2))
         call = pair.tap.begin(args, kwargs)
         if call is not None:
-            pair.begin(call, kwargs, sys._getframe(2))
+            call.kwargs = kwargs
+            call.frame = sys._getframe(2)
+            if "greenlet" in sys.modules:
+                call.greenlet = _greenlet()
+            pair.under_way.append(call)
     except Exception as error:
         pair.tap.fault(error)
     finally:
@@ -222,7 +195,27 @@ def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def _run_after(pair: HookPair, kwargs: dict[str, Any], result: Any) -> None:
     previous = off(None)
     try:
-        pair.after(kwargs, result, sys._getframe(2))
+        for call in pair.under_way[-1:]:
+            # Nearly always: torch makes one dict per call. A hook of the host's may return another,
+            # and the same one in every thread; then the call that this thread is in is another one.
+            if call.kwargs is kwargs and call.node is innermost():
+                break
+        else:
+            found = pair.matching(kwargs, sys._getframe(2))
+            if found is None:
+                return
+            call = found
+        if not pair.take(call):
+            return
+        error = sys.exc_info()[1]
+        if error is not None and _passes_through(error, sys._getframe(2)):
+            pair.tap.fail(call, error)
+            return
+        # What only runs later stays the host's own: a hook that returned another object would
+        # change the output for the hooks after it, and for whoever has the first one.
+        if type(result) in KINDS:
+            note_unfinished(call, result)
+        pair.tap.finish(call, result)
     except Exception as error:
         pair.tap.fault(error)
     finally:

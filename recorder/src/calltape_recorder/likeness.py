@@ -27,12 +27,23 @@ _Guards: Any = getattr(
 )
 
 _Tensor = torch.Tensor
+_function_modes = torch._C._len_torch_function_stack
 
 
 def _has_strides(leaf: Any) -> bool:
     """Guards end the process, by an exception that C++ does not catch, when they are made of a
     plain tensor without strides, or shown a nested one."""
     return type(leaf) is _Tensor and leaf.layout is torch.strided and not leaf.is_nested
+
+
+def _is_below_autograd() -> bool:
+    """Whether guards that are made here do not see the dispatch keys of autograd, by which tensors
+    differ from inference tensors."""
+    try:
+        keys = torch._C.DispatchKey.AutogradFunctionality, torch._C.DispatchKey.AutogradOther
+        return any(torch._C._dispatch_tls_is_dispatch_key_excluded(key) for key in keys)
+    except AttributeError:  # not a public interface of torch: in doubt each tensor is asked
+        return True
 
 
 class Familiar:
@@ -111,16 +122,17 @@ class Likeness:
             ``side``.
     """
 
-    __slots__ = ("_check", "_expected", "_inference", "encoded", "packed", "seen", "side")
+    __slots__ = ("_asks", "_check", "_expected", "_is_pair", "encoded", "packed", "seen", "side")
 
     def __init__(self, leaves: Sequence[Any], seen: Seen) -> None:
         guards = _Guards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         self._check = guards.check
         self.seen = seen
-        # Where torch is below autograd, guards do not tell these apart.
-        self._inference = [bool(fact.flags & INFERENCE) for fact in seen.facts]
-        expected = tuple(zip(seen.sizes, self._inference, strict=True))
-        self._expected = expected if any(seen.sizes) else None
+        inference = [bool(fact.flags & INFERENCE) for fact in seen.facts]
+        self._asks = any(inference) or _is_below_autograd()
+        self._expected = tuple(zip(seen.sizes, inference, strict=True))
+        # The most frequent kind of which only shapes are kept has nothing else to be asked.
+        self._is_pair = len(leaves) == 2 and not self._asks and not any(seen.sizes)
         self.side: Any = None
         self.encoded: Any = None
         self.packed: bytes | None = None
@@ -135,21 +147,30 @@ class Likeness:
     def holds(self, leaves: Sequence[Any]) -> bool:
         """Whether each of these has memory of its own that holds the bytes to be copied, and is of
         the same inference mode."""
-        storages: list[int] = []
-        if self._expected is None:
-            if [leaf.is_inference() for leaf in leaves] != self._inference:
+        if self._is_pair:
+            # A storage is one Python object for as long as somebody has that.
+            first, second = leaves
+            return first.untyped_storage() is not second.untyped_storage()
+        asks = self._asks
+        memories: list[Any] = []
+        for leaf, (size, is_inference) in zip(leaves, self._expected, strict=False):
+            if asks and leaf.is_inference() != is_inference:
                 return False
-            if len(leaves) > 1:
-                storages = [leaf.untyped_storage()._cdata for leaf in leaves]
-        else:
-            for leaf, (size, is_inference) in zip(leaves, self._expected, strict=False):
-                if leaf.is_inference() != is_inference:
-                    return False
-                memory = leaf.untyped_storage()
-                if size and memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
-                    return False
-                storages.append(memory._cdata)
-        return len(storages) < 2 or len(set(storages)) == len(storages)
+            memory = leaf.untyped_storage()
+            if size and memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
+                return False
+            memories.append(memory)
+        return len(set(map(id, memories))) == len(memories)
+
+    def is_of(self, leaf: Any) -> bool:
+        """Whether this is one leaf that looks the same, where nothing of it is copied."""
+        return (
+            type(leaf) is _Tensor
+            and not _function_modes()
+            and not leaf.is_nested
+            and self._check(leaf)
+            and (not self._asks or leaf.is_inference() == self._expected[0][1])
+        )
 
 
 def look(

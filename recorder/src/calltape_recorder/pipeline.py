@@ -9,12 +9,13 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 from calltape_recorder.ahead import Ahead
 from calltape_recorder.buffers import Buffers
+from calltape_recorder.calltree import leave
 from calltape_recorder.encoding import Call, Encoder
 from calltape_recorder.flight import Flight, FlightRecorder
+from calltape_recorder.gate import Answer, Gate
 from calltape_recorder.likeness import Likeness
 from calltape_recorder.policies import Every, Keep, Rate, forget
 from calltape_recorder.segments import Bounds, Segments
@@ -117,10 +118,10 @@ class Pipeline:
         look: is called about once a second, in the writer's thread.
 
     Attributes:
-        by_number: whether a call is kept, by its number; None (or from it None) where a call has to
-            be looked at for that.
+        gate: what every call passes first.
         returned: how the tensor looked that the model returned last, where it returned a tensor of
             which no bytes are kept.
+        take: hands over a call that ended.
 
     Raises:
         TapeError: ``exists`` or ``io``.
@@ -148,7 +149,8 @@ class Pipeline:
         held = 0 if flight is None else flight.bytes
         self.ledger = Ledger(settings.max_queue_bytes + held, settings.max_calls)
         self.buffers = Buffers(settings.max_queue_bytes + held)
-        self.traffic = TrafficCounter()
+        self.gate = Gate(self, self.ledger, holds=flight is not None)
+        self.traffic = TrafficCounter(self.gate)
         self.segments = Segments(
             path, overwrite, settings.bounds, self.ledger, self._take_traffic, self._gone,
             lambda about, error: self.writer.complain(about, error),
@@ -161,10 +163,12 @@ class Pipeline:
         self.flight = None if flight is None else Flight(flight, self.writer.put, self._unheld)
         self.ahead: Ahead | None = None
         self._decider = settings.keep.decider()
+        # Where nothing else is to be asked it is the writer's own.
+        is_plain = flight is None and not settings.write_ahead
+        self.take: Callable[[Call], None] = self.writer.put if is_plain else self._take
         self._is_evidence_lost = False
         self._remembers_until = 0.0
         self.returned: Likeness | None = None
-        self.by_number: Callable[[int, Any], bool | None] | None = None
         self.set_rate(None)
 
     def begin(self, target: Target | None) -> None:
@@ -210,18 +214,15 @@ class Pipeline:
 
     def set_rate(self, fraction: float | None) -> None:
         """Keeps only this share of what would be kept; None takes that back."""
-        is_enough = self.settings.keep.by_number
-        if fraction is None or fraction == 1:
-            self.by_number = self._decider if is_enough else None
-            return
-        decider, is_sampled = self._decider, Rate(fraction, _LIVE_SEED).decider()
-        if is_enough:
-            self.by_number = lambda number, _: is_sampled(number, _) and decider(number, _)
-        else:
-            self.by_number = lambda number, _: None if is_sampled(number, _) else False
+        keep = self.settings.keep
+        answer: Answer = self._decider if keep.by_number else None
+        if isinstance(keep, Every):
+            answer = True
+        rate = None if fraction is None or fraction == 1 else Rate(fraction, _LIVE_SEED)
+        self.gate.ask(answer, None if rate is None else rate.decider())
 
     def decide(self, sight: Sight) -> bool:
-        """Whether a call is kept that ``by_number`` leaves open. What the host's predicate raises
+        """Whether a call is kept that the gate leaves open. What the host's predicate raises
         passes through; no lock is held while it runs."""
         if self._is_evidence_lost:
             self._forget_evidence()
@@ -239,8 +240,7 @@ class Pipeline:
             self._is_evidence_lost = False
             forget(self._decider)
 
-    def take(self, call: Call) -> None:
-        """Hands over a call that ended."""
+    def _take(self, call: Call) -> None:
         if call.ahead is not None and self.ahead is not None:
             self.ahead.done(call)
         flight = self.flight
@@ -257,6 +257,7 @@ class Pipeline:
         """Counts a call as dropped, and gives its memory back."""
         if call.is_settled:
             return
+        leave(call.node)
         self.ledger.settle(call, reason)
         if not call.held and reason not in ("tracing", "unfinished"):
             self.evidence_lost()

@@ -12,6 +12,7 @@ import abc
 import math
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,7 @@ Decider = Callable[[int, Any], bool]
 """Says of a call, by its number and its :class:`Sight`, whether it is kept. Called in the host's
 threads, in several at once; that of a policy ``by_number`` without sight. Where it remembers what
 it kept it has a method ``forget()``: calls that it had kept were lost, and their like must be kept
-again.
+again. Where it knows a range of numbers that it does not keep it has a method ``gap(number)``.
 """
 
 _MAX_STRUCTURES = 4096
@@ -305,41 +306,46 @@ def _sampler(fraction: float, seed: int) -> Decider:
     """Whether a call is in the sample, by its number alone: evenly spread."""
     offset = ((seed & _MASK) * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) & _MASK
     if fraction <= _SPARSE:
-        return _sparse_sampler(fraction, offset)
+        return _Sparse(fraction, offset)
     limit = int(fraction * 2**64)
     return lambda number, sight: _random(number, offset) < limit
 
 
-def _sparse_sampler(fraction: float, offset: int) -> Decider:
-    """Draws a block of numbers at once, from one of the sample to the next: so that most calls,
-    which are not in it, are told by a comparison."""
-    scale = 1 / math.log1p(-fraction) if fraction >= _LEAST else 0.0
+class _Sparse:
+    """Draws a block of numbers at once, from one of the sample to the next: most calls are not in
+    it, and need not ask."""
 
-    def drawn(begin: int) -> frozenset[int]:
+    def __init__(self, fraction: float, offset: int) -> None:
+        self._scale = 1 / math.log1p(-fraction) if fraction >= _LEAST else 0.0
+        self._offset = offset
+        self._drawn = -1, [0]
+
+    def __call__(self, number: int, sight: Any) -> bool:
+        return number < self.gap(number)[0]
+
+    def gap(self, number: int) -> tuple[int, int]:
+        """From where to where no number is in the sample: around this one, or, where that is in it,
+        after it."""
+        begin, known = self._drawn  # in one piece: several threads are in here
+        if begin != number - number % _BLOCK:
+            begin = number - number % _BLOCK
+            known = [begin - 1, *self._sample(begin), begin + _BLOCK]
+            self._drawn = begin, known
+        place = bisect_right(known, number)
+        return known[place - 1] + 1, known[place]
+
+    def _sample(self, begin: int) -> list[int]:
         found: list[int] = []
         number = begin
-        while scale:
+        while self._scale:
             # How many are passed over is distributed geometrically.
-            gap = math.log((_random(begin + len(found), offset) + 1) / 2**64) * scale
+            gap = math.log((_random(begin + len(found), self._offset) + 1) / 2**64) * self._scale
             if gap >= begin + _BLOCK - number:
                 break
             number += int(gap)
             found.append(number)
             number += 1
-        return frozenset(found)
-
-    known = 0, 0, frozenset[int]()
-
-    def is_sampled(number: int, sight: Any) -> bool:
-        nonlocal known  # in one piece: several threads are in here
-        begin, end, sample = known
-        if not begin <= number < end:
-            begin = number - number % _BLOCK
-            sample = drawn(begin)
-            known = begin, begin + _BLOCK, sample
-        return number in sample
-
-    return is_sampled
+        return found
 
 
 _SPARSE = 1 / 16

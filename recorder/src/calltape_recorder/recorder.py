@@ -190,7 +190,8 @@ class Recorder:
     def abandon(self) -> None:
         """In a forked child: what there is, is the parent's. No lock is taken: another thread of
         the parent may have held it at the fork."""
-        pipeline, self._tap.pipeline = self._tap.pipeline, None
+        pipeline = self._tap.pipeline
+        self._tap.lead_to(None)
         self._lock, self._states = threading.RLock(), threading.RLock()
         if pipeline is not None:
             pipeline.abandon()
@@ -212,7 +213,7 @@ class Recorder:
                     self._enter(pipeline)
                     self._state = "recording"
                 except Exception as error:
-                    self._tap.active = False
+                    self._tap.close()
                     with contextlib.suppress(Exception):  # a handler of the host's that raises
                         log.warning("nothing is recorded in a forked process: %s", error)
             return self._tap.pipeline
@@ -222,7 +223,7 @@ class Recorder:
         with Patient(self._states):
             pipeline.ledger.pause(self._paused)
             pipeline.set_rate(self._rate)
-            self._tap.pipeline = pipeline
+            self._tap.lead_to(pipeline)
 
     def _pipeline_of_child(self) -> Pipeline:
         # A file that is there is left by a process that had this number before.
@@ -303,7 +304,7 @@ class Recorder:
         if self._attachment is not None:
             self._attachment.settle(error)
         self.detach()
-        self._tap.active = False
+        self._tap.close()
         pipeline = self._tap.pipeline
         if pipeline is None:
             return

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
-from calltape_recorder.calltree import enter, leave
+from calltape_recorder.calltree import enter, leave, node_of
 from calltape_recorder.capture import Capture, capture_inputs, capture_output
 from calltape_recorder.chunks import capture_chunk
 from calltape_recorder.compilers import dispatch_modes, is_tracing
 from calltape_recorder.encoding import Call, Side
+from calltape_recorder.gate import Gate
 from calltape_recorder.known_classes import type_name
 from calltape_recorder.likeness import Familiar, look, see_as
 from calltape_recorder.pipeline import Pipeline
@@ -41,46 +42,66 @@ class _Full(Exception):  # noqa: N818 - a signal between two functions, not an e
 
 
 class Tap:
-    """Turns calls into :class:`Call` objects for a pipeline while ``active``.
+    """Turns calls into :class:`Call` objects for a pipeline, until it is closed.
 
     Args:
         pipeline: what they go to.
         renew: makes the pipeline of a forked child, at its first call; None where it cannot.
         outputs: whether what the model returns is kept.
+
+    Attributes:
+        active: whether it is not closed.
+        pipeline: None in a forked child until its first call.
+        gate: that of the pipeline, while calls go there.
     """
+
+    __slots__ = ("_outputs", "_renew", "active", "gate", "pipeline")
 
     def __init__(
         self, pipeline: Pipeline, renew: Callable[[], Pipeline | None], *, outputs: bool
     ) -> None:
         self.active = True
-        self.pipeline: Pipeline | None = pipeline
         self._renew = renew
         self._outputs = outputs
+        self.lead_to(pipeline)
+
+    def lead_to(self, pipeline: Pipeline | None) -> None:
+        """Calls go there from now on."""
+        self.pipeline = pipeline
+        self.gate: Gate | None = None
+        if pipeline is not None and self.active:
+            self.gate = pipeline.gate
+
+    def close(self) -> None:
+        """Calls go nowhere from now on."""
+        self.active = False
+        self.gate = None
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Counts a call and snapshots its inputs; None where it is not recorded."""
         # Most calls end here where few are kept, with cold caches: as little as can be is touched.
-        if not self.active:
-            return None
-        pipeline = self.pipeline
-        if pipeline is None:
-            pipeline = self._renew()
-            if pipeline is None:
+        gate = self.gate
+        if gate is None:
+            gate = self._renewed()
+            if gate is None:
                 return None
-        ledger = pipeline.ledger
+        ledger = gate.ledger
         number = ledger.see()
         if number is None:
             return None
         call: Call | None = None
         try:
-            by_number = pipeline.by_number
-            kept = None if by_number is None else by_number(number, None)
-            familiar = pipeline.traffic.familiar
+            begin, end = gate.passes_over
+            kept: bool | None = False
+            if not begin <= number < end:
+                ask = gate.by_number
+                kept = ask if ask is None or ask is True else ask(number, None)
+            familiar = gate.familiar
             if familiar is not None and (
                 dispatch_modes() or _function_modes() or not familiar.count(args, kwargs)
             ):
                 familiar = None
-            if familiar is None or kept is not False or pipeline.flight is not None:
+            if familiar is None or kept is not False or gate.holds:
                 call = Call(number, time.time_ns(), threading.get_ident())
         except BaseException as error:
             ledger.drop("internal" if isinstance(error, Exception) else "interrupted")
@@ -88,8 +109,14 @@ class Tap:
         if call is None:
             ledger.skip()
             return None
-        call.home = pipeline
+        pipeline = call.home = gate.pipeline
         return self._begun(pipeline, call, args, kwargs, kept, familiar)
+
+    def _renewed(self) -> Gate | None:
+        if not self.active:
+            return None
+        pipeline = self._renew() if self.pipeline is None else self.pipeline
+        return None if pipeline is None else pipeline.gate
 
     def _begun(
         self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
@@ -127,7 +154,9 @@ class Tap:
         except BaseException:
             pipeline.forget(call, "interrupted")
             raise
-        call.node = enter(pipeline.tape_id, call.number)
+        # In this order: whatever interrupts it, a node that was entered is one that is left.
+        node = call.node = node_of(pipeline.tape_id, call.number)
+        enter(node)
         call.started = time.perf_counter_ns()
         return call
 
@@ -135,8 +164,8 @@ class Tap:
         """Snapshots what the model returned and hands the call over."""
         call.duration_ns = time.perf_counter_ns() - call.started
         leave(call.node)
-        pipeline = self._home(call)
-        if pipeline is None:
+        pipeline: Pipeline = call.home
+        if pipeline.gate is not self.gate:  # as _home() has it
             return
         if call.outputs_missing is not None:  # it returned what will only run later
             pass
@@ -144,13 +173,11 @@ class Tap:
             call.outputs_missing = "policy"
         else:
             try:
-                chunks = call.chunks
-                if chunks is not None:
-                    call.outputs = chunks.outputs(pipeline.structures)
-                    call.outputs_missing = chunks.missing()
-                    call.chunks = None
+                like = pipeline.returned
+                if like is not None and call.chunks is None and like.is_of(result):
+                    call.outputs = like.side
                 else:
-                    call.outputs = self._output(pipeline, call, result)
+                    self._outputs_of(pipeline, call, result)
             except _Full:
                 call.outputs_missing = "queue_full"
                 pipeline.writer.settle_soon()
@@ -230,7 +257,7 @@ class Tap:
         """The pipeline of a call; None where it is another process's (the call began before a
         fork), or the recording is over."""
         pipeline: Pipeline = call.home
-        return pipeline if self.active and pipeline is self.pipeline else None
+        return pipeline if pipeline.gate is self.gate else None
 
     def _inputs(
         self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
@@ -267,18 +294,17 @@ class Tap:
         call.inputs = _snapshot(pipeline, call, sight.structure, leaves, scalars, familiar)
         return True
 
-    def _output(self, pipeline: Pipeline, call: Call, result: Any) -> Side:
-        like = pipeline.returned
-        if like is not None:
-            if type(result) is _Tensor and not _function_modes() and like.fits((result,)):
-                known: Side = like.side
-                return known
-            pipeline.returned = None
-        side = self._side(pipeline, call, capture_output(result))
+    def _outputs_of(self, pipeline: Pipeline, call: Call, result: Any) -> None:
+        chunks = call.chunks
+        if chunks is not None:
+            call.outputs = chunks.outputs(pipeline.structures)
+            call.outputs_missing = chunks.missing()
+            call.chunks = None
+            return
+        side = call.outputs = self._side(pipeline, call, capture_output(result))
         like = side.like
-        if like is not None and like.side is side and type(result) is _Tensor:
-            pipeline.returned = like
-        return side
+        is_bare = like is not None and like.side is side and type(result) is _Tensor
+        pipeline.returned = like if is_bare else None
 
     def _side(self, pipeline: Pipeline, call: Call, captured: Capture) -> Side:
         if _function_modes():

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from typing import Any
 
+from calltape_recorder.gate import Gate
 from calltape_recorder.likeness import Familiar
 from calltape_recorder.patience import Patient
 from calltape_recorder.sight import Row, Sight
@@ -29,17 +30,17 @@ _PATIENCE = 8  # calls that are not familiar, before another one may become it
 class TrafficCounter:
     """Counts calls from any thread; :meth:`fold` and :meth:`take` are for the writer's.
 
-    Attributes:
-        familiar: counts calls that look like those that came before; to be asked first.
+    Args:
+        gate: counts calls that look like those that came before, and is asked first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
         self._lock = threading.RLock()
         self._waiting: dict[tuple[bytes, Row], int] = {}
         self._groups: dict[Any, _Group] = {}
         self._other = 0
         self._parts = 0  # of the rows that wait
-        self.familiar: Familiar | None = None
         self._familiars: list[_Counted] = []
         self._strange = 0  # calls that were not familiar
         self._hits = 0
@@ -59,14 +60,15 @@ class TrafficCounter:
             else:
                 self._other += 1
         self._strange += 1
-        if again and (self.familiar is None or self._strange >= _PATIENCE):
+        if again and (self._gate.familiar is None or self._strange >= _PATIENCE):
             self._get_familiar(sight)
 
     def _get_familiar(self, sight: Sight) -> None:
         """With a call that came twice, unless the one that is familiar comes more often."""
         strange, self._strange = self._strange, 0
-        if self.familiar is not None:
-            hits = self.familiar.calls
+        current = self._gate.familiar
+        if current is not None:
+            hits = current.calls
             before, self._hits = self._hits, hits
             if hits - before > strange:
                 return
@@ -76,12 +78,12 @@ class TrafficCounter:
         if found is not None:
             with self._lock:
                 self._familiars.append(_Counted(found))
-            self.familiar, self._hits = found, 0
+            self._gate.familiar, self._hits = found, 0
 
     def _take_waiting(self) -> dict[tuple[bytes, Row], int]:
         with Patient(self._lock):
             waiting, self._waiting, self._parts = self._waiting, {}, 0
-            current = self.familiar
+            current = self._gate.familiar
             for counted in list(self._familiars):
                 familiar = counted.familiar
                 calls = familiar.calls

@@ -71,6 +71,10 @@ class Writer:
     ``put`` takes no lock and makes no system call while calls keep coming. About once a second
     ``look`` is called for what does not wait for a call, and ``settle``, where there is one, to put
     calls that ended unnoticed; ``lost`` for every call that ``keep`` took and that is dropped here.
+
+    Attributes:
+        is_full: whether as many calls wait as the byte bound has room for, were they empty. The
+            next call must not be recorded.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class Writer:
         self._looked = self._settled = time.monotonic()
         self._settle_soon = False
         self._asleep = False
+        self.is_full = False
         self._stopping = False
         self._turns = 0  # that the thread made
         self._said: set[str] = set()
@@ -110,15 +115,13 @@ class Writer:
 
     def put(self, call: Call) -> None:
         """Hands a finished call over."""
-        self._items.append(call)
+        items = self._items
+        items.append(call)
+        if len(items) >= self._most_items:
+            self.is_full = True  # until the writer's next turn
         # ``_asleep`` is set before the writer looks a last time, so no call is left behind.
         if self._asleep or call.nbytes >= _LARGE_BYTES:
             self._wake.set()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether as many calls wait as the byte bound has room for, were they empty."""
-        return len(self._items) >= self._most_items
 
     def settle_soon(self) -> None:
         """Bytes are short: calls that ended unnoticed must not hold any."""
@@ -190,6 +193,7 @@ class Writer:
         empty = 0
         while True:
             self._turns += 1
+            self.is_full = len(self._items) >= self._most_items
             self._look()
             if self._items:
                 empty = 0
