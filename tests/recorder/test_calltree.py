@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_recorder import calltree, record
-from calltape_recorder.calltree import Node, leave, node_of
+from calltape_recorder import record
+from calltape_recorder.calltree import Node, leave, node_of, set_innermost
 from calltape_recorder.encoding import Call
 from calltape_recorder.streams import carried_on, deferred
 from tests.recorder.reading import read
@@ -23,7 +23,7 @@ A, B = b"a" * 16, b"b" * 16
 
 def enter(tape: bytes, call: int) -> Node:
     node = node_of(tape, call)
-    calltree.enter(node)
+    set_innermost(node)
     return node
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import warnings
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from calltape_recorder import record
+from calltape_recorder import First, record
 from tests.recorder.models import Add, Identity, Two
 from tests.recorder.reading import read
 
@@ -332,3 +333,24 @@ def test_a_hook_that_gives_all_calls_the_same_keywords(tmp_path: Path) -> None:
         other.join()
     for call in read(tmp_path / "t.tape").calls:
         assert call.output(0) == 10 * call.input(0)
+
+
+def test_a_call_that_is_not_recorded_ends_no_other(tmp_path: Path) -> None:
+    """As asyncio.to_thread runs it: in another thread, in a copy of this one's context."""
+    keywords: dict[str, Any] = {}
+
+    class Asks(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if len(x) == 3:
+                context = contextvars.copy_context()
+                thread = threading.Thread(target=context.run, args=(self, torch.ones(5)))
+                thread.start()
+                thread.join()
+            return x + 1
+
+    model = Asks()
+    model.register_forward_pre_hook(lambda _, args, kwargs: (args, keywords), with_kwargs=True)
+    with record(model, tmp_path / "t.tape", keep=First(1)):
+        model(torch.zeros(3))
+    (call,) = read(tmp_path / "t.tape").calls
+    assert call.output(0).tolist() == [1, 1, 1]

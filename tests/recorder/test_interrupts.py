@@ -19,6 +19,7 @@ from calltape_recorder import (
     First,
     FlightRecorder,
     Novelty,
+    Rate,
     Recorder,
     When,
     buffers,
@@ -27,6 +28,7 @@ from calltape_recorder import (
     writer,
 )
 from calltape_recorder.buffers import Buffers
+from calltape_recorder.calltree import node_of
 from tests.recorder.models import Add, Identity, Raises
 from tests.recorder.reading import read
 
@@ -88,27 +90,44 @@ def interrupted_in(name: str, run: Any) -> int:
     [
         "Tap.begin", "Tap._begun", "Tap._seen_inputs", "Tap.finish", "_snapshot", "take", "_pooled",
         "Buffers.take", "Ledger._admit", "Ledger._take_back", "Ledger.reserve", "Ledger.settle",
-        "HookPair.begin", "HookPair.after", "HookPair._matching", "_run_before", "_run_after",
-        "Pipeline.take", "Writer.put", "TrafficCounter.count", "Likeness.holds",
+        "HookPair.matching", "HookPair.take", "_run_before", "_run_after", "Pipeline._take",
+        "Writer.put", "TrafficCounter.count", "Likeness.holds", "Likeness.is_of", "node_of",
+        "leave", "Tap._outputs_of", "Gate.follow.<locals>.by_number", "_Sparse.gap",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize(
-    "options", [{}, {"keep": First(0), "max_calls": 10**6}, {"values": "none"}]
-)
-def test_an_interrupt_at_any_line_leaks_nothing(
-    name: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_an_interrupt_at_any_line_leaks_nothing(name: str, tmp_path: Path) -> None:
+    found = 0
+    for number, options in enumerate(INTERRUPTED):
+        found += interrupted_within(name, tmp_path / f"{number}.tape", options)
+    assert found
+
+
+INTERRUPTED: list[dict[str, Any]] = [
+    {},
+    {"keep": First(0), "max_calls": 10**6},
+    {"values": "none"},
+    {"keep": Rate(0.05)},
+    {"write_ahead": True},
+    {"max_queue_bytes": 100_000},
+]
+
+
+def interrupted_within(name: str, path: Path, options: dict[str, Any]) -> int:
     model, x, small = Identity(), torch.ones(40_000), torch.ones(3)
-    with record(model, tmp_path / "t.tape", **options) as recorder:
+    with record(model, path, **options) as recorder:
         for _ in range(30):  # small calls become familiar
             model(small)
+        if name == "HookPair.matching":  # a hook of the host's that comes after ours
+            model.register_forward_pre_hook(lambda _, args, kwargs: (args, {}), with_kwargs=True)
 
         def run() -> None:
+            recorder.set_rate(None)  # what is known ahead of a sample is forgotten
             model(x)
             model(small)
 
-        interrupted_in(name, run)
+        found = interrupted_in(name, run)
         gc.collect()
+        assert node_of(b"", 0).parent is None
         assert recorder.flush()
         stats = recorder.stats()
         assert balanced(recorder)
@@ -123,9 +142,10 @@ def test_an_interrupt_at_any_line_leaks_nothing(
     final = recorder.stats()
     assert final.queued == 0
     assert balanced(recorder)
-    tape = read(tmp_path / "t.tape")
+    tape = read(path)
     assert not tape.damage
     assert len(tape.calls) == final.kept
+    return found
 
 
 def test_a_signal_handler_that_closes_while_its_thread_holds_a_lock(tmp_path: Path) -> None:

@@ -248,3 +248,22 @@ def test_patterns_that_match_nothing_are_said(
     with record(Echo(), tmp_path / "u.tape", values=values):  # takes any name
         pass
     assert not caplog.records
+
+
+def test_a_rate_that_is_taken_back_while_its_sample_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread, or by a signal handler."""
+    model, x = Identity(), torch.ones(3)
+    draw = policies._Sparse._sample
+    with record(model, tmp_path / "t.tape") as recorder:
+
+        def drawn(self: Any, begin: int) -> list[int]:
+            recorder.set_rate(None)
+            return draw(self, begin)
+
+        recorder.set_rate(0.001)
+        monkeypatch.setattr(policies._Sparse, "_sample", drawn)
+        for _ in range(100):
+            model(x)
+    assert recorder.stats().kept >= 99

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 from calltape_recorder.compilers import skip_frame
 
-__all__ = ["Node", "enter", "innermost", "leave", "node_of", "resume", "suspend"]
+__all__ = ["Node", "leave", "node_of", "resume", "set_innermost", "suspend"]
 
 
 class Node:
@@ -47,10 +47,8 @@ class Node:
 _MASK = 2**64 - 1
 _current: ContextVar[Node | None] = ContextVar("calltape_call", default=None)
 _get, _set = _current.get, _current.set
-innermost = _get
-"""The recorded call that this thread, task or greenlet is in, as far as is known here; or None."""
-enter = _set
-"""A recorded call begins, of this node: all that begin until :func:`leave` run within it."""
+set_innermost = _set
+"""All calls that begin here run within that of this node, until :func:`leave`."""
 
 
 def node_of(tape: bytes, call: int) -> Node:

@@ -23,7 +23,8 @@ class Gate:
     Attributes:
         pipeline: that it leads to.
         ledger: numbers calls, and counts them.
-        passes_over: calls from this number on, up to the second, are known not to be kept.
+        passes_over: holds two numbers: calls from the first on, up to the second, are known not to
+            be kept.
         by_number: whether another call is kept.
         familiar: counts calls that look like those that came before; None where none came twice.
         holds: whether calls that are not kept stay in memory for a while.
@@ -36,20 +37,22 @@ class Gate:
         self.ledger = ledger
         self.familiar: Familiar | None = None
         self.holds = holds
-        self.passes_over = 0, 0
+        self.passes_over = [(0, 0)]
         self.by_number: Answer = None
 
-    def ask(self, answer: Answer, sample: Decider | None = None) -> None:
-        """Sets what a call is asked by its number: whether it is in the sample, if there is one,
-        and then ``answer``."""
+    def follow(self, answer: Answer, sample: Decider | None = None) -> None:
+        """From now on a call is kept if it is in the sample, where there is one, and ``answer``
+        says so."""
+        # Of its own: a thread that is late with what an earlier sample knows says it to nobody.
+        passes_over = [(0, 0)]
         gap: Callable[[int], tuple[int, int]] | None = getattr(sample or answer, "gap", None)
 
         def by_number(number: int, sight: Any) -> bool | None:
-            if gap is not None and self.by_number is by_number:  # nobody set another meanwhile
-                self.passes_over = gap(number)
+            if gap is not None:
+                passes_over[0] = gap(number)
             if sample is not None and not sample(number, sight):
                 return False
             return answer if answer is None or answer is True else answer(number, sight)
 
         self.by_number = answer if sample is None and gap is None else by_number
-        self.passes_over = 0, 0
+        self.passes_over = passes_over

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from collections.abc import Callable
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -13,7 +13,6 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from calltape_recorder.attach import Attachment, vanishing
-from calltape_recorder.calltree import innermost
 from calltape_recorder.compilers import breaks_graph, off, skip_frame
 from calltape_recorder.encoding import Call
 from calltape_recorder.streams import KINDS, note_unfinished
@@ -82,7 +81,8 @@ class HookPair(Attachment):
                 self._end(call, error)
 
     def matching(self, kwargs: dict[str, Any], frame: FrameType) -> Call | None:
-        """The call that a post hook ends; calls of this thread above it ended without one."""
+        """The call that a post hook ends, for the caller to take; calls of this thread above it
+        ended without one."""
         frames = (frame, frame.f_back)
         above: list[Call] = []
         for call in self._mine()[::-1]:
@@ -107,7 +107,7 @@ class HookPair(Attachment):
 
     def _mine(self) -> list[Call]:
         """Those under way in this thread, or within it in this greenlet."""
-        thread, greenlet = threading.get_ident(), _greenlet()
+        thread, greenlet = get_ident(), _greenlet()
         return [c for c in list(self.under_way) if c.thread == thread and c.greenlet is greenlet]
 
     def take(self, call: Call) -> bool:
@@ -197,8 +197,12 @@ def _run_after(pair: HookPair, kwargs: dict[str, Any], result: Any) -> None:
     try:
         for call in pair.under_way[-1:]:
             # Nearly always: torch makes one dict per call. A hook of the host's may return another,
-            # and the same one in every thread; then the call that this thread is in is another one.
-            if call.kwargs is kwargs and call.node is innermost():
+            # and the same one in every thread.
+            if (
+                call.kwargs is kwargs
+                and call.thread == get_ident()
+                and (call.greenlet is None or call.greenlet is _greenlet())
+            ):
                 break
         else:
             found = pair.matching(kwargs, sys._getframe(2))

@@ -26,6 +26,7 @@ _Guards: Any = getattr(
     getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None
 )
 
+_MANY = 16
 _Tensor = torch.Tensor
 _function_modes = torch._C._len_torch_function_stack
 
@@ -129,7 +130,10 @@ class Likeness:
         self._check = guards.check
         self.seen = seen
         inference = [bool(fact.flags & INFERENCE) for fact in seen.facts]
-        self._asks = any(inference) or _is_below_autograd()
+        # Where guards see the keys of autograd and these leaves have them, no inference tensor
+        # looks the same; otherwise each is asked. So are many: to walk them takes long, and asking
+        # gives the interpreter lock away for a moment.
+        self._asks = any(inference) or _is_below_autograd() or len(leaves) > _MANY
         self._expected = tuple(zip(seen.sizes, inference, strict=True))
         # The most frequent kind of which only shapes are kept has nothing else to be asked.
         self._is_pair = len(leaves) == 2 and not self._asks and not any(seen.sizes)

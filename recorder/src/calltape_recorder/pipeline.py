@@ -219,7 +219,7 @@ class Pipeline:
         if isinstance(keep, Every):
             answer = True
         rate = None if fraction is None or fraction == 1 else Rate(fraction, _LIVE_SEED)
-        self.gate.ask(answer, None if rate is None else rate.decider())
+        self.gate.follow(answer, None if rate is None else rate.decider())
 
     def decide(self, sight: Sight) -> bool:
         """Whether a call is kept that the gate leaves open. What the host's predicate raises

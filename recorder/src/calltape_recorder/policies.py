@@ -36,7 +36,8 @@ Decider = Callable[[int, Any], bool]
 """Says of a call, by its number and its :class:`Sight`, whether it is kept. Called in the host's
 threads, in several at once; that of a policy ``by_number`` without sight. Where it remembers what
 it kept it has a method ``forget()``: calls that it had kept were lost, and their like must be kept
-again. Where it knows a range of numbers that it does not keep it has a method ``gap(number)``.
+again. Where it knows ahead what it will not keep it has a method ``gap(number)``: the first number
+and the end of a range without any that it keeps; ``number`` itself is not in it where it is kept.
 """
 
 _MAX_STRUCTURES = 4096

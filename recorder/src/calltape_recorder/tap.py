@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from calltape_recorder.calltree import enter, leave, node_of
+from calltape_recorder.calltree import leave, node_of, set_innermost
 from calltape_recorder.capture import Capture, capture_inputs, capture_output
 from calltape_recorder.chunks import capture_chunk
 from calltape_recorder.compilers import dispatch_modes, is_tracing
@@ -67,10 +67,13 @@ class Tap:
 
     def lead_to(self, pipeline: Pipeline | None) -> None:
         """Calls go there from now on."""
-        self.pipeline = pipeline
+        # Closed first and opened last, whatever interrupts it.
         self.gate: Gate | None = None
+        self.pipeline = pipeline
         if pipeline is not None and self.active:
             self.gate = pipeline.gate
+        if not self.active:  # a signal handler closed it meanwhile
+            self.gate = None
 
     def close(self) -> None:
         """Calls go nowhere from now on."""
@@ -91,9 +94,9 @@ class Tap:
             return None
         call: Call | None = None
         try:
-            begin, end = gate.passes_over
+            first, end = gate.passes_over[0]
             kept: bool | None = False
-            if not begin <= number < end:
+            if not first <= number < end:
                 ask = gate.by_number
                 kept = ask if ask is None or ask is True else ask(number, None)
             familiar = gate.familiar
@@ -116,7 +119,9 @@ class Tap:
         if not self.active:
             return None
         pipeline = self._renew() if self.pipeline is None else self.pipeline
-        return None if pipeline is None else pipeline.gate
+        if pipeline is not None and self.gate is None:  # an interrupt came before it was opened
+            self.lead_to(pipeline)
+        return self.gate
 
     def _begun(
         self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
@@ -154,9 +159,9 @@ class Tap:
         except BaseException:
             pipeline.forget(call, "interrupted")
             raise
-        # In this order: whatever interrupts it, a node that was entered is one that is left.
+        # In this order: whatever interrupts it, a node that others see is one that is left.
         node = call.node = node_of(pipeline.tape_id, call.number)
-        enter(node)
+        set_innermost(node)
         call.started = time.perf_counter_ns()
         return call
 
@@ -165,7 +170,7 @@ class Tap:
         call.duration_ns = time.perf_counter_ns() - call.started
         leave(call.node)
         pipeline: Pipeline = call.home
-        if pipeline.gate is not self.gate:  # as _home() has it
+        if pipeline.gate is not self.gate:  # what _home() asks, a frame less
             return
         if call.outputs_missing is not None:  # it returned what will only run later
             pass
@@ -255,7 +260,7 @@ class Tap:
 
     def _home(self, call: Call) -> Pipeline | None:
         """The pipeline of a call; None where it is another process's (the call began before a
-        fork), or the recording is over."""
+        fork), or the recording is over: then calls lead nowhere, or through another gate."""
         pipeline: Pipeline = call.home
         return pipeline if pipeline.gate is self.gate else None
 
