@@ -143,7 +143,10 @@ def locks_in(owner: Any, name: str, met: set[int]) -> Iterator[tuple[str, Any]]:
     elif isinstance(owner, dict):
         parts = owner.items()
     elif module.startswith("calltape_recorder") or type(owner) in (threading.Event,):
-        parts = getattr(owner, "__dict__", {}).items()
+        slots = [name for cls in type(owner).__mro__ for name in getattr(cls, "__slots__", ())]
+        parts = [
+            (name, getattr(owner, name, None)) for name in (*slots, *getattr(owner, "__dict__", ()))
+        ]
     elif isinstance(owner, threading.Condition):
         parts = [("lock", owner._lock)]  # type: ignore[attr-defined]
     elif callable(owner) and hasattr(owner, "__self__"):
