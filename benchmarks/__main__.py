@@ -9,7 +9,7 @@ import sys
 
 import torch
 
-from benchmarks import call_cost, copies, imports, scan, serving, throughput
+from benchmarks import call_cost, copies, export_memory, imports, scan, serving, throughput
 from benchmarks.report import Row, table
 
 _BENCHMARKS = {
@@ -19,7 +19,7 @@ _BENCHMARKS = {
     "scan": scan.rows,
     "imports": imports.rows,
 }
-_BY_NAME_ONLY = {"copies": copies.rows}
+_BY_NAME_ONLY = {"copies": copies.rows, "export_memory": export_memory.rows}
 
 
 def main() -> None:

@@ -42,8 +42,8 @@ def measure(
     repeat: int = 1,
     prepare: Callable[[], object] | None = None,
 ) -> Samples:
-    """Times each contender once a round; ``repeat`` calls in a tight loop make
-    one turn, whose time is divided by their number. ``prepare`` runs untimed before every turn."""
+    """Times each contender once a round; ``repeat`` calls in a tight loop make one turn, whose time
+    is divided by their number. ``prepare`` runs untimed before every turn."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for order in _orders(contenders, rounds):
         for name in order:

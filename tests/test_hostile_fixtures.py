@@ -58,10 +58,10 @@ def check_message(error: TapeError) -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_reader_does_exactly_what_it_must(name: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()  # of this process: the machine may be busy
     expected = {key: value for key, value in EXPECTED[name].items() if key != "attacks"}
     assert outcome(HOSTILE / f"{name}.tape") == expected
-    assert time.monotonic() - began < 20  # a hang, not a benchmark
+    assert time.process_time() - began < 20  # no end, not a benchmark
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -41,6 +41,7 @@ PUBLIC = {
         "diff",
         "dynamic_axes",
         "export",
+        "granted",
         "load_programs",
         "open_tape",
         "register_flattening_functions",

@@ -35,6 +35,7 @@ from calltape_schema.records import (
     Parameter,
     Policy,
     Producer,
+    Segment,
     Target,
     Trailer,
     encode_call,
@@ -316,6 +317,7 @@ def write_tape(
     dropped: dict[str, int] | None = None,
     producer: dict[str, str] | None = None,
     traffic: Traffic | None = None,
+    segment: Segment | None = None,
 ) -> Path:
     """Writes a tape and returns its path.
 
@@ -327,6 +329,7 @@ def write_tape(
         values: "none" leaves the tensor bytes out.
         dropped: what the trailer says was dropped, by reason.
         traffic: what it says of all calls.
+        segment: which file of a recording it is.
     """
     if target is not None and not isinstance(target, Target):
         target = target_of(target)
@@ -338,6 +341,7 @@ def write_tape(
         producer=Producer(calltape=__version__, **(producer or {})),
         target=target,
         policy=Policy(values="none" if values == "none" else "all"),
+        segment=segment,
     )
     data = bytearray(member(MANIFEST, encode_manifest(manifest)))
     index = b""

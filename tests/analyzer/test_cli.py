@@ -73,7 +73,7 @@ def test_info(tape_file: Path) -> None:
     assert facts["target"].endswith("test_cli:Model.forward (seen by hook)")
     assert facts["signature"] == "(x, mask=None, *, scale=1.0, **extra)"
     assert facts["calls"] == "3 in 1 structure"
-    assert facts["coverage"] == "3 of 5 calls seen were kept; 2 dropped: queue full"
+    assert facts["coverage"] == "3 of 5 calls seen were kept; 2 lost: queue full"
     assert facts["producer"].endswith("torch 2.15.0")
     assert facts["checksums"] == "all hold"
     assert facts["time"].startswith("2023-11-14T22:13:20.000Z to ")
@@ -85,7 +85,10 @@ def test_info_json(tape_file: Path) -> None:
     facts = json.loads(out)
     assert (facts["calls"], facts["structures"], facts["sealed"]) == (3, 1, True)
     assert facts["bytes"] == tape_file.stat().st_size
-    assert facts["coverage"] == {"seen": 5, "kept": 3, "dropped": {"queue full": 2}}
+    assert facts["coverage"] == {
+        "seen": 5, "kept": 3, "dropped": {"queue full": 2}, "unwanted": 0, "lost": 2,
+        "is_lower_bound": False, "since": [],
+    }  # fmt: skip
     assert facts["checksums"] == "skipped"
     assert facts["damage"] == []
 
@@ -196,6 +199,18 @@ def test_shapes_with_names_and_batch(tmp_path: Path) -> None:
     assert "0: 2 (declared); 1: 4..12 (9 sizes)" in out
     assert "dynamic" not in out
     assert "(declared)" in run("shapes", path, "--batch", "x").out
+
+
+def test_shapes_python_of_any_keys(tmp_path: Path) -> None:
+    keys = ["\U0001f600", '"\n\u202e', "a'b", b"\xff'", float("inf"), -1, (1, "b")]
+    calls = [((), {"x": {key: torch.zeros(2 + n) for key in keys}}) for n in range(2)]
+    path = write_tape(tmp_path / "a.tape", calls, target=Model())
+    out = run("shapes", path, "--python").out
+    assert out.isascii()
+    assert all(line.isprintable() for line in out.splitlines())
+    scope: dict[str, Any] = {}
+    exec(out, scope)
+    assert set(scope["dynamic_shapes"]["x"]) == set(keys)
 
 
 def test_shapes_json(tape_file: Path) -> None:

@@ -214,6 +214,62 @@ def test_script_of_a_hostile_tape(tmp_path: Path) -> None:
     assert ast.literal_eval(assigned.value) == [str(path)]
 
 
+SECRET = "SECRETPROMPT"
+
+
+def private_calls(position: int) -> list[Any]:
+    """Calls with a private text in one place, and with another one in each."""
+    places: list[Any] = [
+        lambda text: {"prompt": text, "x": torch.zeros(3)},
+        lambda text: {"x": torch.zeros(3), "options": {"prompt": [text]}},
+        lambda text: {"x": torch.zeros(3), "prompt": text.encode()},
+        lambda text: {"x": {text: torch.zeros(3)}},
+        lambda text: {"x": torch.zeros(3), text: torch.zeros(2)},
+        lambda text: {"x": torch.zeros(3), text: 3},
+        lambda text: {"x": torch.zeros(3), "card": f"4111 {len(text)}"},
+    ]
+    make = places[position]
+    return [((), make(f"{SECRET} {n}" + "x" * n)) for n in range(3)]
+
+
+@pytest.mark.parametrize("position", range(7))
+def test_script_holds_no_text_of_a_call(position: int, tmp_path: Path) -> None:
+    class Taking(torch.nn.Module):
+        def forward(self, x: Any, prompt: str = f"{SECRET} 9", **more: Any) -> Any: ...
+
+    path = write_tape(
+        tmp_path / "a.tape", private_calls(position), target=Taking(),
+        producer={"host": f"{SECRET}.example"},
+    )  # fmt: skip
+    with open_tape(path) as tape:
+        source = script(tape)
+    for part in (SECRET, SECRET[:5], "4111"):
+        assert part not in source
+    assert "x: float32[" in source
+    assert "3 calls" in source or "variant 0" in source or "1 call" in source
+
+
+def test_what_is_there_is_not_replaced(tape_file: Path, folder: Path) -> None:
+    mine, elsewhere = folder / "mine.py", folder / "elsewhere.py"
+    mine.write_text("mine")
+    code, out, err = run("script", tape_file, "-o", mine)
+    assert (code, out, mine.read_text()) == (1, "", "mine")
+    assert err.startswith(f"calltape: {mine}: it is there already.")
+    assert err.count("\n") == 1
+    (folder / "link.py").symlink_to(elsewhere)
+    assert run("script", tape_file, "-o", folder / "link.py").code == 1
+    assert not elsewhere.exists()
+    assert run("script", tape_file, "-o", mine, "--force").code == 0
+    assert "def main()" in mine.read_text()
+    assert run("script", tape_file, "-o", folder, "--force").code == 1
+    assert run("script", tape_file, "-o", folder / "absent" / "a.py").code == 1
+    model = ("--model", f"{MODULE}:other")
+    code, out, err = run("replay", tape_file, *model, "--failing", tape_file)
+    assert (code, out) == (1, "")
+    assert "it is there already" in err
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
 def test_script_names_all_files(tmp_path: Path) -> None:
     paths = [
         write_tape(tmp_path / f"{n}.tape", [((torch.zeros(n),), {})], tape_id=bytes([n] * 16))
@@ -249,7 +305,7 @@ def test_export_replay_and_check(tape_file: Path, folder: Path) -> None:
     ]  # fmt: skip
     assert "4 of 4 recorded calls reproduced" in out
     assert f"saved in {out_dir}" in out
-    code, out, err = run("replay", tape_file, out_dir)
+    code, out, err = run("replay", tape_file, out_dir, "--trust")
     assert (code, err) == (0, "")
     assert "4 of 4 recorded calls reproduced" in out
     code, out, err = run("check", tape_file, out_dir)
@@ -271,7 +327,7 @@ def test_a_language_model(folder: Path) -> None:
     code, out, err = run("export", tape, *model, "--merge", "never", "-o", out_dir)
     assert (code, err) == (0, ""), out
     assert "9 of 9 recorded calls reproduced (prefill: 3, decode: 6)" in out
-    assert run("replay", tape, out_dir).code == 0
+    assert run("replay", tape, out_dir, "--trust").code == 0
     assert run("check", tape, out_dir).code == 0
     # Two tokens at a time, which the programs were never shown.
     other = record_chats(folder / "other.tape", ((2, 5), (3, 4)), step=2)
@@ -279,7 +335,7 @@ def test_a_language_model(folder: Path) -> None:
     code, out, _ = run("check", other, out_dir)
     assert code == 1
     assert "2 of 6 recorded calls would be accepted" in out
-    code, out, _ = run("replay", other, out_dir, "--failing", folder / "failing.tape")
+    code, out, _ = run("replay", other, out_dir, "--trust", "--failing", folder / "failing.tape")
     assert code == 1
     assert "2 of 6 recorded calls reproduced" in out
     with open_tape(folder / "failing.tape") as failing:

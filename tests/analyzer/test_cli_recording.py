@@ -56,7 +56,7 @@ def shown(path: Path) -> dict[str, list[str]]:
 def test_info_of_a_recording_that_kept_little(folder: Path) -> None:
     found = shown(folder)
     assert found["files"] == ["3 files of 1 recording, segments 0 to 2"]
-    assert found["coverage"] == ["7 of 9 calls seen were kept; 2 dropped: flight_recorder"]
+    assert found["coverage"] == ["7 of 9 calls seen were kept; 2 not wanted: flight_recorder"]
     assert found["policy"] == [
         "keeps first(4), values by path (all of *, none of past_key_values.*), outputs too, "
         "the last others held in memory (up to 3 calls, 64.0 MiB)"

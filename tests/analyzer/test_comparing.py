@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import math
 from pathlib import Path
@@ -19,6 +20,7 @@ from calltape_analyzer.comparing import (
     Difference,
     Tolerances,
     compared,
+    has_values,
     leaves_of,
     recorded_leaves,
 )
@@ -28,6 +30,11 @@ from .observing import given, tape_of
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 COMPLEX = [torch.complex64, torch.complex128]
 EXACT = [torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool]
+
+
+class Shade(enum.Enum):
+    DARK = 1
+    LIGHT = 2
 
 
 def difference(expected: Any, got: Any, **tolerances: Any) -> Difference:
@@ -147,7 +154,11 @@ def test_nan_and_infinity_equal_only_themselves(
     found = difference(one, other, atol=1e9, rtol=1e9)
     assert not found.ok
     assert found.max_abs == math.inf
-    assert difference(one, one.clone()) == Difference(True)
+    same = difference(one, one.clone())
+    assert same.ok
+    assert same.max_abs == same.max_rel == 0
+    # NaN on both sides is no difference, and says nothing.
+    assert same.compared == (1 if math.isnan(expected) else 2)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +175,14 @@ def test_nan_and_infinity_equal_only_themselves(
         (None, torch.zeros(1), "unexpected: the output"),
         (3, 4, "4 instead of 3"),
         (3, 3.0, "3.0 instead of 3"),
-        (True, torch.zeros(2), "unexpected"),
+        (True, torch.zeros(2), "instead of True"),
+        (True, False, "False instead of True"),
+        (1.0, True, "True instead of 1.0"),
+        (torch.float32, torch.float64, "dtype float64 instead of dtype float32"),
+        (Shade.DARK, Shade.LIGHT, "enum LIGHT instead of enum DARK"),
+        ({"a", "b"}, {"a", "c"}, "instead of frozenset"),
+        ({"a", "b"}, {"a"}, "instead of frozenset"),
+        ({1: torch.zeros(1), "1": torch.zeros(1)}, {1: torch.zeros(1), "1": torch.ones(1)}, "1~:"),
         ("a", "b", "'b' instead of 'a'"),
         (2.5, 2.6, "2.6 instead of 2.5"),
         (2.5, math.nan, "nan instead of 2.5"),
@@ -186,8 +204,9 @@ def test_what_differs_is_said(expected: Any, got: Any, words: str) -> None:
     [
         (torch.zeros(0), torch.zeros(0)),
         (torch.zeros(2, 0, 3), torch.zeros(2, 0, 3)),
-        ((), ()),
-        (None, None),
+        ({"a", "b", "c"}, {"c", "b", "a"}),
+        (Shade.DARK, Shade.DARK),
+        ((True, None), [True]),  # None is no value
         (3, 3),
         (3, torch.tensor(3)),
         (torch.tensor([3]), 3),
@@ -196,7 +215,6 @@ def test_what_differs_is_said(expected: Any, got: Any, words: str) -> None:
         (math.inf, math.inf),
         (1j, 1j),
         ("a", "a"),
-        (torch.zeros(2, device="meta"), torch.ones(2)),  # a shape is all there is to compare
         (torch.ones(2).requires_grad_(), torch.ones(2)),
         (torch.ones(2, 3), torch.ones(3, 2).t()),
         (torch.ones(1, 3).expand(2, 3), torch.ones(2, 3)),
@@ -210,6 +228,106 @@ def test_what_is_the_same_is_ok(expected: Any, got: Any) -> None:
     found = difference(expected, got)
     assert found.ok
     assert found.error is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "words"),
+    [
+        (None, None, "nothing was compared: the outputs hold no tensor and no value"),
+        ((), [], "nothing was compared"),
+        ({}, {}, "nothing was compared"),
+        ({"a": [None]}, {"a": [None]}, "nothing was compared"),
+        (torch.zeros(2, device="meta"), torch.ones(2), "outputs has no value on the tape"),
+        (torch.ones(2), torch.zeros(2, device="meta"), "outputs has no value on the tape"),
+        ({"f": len}, {"f": len}, "nothing was compared: outputs.f (builtins:builtin_function_or_m"),
+        (
+            [torch.ones(1), (i for i in "a")],
+            [torch.ones(1), (i for i in "a")],
+            "not verified: outp",
+        ),
+        ((torch.nn.ReLU(),), (torch.nn.ReLU(),), "outputs.0 (torch.nn.modules.activation:ReLU)"),
+        ({"f": len}, {"f": torch.ones(1)}, "nothing was compared: outputs.f"),
+        ({"f": {"x": torch.ones(1)}}, {"f": len}, "nothing was compared: outputs.f"),
+        ({torch.ones(1), torch.zeros(1)}, {torch.ones(1), torch.zeros(1)}, "without an order"),
+    ],
+    ids=repr,
+)
+def test_what_was_not_compared_is_not_the_same(expected: Any, got: Any, words: str) -> None:
+    found = difference(expected, got)
+    assert not found.ok
+    assert words in str(found.error)
+
+
+class Dist:
+    """A result of a plain class: no dataclass, not registered, with code that must not run."""
+
+    def __init__(self, mean: torch.Tensor, **more: Any) -> None:
+        self.mean = mean
+        self._std = mean * 2
+        vars(self).update(more)
+
+    @property
+    def mode(self) -> torch.Tensor:
+        raise AssertionError("a property of a result was read")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was asked for")
+
+
+class Slotted:
+    __slots__ = ("mean", "missing")
+
+    def __init__(self, mean: torch.Tensor) -> None:
+        self.mean = mean
+
+
+class ToyCache:
+    def __init__(self, keys: torch.Tensor, flag: bool) -> None:
+        self.keys, self.is_ready, self._seen = keys, flag, torch.rand(1)
+
+
+@pytest.mark.parametrize("made", [Dist, Slotted, lambda x: torch.distributions.Normal(x, x + 1)])
+def test_an_object_is_compared_by_what_it_holds(made: Any) -> None:
+    one = {"latent": [made(torch.ones(3))]}
+    assert difference(one, {"latent": [made(torch.ones(3))]}).ok
+    found = difference(one, {"latent": [made(torch.ones(3) + 1)]})
+    assert not found.ok
+    assert str(found.error).startswith("latent.0.")
+    assert not difference(one, {"latent": [made(torch.ones(4))]}).ok
+
+
+def test_a_part_of_an_object_that_cannot_be_described_is_named() -> None:
+    one, other = (Dist(torch.ones(3), sampler=torch.relu) for _ in range(2))
+    found = difference({"d": one}, {"d": other})
+    assert not found.ok
+    assert found.agrees
+    assert found.compared == 6
+    (said,) = found.unverified
+    assert said.startswith("outputs.d.sampler (builtins:builtin_function_or_method) cannot be desc")
+    other.mean += 1
+    assert not difference({"d": one}, {"d": other}).agrees
+
+
+def test_an_object_that_holds_itself_is_compared_by_the_rest() -> None:
+    one, other = Dist(torch.ones(3)), Dist(torch.ones(3))
+    vars(one)["me"], vars(other)["me"] = one, [other]
+    assert difference(one, other).ok
+    vars(other)["mean"] = torch.zeros(3)
+    assert not difference(one, other).ok
+
+
+def test_books_that_a_cache_keeps_are_not_compared() -> None:
+    assert difference(ToyCache(torch.ones(2), True), ToyCache(torch.ones(2), False)).ok
+    assert not difference(ToyCache(torch.ones(2), True), ToyCache(torch.zeros(2), True)).ok
+
+
+def test_what_a_target_cannot_return_is_left_out() -> None:
+    expected = leaves_of({"x": torch.ones(2), "n": 3})
+    got = leaves_of({"x": torch.ones(2)})
+    assert compared(expected, got, Tolerances(), [".n"]).ok
+    found = compared(leaves_of({"n": 3}), {}, Tolerances(), [".n"])
+    assert not found.ok
+    assert "the model returns nothing of what was recorded" in str(found.error)
 
 
 def test_a_meta_tensor_still_has_a_shape_and_a_dtype() -> None:
@@ -255,10 +373,11 @@ def test_the_worst_of_several_outputs_counts() -> None:
     assert str(found.error).startswith("b:")
 
 
-def test_private_attributes_are_not_compared() -> None:
-    one = SimpleNamespace(x=torch.zeros(1), _state=torch.zeros(3), _n=1)
-    other = SimpleNamespace(x=torch.zeros(1), _state=torch.ones(4), _n=2)
-    assert difference(one, other).ok
+def test_private_attributes_are_compared() -> None:
+    one = SimpleNamespace(x=torch.zeros(1), _state=torch.zeros(3))
+    other = SimpleNamespace(x=torch.zeros(1), _state=torch.ones(3))
+    assert difference(one, one).ok
+    assert str(difference(one, other).error).startswith("_state:")
 
 
 class Returning(torch.nn.Module):
@@ -274,16 +393,23 @@ def test_recorded_outputs_compare_with_live_ones(tmp_path: Path) -> None:
     expected = recorded_leaves(tape.calls[0])
     assert expected is not None
     assert set(expected) == {".logits", ".past.0.0", ".past.1.0", ".past.1.1", ".n", ".s"}
-    assert compared(expected, leaves_of(model(x)), Tolerances()) == Difference(True)
+    assert compared(expected, leaves_of(model(x)), Tolerances()) == Difference(
+        True, compared=12, agrees=True
+    )
     assert not compared(expected, leaves_of(model(x + 1)), Tolerances()).ok
 
 
-def test_outputs_without_values_compare_by_shape(tmp_path: Path) -> None:
+def test_outputs_without_values_are_not_the_same(tmp_path: Path) -> None:
     model, x = Returning(), torch.rand(3)
     expected = recorded_leaves(tape_of(tmp_path, [given(x)], model, values="none").calls[0])
     assert expected is not None
-    assert compared(expected, leaves_of(model(x + 1)), Tolerances()).ok
-    assert not compared(expected, leaves_of(model(torch.rand(4))), Tolerances()).ok
+    found = compared(expected, leaves_of(model(x + 1)), Tolerances())
+    assert not found.ok
+    said = " ".join(found.unverified)
+    assert "outputs.logits has no value on the tape, only a dtype and a shape" in said
+    assert "outputs.s (builtins:float) has no value on the tape" in said
+    assert not has_values(expected)
+    assert not compared(expected, leaves_of(model(torch.rand(4))), Tolerances()).agrees
 
 
 def test_outputs_that_were_not_kept_are_none(tmp_path: Path) -> None:

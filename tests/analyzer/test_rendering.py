@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape, render
-from calltape_analyzer.rendering import printable
+from calltape_analyzer.printable import printable
 from tests.analyzer.tapes import write_tape
 
 F = torch.zeros

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from calltape_analyzer.reports import Report, ReportRow
 
-FINE = ReportRow(0, "prefill", True, 1e-7, 1e-6)
-WORSE = ReportRow(1, "decode", True, 3e-6, 1e-5)
+FINE = ReportRow(0, "prefill", True, 1e-7, 1e-6, compared=8)
+WORSE = ReportRow(1, "decode", True, 3e-6, 1e-5, compared=8)
+EMPTY = ReportRow(2, "decode", True)
+SHAPES = ReportRow(3, "decode", False, error="not verified", against="shapes")
 WRONG = ReportRow(7, "decode", False, 0.5, 2.0, "logits: 3 of 8 elements differ by up to 0.5")
 HOMELESS = ReportRow(9, None, False, math.inf, math.inf, "no program accepts these arguments")
 NAN = ReportRow(10, "decode", False, math.nan, -math.inf, "logits is nan", "module")
@@ -27,6 +29,9 @@ NAN = ReportRow(10, "decode", False, math.nan, -math.inf, "logits is nan", "modu
         ([FINE, WORSE], True, 2),
         ([FINE, WRONG], False, 1),
         ([HOMELESS], False, 0),
+        ([EMPTY], False, 1),  # nothing was compared in any call
+        ([EMPTY, FINE], True, 2),
+        ([FINE, SHAPES], False, 1),
     ],
 )
 def test_it_is_true_where_every_call_was_reproduced(
@@ -53,8 +58,14 @@ def test_the_summary_says_how_many_which_and_how_far() -> None:
         # What is not reproduced has no difference that means anything.
         ([WRONG, HOMELESS], "0 of 2 recorded calls reproduced (decode: 1, no variant: 1)"),
         (
-            [ReportRow(0, "main", True)],
+            [ReportRow(0, "main", True, compared=1)],
             "1 of 1 recorded calls reproduced (main: 1); largest difference 0.0e+00",
+        ),
+        ([EMPTY], "1 of 1 recorded calls reproduced (decode: 1); no value was compared"),
+        (
+            [SHAPES],
+            "0 of 1 recorded calls reproduced (decode: 1); 1 call in dtypes and shapes only: no "
+            "values on the tape",
         ),
     ],
 )
@@ -122,3 +133,11 @@ def test_an_empty_table_is_a_header_and_a_summary() -> None:
 def test_an_error_of_several_lines_stays_on_its_row() -> None:
     report = Report([ReportRow(0, "main", False, error="first\nsecond")])
     assert len(report.table().splitlines()) == 3
+
+
+def test_what_was_compared_with_the_model_alone_is_said() -> None:
+    row = ReportRow(0, "main", True, compared=3, against="module")
+    assert Report([row]).summary == (
+        "1 of 1 recorded calls reproduced (main: 1); largest difference 0.0e+00; "
+        "1 call compared with the model, not with the tape"
+    )

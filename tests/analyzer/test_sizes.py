@@ -9,7 +9,16 @@ from hypothesis import given as with_values
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from calltape_analyzer.sizes import Sizing, sizings_for_tracing, sizings_unseen
+from calltape_analyzer.sizes import (
+    Bound,
+    Sizing,
+    elements_at,
+    sizings_beyond,
+    sizings_far,
+    sizings_for_tracing,
+    sizings_unrelated,
+    sizings_unseen,
+)
 from calltape_analyzer.variants import VariantFacts
 
 from .observing import Given, Optional, given, tape_of, zeros
@@ -146,3 +155,76 @@ def test_unseen_sizes_were_not_recorded_and_are_consistent(
             assert_consistent(variant, sizing)
         if any(max(symbol.values) > 0 for symbol in variant.symbols):
             assert found
+
+
+# --- how large they may be -----------------------------------------------------------------------
+
+
+def test_a_symbol_goes_beyond_what_was_recorded_alone(tmp_path: Path) -> None:
+    variant = only(tmp_path, [decoding(3, 1, 1), decoding(4, 2, 2), decoding(9, 5, 1)])
+    largest = {s.name: max(s.values) for s in variant.symbols if s.relation is None}
+    found = [named(variant, sizing) for sizing in sizings_beyond(variant, 9)]
+    assert len(found) == len(largest) > 1
+    for values, (name, value) in zip(found, largest.items(), strict=True):
+        assert values[name] == 2 * value
+        assert all(values[other] <= size for other, size in largest.items() if other != name)
+
+
+def test_a_symbol_that_may_be_nothing_goes_beyond_from_where_it_was_something(
+    tmp_path: Path,
+) -> None:
+    variant = only(tmp_path, [given(zeros(n, 2), last=zeros(k)) for n, k in ((2, 0), (3, 6))])
+    (sizing,) = (s for s in sizings_beyond(variant, 9) if 12 in s.values)
+    assert variant.rows[sizing.row][0].shapes == ((3, 2), (6,))
+
+
+def test_elements_are_counted_after_related_sizes_followed(tmp_path: Path) -> None:
+    # The length is three times the batch.
+    variant = only(tmp_path, [given(zeros(n, 3 * n)) for n in (2, 4, 5)])
+    bound = Bound.of([variant])
+    assert bound == Bound(5 * 15)
+    (row,) = (r for r, (row, _) in enumerate(variant.rows) if row.shapes == ((5, 15),))
+
+    def at(batch: int) -> Sizing:
+        return Sizing(row, (batch, 3 * batch), True)
+
+    assert elements_at(variant, at(10)) == 300
+    assert bound.allows(variant, at(10))
+    assert not bound.allows(variant, at(11))
+
+
+def test_each_symbol_is_bounded_by_itself(tmp_path: Path) -> None:
+    calls = [given(zeros(100), last=zeros(n), steps=k) for n, k in ((2, 3), (3, 7))]
+    variant = only(tmp_path, calls)
+    bound = Bound.of([variant])
+    assert bound.allows(variant, Sizing(0, (12, 28), True))
+    assert not bound.allows(variant, Sizing(0, (13, 28), True))
+    assert not bound.allows(variant, Sizing(0, (12, 29), True))
+
+
+def test_recorded_sizes_are_allowed_and_the_largest_variant_counts_for_all(tmp_path: Path) -> None:
+    calls = [given(zeros(2, 3)), given(zeros(3, 3)), given(zeros(50), last=zeros(2))]
+    small, large = variants(tmp_path, calls)
+    assert Bound.of([small, large]) == Bound(52)
+    assert Bound.of([small, large]).allows(small, Sizing(0, (12,), True))
+    assert not Bound(0).allows(small, Sizing(0, (4,), True))
+    assert Bound(0).allows(small, Sizing(0, (2,), False))
+
+
+def test_a_multiple_of_two_calls_is_tried_without_it_and_one_of_three_is_not(
+    tmp_path: Path,
+) -> None:
+    two = only(tmp_path, [given(zeros(n, 3 * n)) for n in (2, 4)])
+    (sizing,) = sizings_unrelated(two, 3)
+    assert sizing.values == (2, 7)
+    (tmp_path / "b").mkdir()
+    three = only(tmp_path / "b", [given(zeros(n, 3 * n)) for n in (2, 4, 5)])
+    assert sizings_unrelated(three, 3) == []
+
+
+def test_far_sizes_keep_their_tensors_small(tmp_path: Path) -> None:
+    small = only(tmp_path, [given(zeros(n, 4)) for n in (2, 3)])
+    assert [sizing.values for sizing in sizings_far(small)] == [(24,), (192,), (1500,)]
+    (tmp_path / "b").mkdir()
+    large = only(tmp_path / "b", [given(zeros(n, 40_000)) for n in (2, 3)])
+    assert [sizing.values for sizing in sizings_far(large)] == [(24,)]

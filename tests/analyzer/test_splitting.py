@@ -31,13 +31,13 @@ def pair(left: tuple[int, ...], right: tuple[int, ...]) -> Given:
 def assert_partition(found: list[Split]) -> None:
     """Every row is in exactly one split, the one whose conditions it meets."""
     group = found[0].group
-    rows = [row for split in found for row in split.only_rows]
+    rows = [row for split in found for row in split.rows]
     assert sorted(rows) == sorted(group.rows)
-    assert sum(s.calls for split in found for _, s in split.rows) == group.calls
+    assert sum(split.rows.calls for split in found) == group.calls
     for row in group.rows:
         meeting = [split for split in found if all(c.holds(row) for c in split.conditions)]
         assert len(meeting) == 1
-        assert row in meeting[0].only_rows
+        assert row in list(meeting[0].rows)
 
 
 def test_an_axis_of_one_or_n_is_broadcasting(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_full_window_is_another_program(tmp_path: Path) -> None:
     assert sorted(map(texts, found)) == [["window full"], ["window open"]]
     assert_partition(found)
     by_text = {texts(split)[0]: split for split in found}
-    assert {row.ints for row in by_text["window open"].only_rows} == {(2,), (3,), (4,)}
-    assert {row.ints for row in by_text["window full"].only_rows} == {(5,), (6,)}
+    assert {row.ints for row in by_text["window open"].rows} == {(2,), (3,), (4,)}
+    assert {row.ints for row in by_text["window full"].rows} == {(5,), (6,)}
 
 
 @pytest.mark.parametrize("seen", [(2, 3), (5, 6)])

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, open_tape
+from calltape_analyzer.cli.recording import coverage_text
 from calltape_schema.framing import BLOCK, END, Member, member_header, members
 from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
 from tests.analyzer.tapes import Recorded, member, target_of, write_tape
@@ -143,6 +144,9 @@ def test_unsealed_counts_gaps(tmp_path: Path) -> None:
     with open_tape(path) as tape:
         assert (tape.coverage.seen, tape.coverage.kept) == (6, 3)
         assert sum(tape.coverage.dropped.values()) == 3
+        assert coverage_text(tape.coverage, sealed=tape.sealed) == (
+            "3 of at least 6 calls seen were kept; 3 unknown (the tape is not sealed)"
+        )
 
 
 @pytest.mark.parametrize("missing", [1, 100, 600, 1100, 1300])
@@ -400,7 +404,7 @@ def test_damage_is_bounded(tmp_path: Path) -> None:
 def folder(tmp_path: Path) -> Path:
     for name, first in (("b", 10), ("a", 0)):
         given = [Recorded(args=(first + i,)) for i in range(2)]
-        write_tape(tmp_path / f"{name}.tape", given)
+        write_tape(tmp_path / f"{name}.tape", given, tape_id=name.encode() * 16)
     (tmp_path / "notes.txt").write_text("not a tape")
     return tmp_path
 

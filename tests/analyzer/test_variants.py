@@ -65,13 +65,16 @@ def test_prefill_and_decode_are_two(tmp_path: Path) -> None:
         ),
         ([given(zeros(2), add=False), given(zeros(3))], {"add=False": [0], "add=True": [1]}),
         (
-            [given(zeros(2), mode="sum"), given(zeros(3), mode="max"), given(zeros(9), mode="sum")],
-            {"mode='sum'": [0, 2], "mode='max'": [1]},
+            [given(zeros(size), mode=mode) for size in (2, 3) for mode in ("sum", "max")],
+            {"mode='sum'": [0, 2], "mode='max'": [1, 3]},
         ),
         (
-            [given(zeros(2), scale=0.5), given(zeros(3), scale=0.25)],
-            {"scale=0.5": [0], "scale=0.25": [1]},
+            [given(zeros(size), scale=scale) for size in (2, 3) for scale in (0.5, 0.25)],
+            {"scale=0.5": [0, 2], "scale=0.25": [1, 3]},
         ),
+        # Each came once: nothing says that they select anything.
+        ([given(zeros(2), mode="sum"), given(zeros(3), mode="max")], {"main": [0, 1]}),
+        ([given(zeros(2), scale=0.5), given(zeros(3), scale=0.25)], {"main": [0, 1]}),
         ([given(zeros(2), steps=2), given(zeros(3), steps=3)], {"main": [0, 1]}),
         (
             [given(zeros(2)), given(zeros(2, dtype=torch.float64))],
@@ -172,19 +175,36 @@ def test_dynamism_is_pooled_over_variants(tmp_path: Path) -> None:
     assert reasons(subtracting)["x[0]"] == "one"
 
 
-def test_dynamism_is_pooled_over_the_elements_of_a_list(tmp_path: Path) -> None:
+def test_an_element_of_a_list_that_never_varied_is_constant(tmp_path: Path) -> None:
     calls = [given([zeros(2, 3), zeros(2, 4)]), given([zeros(2, 3), zeros(2, 5)])]
     (variant,) = tape_of(tmp_path, calls, Optional()).variants()
     assert reasons(variant) == {
-        "x.0[0]": "constant", "x.0[1]": "pooled", "x.1[0]": "constant", "x.1[1]": "varied"
+        "x.0[0]": "constant", "x.0[1]": "constant", "x.1[0]": "constant", "x.1[1]": "varied"
     }  # fmt: skip
 
 
-def test_elements_of_different_size_are_pooled_too(tmp_path: Path) -> None:
-    (variant,) = tape_of(tmp_path, [given([zeros(2), zeros(3)])], Optional()).variants()
-    assert reasons(variant) == {"x.0[0]": "pooled", "x.1[0]": "pooled"}
-    # They differ in one and the same call, so that they are two symbols.
-    assert len(variant.facts.symbols) == 2
+def test_elements_of_different_size_did_not_vary(tmp_path: Path) -> None:
+    calls = [given([zeros(2), zeros(3), zeros(3, 4)])]
+    (variant,) = tape_of(tmp_path, calls, Optional()).variants()
+    assert set(reasons(variant).values()) == {"constant"}
+    assert list(variant.findings.warnings()) == []
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        (lambda n: [zeros(n), zeros(n + 1)], "pooled"),
+        (lambda n: [zeros(n), zeros(7)], "constant"),  # one of them is known to be constant
+        (lambda n: [zeros(7), zeros(7)], "constant"),
+        (lambda n: [zeros(n, 2), zeros(n, 3)], "constant"),  # of another rank
+    ],
+)
+def test_an_element_that_was_seen_once_is_as_its_siblings_are(
+    tmp_path: Path, others: Callable[[int], list[torch.Tensor]], expected: str
+) -> None:
+    calls = [given(others(4)), given(others(6)), given([*others(5), zeros(9)])]
+    variant = tape_of(tmp_path, calls, Optional()).variants()[-1]
+    assert reasons(variant)["x.2[0]"] == expected
 
 
 def test_another_rank_is_another_dimension(tmp_path: Path) -> None:
@@ -363,15 +383,21 @@ def test_a_recorded_call_that_is_fit_is_given_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_tape_of_shapes_gives_arguments_too(tmp_path: Path) -> None:
-    calls = [given(ids(1, 4), torch.ones(1, 4, dtype=torch.bool), steps=3),
-             given(ids(2, 4), torch.ones(2, 4, dtype=torch.bool), steps=4)]  # fmt: skip
-    (variant,) = tape_of(tmp_path, calls, Optional(), values="none").variants()
-    args, kwargs = variant.infer_arguments()
-    assert [tuple(a.shape) for a in args] == [(2, 4), (2, 4)]
-    assert args[0].min() >= 3
-    assert args[0].max() <= 9
-    assert args[1].dtype == torch.bool
-    assert kwargs == {"steps": 4}
+    def arguments(length: int) -> tuple[Any, ...]:
+        calls = [given(ids(n, length), torch.ones(n, length, dtype=torch.bool), steps=n + 2)
+                 for n in (1, 2)]  # fmt: skip
+        (variant,) = tape_of(tmp_path, calls, Optional(), values="none").variants()
+        args, kwargs = variant.infer_arguments()
+        assert [tuple(a.shape) for a in args] == [(2, length), (2, length)]
+        assert args[1].dtype == torch.bool
+        assert kwargs == {"steps": 4}
+        return args
+
+    # Of few ids there is no range on the tape: what any vocabulary has.
+    assert set(arguments(4)[0].flatten().tolist()) <= {0, 1}
+    many = arguments(1024)[0]
+    assert many.min() >= 3
+    assert many.max() <= 9
 
 
 @settings(max_examples=40, deadline=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import itertools
 import tarfile
 import types
 import warnings
@@ -434,6 +435,30 @@ def test_dicts(tmp_path: Path) -> None:
     assert type(call.args[6].keys[0]) is bool
 
 
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        (["k" * 1025], "a long key of type str"),
+        ([b"k" * 1025], "a long key of type bytes"),
+        ([2**64], "a long key of type int"),
+        ([("a",) * 17], "a key of type tuple"),
+        ([("a", "k" * 1025)], "a key of type tuple"),
+        (list(itertools.product((-1, -2), repeat=7)), "more than 64 keys of one hash"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_keys_that_no_reader_takes(tmp_path: Path, keys: list[Any], reason: str) -> None:
+    (value,) = one(tmp_path, dict.fromkeys(keys, 1)).args
+    assert (value.kind, value.reason) == ("opaque", reason)
+
+
+def test_long_keys_that_a_reader_takes(tmp_path: Path) -> None:
+    keys = ["k" * 1024, b"k" * 1024, 2**64 - 1, -(2**63), ("a",) * 16]
+    keys += itertools.product((-1, -2), repeat=6)
+    (value,) = one(tmp_path, dict.fromkeys(keys, 1)).args
+    assert value.keys == tuple(keys)
+
+
 def test_keys_are_readable_paths_and_unique(tmp_path: Path) -> None:
     t = [torch.full((1,), float(i)) for i in range(6)]
     call = one(
@@ -610,13 +635,16 @@ def test_shapes_only(tmp_path: Path) -> None:
     model, path = Add(), tmp_path / "t.tape"
     with record(model, path, values="none"):
         model(torch.tensor([4, -4]), torch.ones(2))
+        model(torch.arange(-9, 1024 - 9), torch.ones(1))
         model(torch.zeros(1 << 20, dtype=torch.int64), torch.ones(1))
     tape: ReadTape = read(path)
-    assert [call.blob for call in tape.calls] == [b"", b""]
+    assert [call.blob for call in tape.calls] == [b"", b"", b""]
     first = tape.calls[0].record
     assert [fact.missing for fact in first.inputs.facts()] == ["policy", "policy"]
-    assert [(r.leaf, r.min, r.max) for r in first.inputs.ranges] == [(0, -4, 4)]
-    assert tape.calls[1].record.inputs.ranges == ()
+    assert first.inputs.ranges == ()  # of so few it would be what they are
+    (found,) = tape.calls[1].record.inputs.ranges
+    assert (found.leaf, found.min, found.max) == (0, -9, 1014)
+    assert tape.calls[2].record.inputs.ranges == ()
     assert path.stat().st_size < 20_000
 
 

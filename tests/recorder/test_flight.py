@@ -38,6 +38,7 @@ def test_the_last_calls_are_written_when_asked(tmp_path: Path) -> None:
         model(torch.tensor([10]))
     stats = recorder.stats()
     assert (stats.kept, stats.dropped, stats.queued_bytes) == (3, {"flight_recorder": 8}, 0)
+    assert (stats.unwanted, stats.lost) == ({"flight_recorder": 8}, {})  # aged out, as asked for
     tape = read(tmp_path / "t.tape")
     assert [call.input(0).item() for call in tape.calls] == [7, 8, 9]
     assert tape.manifest.policy.flight_recorder is not None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +19,10 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from calltape_analyzer import open_tape
+from calltape_analyzer.cli import app
 from calltape_recorder import launcher, lifecycle
 from calltape_recorder.launcher import STARTUP, main, prepare
 from calltape_recorder.startup import calltape_startup
@@ -210,6 +215,40 @@ def test_what_appears_later(stage: Stage, attribute: str) -> None:
     wait_for(lambda: model._forward_hooks)
     model(ONE, ONE)
     assert stage.calls() == {f"Add-{PID}.tape": 1}
+
+
+def test_what_came_before_it_was_found_is_not_known(stage: Stage) -> None:
+    """52 calls before the target was found, 148 after: "148 of 148 calls seen" was all it said."""
+    stage.look_out("late")
+    module = stage.load()
+    model = Add()
+    for _ in range(3):
+        model(ONE, ONE)
+    before = time.time_ns()
+    module.late = model
+    wait_for(lambda: model._forward_hooks)
+    for _ in range(2):
+        model(ONE, ONE)
+    (name,) = stage.close()
+    with open_tape(stage.tapes / name) as tape:
+        (observed,) = tape.observed.values()
+        assert observed.reason == "when the target was found"
+        assert before <= observed.since_ns <= tape[0].record.time_ns
+        assert (tape.coverage.seen, tape.coverage.kept) == (2, 2)
+    shown = CliRunner().invoke(app, ["info", str(stage.tapes / name)]).stdout
+    assert re.search(r"2 of 2 calls seen since \S+Z, when the target was found, were kept", shown)
+    document = json.loads(CliRunner().invoke(app, ["info", "--json", str(stage.tapes)]).stdout)
+    (since,) = document["coverage"]["since"]
+    assert (since["tape"], since["reason"]) == (tape.manifest.tape.hex(), observed.reason)
+
+
+def test_an_instance_is_seen_from_its_birth_on(stage: Stage) -> None:
+    """What was made before the recorder came may have been called; what it saw made was not."""
+    stage.look_out("Net")
+    module = stage.load()
+    module.Net()
+    found = [read(stage.tapes / name).manifest.observed for name in stage.close()]
+    assert [observed is None for observed in found] == [True, False]
 
 
 def test_a_model_that_appears_in_a_fork(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

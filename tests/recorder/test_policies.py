@@ -208,14 +208,17 @@ def test_values_by_leaf_path(tmp_path: Path) -> None:
     assert tape.manifest.policy.values == "all"
 
 
-def test_of_ids_without_values_the_range_stays(tmp_path: Path) -> None:
+def test_of_many_ids_without_values_the_range_stays(tmp_path: Path) -> None:
     model = Model()
+    many = torch.arange(1024) % 7 + 3
     with record(model, tmp_path / "t.tape", values={"*": "all", "input_ids": "none"}):
-        model(torch.tensor([3, 9, 4]))
-    call = read(tmp_path / "t.tape").calls[0]
-    found = call.record.inputs.ranges
-    assert [(r.min, r.max) for r in found] == [(3, 9)]
-    assert call.record.inputs.facts()[0].missing == "policy"
+        for ids in (many, many[1:], torch.full((2048,), 5), torch.full((2048,), 8_231_774)):
+            model(ids, mask=many[:5])
+    calls = read(tmp_path / "t.tape").calls
+    found = [[(r.leaf, r.min, r.max) for r in call.record.inputs.ranges] for call in calls]
+    mask = (1, 3, 7)  # kept, so its range says nothing new
+    assert found == [[(0, 3, 9), mask], [mask], [(0, 5, 5), mask], [mask]]
+    assert {call.record.inputs.facts()[0].missing for call in calls} == {"policy"}
 
 
 @pytest.mark.parametrize("values", ["some", {"x": "maybe"}, {1: "all"}, {"x" * 2000: "all"}, 3])

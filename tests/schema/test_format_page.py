@@ -69,7 +69,7 @@ def section(begin: str, end: str) -> str:
 def limits_in_code() -> dict[str, int]:
     return {
         f"{module.__name__}.{name}": value
-        for module in (interning, records, packing, blob)
+        for module in (interning, records, packing, blob, traffic, tree)
         for name, value in vars(module).items()
         if name.startswith("MAX_") and isinstance(value, int)
     }

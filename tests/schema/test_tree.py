@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from calltape_schema.tree import (
     children_of,
     decode_structure,
     encode_structure,
+    fits_as_key,
 )
 from tests.schema.raising import raises
 
@@ -27,7 +30,8 @@ NAMES = st.from_regex(
     r"[a-z_]{1,8}(\.[a-z]{1,4})?:[A-Za-z]{1,8}(\.<locals>\.[A-Z])?", fullmatch=True
 )
 SCALARS = TEXT | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.binary(max_size=4)
-KEYS = st.none() | SCALARS | st.lists(st.none() | SCALARS, max_size=3).map(tuple)
+KEY_PARTS = st.none() | SCALARS.filter(lambda part: fits_as_key(part))
+KEYS = KEY_PARTS | st.lists(KEY_PARTS, max_size=3).map(tuple)
 LEAF_NODES = st.one_of(
     st.builds(dict, kind=st.sampled_from(["none", "ellipsis"])),
     st.builds(dict, kind=st.just("bool"), value=st.booleans()),
@@ -317,8 +321,59 @@ def test_a_structure_of_other_leaves() -> None:
 
 
 def test_dict_keys_keep_order_and_type() -> None:
-    keys = [True, 2, 1.5, b"k", None, ("a", 1), "", "\ud800", 2**70]
+    keys = [True, 2, 1.5, b"k", None, ("a", 1), "", "\ud800", 2**64 - 1]
     node = {"kind": "dict", "keys": keys, "children": [NONE] * len(keys)}
     root = decode_structure(encode_structure(structure(node))).root
     assert isinstance(root, DictNode)
     assert [*map(repr, root.keys)] == [*map(repr, keys)]
+
+
+def keyed(keys: list[Any]) -> bytes:
+    return encode_structure(
+        structure({"kind": "dict", "keys": keys, "children": [NONE] * len(keys)})
+    )
+
+
+@pytest.mark.parametrize(
+    "key", ["x" * 1025, b"x" * 1025, 2**64, -(2**63) - 1, [1] * 17, ["x" * 1025], [2**64]],
+    ids=lambda key: f"{type(key).__name__}-{len(str(key))}",
+)  # fmt: skip
+def test_a_key_that_is_too_long(key: Any) -> None:
+    with raises("invalid", "key"):
+        keyed([key])
+
+
+@pytest.mark.parametrize("key", ["x" * 1024, b"x" * 1024, -(2**63), [1] * 16], ids=repr)
+def test_a_key_that_is_long(key: Any) -> None:
+    assert keyed([key])
+
+
+COLLIDING: dict[str, Callable[[int], Any]] = {
+    "tuples": lambda i: [-1 - (i >> bit & 1) for bit in range(16)],
+    "ints in tuples": lambda i: [(2**61 - 1) * (i >> 2 * part & 3) for part in range(8)],
+}
+
+
+@pytest.mark.parametrize("name", ["tuples", "ints in tuples"])
+def test_keys_of_one_hash(name: str) -> None:
+    assert keyed([COLLIDING[name](i) for i in range(64)])
+    with raises("invalid", "more than 64 keys of one hash"):
+        keyed([COLLIDING[name](i) for i in range(65)])
+
+
+def test_a_dict_of_colliding_keys_costs_no_more_than_another() -> None:
+    """40,000 keys of one hash took minutes: each was compared with all before it."""
+    began = time.process_time()
+    with raises("invalid", "of one hash"):
+        keyed([COLLIDING["tuples"](i) for i in range(40_000)])
+    assert time.process_time() - began < 20
+
+
+def test_a_long_key_over_many_leaves() -> None:
+    """One key of a kilobyte would be part of every path below it."""
+    many = {"kind": "list", "children": [NONE] * 5000}
+    inside = {"kind": "dict", "keys": ["x" * 1024], "children": [many]}
+    with raises("invalid", "paths of more than"):
+        encode_structure(structure(inside))
+    few = {**inside, "children": [{**many, "children": [NONE] * 4000}]}
+    assert encode_structure(structure(few))

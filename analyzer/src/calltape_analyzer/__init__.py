@@ -10,14 +10,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from calltape_analyzer.allowance import granted
     from calltape_analyzer.call import Call
     from calltape_analyzer.checking import check
     from calltape_analyzer.comparing import Tolerances
     from calltape_analyzer.difference import diff
     from calltape_analyzer.errors import ExportError, InferenceError, NoVariant, TapeError
+    from calltape_analyzer.exporting.loading import load_programs
     from calltape_analyzer.exporting.procedure import export
     from calltape_analyzer.exporting.programs import Programs
-    from calltape_analyzer.exporting.saving import load_programs
     from calltape_analyzer.observer import InputObserver
     from calltape_analyzer.opening import open_tape
     from calltape_analyzer.placeholder import Placeholder
@@ -47,6 +48,7 @@ __all__ = [
     "diff",
     "dynamic_axes",
     "export",
+    "granted",
     "load_programs",
     "open_tape",
     "register_flattening_functions",
@@ -73,7 +75,8 @@ _HOMES = {
     "diff": "difference",
     "dynamic_axes": "targets.onnx",
     "export": "exporting.procedure",
-    "load_programs": "exporting.saving",
+    "granted": "allowance",
+    "load_programs": "exporting.loading",
     "open_tape": "opening",
     "register_flattening_functions": "registration",
     "render": "rendering",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from calltape_analyzer.alignment import Alignment, Row
+from calltape_analyzer.allowance import check_room, room_of
 from calltape_analyzer.binding import Argument, Bound
 from calltape_analyzer.call import Call
 from calltape_analyzer.describing import Description
@@ -14,6 +15,7 @@ from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.flattening import Form
 from calltape_analyzer.patterns import Pattern
 from calltape_analyzer.placeholder import Placeholder
+from calltape_analyzer.tensors import dtype_of, zeros
 
 __all__ = ["ArgumentBuilder", "check_rebuilt", "detached", "representative", "specialized"]
 
@@ -174,8 +176,6 @@ class ArgumentBuilder:
         As in ``torch.onnx.InputObserver``: of the shape that it had last, with size 0 on the last
         dynamic axis; zeros where no axis is dynamic; the last tensor itself where that is empty.
         """
-        import torch
-
         if track.last is None:
             return None
         position, pattern, shape = track.last
@@ -189,11 +189,10 @@ class ArgumentBuilder:
         argument, leaf = cell
         facts = None if argument.given is not None else pattern.facts[leaf]
         moved = self._on_recorded_devices and facts is not None
-        return torch.zeros(
-            sizes,
-            dtype=getattr(torch, pattern.dtype(argument, leaf)),
-            device=facts.device if moved and facts is not None else "cpu",
-        )
+        dtype = dtype_of(pattern.dtype(argument, leaf))
+        room = room_of(self._calls[position].tape_bytes)
+        check_room(room, [(sizes, dtype.itemsize)], f"{track.name}{track.path}")
+        return zeros(sizes, dtype, facts.device if moved and facts is not None else "cpu")
 
     def _filled(self, reference: Argument, source: Pattern, filled: Sequence[Any]) -> Any:
         """The reference's structure around other tensors."""

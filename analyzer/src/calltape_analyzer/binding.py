@@ -96,6 +96,8 @@ class Signature:
             return False
         if not parameter.has_default:
             return parameter.kind not in ("VAR_POSITIONAL", "VAR_KEYWORD")
+        if parameter.default_missing:  # in doubt the call needs it
+            return True
         default = parameter.default
         return isinstance(default, int | float | bool | str) and value != default
 

@@ -18,6 +18,7 @@ from typing import Any
 from calltape_analyzer.classes import ClassIndex, name_of
 from calltape_analyzer.counters import COUNTED, DERIVED, is_same_size
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.tensors import dtype_of
 
 __all__ = ["Context", "from_state", "remember", "to_state"]
 
@@ -162,10 +163,10 @@ def _made(context: Any, children: Sequence[Any]) -> Any:
     if "child" in context:
         return children[context["child"]]
     if "dtype" in context and "values" in context:
-        dtype = getattr(torch, context["dtype"])
+        dtype = dtype_of(context["dtype"])
         return torch.tensor(context["values"], dtype=dtype, device=context["device"])
     if "dtype" in context:
-        return getattr(torch, context["dtype"])
+        return dtype_of(context["dtype"])
     if "device" in context:
         return torch.device(context["device"])
     if "class" in context or "enum" in context:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, overload
 
 from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.damage import is_damage
 from calltape_analyzer.inputs import Inputs, parts_of_inputs
 from calltape_analyzer.segment import UNDER_WAY, Segment
 from calltape_analyzer.tallies import CallRef
@@ -60,6 +61,11 @@ class Call:
     def path(self) -> str:
         """The file that the call is in."""
         return self._segment.path
+
+    @property
+    def tape_bytes(self) -> int:
+        """Size of that file in bytes, when it was opened."""
+        return self._segment.size
 
     @property
     def manifest(self) -> Manifest:
@@ -230,7 +236,7 @@ class Call:
 
     def _reported(self, error: TapeError) -> TapeError:
         located = self._segment.located(error, self._position)
-        if located.kind != "closed":
+        if is_damage(located):
             self._segment.report(located, self._position)
         return located
 

@@ -9,10 +9,13 @@ from calltape_analyzer.arguments import detached
 from calltape_analyzer.binding import given_argument
 from calltape_analyzer.call import Call
 from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.comparing import because, recorded_leaves
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.flattening import Flattener
 from calltape_analyzer.inference import Inference
+from calltape_analyzer.placeholder import Placeholder
 from calltape_analyzer.rendering import render
+from calltape_analyzer.results import Unknown
 
 __all__ = ["InputCandidate", "ObserverInfo", "flat_outputs"]
 
@@ -129,6 +132,15 @@ class ObserverInfo:
     def outputs(self, index: int) -> list[Any]:
         """The tensors that one call returned, detached."""
         return [detached(tensor) for tensor in flat_outputs(self._calls[index])]
+
+    def unknown(self, index: int) -> list[str]:
+        """The parts of what one call returned that nothing can be compared with, and why."""
+        leaves = recorded_leaves(self._calls[index]) or {}
+        return [
+            f"outputs{path} {because(leaf)}"
+            for path, leaf in leaves.items()
+            if isinstance(leaf, Unknown | Placeholder)
+        ]
 
     def latency(self, index: int) -> float:
         """Seconds that one call took."""

@@ -7,15 +7,18 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from calltape_analyzer.binding import Signature
 from calltape_analyzer.call import Call
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
+from calltape_analyzer.exporting.manifest import within_manifest
 from calltape_analyzer.feeding import constant_inputs, input_names_of, matched
 from calltape_analyzer.gathering import Gatherer, Sorted
 from calltape_analyzer.names import is_state
+from calltape_analyzer.printable import printable
+from calltape_analyzer.results import ABSENT, Unknown, values_in
+from calltape_analyzer.trust import demand_trust, exported_program, onnx_model
 
 if TYPE_CHECKING:
     from calltape_analyzer.exporting.programs import Programs
@@ -45,9 +48,11 @@ class CheckRow:
 
 @dataclass
 class CheckReport:
-    """A row per call. True in a condition where all are accepted."""
+    """A row per call. True in a condition where all are accepted. ``notes`` say what nobody can
+    verify about the results."""
 
     rows: list[CheckRow]
+    notes: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return self.ok
@@ -70,7 +75,7 @@ class CheckReport:
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         rows = [asdict(row) for row in self.rows]
-        return {"ok": self.ok, "summary": self.summary, "rows": rows}
+        return {"ok": self.ok, "summary": self.summary, "notes": list(self.notes), "rows": rows}
 
     def to_json(self) -> str:
         """The same as text."""
@@ -80,7 +85,7 @@ class CheckReport:
         """A line per call that would be refused, and the summary."""
         refused = [row for row in self.rows if not row.accepted]
         lines = [f"call {r.call}: {r.dimension or 'refused'}: {r.reason}" for r in refused]
-        return "\n".join([*lines, self.summary])
+        return "\n".join(map(printable, [*lines, *self.notes, self.summary]))
 
     __str__ = table
 
@@ -88,7 +93,7 @@ class CheckReport:
 Judge = Callable[[Call, Sorted], "tuple[str | None, Refusal | None]"]
 
 
-def check(tape: Tape, exported_model: Any) -> CheckReport:
+def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> CheckReport:
     """Whether a model would have accepted the calls on a tape: its declared inputs, dimensions and
     conditions are compared with what was recorded. Nothing is run, no tensor bytes are read.
 
@@ -96,27 +101,28 @@ def check(tape: Tape, exported_model: Any) -> CheckReport:
         tape: the traffic. Calls that raised are left out.
         exported_model: an ``.onnx`` or ``.pt2`` file, an ``onnx.ModelProto``, a
             ``torch.onnx.ONNXProgram``, a ``torch.export.ExportedProgram``, :class:`Programs`, or a
-            directory that they were saved in.
+            directory that they were saved in, of which only the manifest is read.
+        trusted: loads a ``.pt2``, which runs code of its author.
 
     Returns:
         A report, true where every call would be accepted.
 
     Raises:
-        UsageError: the model is none of these.
+        UsageError: the model is none of these, or a ``.pt2`` that is not trusted.
         TapeError: it cannot be read.
     """
-    gatherer = Gatherer(Signature.of(tape.target), tape.class_index.renamed)
-    judge = _judge(tape, exported_model)
+    gatherer = Gatherer.of(tape)
+    judge = _judge(tape, exported_model, trusted)
     known: dict[Any, tuple[str | None, Refusal | None]] = {}
     rows: list[CheckRow] = []
     for call in tape.calls:
         if call.record.error is not None:
             continue
-        placed = gatherer.sorted(call.record.inputs)
-        key = (placed.key, placed.row)
+        inputs = call.record.inputs
+        key = (inputs.structure, inputs.leaves, tuple(map(repr, inputs.scalars)))
         if key not in known:
             try:
-                known[key] = judge(call, placed)
+                known[key] = judge(call, gatherer.sorted(inputs))
             except TapeError as error:
                 known[key] = (None, Refusal(error.reason))
         variant, refusal = known[key]
@@ -125,21 +131,35 @@ def check(tape: Tape, exported_model: Any) -> CheckReport:
             if refusal is not None
             else CheckRow(call.number, True, variant)
         )
-    return CheckReport(rows)
+    notes = _unverifiable(tape)
+    if raised := len(tape.calls) - len(rows):
+        notes.append(f"{raised} calls raised and are left out")
+    return CheckReport(rows, notes)
 
 
-def _judge(tape: Tape, model: Any) -> Judge:
+def _unverifiable(tape: Tape) -> list[str]:
+    """The parts of recorded outputs that nothing can be compared with, each once."""
+    found: dict[str, None] = {}
+    known: set[bytes] = set()
+    for call in tape.calls:
+        tree = call.record.outputs
+        if tree is None or tree.structure in known:
+            continue
+        known.add(tree.structure)
+        parts = values_in(tree.spec().root, lambda _: ABSENT, tree.scalars.__getitem__)
+        for path, part in parts.items():
+            if not isinstance(part, Unknown) or part.is_withheld or len(found) == _MAX_NOTES:
+                continue
+            found[f"not verified: outputs{path} {part}"] = None
+    return list(found)
+
+
+_MAX_NOTES = 5
+
+
+def _judge(tape: Tape, model: Any, trusted: bool) -> Judge:
     if isinstance(model, str | os.PathLike):
-        path = os.fspath(model)
-        if os.path.isdir(path):
-            from calltape_analyzer.exporting.saving import load_programs
-
-            return _programs_judge(load_programs(path, classes=tape.class_index.by_name))
-        if not os.path.exists(path):
-            raise TapeError("not_found", "no such file", path=path)
-        if path.endswith(".pt2"):
-            return _exported_judge(_load_exported(tape, path))
-        return _onnx_judge(_load_onnx(path))
+        return _file_judge(tape, os.fspath(model), trusted)
     if hasattr(model, "accepting"):
         return _programs_judge(model)
     if hasattr(model, "graph_signature"):
@@ -150,32 +170,27 @@ def _judge(tape: Tape, model: Any) -> Judge:
     raise UsageError(f"a {type(model).__name__} is no exported model", advice="see help(check)")
 
 
-def _load_exported(tape: Tape, path: str) -> Any:
-    import torch
+def _file_judge(tape: Tape, path: str, trusted: bool) -> Judge:
+    if os.path.isdir(path):
+        from calltape_analyzer.exporting.loading import declared_programs
 
+        judge = _programs_judge(declared_programs(path, classes=tape.class_index.by_name))
+        return lambda call, placed: within_manifest(path, lambda: judge(call, placed))
+    if not os.path.exists(path):
+        raise TapeError("not_found", "no such file", path=path)
+    if not path.endswith(".pt2"):
+        return _onnx_judge(onnx_model(path))
+    demand_trust(path, trusted)
     from calltape_analyzer.registration import register_flattening_functions
 
-    try:
-        with register_flattening_functions(tape=tape):
-            return torch.export.load(path)
-    except Exception as error:  # torch's own, of any type
-        reason = f"torch cannot load it: {type(error).__name__}: {str(error)[:200]}"
-        raise TapeError("invalid", reason, path=path) from None
-
-
-def _load_onnx(path: str) -> Any:
-    import onnx
-
-    try:
-        return onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf's own
-        reason = f"onnx cannot load it: {type(error).__name__}: {str(error)[:200]}"
-        raise TapeError("invalid", reason, path=path) from None
+    with register_flattening_functions(tape=tape):
+        return _exported_judge(exported_program(path, trusted=trusted))
 
 
 def _programs_judge(programs: Programs) -> Judge:
-    def judge(_: Call, placed: Sorted) -> tuple[str | None, Refusal | None]:
-        found, reasons = programs.for_sizes(placed)
+    def judge(call: Call, _: Sorted) -> tuple[str | None, Refusal | None]:
+        # They know without which arguments they were made.
+        found, reasons = programs.for_sizes(programs.gatherer.sorted(call.record.inputs))
         if found is not None:
             return found, None
         text = "; ".join(f"{name}: {why}" for name, why in reasons.items())

@@ -7,10 +7,10 @@ import builtins
 import collections
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-__all__ = ["ClassIndex", "Classes", "name_of"]
+__all__ = ["ClassIndex", "Classes", "is_namedtuple", "loaded_namedtuple", "name_of"]
 
 Classes = Iterable[type] | Mapping[str, type]
 """What a caller allows: classes, or classes by the name that the tape has for them."""
@@ -39,6 +39,23 @@ _TRANSFORMERS_BASES = {
 def name_of(cls: type) -> str:
     """A class as tapes name it: ``module:qualified.name``."""
     return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def is_namedtuple(cls: Any, fields: Sequence[str]) -> bool:
+    """Whether a class is a named tuple of exactly these fields."""
+    return (
+        isinstance(cls, type)
+        and issubclass(cls, tuple)
+        and getattr(cls, "_fields", None) == tuple(fields)
+    )
+
+
+def loaded_namedtuple(name: str, fields: Sequence[str]) -> type | None:
+    """The class that a tape calls ``name``, if this process has loaded it already and it is a named
+    tuple of these fields."""
+    module, _, qualname = name.partition(":")
+    found = _loaded(module, qualname)
+    return found if is_namedtuple(found, fields) and name_of(found) == name else None
 
 
 def _by_name(classes: Classes) -> dict[str, type]:
@@ -86,6 +103,12 @@ class ClassIndex:
             found = _loaded(*name.split(":"))
             return found if isinstance(found, type) else None
         return _transformers_class(name)
+
+    def opted_in(self, name: str) -> type | None:
+        """The class that ``name`` stands for, where the caller passed it or it is transformers'
+        own; not for having been registered with torch alone, which libraries do."""
+        found = self._given.get(name)
+        return found if found is not None else _transformers_class(name)
 
     def registered(self, cls: type) -> Any | None:
         """torch's pytree registration of a class (``unflatten_fn``), or None."""

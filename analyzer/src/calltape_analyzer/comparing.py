@@ -2,29 +2,35 @@
 
 The tolerances are those of ``torch.testing.assert_close`` (its documented table), of which one can
 ask for a multiple: a program in another runtime adds and fuses in another order.
+
+Two results are the same only where something was compared. What cannot be described, or has no
+value on the tape, is named with its path and is not the same as anything (docs/decisions/0028).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from calltape_analyzer.describing import describe
-from calltape_analyzer.layout import Place, layout_of_value
+from calltape_analyzer.describing import describe_result
 from calltape_analyzer.placeholder import Placeholder
+from calltape_analyzer.results import Constant, Unknown, values_in
 
 __all__ = [
     "ONNX_TOLERANCES",
     "Difference",
     "Tolerances",
+    "because",
     "compared",
     "has_values",
+    "is_described",
     "leaves_of",
     "recorded_leaves",
 ]
 
+_PART = 2**20
 # rtol and atol by dtype; the rest is exact.
 _DEFAULTS = {
     "float16": (1e-3, 1e-5),
@@ -80,113 +86,214 @@ verification documents for float32, and their like."""
 class Difference(NamedTuple):
     """What became of a comparison.
 
-    ``max_abs`` and ``max_rel`` are the largest absolute and relative difference of any element
-    (``|a - b| / |b|`` where ``b`` is not 0); ``error`` says why it failed, None where it did not.
+    Attributes:
+        ok: whether everything was compared, and is the same.
+        max_abs, max_rel: the largest absolute and relative difference of any element
+            (``|a - b| / |b|`` where ``b`` is not 0).
+        error: why it is not ok, None where it is.
+        compared: how many elements of tensors and other values were. An element that is NaN on both
+            sides is the same, and says nothing: it is not counted.
+        agrees: whether nothing that was compared differs, and there was something.
+        unverified: what could not be compared: where it is, and why.
     """
 
     ok: bool
     max_abs: float = 0.0
     max_rel: float = 0.0
     error: str | None = None
+    compared: int = 0
+    agrees: bool = False
+    unverified: tuple[str, ...] = ()
+
+
+class _Found(NamedTuple):
+    """Of one leaf; ``unverified`` says why it was not compared, without its place."""
+
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    error: str | None = None
+    compared: int = 0
+    unverified: str | None = None
+
+
+_NO_VALUE = "has no value on the tape, only a dtype and a shape"
 
 
 def leaves_of(value: Any) -> dict[str, Any]:
-    """The tensors and scalars of a value by path. Private attributes of objects are left out."""
-    described = describe(value, as_recorded=True)
-    layout = layout_of_value(described.node)
-    found = {p.path: described.tensors[p.number] for p in layout.tensors if not p.private}
-    return found | {p.path: described.scalars[p.number] for p in layout.scalars if not p.private}
+    """The values of a result by path (:func:`calltape_analyzer.results.values_in`)."""
+    described = describe_result(value)
+    return values_in(described.node, described.tensors.__getitem__, described.scalars.__getitem__)
 
 
 def compared(
-    expected: Mapping[str, Any], got: Mapping[str, Any], tolerances: Tolerances
+    expected: Mapping[str, Any],
+    got: Mapping[str, Any],
+    tolerances: Tolerances,
+    omitted: Collection[str] = (),
 ) -> Difference:
     """Compares leaves by path.
 
     Args:
-        expected: what should come out. A placeholder or a meta tensor stands for anything of its
-            shape and dtype.
+        expected: what should come out. A meta tensor stands for anything of its shape and dtype, of
+            which no value is verified.
         got: what came out.
         tolerances: how far apart they may be.
+        omitted: paths that whatever gave ``got`` has no place for; not expected of it.
     """
-    if expected.keys() != got.keys():
-        missing = sorted(expected.keys() - got.keys())
-        more = sorted(got.keys() - expected.keys())
-        parts = [f"{what} {', '.join(map(_shown, paths[:3]))}" for what, paths in
-                 (("missing:", missing), ("unexpected:", more)) if paths]  # fmt: skip
-        return Difference(False, math.inf, math.inf, f"other outputs ({'; '.join(parts)})")
-    worst = Difference(True)
-    for path, one in expected.items():
-        found = _leaf(path, one, got[path], tolerances)
-        worst = Difference(
-            worst.ok and found.ok,
-            max(worst.max_abs, found.max_abs),
-            max(worst.max_rel, found.max_rel),
-            worst.error or found.error,
+    unknown = {
+        path: value
+        for side in (got, expected)
+        for path, value in side.items()
+        if isinstance(value, Unknown | Placeholder) and path not in omitted
+    }
+    wanted, given = (
+        {p: v for p, v in side.items() if p not in omitted and not _within(p, unknown)}
+        for side in (expected, got)
+    )
+    unverified = [f"outputs{path} {because(value)}" for path, value in unknown.items()]
+    if wanted.keys() != given.keys():
+        return Difference(
+            False, math.inf, math.inf, _other_outputs(wanted, given), 0, False, tuple(unverified)
         )
-    return worst
+    found = {path: _leaf(path, one, given[path], tolerances) for path, one in wanted.items()}
+    unverified += [f"outputs{path} {f.unverified}" for path, f in found.items() if f.unverified]
+    error = next((f.error for f in found.values() if f.error), None)
+    is_any = len(found) > sum(f.unverified is not None for f in found.values())
+    return Difference(
+        error is None and is_any and not unverified,
+        max((f.max_abs for f in found.values()), default=0.0),
+        max((f.max_rel for f in found.values()), default=0.0),
+        error or _not_compared(unverified, is_any, omitted),
+        sum(f.compared for f in found.values()),
+        error is None and is_any,
+        tuple(unverified),
+    )
+
+
+def _within(path: str, unknown: Collection[str]) -> bool:
+    """Whether a path is one of these or below one."""
+    at = 0 if unknown else -1
+    while at >= 0:
+        if path[:at] in unknown:
+            return True
+        at = path.find(".", at + 1)
+    return path in unknown
+
+
+def because(value: Unknown | Placeholder) -> str:
+    """Why something cannot be compared, as it is said behind its path."""
+    return str(Unknown(value.type_name, value.reason))
+
+
+def _other_outputs(expected: Mapping[str, Any], got: Mapping[str, Any]) -> str:
+    missing = sorted(expected.keys() - got.keys())
+    more = sorted(got.keys() - expected.keys())
+    parts = [f"{what} {', '.join(map(_shown, paths[:3]))}" for what, paths in
+             (("missing:", missing), ("unexpected:", more)) if paths]  # fmt: skip
+    return f"other outputs ({'; '.join(parts)})"
+
+
+def _not_compared(unverified: list[str], is_any: bool, omitted: Collection[str]) -> str | None:
+    """Why a comparison without a difference is none, or not one of everything."""
+    if is_any and not unverified:
+        return None
+    what = "not verified" if is_any else "nothing was compared"
+    nothing = "the outputs hold no tensor and no value"
+    if omitted:
+        nothing = "the model returns nothing of what was recorded"
+    said = "; ".join(unverified[:3]) or nothing
+    more = f"; and {len(unverified) - 3} more" if len(unverified) > 3 else ""
+    return f"{what}: {said}{more}"
 
 
 def _shown(path: str) -> str:
     return path.lstrip(".") or "the output"
 
 
-def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> Difference:
+def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
     import torch
 
-    if isinstance(expected, Placeholder):
-        return Difference(True)
     if isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor):
         return _tensors(path, expected, got, tolerances)
+    for one in (expected, got):
+        if isinstance(one, torch.Tensor) and one.device.type == "meta":
+            return _Found(unverified=_NO_VALUE)
     if isinstance(expected, torch.Tensor) and expected.numel() == 1:
         expected = expected.item()  # an ONNX model has no ints, only tensors
     elif isinstance(got, torch.Tensor) and got.numel() == 1:
         got = got.item()
-    if type(expected) is float and isinstance(got, int | float):
+    if type(expected) is float and type(got) in (int, float):
         rtol, atol = tolerances.of("float32")
-        same = math.isclose(expected, got, rel_tol=rtol, abs_tol=atol) or (
-            math.isnan(expected) and math.isnan(got)
-        )
+        both_nan = math.isnan(expected) and math.isnan(got)
+        same = both_nan or math.isclose(expected, got, rel_tol=rtol, abs_tol=atol)
     else:
+        both_nan = False
         same = type(expected) is type(got) and bool(expected == got)
     if same:
-        return Difference(True)
-    return Difference(
-        False, math.inf, math.inf, f"{_shown(path)} is {got!r:.60} instead of {expected!r:.60}"
-    )
+        return _Found(compared=0 if both_nan else 1)
+    error = f"{_shown(path)} is {_told(got)} instead of {_told(expected)}"
+    return _Found(math.inf, math.inf, error, 1)
 
 
-def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> Difference:
+def _told(value: Any) -> str:
+    return f"{value.kind} {value.name:.60}" if isinstance(value, Constant) else f"{value!r:.60}"
+
+
+def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
     facts = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in (expected, got)]
     if facts[0] != facts[1]:
         (shape, dtype), (other, other_dtype) = facts
         error = f"{_shown(path)} is {other_dtype}{list(other)} instead of {dtype}{list(shape)}"
-        return Difference(False, math.inf, math.inf, error)
-    if expected.device.type == "meta" or expected.numel() == 0:
-        return Difference(True)
-    largest, relative, beyond = _distances(expected, got, tolerances.of(facts[0][1]))
+        return _Found(math.inf, math.inf, error, 1)
+    if "meta" in (expected.device.type, got.device.type):
+        return _Found(unverified=_NO_VALUE)
+    if expected.numel() == 0:
+        return _Found()  # its dtype and shape are all of it
+    largest, relative, beyond, counted = _distances(expected, got, tolerances.of(facts[0][1]))
     if beyond == 0:
-        return Difference(True, largest, relative)
+        return _Found(largest, relative, None, counted)
     error = (
         f"{_shown(path)}: {beyond} of {expected.numel()} elements differ by up to {largest:.3g} "
         f"(relative {relative:.3g})"
     )
-    return Difference(False, largest, relative, error)
+    return _Found(largest, relative, error, counted)
 
 
-def _distances(expected: Any, got: Any, bounds: tuple[float, float]) -> tuple[float, float, int]:
+def _distances(
+    expected: Any, got: Any, bounds: tuple[float, float]
+) -> tuple[float, float, int, int]:
+    """The largest absolute and relative difference, how many elements differ, and how many were
+    compared."""
+    import torch
+
+    if expected.is_quantized:
+        expected, got = expected.dequantize(), got.dequantize()
+    dense = (t if t.layout is torch.strided else t.to_dense() for t in (expected, got))
+    flat = [t.detach().reshape(-1) for t in dense]
+    largest, relative, beyond, counted = 0.0, 0.0, 0, 0
+    # In parts: what is computed of them is wider than they are, and several times as large.
+    for one, other in zip(*(t.split(_PART) for t in flat), strict=True):
+        found = _distances_of(one, other, bounds)
+        largest, relative = max(largest, found[0]), max(relative, found[1])
+        beyond, counted = beyond + found[2], counted + found[3]
+    return largest, relative, beyond, counted
+
+
+def _distances_of(
+    expected: Any, got: Any, bounds: tuple[float, float]
+) -> tuple[float, float, int, int]:
     import torch
 
     rtol, atol = bounds
-    if expected.is_quantized:
-        expected, got = expected.dequantize(), got.dequantize()
-    expected, got = (t if t.layout is torch.strided else t.to_dense() for t in (expected, got))
     if not expected.dtype.is_complex:
         wide = torch.float64 if expected.dtype.is_floating_point else expected.dtype
     else:
         wide = torch.complex128
-    one, other = expected.detach().cpu().to(wide), got.detach().cpu().to(wide)
-    same = (one == other) | (one.isnan() & other.isnan())
+    one, other = expected.cpu().to(wide), got.cpu().to(wide)
+    if torch.equal(one, other):
+        return 0.0, 0.0, 0, one.numel()
+    unknown = one.isnan() & other.isnan()
+    same = (one == other) | unknown
     if wide.is_floating_point or wide.is_complex:
         distance = torch.where(same, 0.0, (one - other).abs())
         size = one.abs()
@@ -200,29 +307,31 @@ def _distances(expected: Any, got: Any, bounds: tuple[float, float]) -> tuple[fl
     beyond = int((~same & ~((distance <= bound) & bound.isfinite())).sum())
     relative = torch.where(size > 0, distance / size, torch.where(same, 0.0, math.inf))
     finite = relative[torch.isfinite(relative)]
-    return float(distance.max()), float(finite.max()) if len(finite) else 0.0, beyond
+    counted = unknown.numel() - int(unknown.sum())
+    return float(distance.max()), float(finite.max()) if len(finite) else 0.0, beyond, counted
 
 
 def has_values(leaves: Mapping[str, Any]) -> bool:
     """Whether expected leaves have values to compare, all of them, or say of some only what they
-    look like (a recording of shapes, a tensor that could not be kept)."""
+    look like (a recording of shapes)."""
     return not any(
-        isinstance(leaf, Placeholder)
+        (isinstance(leaf, Unknown) and leaf.is_withheld)
         or getattr(getattr(leaf, "device", None), "type", "") == "meta"
         for leaf in leaves.values()
     )
 
 
-def recorded_leaves(call: Any, side: str = "outputs") -> dict[str, Any] | None:
+def is_described(leaves: Mapping[str, Any]) -> bool:
+    """Whether all of a result could be described."""
+    return not any(isinstance(leaf, Unknown | Placeholder) for leaf in leaves.values())
+
+
+def recorded_leaves(call: Any) -> dict[str, Any] | None:
     """The leaves of what a call returned, as :func:`leaves_of`; None where they were not kept, or
     not all of them (a stream)."""
     tree = call.record.outputs
     if tree is None or call.record.outputs_missing is not None:
         return None
-    layout = layout_of_value(tree.spec().root)
-
-    def tensor(place: Place) -> Any:
-        return call.tensor("outputs", place.number)
-
-    found = {p.path: tensor(p) for p in layout.tensors if not p.private}
-    return found | {p.path: tree.scalars[p.number] for p in layout.scalars if not p.private}
+    return values_in(
+        tree.spec().root, lambda leaf: call.tensor("outputs", leaf), tree.scalars.__getitem__
+    )

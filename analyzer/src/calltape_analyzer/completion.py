@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calltape_analyzer.observations import Row
+from calltape_analyzer.observations import Key, Row
 from calltape_analyzer.symbols import Column, value_in
 
 __all__ = ["Completion", "Source"]
@@ -36,7 +36,7 @@ class Completion:
         counters: ints of the larger layout that are the size of one of its tensors.
     """
 
-    key: Hashable
+    key: Key
     tensors: tuple[int | None, ...]
     scalars: tuple[int | None, ...]
     missing: dict[int, tuple[Source, ...]]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from calltape_analyzer.descriptors import DescriptorError
 from calltape_schema.errors import TapeError
 
-__all__ = ["Damage"]
+__all__ = ["Damage", "is_damage"]
 
 _MAX_LISTED = 1000
+
+
+def is_damage(error: TapeError) -> bool:
+    """Whether an error says something of the tape, and not of the process that reads it."""
+    return error.kind != "closed" and not isinstance(error, DescriptorError)
 
 
 class Damage:
@@ -24,6 +30,15 @@ class Damage:
             self._listed.append(error)
         else:
             self._more += 1
+
+    def take(self, other: Damage) -> None:
+        """Adds all that another one has."""
+        for error in other._listed:
+            self.add(error)
+        self._more += other._more
+
+    def __bool__(self) -> bool:
+        return bool(self._listed)
 
     def list(self) -> list[TapeError]:
         more = f"{self._more} more places are damaged"

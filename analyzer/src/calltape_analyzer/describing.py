@@ -19,6 +19,8 @@ from typing import Any, Literal
 
 from calltape_analyzer.classes import name_of
 from calltape_analyzer.flattening import Form, flatten
+from calltape_analyzer.results import ITSELF
+from calltape_schema.attributes import MAX_NESTED, MAX_VALUES, attributes_of
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -35,7 +37,7 @@ from calltape_schema.tree import (
     TensorNode,
 )
 
-__all__ = ["Description", "describe"]
+__all__ = ["Description", "describe", "describe_result"]
 
 ScalarKind = Literal["int", "float", "complex", "str", "bytes"]
 
@@ -69,12 +71,14 @@ _CACHE_LAYERS = (
 
 @dataclass
 class Description:
-    """A Python value as a node, with the tensors and scalars that the node refers to."""
+    """A Python value as a node, with the tensors and scalars that the node refers to, and the
+    classes with fields or attributes that were met in it, by the names that tapes have for them."""
 
     value: Any
     node: Node = _NONE
     tensors: list[Any] = field(default_factory=list)
     scalars: list[Any] = field(default_factory=list)
+    classes: dict[str, type] = field(default_factory=dict)
 
     def form(self) -> Form:
         """Its flattened form. Registered classes were flattened by :func:`describe` already."""
@@ -96,6 +100,14 @@ def describe(value: Any, *, as_recorded: bool = False) -> Description:
     return description
 
 
+def describe_result(value: Any) -> Description:
+    """The node that the recorder writes for what a model returned: like ``as_recorded``, with
+    objects of any class described by their attributes."""
+    description = Description(value)
+    description.node = _OfResult(description).node(value)
+    return description
+
+
 class _Describing:
     def __init__(self, to: Description) -> None:
         self.to = to
@@ -111,13 +123,16 @@ class _Describing:
         if _is_tensor(value):
             self.to.tensors.append(value)
             return TensorNode(kind="tensor", leaf=len(self.to.tensors) - 1)
-        return self.other(value, cls) or self.opaque(cls)
+        return self.other(value, cls) or self.unknown(value, cls)
 
     def other(self, value: Any, cls: type) -> Node | None:
         return self.container(value, cls) or self.constant(value, cls)
 
-    def opaque(self, cls: type) -> Node:
-        return OpaqueNode.model_construct(kind="opaque", type=name_of(cls), reason="not described")
+    def unknown(self, value: Any, cls: type) -> Node:
+        return self.opaque(cls)
+
+    def opaque(self, cls: type, reason: str = "not described") -> Node:
+        return OpaqueNode.model_construct(kind="opaque", type=name_of(cls), reason=reason)
 
     def scalar(self, kind: ScalarKind, value: Any, name: str | None = None) -> Node:
         self.to.scalars.append((value.real, value.imag) if kind == "complex" else value)
@@ -183,6 +198,7 @@ class _Describing:
         return tuple(self.node(value) for value in values)
 
     def fields(self, kind: FieldsKind, cls: type, state: Mapping[str, Any]) -> Node:
+        self.to.classes[name_of(cls)] = cls
         return FieldsNode.model_construct(
             kind=kind,
             type=name_of(cls),
@@ -212,7 +228,9 @@ class _AsRecorded(_Describing):
         self.in_context = False
 
     def node(self, value: Any) -> Node:
-        if id(value) in self.open or (self.in_context and _is_tensor(value)):
+        if id(value) in self.open:
+            return self.opaque(type(value), ITSELF)
+        if self.in_context and _is_tensor(value):
             return self.opaque(type(value))
         return super().node(value)
 
@@ -315,6 +333,54 @@ class _AsRecorded(_Describing):
             return self.node(value)
         finally:
             self.in_context = before
+
+
+class _OfResult(_AsRecorded):
+    """Looks into objects of any class, as the recorder does among outputs, within its bounds."""
+
+    def __init__(self, to: Description) -> None:
+        super().__init__(to)
+        self.nested = 0
+        self.left = MAX_VALUES
+
+    def node(self, value: Any) -> Node:
+        if self.nested:
+            self.left -= 1
+            if self.left < 0:
+                return self.opaque(type(value), f"more than {MAX_VALUES} values in one object")
+        return super().node(value)
+
+    def unknown(self, value: Any, cls: type) -> Node:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.nn.Module):
+            return self.opaque(cls, "a module")
+        if torch is not None and isinstance(value, torch.SymFloat | torch.SymBool):
+            return self.opaque(cls, "what it is depends on the values of a call")
+        if self.in_context or _registration(cls) is not None or not _is_bare(cls):
+            return self.opaque(cls)
+        if self.nested >= MAX_NESTED:
+            return self.opaque(cls, f"within {MAX_NESTED} objects")
+        attributes, reason = attributes_of(value)
+        if reason is not None:
+            return self.opaque(cls, reason)
+        return self.attributes(value, cls, attributes)
+
+    def attributes(self, value: Any, cls: type, state: Mapping[str, Any]) -> Node:
+        if not self.nested:
+            self.left = MAX_VALUES
+        self.nested += 1
+        self.open.add(id(value))
+        try:
+            return self.fields("object", cls, state)
+        finally:
+            self.open.discard(id(value))
+            self.nested -= 1
+
+
+def _is_bare(cls: type) -> bool:
+    """Whether a class is none of those that were looked at already, and were not described because
+    of what they hold (a dict with keys that no tape can hold)."""
+    return not issubclass(cls, dict | list | tuple | set | frozenset | UserDict)
 
 
 def _is_tensor(value: Any) -> bool:

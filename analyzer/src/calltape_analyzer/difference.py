@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.explanation import counted
-from calltape_analyzer.rendering import printable
+from calltape_analyzer.printable import printable
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
@@ -117,15 +117,9 @@ def diff(a: Tape, b: Tape) -> TapeDifference:
     from calltape_analyzer.traffic_changes import appeared, disappeared
 
     before, now = Traffic(a), Traffic(b)
-    notes = [
-        f"{', '.join(side.tape.paths)} has too many distinct calls; a sample is compared"
-        for side in (before, now)
-        if not all(group.rows.complete for group in side.observations.groups.values())
-    ]
     return TapeDifference(
         a.paths,
         b.paths,
         tuple(appeared(before, now)),
         tuple(disappeared(before, now)),
-        tuple(notes),
     )

@@ -42,8 +42,8 @@ class InferenceError(TapeError, RuntimeError):
 class UsageError(TapeError, ValueError):
     """A call of the analyzer that names something that does not exist; also a ValueError."""
 
-    def __init__(self, reason: str, *, advice: str | None = None) -> None:
-        super().__init__("usage", reason, advice=advice)
+    def __init__(self, reason: str, *, path: str | None = None, advice: str | None = None) -> None:
+        super().__init__("usage", reason, path=path, advice=advice)
 
 
 class KeyTypeError(TapeError, TypeError):

@@ -28,7 +28,7 @@ from calltape_analyzer.findings import MAX_SIZES_SHOWN
 from calltape_analyzer.fixed_values import fixed_values, structure_values
 from calltape_analyzer.splitting import Fixed, column_name
 from calltape_analyzer.symbols import Column, Symbol, value_in
-from calltape_analyzer.tallies import CallRef, Seen, Tally
+from calltape_analyzer.tallies import CallRef, Seen
 from calltape_analyzer.variant_findings import expression
 from calltape_analyzer.variants import Pools, Reason, VariantFacts
 
@@ -64,8 +64,6 @@ def explain(tape: Tape, argument: str, axis: int | None = None, *, path: str = "
     parts = [part for parts in found for part in parts]
     if axis is not None and parts:
         parts, axis = _at_axis(parts, axis, text)
-    if any(not variant.facts.group.rows.complete for variant in variants):
-        notes.append("a variant has too many distinct calls to keep all; a sample is counted")
     return Explanation(text, axis, tuple(_alike(parts)), tuple(notes))
 
 
@@ -199,15 +197,13 @@ class _Look:
 
     def part(self, place: str, kind: str) -> PartExplanation:
         """A part that is to be filled in."""
-        first = min(seen.first for _, seen in self.facts.rows)
+        first = self.facts.every.first
         return PartExplanation(self.facts.name, self.facts.calls, first.number, (place,), kind)
 
     def dimension(self, column: Column) -> DimensionExplanation:
         facts = self.facts
         decided = facts.dimensions[column]
-        sizes: Tally[int] = Tally()
-        for row, seen in facts.rows:
-            sizes.add(value_in(row, column), Seen(seen.calls, seen.first))
+        sizes = facts.every.sizes(column)
         shown = sorted(sizes.items(), key=lambda item: item[0])
         if len(shown) > MAX_SIZES_SHOWN:
             shown = [*shown[: MAX_SIZES_SHOWN // 2], *shown[-MAX_SIZES_SHOWN // 2 :]]
@@ -216,8 +212,8 @@ class _Look:
             dynamic=decided.dynamic,
             reason=decided.reason,
             seen=tuple(self._sighting(value, seen) for value, seen in shown),
-            distinct=sizes.distinct,
-            why=self._why(column, decided.reason, sizes.distinct),
+            distinct=len(sizes),
+            why=self._why(column, decided.reason, len(sizes)),
             warnings=self._warnings_of_constant(column),
         )
         if column in facts.whole:
@@ -289,10 +285,8 @@ class _Look:
         known = {value_in(self.facts.rows[0][0], column)}
         found: list[str] = []
         for facts in (variant.facts for variant in self.variants):
-            same = [c for c in facts.dimensions if Pools.key(facts.group, c) == key]
-            for row, seen in facts.rows:
-                for c in same:
-                    value = value_in(row, c)
+            for c in (c for c in facts.dimensions if Pools.meet(Pools.key(facts.group, c), key)):
+                for value, seen in facts.every.sizes(c).items():
                     if value not in known:
                         known.add(value)
                         name = column_name(facts.group.layout, c)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from calltape_analyzer.rendering import printable
+from calltape_analyzer.printable import printable
 
 if TYPE_CHECKING:
     from calltape_analyzer.variants import Reason
@@ -18,11 +18,14 @@ __all__ = [
     "PartExplanation",
     "Sighting",
     "WholeTraffic",
+    "alike",
     "collapsed",
     "counted",
     "listed",
     "shown_value",
 ]
+
+L = TypeVar("L", bound=Hashable)
 
 _MAX_LISTED = 12
 _MAX_EXAMPLES = 3
@@ -227,6 +230,26 @@ def collapsed(names: Sequence[str]) -> list[str]:
         same[0] if len(same) == 1 else f"{pattern} ({len(same)} of them)"
         for pattern, same in by_pattern.items()
     ]
+
+
+def alike(places: Iterable[tuple[str, L]]) -> Iterator[tuple[str, L]]:
+    """Places with what is said of each (any text or tuple of them), those that are alike as one:
+    ``past_key_values.layers.*.keys (32 of them)`` where all of a list are, ``xs.0 and 3 like it``
+    where others are not. No name comes twice."""
+    lists: dict[str, dict[L, list[str]]] = {}
+    for name, said in places:
+        lists.setdefault(re.sub(r"(?<=\.)\d+", "*", name), {}).setdefault(said, []).append(name)
+    taken: set[str] = set()
+    for looks in lists.values():
+        for said, names in looks.items():
+            (shown,) = collapsed(names) if len(looks) == 1 else names[:1]
+            if len(names) > 1 < len(looks):
+                shown = f"{shown} and {len(names) - 1} like it"
+            # Keys 1 and "1" of a dict are one in a name.
+            count = sum(name == shown or name.startswith(f"{shown} (again ") for name in taken)
+            shown = f"{shown} (again {count})" if count else shown
+            taken.add(shown)
+            yield shown, said
 
 
 def listed(names: Sequence[str], limit: int = _MAX_EXAMPLES) -> str:

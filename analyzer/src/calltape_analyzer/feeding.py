@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.binding import Signature
 from calltape_analyzer.call import Call
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.gathering import Gatherer
-from calltape_analyzer.layout import Layout, Place
+from calltape_analyzer.layout import Layout
+from calltape_analyzer.results import Returned, Unknown, values_in
 from calltape_analyzer.samples import recorded_sample
-from calltape_schema.tree import Node, ScalarNode, TensorNode, children_of
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
@@ -61,7 +60,7 @@ class OnnxRunner:
     def __init__(self, tape: Tape, model: Any) -> None:
         from calltape_analyzer.discrepancies import open_session
 
-        self._gatherer = Gatherer(Signature.of(tape.target), tape.class_index.renamed)
+        self._gatherer = Gatherer.of(tape)
         if hasattr(model, "run_with_ort_values"):
             self._session, self._release = model, _nothing
         else:
@@ -72,7 +71,7 @@ class OnnxRunner:
         """Lets go of temporary files."""
         self._release()
 
-    def __call__(self, call: Call) -> dict[str, Any]:
+    def __call__(self, call: Call) -> Returned:
         """The outputs by the paths that the recorded ones have, in their order.
 
         Raises:
@@ -96,11 +95,11 @@ class ExportedRunner:
     another way than the call's."""
 
     def __init__(self, tape: Tape, program: Any) -> None:
-        self._gatherer = Gatherer(Signature.of(tape.target), tape.class_index.renamed)
+        self._gatherer = Gatherer.of(tape)
         self._program = program
         self._module = program.module()
 
-    def __call__(self, call: Call) -> dict[str, Any]:
+    def __call__(self, call: Call) -> Returned:
         """The outputs by the paths that the recorded ones have, in their order.
 
         Raises:
@@ -147,40 +146,23 @@ def _nothing() -> None:
     pass
 
 
-def _in_own_order(layout: Layout) -> list[Place]:
-    waiting: list[Node] = list(layout.nodes.values())[::-1]
-    found: list[Place] = []
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, TensorNode):
-            found.append(layout.tensors[node.leaf])
-        elif isinstance(node, ScalarNode):
-            found.append(layout.scalars[node.scalar])
-        waiting += reversed(children_of(node))
-    return found
-
-
-def _by_path(outputs: Sequence[Any], call: Call) -> dict[str, Any]:
-    from calltape_analyzer.layout import layout_of_value
-
+def _by_path(outputs: Sequence[Any], call: Call) -> Returned:
+    """Flat outputs by the paths of what was recorded: all its tensors, its tensors and ints, or its
+    tensors and numbers, whichever are as many. What else was recorded is not returned by the model:
+    it is not taken for granted, but left out of the comparison."""
     tree = call.record.outputs
     if tree is None:
         raise InferenceError("the outputs of the call are not on the tape")
-    layout = layout_of_value(tree.spec().root)
-    # In the order of the value itself: the places of a layout have the keys of dicts sorted.
-    every = [place for place in _in_own_order(layout) if not place.private]
-    tensors = [place for place in every if place.kind in ("tensor", "array")]
-    ints = [place for place in every if place.kind == "int"]
-    places: list[Place] = tensors
-    if len(outputs) == len(tensors) + len(ints):
-        places = [place for place in every if place in tensors or place in ints]
-    if len(outputs) != len(places):
-        raise InferenceError(
-            f"the model has {len(outputs)} outputs, and the call returned {len(tensors)} tensors"
-        )
-    found = {place.path: output for place, output in zip(places, outputs, strict=True)}
-    # What an ONNX model cannot return is taken as it was recorded.
-    scalars: Mapping[str, Any] = {
-        p.path: tree.scalars[p.number] for p in layout.scalars if not p.private
-    }
-    return {**scalars, **found}
+    every = values_in(tree.spec().root, lambda _: _TENSOR, tree.scalars.__getitem__)
+    for kinds in ((), (int,), (int, float, bool)):
+        paths = [path for path, one in every.items() if one is _TENSOR or type(one) in kinds]
+        if len(paths) == len(outputs):
+            rest = [p for p, v in every.items() if p not in paths and not isinstance(v, Unknown)]
+            return Returned(dict(zip(paths, outputs, strict=True)), frozenset(rest))
+    tensors = sum(one is _TENSOR for one in every.values())
+    raise InferenceError(
+        f"the model has {len(outputs)} outputs, and the call returned {tensors} tensors"
+    )
+
+
+_TENSOR = object()

@@ -67,7 +67,7 @@ class LeafFinding(_Finding):
 class Nesting(_Finding):
     """How the leaves of an argument are nested. ``leaf`` is an index into its ``leaves`` for a
     tensor; ``constant`` is a position that has no shape. ``type`` names the class of a named
-    tuple."""
+    tuple, whose fields are ``keys``."""
 
     kind: Literal["tensor", "constant", "list", "tuple", "dict", "namedtuple"]
     leaf: int | None = None
@@ -116,10 +116,10 @@ class ShapeFindings(_Finding):
     def nested(
         self,
         leaf: Callable[[LeafFinding], Any],
-        namedtuple: Callable[[str | None, list[Any]], Any] = lambda _, parts: tuple(parts),
+        namedtuple: Callable[[Nesting, list[Any]], Any] = lambda _, parts: tuple(parts),
     ) -> tuple[Any, ...] | dict[str, Any]:
         """The findings in the nesting of ``dynamic_shapes``, with ``leaf`` called for each tensor
-        and ``namedtuple`` for the type and parts of each named tuple. Constants are None."""
+        and ``namedtuple`` for the nesting and parts of each named tuple. Constants are None."""
         values = [_nested(a, a.nesting, leaf, namedtuple) for a in self.arguments]
         if self.as_tuple:
             return tuple(values)
@@ -142,7 +142,7 @@ def _nested(
     argument: ArgumentFinding,
     nesting: Nesting,
     leaf: Callable[[LeafFinding], Any],
-    namedtuple: Callable[[str | None, list[Any]], Any],
+    namedtuple: Callable[[Nesting, list[Any]], Any],
 ) -> Any:
     if nesting.leaf is not None:
         return leaf(argument.leaves[nesting.leaf])
@@ -152,5 +152,5 @@ def _nested(
     if nesting.kind == "dict":
         return dict(zip(nesting.keys, parts, strict=True))
     if nesting.kind == "namedtuple":
-        return namedtuple(nesting.type, parts)
+        return namedtuple(nesting, parts)
     return tuple(parts) if nesting.kind == "tuple" else parts

@@ -1,6 +1,7 @@
 """The values among the arguments that select a program: bools, text, floats, dtypes, ...
 
-Unlike sizes and ints they never vary within a variant (rules 2 and 8 of docs/decisions/0012).
+Unlike sizes and ints they never vary within a variant (rules 2 and 8 of docs/decisions/0012), but
+for texts and floats that are no switches (docs/decisions/0026).
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from calltape_analyzer.explanation import shown_value
 from calltape_analyzer.layout import Layout
 from calltape_analyzer.observations import Group
+from calltape_analyzer.placeholder import withheld_words
+from calltape_analyzer.switches import shown_constant
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -75,15 +77,17 @@ def _structure_text(node: Node) -> str | None:
         return node.name if node.kind != "device" else None
     if isinstance(node, EnumNode):
         return f"{node.type}.{node.name}"
-    if isinstance(node, ClassNode | OpaqueNode):
+    if isinstance(node, OpaqueNode):
+        return withheld_words(node) or node.type
+    if isinstance(node, ClassNode):
         return node.type
     return None
 
 
 def fixed_values(group: Group) -> Iterator[FixedValue]:
     """The texts, floats, ... of a group's calls, and what stands in their structure."""
-    others = [place for place in group.layout.scalars if place.kind != "int"]
-    for place, value in zip(others, group.constants, strict=True):
-        if not place.private:
-            yield FixedValue(str(place), place.kind, shown_value(value))
+    for place, value in group.fixed():
+        yield FixedValue(str(place), place.kind, shown_constant(value))
+    for place in group.varying:
+        yield FixedValue(str(place), place.kind, "varies from call to call")
     yield from structure_values(group.layout)

@@ -58,7 +58,7 @@ class Slot:
 @dataclass(frozen=True)
 class Form:
     """A flattened argument: a slot, or a container of forms. ``type`` names the class of a named
-    tuple; ``keys`` are those of a dict."""
+    tuple; ``keys`` are those of a dict, or the fields of a named tuple."""
 
     kind: FormKind
     slot: Slot | None = None
@@ -119,7 +119,7 @@ def _flatten_fields(node: FieldsNode, registered: Registered | None, path: str) 
     ]
     if node.kind == "namedtuple":
         parts = tuple(flatten(child, registered, below) for below, child in named)
-        return Form("namedtuple", children=parts, type=node.type)
+        return Form("namedtuple", children=parts, keys=node.fields, type=node.type)
     if node.kind == "dataclass":
         # torch.export.register_dataclass leaves out the fields that are None.
         present = [(below, child) for below, child in named if not isinstance(child, NoneNode)]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.binding import Signature
 from calltape_analyzer.call import Calls
-from calltape_analyzer.layout import Layout, Renamed, layout_of_inputs
-from calltape_analyzer.observations import Group, Observations, Row, TensorFacts
+from calltape_analyzer.layout import Layout, Place, Renamed, layout_of_inputs, likeness_of
+from calltape_analyzer.observations import Group, Key, Observations, Row, TensorFacts
+from calltape_analyzer.switches import shown_constant
 from calltape_analyzer.tallies import Seen, Span
 from calltape_schema.leaves import Leaf
 from calltape_schema.records import Tree
 from calltape_schema.tree import Node, ScalarNode, children_of
+
+if TYPE_CHECKING:
+    from calltape_analyzer.tape import Tape
 
 __all__ = ["Gatherer", "Sorted", "difference_of"]
 
@@ -20,12 +24,18 @@ __all__ = ["Gatherer", "Sorted", "difference_of"]
 class Sorted(NamedTuple):
     """A call's group (by its key) and row."""
 
-    key: Hashable
+    key: Key
     layout: Layout
     facts: tuple[TensorFacts, ...]
     constants: tuple[Any, ...]
     row: Row
     leaves: tuple[Leaf, ...]
+    signature: Signature
+
+    def likeness(self) -> Hashable:
+        """Equal for calls that counters of the whole traffic cannot tell apart."""
+        facts = tuple((fact.dtype, fact.rank) for fact in self.facts)
+        return likeness_of(self.layout, facts, self.signature)
 
 
 class Gatherer:
@@ -41,6 +51,17 @@ class Gatherer:
         self.renamed = renamed
         self._layouts: dict[Hashable, Layout] = {}
         self._switches: dict[bytes, tuple[tuple[int, Any], ...]] = {}
+
+    @classmethod
+    def of(cls, tape: Tape, renamed: Renamed | None = None) -> Gatherer:
+        """The one way in which calls of a tape are laid out: without the arguments that
+        :meth:`Tape.remove_inputs` took out.
+
+        Args:
+            tape: lends its signature and, by default, its classes.
+            renamed: as above.
+        """
+        return cls(tape.signature, renamed or tape.class_index.renamed)
 
     def observations(self, calls: Calls, *, ranges: bool = False) -> Observations:
         """What was seen in the calls.
@@ -58,8 +79,8 @@ class Gatherer:
         for call, count in found:
             into = returned if call.record.error is None else raised
             placed = self.sorted(call.record.inputs)
-            _add(into, placed, Seen(count, call.ref))
-            _add_ranges(into, placed, call.record.inputs)
+            group = _added(into, placed, Seen(count, call.ref))
+            _add_ranges(group, placed, call.record.inputs)
         if returned.groups:
             returned.raised = raised.calls
             return returned
@@ -74,16 +95,18 @@ class Gatherer:
         """Group and row of a layout with these leaves and scalars."""
         own = tuple(leaves[place.number] for place in layout.tensors)
         facts = tuple(map(TensorFacts.of, own))
-        constants = tuple(
-            scalars[place.number]
-            for place in layout.scalars
-            if place.kind != "int" and not place.private
+        others = [place for place in layout.scalars if place.kind != "int"]
+        constants = tuple(scalars[place.number] for place in others)
+        typed = tuple(
+            (type(value).__name__, repr(value))
+            for place, value in zip(others, constants, strict=True)
+            if not place.private
         )
-        typed = tuple((type(value).__name__, repr(value)) for value in constants)
-        every = tuple(scalars[place.number] for place in layout.scalars if place.kind != "int")
         ints = tuple(scalars[place.number] for place in layout.scalars if place.kind == "int")
         row = Row(tuple(leaf.shape for leaf in own), ints)
-        return Sorted((layout.keys, facts, typed), layout, facts, every, row, own)
+        return Sorted(
+            Key(layout.keys, facts, typed), layout, facts, constants, row, own, self.signature
+        )
 
     def _layout(self, tree: Tree) -> Layout:
         # Of the scalars only those that equal a default decide the layout.
@@ -115,11 +138,16 @@ def difference_of(group: Group, placed: Sorted) -> str:
             return (
                 f"{place} is {facts.dtype} of rank {facts.rank}, not {known.dtype} of {known.rank}"
             )
-    others = [place for place in group.layout.scalars if place.kind != "int"]
-    for place, known, value in zip(others, group.constants, placed.constants, strict=False):
-        if not place.private and repr(known) != repr(value):
-            return f"{place} is {value!r:.40}, not {known!r:.40}"
+    given = dict(zip(group.others, placed.constants, strict=False))
+    for place, known in group.fixed():
+        if repr(known) != repr(given.get(place)):
+            return _other_value(place, known, given.get(place))
     return "another structure"
+
+
+def _other_value(place: Place, known: Any, value: Any) -> str:
+    shown, usual = shown_constant(value), shown_constant(known)
+    return f"{place} is {shown}, not {usual if usual != shown else 'the recorded one'}"
 
 
 def _switches(root: Node, signature: Signature) -> tuple[tuple[int, Any], ...]:
@@ -139,19 +167,14 @@ def _is_same(value: Any, default: Any) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-def _add(to: Observations, placed: Sorted, seen: Seen) -> None:
+def _added(to: Observations, placed: Sorted, seen: Seen) -> Group:
     to.calls += seen.calls
-    group = to.groups.get(placed.key)
-    if group is None:
-        group = Group(placed.key, placed.layout, placed.facts, placed.constants, seen.first)
-        to.groups[placed.key] = group
-    if seen.first < group.first:
-        group.first, group.layout, group.constants = seen.first, placed.layout, placed.constants
+    group = to.group_of(placed.key, placed, seen.first)
     group.add(placed.row, placed.leaves, seen)
+    return group
 
 
-def _add_ranges(to: Observations, placed: Sorted, tree: Tree) -> None:
-    group = to.groups[placed.key]
+def _add_ranges(group: Group, placed: Sorted, tree: Tree) -> None:
     by_leaf = {found.leaf: Span(found.min, found.max) for found in tree.ranges}
     for i, place in enumerate(placed.layout.tensors):
         if place.number in by_leaf:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from calltape_analyzer.printable import printable_lines
 from calltape_schema.tree import DictNode, Node, SequenceNode
 
 __all__ = ["Inputs", "parts_of_inputs"]
@@ -14,6 +15,9 @@ class Inputs(NamedTuple):
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return printable_lines(f"Inputs(args={self.args!r}, kwargs={self.kwargs!r})")
 
 
 def parts_of_inputs(root: Node) -> tuple[SequenceNode, DictNode] | None:

@@ -37,6 +37,7 @@ __all__ = [
     "layout_of_arguments",
     "layout_of_inputs",
     "layout_of_value",
+    "likeness_of",
 ]
 
 Renamed = Callable[[str], str]
@@ -126,6 +127,23 @@ def layout_of_inputs(
     return _laid_out({name: kept[name] for name in names}, leading, renamed)
 
 
+def likeness_of(layout: Layout, facts: Sequence[tuple[str, int]], signature: Signature) -> Hashable:
+    """Equal for calls that counters of the whole traffic cannot tell apart. A scalar that may have
+    been left out as its default is no difference to them.
+
+    Args:
+        layout: of the call.
+        facts: dtype and rank of each tensor.
+        signature: of the method that was called.
+    """
+    defaults = {p.name for p in signature.parameters if p.has_default and p.default is not None}
+    return tuple(facts), tuple(
+        (name, key)
+        for name, key in layout.keys
+        if not (name in defaults and isinstance(layout.nodes[name], ScalarNode))
+    )
+
+
 def layout_of_arguments(
     nodes: Mapping[str, Node], positional: int, renamed: Renamed = str
 ) -> Layout:
@@ -151,7 +169,7 @@ def _laid_out(kept: Mapping[str, Node], leading: int, renamed: Renamed) -> Layou
 
 def _is_default(name: str, node: Node, scalars: Sequence[Any], signature: Signature) -> bool:
     parameter = next((p for p in signature.parameters if p.name == name), None)
-    if parameter is None or not parameter.has_default:
+    if parameter is None or not parameter.has_default or parameter.default_missing:
         return False
     default = parameter.default
     if isinstance(node, NoneNode):
@@ -188,6 +206,9 @@ class _Walk:
             return made, node.kind
         if isinstance(node, SequenceNode | DictNode | FieldsNode | CustomNode):
             return self._container(node, path)
+        if isinstance(node, OpaqueNode):
+            # How long a text was that is not on the tape is no constant, and no place.
+            return node.model_copy(update={"length": None}), _constant_key(node, self.renamed)
         return node, _constant_key(node, self.renamed)
 
     def _container(self, node: Any, path: str) -> tuple[Node, Hashable]:

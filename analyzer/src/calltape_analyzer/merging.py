@@ -25,6 +25,8 @@ def can_merge(smaller: VariantFacts, larger: VariantFacts) -> bool:
     """Whether the larger one has all that the smaller has, and more only inside caches."""
     if smaller.conditions or smaller.group.key == larger.group.key:
         return False
+    if smaller.group.varying or larger.group.varying:
+        return False  # whether their values matter is asked of a variant at a time
     one, other = smaller.group.layout, larger.group.layout
     if set(one.arguments) - set(other.arguments):
         return False

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from calltape_analyzer.binding import Signature
 from calltape_analyzer.dims import well_known_name
 from calltape_analyzer.layout import Layout
+from calltape_analyzer.printable import printable
 from calltape_analyzer.splitting import column_name
+from calltape_analyzer.switches import shown_constant
 from calltape_analyzer.symbols import Column, Symbol
 from calltape_analyzer.variants import VariantFacts
 from calltape_schema.tree import BoolNode, ConstantNode, EnumNode, FieldsNode, Node, walk
@@ -33,7 +35,8 @@ def name_variants(variants: Sequence[VariantFacts], signature: Signature) -> Non
     taken: set[str] = set()
     for variant, found in zip(variants, features, strict=True):
         phrases = [found[key] for key in chosen if found.get(key)]
-        variant.name = _unique(", ".join(dict.fromkeys(phrases)) or "main", taken)
+        name = printable(", ".join(dict.fromkeys(phrases)))
+        variant.name = _unique(name or "main", taken)
         taken.add(variant.name)
 
 
@@ -46,7 +49,7 @@ def _say_what_is_absent(features: Sequence[dict[str, str]], signature: Signature
         scalar = isinstance(default, bool | int | float | str)
         for found in features:
             if key not in found:
-                found[key] = f"{name}={default!r:.40}" if scalar else f"no {name}"
+                found[key] = f"{name}={shown_constant(default)}" if scalar else f"no {name}"
 
 
 def _distinct(features: Sequence[Mapping[str, str]], keys: Sequence[str]) -> int:
@@ -111,10 +114,9 @@ def _constants(variant: VariantFacts) -> dict[str, str]:
             at = counts[name] = counts.get(name, -1) + 1
             is_top = layout.nodes[name] is node
             found[f"bool {name} {at}"] = f"{name}={node.value}" if is_top else f"flags in {name}"
-    others = [place for place in layout.scalars if place.kind != "int"]
-    for place, value in zip(others, variant.group.constants, strict=True):
-        if not place.private:
-            found[f"constant {place}"] = f"{place}={value!r:.40}"
+    for place, value in variant.group.fixed():
+        shown = shown_constant(value)
+        found[f"constant {place}"] = f"{place}{'=' if repr(value) == shown else ' a '}{shown}"
     ints = [place for place in layout.scalars if place.kind == "int"]
     for column, dimension in variant.dimensions.items():
         is_counted = column.axis is None and ints[column.place].owner is not None

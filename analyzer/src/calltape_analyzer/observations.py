@@ -2,30 +2,58 @@
 
 Calls are bound to the recorded signature and sorted into *groups* that no single program could tell
 apart by shape alone: one layout, the same constants, dtypes and ranks (rule 2 of
-docs/decisions/0012). Within a group calls differ in sizes and ints only; each distinct combination
-is a :class:`Row`. Memory follows the number of distinct rows, up to a bound, not the number of
-calls, and two observations add up to what one of all calls would be (:mod:`tallies`).
+docs/decisions/0012). Within a group calls differ in sizes and ints, and in texts and floats that
+are values and no switches (docs/decisions/0026). Counts and ranges are those of all calls
+(:mod:`rows`), memory follows the number of distinct sizes, and two observations add up to what one
+of all calls would be.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 from calltape_analyzer.layout import Layout, Place
+from calltape_analyzer.rows import Row, Rows
+from calltape_analyzer.switches import MAX_VALUES, switches_of
+from calltape_analyzer.symbols import Column
 from calltape_analyzer.tallies import CallRef, Seen, Span, Tally
 from calltape_schema.leaves import Leaf
 
-__all__ = ["Group", "LeafObservation", "Observations", "Row", "TensorFacts"]
+__all__ = ["Group", "Key", "LeafObservation", "Observations", "Row", "TensorFacts"]
 
 
-class Row(NamedTuple):
-    """The sizes of each tensor and the value of each int of a call, in the layout's order."""
+class Key(NamedTuple):
+    """What the calls of a group have in common: structure, facts of the tensors, and the type and
+    ``repr`` of each scalar that is no int and not private; None for one that may be anything."""
 
-    shapes: tuple[tuple[int, ...], ...]
-    ints: tuple[int, ...]
+    layout: Hashable
+    facts: tuple[TensorFacts, ...]
+    constants: tuple[tuple[str, str] | None, ...]
+
+    def takes(self, other: Key) -> bool:
+        """Whether calls of another key (which says of every constant what it is) are of this."""
+        return self[:2] == other[:2] and all(
+            own is None or own == given
+            for own, given in zip(self.constants, other.constants, strict=True)
+        )
+
+    def meets(self, other: Key) -> bool:
+        """Whether there can be calls of both."""
+        return self[:2] == other[:2] and all(
+            own is None or given is None or own == given
+            for own, given in zip(self.constants, other.constants, strict=True)
+        )
+
+    def without(self, places: frozenset[int]) -> Key:
+        """The key of calls in which some constants may be anything."""
+        return self._replace(
+            constants=tuple(
+                None if i in places else value for i, value in enumerate(self.constants)
+            )
+        )
 
 
 class TensorFacts(NamedTuple):
@@ -44,17 +72,18 @@ class TensorFacts(NamedTuple):
 class Group:
     """Calls of one layout, with equal constants, dtypes and ranks.
 
-    ``layout`` is that of the first call (by tape and number), ``ranges`` the smallest and largest
-    element of each integer tensor, ``devices`` and ``formats`` count per tensor.
+    ``layout`` and ``constants`` are those of the first call (by tape and number), ``ranges`` the
+    smallest and largest element of each integer tensor, ``devices`` and ``formats`` count per
+    tensor.
     """
 
-    key: Hashable
+    key: Key
     layout: Layout
     facts: tuple[TensorFacts, ...]
     constants: tuple[Any, ...]
     first: CallRef
     calls: int = 0
-    rows: Tally[Row] = field(default_factory=Tally[Row])
+    rows: Rows = field(default_factory=Rows)
     ranges: dict[int, Span] = field(default_factory=dict)
     devices: tuple[Counter[str], ...] = ()
     formats: tuple[Counter[str], ...] = ()
@@ -63,6 +92,27 @@ class Group:
     def ints(self) -> tuple[Place, ...]:
         """The places of :attr:`Row.ints`."""
         return tuple(place for place in self.layout.scalars if place.kind == "int")
+
+    @property
+    def others(self) -> tuple[Place, ...]:
+        """The places of :attr:`constants`."""
+        return tuple(place for place in self.layout.scalars if place.kind != "int")
+
+    @property
+    def varying(self) -> tuple[Place, ...]:
+        """The texts and floats that are no constants: those of :attr:`constants` are of one
+        call."""
+        return tuple(place for place, typed, _ in self._constants() if typed is None)
+
+    def fixed(self) -> Iterator[tuple[Place, Any]]:
+        """The constants that all calls have, but for private ones."""
+        return ((place, value) for place, typed, value in self._constants() if typed is not None)
+
+    def _constants(self) -> Iterator[tuple[Place, tuple[str, str] | None, Any]]:
+        every = zip(self.others, self.constants, strict=True)
+        shown = ((place, value) for place, value in every if not place.private)
+        for (place, value), typed in zip(shown, self.key.constants, strict=True):
+            yield place, typed, value
 
     def add(self, row: Row, leaves: tuple[Leaf, ...], seen: Seen) -> None:
         """Counts calls that have one row."""
@@ -79,14 +129,14 @@ class Group:
         known = self.ranges.get(place)
         self.ranges[place] = span if known is None else known.merge(span)
 
-    def merge(self, other: Group) -> Group:
-        """The group of the calls of both."""
+    def merge(self, other: Group, key: Key | None = None) -> Group:
+        """The group of the calls of both, by the key that both have, or another one."""
         earlier = self if self.first <= other.first else other
         ranges = dict(self.ranges)
         for place, span in other.ranges.items():
             ranges[place] = ranges[place].merge(span) if place in ranges else span
         return Group(
-            self.key,
+            key or self.key,
             earlier.layout,
             self.facts,
             earlier.constants,
@@ -94,9 +144,18 @@ class Group:
             self.calls + other.calls,
             self.rows.merge(other.rows),
             ranges,
-            tuple(a + b for a, b in zip(self.devices, other.devices, strict=True)),
-            tuple(a + b for a, b in zip(self.formats, other.formats, strict=True)),
+            _added(self.devices, other.devices),
+            _added(self.formats, other.formats),
         )
+
+
+def _added(
+    one: tuple[Counter[str], ...], other: tuple[Counter[str], ...]
+) -> tuple[Counter[str], ...]:
+    """Counts per tensor; none of a group without calls."""
+    if not one or not other:
+        return tuple(map(Counter, one or other))
+    return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
 def _format_of(leaf: Leaf) -> str:
@@ -110,6 +169,71 @@ def _format_of(leaf: Leaf) -> str:
     return ",".join(map(str, order))
 
 
+class Placed(Protocol):
+    """A call, laid out."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def constants(self) -> tuple[Any, ...]: ...
+
+    def likeness(self) -> Hashable: ...
+
+
+@dataclass
+class _Structure:
+    """The calls that differ in sizes, ints, texts and floats only: by the values of the latter, as
+    long as each place has few (``many`` are those that do not). Equal ``likeness`` is that of
+    calls which counters of the whole traffic cannot tell apart."""
+
+    likeness: Hashable = None
+    parts: dict[Key, Group] = field(default_factory=dict)
+    many: frozenset[int] = frozenset()
+
+    def part(self, key: Key) -> Group | None:
+        return self.parts.get(key.without(self.many))
+
+    def add(self, group: Group) -> Group:
+        key = group.key = group.key.without(self.many)
+        known = self.parts.get(key)
+        self.parts[key] = group if known is None else known.merge(group)
+        self._bound()
+        return self.parts[key.without(self.many)]
+
+    def _bound(self) -> None:
+        columns = zip(*(key.constants for key in self.parts), strict=True)
+        many = {i for i, values in enumerate(columns) if len(set(values)) > MAX_VALUES}
+        if many:
+            self.many |= many
+            self.parts = {group.key: group for group in self._without(self.many)}
+
+    def _without(self, places: frozenset[int]) -> Iterator[Group]:
+        made: dict[Key, Group] = {}
+        for key, group in self.parts.items():
+            less = key.without(places)
+            known = made.get(less)
+            made[less] = replace(group, key=less) if known is None else known.merge(group, less)
+        yield from made.values()
+
+    def merge(self, other: _Structure) -> _Structure:
+        made = _Structure(self.likeness, many=self.many | other.many)
+        for group in (*self._without(made.many), *other._without(made.many)):
+            made.add(group)
+        return made
+
+    @property
+    def calls(self) -> int:
+        return sum(part.calls for part in self.parts.values())
+
+    def groups(self, every: int) -> Iterator[Group]:
+        """The calls by those texts and floats that are switches, among so many that are alike."""
+        some = next(iter(self.parts.values()))
+        calls = [part.key.constants for part in self.parts.values()]
+        places = set(range(len(some.key.constants)))
+        yield from self._without(frozenset(places - switches_of(calls, places, every)))
+
+
 @dataclass
 class LeafObservation:
     """What was seen of one tensor or scalar over all groups, by kind of it.
@@ -120,7 +244,7 @@ class LeafObservation:
         kinds: calls by kind: tensor, array, int, float, str, ...
         dtypes, ranks, devices, formats: calls by these, of tensors.
         sizes: per (rank, axis) the sizes seen.
-        values: the values of an int, or the constants; None for a tensor.
+        values: the values of an int, or the constants where these are few; none of a tensor.
         range: smallest and largest element of an integer tensor, or value of an int.
     """
 
@@ -148,15 +272,47 @@ class Observations:
     Attributes:
         calls: the calls that returned; what they were called with is evidence.
         raised: the calls that raised; they are none, unless all did.
-        groups: the calls by group.
         of_raised: whether no call returned, so that ``calls`` and ``groups`` are of those that
             raised.
     """
 
     calls: int = 0
     raised: int = 0
-    groups: dict[Hashable, Group] = field(default_factory=dict)
     of_raised: bool = True
+    _structures: dict[Hashable, _Structure] = field(default_factory=dict)
+    _whole: Counter[Hashable] = field(default_factory=Counter)
+    _groups: dict[Key, Group] | None = None
+
+    @property
+    def groups(self) -> dict[Key, Group]:
+        """The calls by group."""
+        if self._groups is None:
+            here: Counter[Hashable] = Counter()
+            for known in self._structures.values():
+                here[known.likeness] += known.calls
+            every = here | self._whole
+            found = (known.groups(every[known.likeness]) for known in self._structures.values())
+            self._groups = {group.key: group for groups in found for group in groups}
+        return self._groups
+
+    def know_whole(self, calls: Mapping[Hashable, int]) -> None:
+        """How many calls there were by likeness, kept or not: how often texts and floats come back
+        is asked of them."""
+        self._whole, self._groups = Counter(calls), None
+
+    def group_of(self, key: Key, placed: Placed, first: CallRef) -> Group:
+        """Where calls with these very constants are to be counted."""
+        self._groups = None
+        layout, constants = placed.layout, placed.constants
+        known = self._structures.get(key[:2])
+        if known is None:
+            known = self._structures[key[:2]] = _Structure(placed.likeness())
+        group = known.part(key)
+        if group is None:
+            group = known.add(Group(key, layout, key.facts, constants, first))
+        if first < group.first:
+            group.first, group.layout, group.constants = first, layout, constants
+        return group
 
     def merge(self, other: Observations) -> Observations:
         """The observations of the calls of both; associative and commutative.
@@ -170,19 +326,26 @@ class Observations:
             if part.of_raised is not of_raised:
                 continue  # calls that raised, beside some that returned
             made.calls += part.calls
-            for key, group in part.groups.items():
-                known = made.groups.get(key)
-                made.groups[key] = group if known is None else known.merge(group)
+            made._whole += part._whole
+            for key, structure in part._structures.items():
+                known = made._structures.get(key, _Structure(structure.likeness))
+                made._structures[key] = known.merge(structure)
         return made
 
     def in_order(self) -> list[Group]:
         """The groups in the order of their first call."""
         return sorted(self.groups.values(), key=lambda group: group.first)
 
+    def parts(self) -> list[Group]:
+        """The groups by every text and float that has few values, whether it is a switch or not,
+        in the order of their first call."""
+        parts = (part for known in self._structures.values() for part in known.parts.values())
+        return sorted(parts, key=lambda part: part.first)
+
     def leaves(self) -> list[LeafObservation]:
         """What was seen of each tensor and scalar, in the order of appearance."""
         found: dict[tuple[str, str], LeafObservation] = {}
-        for group in self.in_order():
+        for group in self.parts():
             for place in (*group.layout.tensors, *group.layout.scalars):
                 at = (place.argument, place.path)
                 known = found.setdefault(at, LeafObservation(*at))
@@ -207,20 +370,21 @@ def _add_tensor(leaf: LeafObservation, group: Group, i: int) -> None:
     leaf.ranks[facts.rank] += group.calls
     leaf.devices += group.devices[i]
     leaf.formats += group.formats[i]
-    for row, seen in group.rows.items():
-        for axis, size in enumerate(row.shapes[i]):
-            leaf.sizes.setdefault((facts.rank, axis), Tally()).add(size, seen)
+    for axis in range(facts.rank):
+        tally = leaf.sizes.setdefault((facts.rank, axis), Tally())
+        for size, seen in group.rows.sizes(Column(i, axis)).items():
+            tally.add(size, seen)
     if i in group.ranges:
         leaf.widen(group.ranges[i])
 
 
 def _add_scalars(group: Group, found: dict[tuple[str, str], LeafObservation]) -> None:
-    for row, seen in group.rows.items():
-        for place, value in zip(group.ints, row.ints, strict=True):
-            leaf = found[place.argument, place.path]
+    for i, place in enumerate(group.ints):
+        leaf = found[place.argument, place.path]
+        for value, seen in group.rows.sizes(Column(i, None)).items():
             leaf.values.add(value, seen)
-            leaf.widen(Span(value, value))
-    others = [place for place in group.layout.scalars if place.kind != "int"]
-    constants = dict(zip(others, group.constants, strict=True))
-    for place, value in constants.items():
-        found[place.argument, place.path].values.add(value, Seen(group.calls, group.first))
+        leaf.widen(group.rows.span(Column(i, None)))
+    for place, value in zip(group.others, group.constants, strict=True):
+        if place.private or place not in group.varying:
+            leaf = found[place.argument, place.path]
+            leaf.values.add(value, Seen(group.calls, group.first))

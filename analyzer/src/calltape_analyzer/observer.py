@@ -183,14 +183,20 @@ class InputObserver:
             include_io: adds the inputs and outputs on one line each.
 
         Returns:
-            A dict per call: SUCCESS, abs, rel (or error), index, duration_torch, ort_duration,
+            A dict per call: SUCCESS (false as well where nothing could be compared, or a part of
+            the output could not), abs, rel (or error), index, duration_torch, ort_duration,
             n_inputs, n_none, n_empty.
 
         Raises:
-            InferenceError: nothing was recorded, or the model has other inputs than the calls.
+            InferenceError: nothing was recorded, no call returned, or the model has other inputs
+                than the calls.
         """
         inference = self._inference()
         info = self._read()[1]
+        if not info.returned:
+            raise InferenceError(
+                "no call returned: there is nothing to compare", advice="record a call that returns"
+            )
         session, release = discrepancies.open_session(onnx_program, initializer)
         rows: list[dict[str, Any]] = []
         try:
@@ -199,6 +205,7 @@ class InputObserver:
                     session,
                     inference.call_tensors(index),
                     info.outputs(index),
+                    info.unknown(index),
                     discrepancies.Tolerance(atol, rtol, skip_none),
                     include_io=include_io,
                 )

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from calltape_analyzer.classes import ClassIndex
-from calltape_analyzer.placeholder import Placeholder
+from calltape_analyzer.classes import ClassIndex, is_namedtuple
+from calltape_analyzer.placeholder import Placeholder, withheld_words
 from calltape_analyzer.tensors import torch_constant
 from calltape_schema.errors import TapeError
 from calltape_schema.tree import (
+    MAX_ALIKE,
     BoolNode,
     ClassNode,
     ConstantNode,
@@ -32,6 +34,7 @@ from calltape_schema.tree import (
     ScalarNode,
     SequenceNode,
     TensorNode,
+    are_distinct,
 )
 
 __all__ = ["rebuild"]
@@ -116,7 +119,8 @@ class _Rebuilding:
         return found if found is not None else Placeholder(node.type, "class not known here")
 
     def opaque_node(self, node: OpaqueNode) -> Placeholder:
-        return Placeholder(node.type, node.reason)
+        words = withheld_words(node, self.scalars)
+        return Placeholder(node.type, words or node.reason, withheld=words is not None)
 
     def sequence_node(self, node: SequenceNode) -> Any:
         items = self.values(node.children)
@@ -151,8 +155,11 @@ class _Rebuilding:
     def custom_node(self, node: CustomNode) -> Any:
         items = self.values(node.children)
         names = tuple(range(len(items)))
-        cls = self.classes.get(node.type)
-        registered = self.classes.registered(cls) if cls is not None else None
+        # To be registered with torch is no consent: an unflatten function may do anything.
+        cls = self.classes.opted_in(node.type)
+        if cls is None:
+            return Placeholder(node.type, "class not passed to open_tape here", names, items)
+        registered = self.classes.registered(cls)
         if registered is None:
             return Placeholder(
                 node.type, "class not registered with torch's pytree here", names, items
@@ -204,9 +211,16 @@ _SEQUENCES: dict[str, Callable[[tuple[Any, ...]], Any]] = {
     "size": _size,
     "slice": lambda items: slice(*items),
     "range": lambda items: range(*items),
-    "set": set,
-    "frozenset": frozenset,
+    "set": lambda items: set(_distinct(items)),
+    "frozenset": lambda items: frozenset(_distinct(items)),
 }
+
+
+def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The items of a set, if they can be told apart in linear time: any int may stand there."""
+    if not are_distinct(items):
+        raise ValueError(f"more than {MAX_ALIKE} elements of one hash")
+    return items
 
 
 def _blank(cls: Any) -> Any:
@@ -227,12 +241,12 @@ def _sequence_of(cls: type, items: tuple[Any, ...]) -> Any:
         return made
     if issubclass(cls, set):
         made = _blank(cls)
-        set.update(made, items)
+        set.update(made, _distinct(items))
         return made
     if issubclass(cls, tuple):
         return _tuple_of(cls, items)
     if issubclass(cls, frozenset):
-        return frozenset.__new__(cls, items)
+        return frozenset.__new__(cls, _distinct(items))
     raise TypeError(f"{cls.__name__} is not a sequence")
 
 
@@ -249,15 +263,15 @@ def _mapping_of(cls: type, pairs: list[tuple[Any, Any]]) -> Any:
 def _tuple_of(cls: Any, items: tuple[Any, ...]) -> Any:
     if hasattr(cls, "n_sequence_fields"):  # torch.return_types; tuple.__new__ refuses these
         return cls(items)
+    fields = getattr(cls, "_fields", None)
+    if fields is not None and len(fields) != len(items):
+        raise TypeError(f"{cls.__name__} has {len(fields)} fields here")
     return tuple.__new__(cls, items)
 
 
 def _namedtuple_of(cls: type, state: dict[str, Any]) -> Any:
-    if not issubclass(cls, tuple):
-        raise TypeError(f"{cls.__name__} is not a named tuple")
-    fields = getattr(cls, "_fields", None)
-    if fields is not None and tuple(state) != tuple(fields):
-        raise TypeError(f"{cls.__name__} has other fields here")
+    if not is_namedtuple(cls, tuple(state)):
+        raise TypeError(f"{cls.__name__} is no named tuple of these fields here")
     return _tuple_of(cls, tuple(state.values()))
 
 
@@ -286,9 +300,36 @@ def _default_of(cls: type, field: dataclasses.Field[Any]) -> Any:
 
 
 def _object_of(cls: type, state: dict[str, Any]) -> Any:
+    """An object with attributes, none of which hides what its class defines: an attribute that is
+    named like a method would be called in its place."""
+    if dataclasses.is_dataclass(cls):
+        return _dataclass_of(cls, state)
+    if issubclass(cls, _NOT_PLAIN):
+        raise TypeError(f"{cls.__name__} has a state of its own")
+    for name in state:
+        if not is_attribute(cls, name):
+            raise TypeError(f"{cls.__name__} has no attribute {name!r} to be set")
     made = _blank(cls)
     vars(made).update(state)
     return made
+
+
+_NOT_PLAIN = (
+    dict, list, tuple, set, frozenset, collections.deque, str, bytes, bytearray, int, float,
+    complex, type, BaseException, enum.Enum,
+)  # fmt: skip
+
+
+def is_attribute(cls: type, name: str) -> bool:
+    """Whether an instance of a class may have state of this name: a plain name under which the
+    class itself has nothing but a plain value."""
+    if not name.isidentifier() or (name.startswith("__") and name.endswith("__")):
+        return False
+    missing = object()
+    defined = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), missing)
+    return defined is missing or not (
+        callable(defined) or hasattr(type(defined), "__get__") or hasattr(type(defined), "__set__")
+    )
 
 
 _FIELDS: dict[str, Callable[[type, dict[str, Any]], Any]] = {

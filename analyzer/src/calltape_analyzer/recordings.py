@@ -1,18 +1,15 @@
-"""The files of a tape as recordings: their parts, and what their trailers say together."""
+"""The files of a tape as recordings: their parts, and what became of their calls."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from calltape_analyzer.damage import Damage
-from calltape_analyzer.segment import Segment
-from calltape_analyzer.traffic_counters import Counters
-from calltape_schema.framing import TRAILER
+from calltape_analyzer.segment import UNSEALED, Segment
 from calltape_schema.records import Coverage, Dump
 
-__all__ = ["counters_of", "coverage_of", "dumps_of", "missing_numbers"]
+__all__ = ["coverage_of", "dumps_of", "missing_numbers", "places_of", "recordings_of"]
 
 _MAX_MISSING = 1000
 
@@ -22,28 +19,70 @@ def coverage_of(segments: Sequence[Segment]) -> Coverage:
     holds for."""
     dropped: Counter[str] = Counter()
     seen = kept = 0
-    for segment in segments:
-        seen += segment.coverage.seen
-        kept += segment.coverage.kept
-        dropped.update(segment.coverage.dropped)
+    for parts in recordings_of(segments):
+        found = _coverage(parts)
+        seen += found.seen
+        kept += found.kept
+        dropped.update(found.dropped)
+    return _coverage_from(seen, kept, dropped)
+
+
+def _coverage(parts: Sequence[Segment]) -> Coverage:
+    """Of one recording. Where a file has no trailer, the numbers of the calls tell how many were
+    seen at least."""
+    dropped: Counter[str] = Counter()
+    seen = kept = 0
+    for alike in places_of(parts):
+        found = _coverage_of_place(alike)
+        seen += found.seen
+        kept += found.kept
+        dropped.update(found.dropped)
+    ahead = sum(len(part) for part in parts if part.is_ahead)
+    seen, kept = seen + ahead, kept + ahead
+    if dropped[UNSEALED] and not missing_numbers(parts):
+        # A number that is missing in one file may be in another one.
+        known = seen - dropped.pop(UNSEALED)
+        seen = max(known, 1 + max(max(part.numbers, default=-1) for part in parts))
+        dropped[UNSEALED] = seen - known
+    return _coverage_from(seen, kept, +dropped)
+
+
+def _coverage_of_place(alike: Sequence[Segment]) -> Coverage:
+    """Of the files that say they are the same one of their recording: nearly always one, or parts
+    that were extracted from it."""
+    if len(alike) == 1:
+        (file,) = alike
+        found, less = file.coverage, file.left_out
+        return _coverage_from(found.seen - less, found.kept - less, found.dropped)
+    fullest = max((file.coverage for file in alike), key=lambda coverage: coverage.seen)
+    kept = sum(file.coverage.kept - file.left_out for file in alike)
+    seen = max(fullest.seen, kept)
+    if kept + sum(fullest.dropped.values()) == seen:
+        return _coverage_from(seen, kept, fullest.dropped)
+    return _coverage_from(
+        seen, kept, {"unknown (not in these files)": seen - kept} if seen > kept else {}
+    )
+
+
+def _coverage_from(seen: int, kept: int, dropped: Mapping[str, int]) -> Coverage:
     return Coverage.model_construct(seen=seen, kept=kept, dropped=dict(dropped))
 
 
-def counters_of(segments: Sequence[Segment], damage: Damage) -> Counters:
-    """The counters of all files; a group that breaks the format is damage."""
-    found = Counters()
+def recordings_of(segments: Iterable[Segment]) -> list[list[Segment]]:
+    """The files by the tape id that they share."""
+    found: dict[bytes, list[Segment]] = {}
     for segment in segments:
-        if segment.is_ahead:
-            continue  # its call is counted where it belongs
-        traffic = segment.trailer.traffic if segment.trailer is not None else None
-        if traffic is None:
-            found = found.merge(Counters(missing=frozenset((segment.path,))))
-            continue
-        counted, errors = Counters.of(traffic)
-        found = found.merge(counted)
-        for error in errors:
-            damage.add(error.at(path=segment.path, member=TRAILER))
-    return found
+        found.setdefault(segment.manifest.tape, []).append(segment)
+    return list(found.values())
+
+
+def places_of(parts: Iterable[Segment]) -> list[list[Segment]]:
+    """The files of one recording by their numbers, without those of calls under way."""
+    found: dict[int, list[Segment]] = {}
+    for part in parts:
+        if not part.is_ahead:
+            found.setdefault(part.part, []).append(part)
+    return [found[number] for number in sorted(found)]
 
 
 def dumps_of(segments: Sequence[Segment]) -> tuple[Dump, ...]:

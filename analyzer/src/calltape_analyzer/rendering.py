@@ -14,12 +14,13 @@ from itertools import groupby
 from typing import Any
 
 from calltape_analyzer.inputs import Inputs, parts_of_inputs
-from calltape_analyzer.placeholder import Placeholder
+from calltape_analyzer.placeholder import Placeholder, withheld_words
+from calltape_analyzer.printable import printable
 from calltape_schema.leaves import Leaf
 from calltape_schema.records import Tree
-from calltape_schema.tree import Node
+from calltape_schema.tree import Node, OpaqueNode
 
-__all__ = ["printable", "render", "render_node"]
+__all__ = ["render", "render_node"]
 
 _MAX_ITEMS = 16
 _MAX_NAMED = 48
@@ -38,6 +39,11 @@ def render(value: Any) -> str:
     named, as ``{x: float32[2,8], labels: int64[2]}``. Equal neighbours in a list are counted, long
     containers and texts are cut.
     """
+    # Parts are made printable where they are from a tape; classes have names of their own.
+    return printable(_rendered(value))
+
+
+def _rendered(value: Any) -> str:
     if isinstance(value, Tree):
         return _tree(value)
     if isinstance(value, Inputs):
@@ -48,15 +54,7 @@ def render(value: Any) -> str:
 
 def render_node(node: Node, leaves: Sequence[Leaf], scalars: Sequence[Any]) -> str:
     """One line for a node of a structure, with the leaves and scalars of its tree."""
-    return _Spec(leaves, scalars).node(node)
-
-
-def printable(text: str) -> str:
-    """The text with everything that is not plainly visible (control and format characters, lone
-    surrogates) as escapes, so that it cannot move a terminal's cursor or turn text around."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return printable(_Spec(leaves, scalars).node(node))
 
 
 # How the parts look; the same for specs and for objects.
@@ -172,6 +170,8 @@ class _Spec:
             name = getattr(node, "type", None) or _BARE.get(kind, kind)
             items = self.nodes(node.children)
             return f"{_class(name)}({', '.join(items if kind in _EXACT else _items(items))})"
+        if isinstance(node, OpaqueNode) and node.of is not None:
+            return f"<{withheld_words(node, self.scalars)}>"
         return _constant(node)
 
     def fields(self, node: Any) -> str:
@@ -241,7 +241,9 @@ def _container(value: Any, depth: int) -> str | None:
         pairs = [(name, _object(item, depth)) for name, item in named.items()]
         return _fields(type(value).__qualname__, pairs)
     if isinstance(value, Mapping):
-        shown = _mapping([(key, _object(item, depth)) for key, item in value.items()])
+        # A dict's own method: an attribute may stand in its place.
+        held = dict.items(value) if isinstance(value, dict) else value.items()
+        shown = _mapping([(key, _object(item, depth)) for key, item in held])
         return shown if type(value) is dict else f"{_class(type(value).__qualname__)}({shown})"
     for base, kind in ((list, _list), (tuple, _tuple), (set, _set), (frozenset, _set)):
         if isinstance(value, base):
@@ -255,21 +257,22 @@ def _container(value: Any, depth: int) -> str | None:
 def _named_parts(value: Any) -> dict[str, Any] | None:
     """The fields of a named tuple, dataclass or ModelOutput."""
     fields = getattr(type(value), "_fields", None)
-    if isinstance(value, tuple) and fields is not None:
+    if isinstance(value, tuple) and fields is not None and len(fields) == len(value):
         return dict(zip(fields, value, strict=True))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if isinstance(value, dict):
-            return dict(value.items())
-
+            return dict(dict.items(value))
         if isinstance(value, Placeholder):
             return None
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: getattr(value, name) for name in names if hasattr(value, name)}
     return None
 
 
 def _other(value: Any, depth: int) -> str:
-
     if isinstance(value, Placeholder):
+        if value.withheld:
+            return f"<{printable(value.reason)}>"
         if not value.children:
             return f"{_class(value.type_name)}(?)"
         items = list(zip(value.names, value.children, strict=True))
@@ -317,7 +320,7 @@ def _object_has_tensors(value: Any) -> bool:
             continue
         seen.add(id(one))
         if isinstance(one, Mapping):
-            stack.extend(one.values())
+            stack.extend(dict.values(one) if isinstance(one, dict) else one.values())
         elif isinstance(one, (list, tuple, set, frozenset)):
             stack.extend(one)
         else:

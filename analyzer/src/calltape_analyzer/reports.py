@@ -9,7 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Report", "ReportRow", "failed_row"]
+from calltape_analyzer.comparing import Difference
+from calltape_analyzer.explanation import counted
+
+__all__ = ["Report", "ReportRow", "compared_row", "failed_row"]
 
 
 @dataclass(frozen=True)
@@ -19,11 +22,15 @@ class ReportRow:
     Attributes:
         call: its number on the tape.
         variant: the program that it went through; None where none accepts it.
-        ok: whether what came out is what was recorded, within the tolerance of its dtype.
+        ok: whether all of what came out was compared, and is what was recorded, within the
+            tolerance of its dtype.
         max_abs, max_rel: largest absolute and relative difference of any element.
-        error: why it is not ok.
+        error: why it is not ok: what differs, or what could not be compared.
         against: ``"tape"``; ``"module"`` where the tape has no values to compare with and the
-            module was called instead; ``"shapes"`` where only dtypes and shapes could be compared.
+            module was called instead; ``"shapes"`` where only dtypes and shapes could be compared,
+            which is not enough to be ok.
+        compared: how many elements and other values were compared. Where it is 0, what came out is
+            empty, or not a number on both sides.
     """
 
     call: int
@@ -33,6 +40,15 @@ class ReportRow:
     max_rel: float = 0.0
     error: str | None = None
     against: str = "tape"
+    compared: int = 0
+
+
+def compared_row(
+    call: int, variant: str | None, found: Difference, against: str = "tape"
+) -> ReportRow:
+    """The row of a call whose result was compared."""
+    numbers = (found.max_abs, found.max_rel)
+    return ReportRow(call, variant, found.ok, *numbers, found.error, against, found.compared)
 
 
 def failed_row(call: int, variant: str | None, error: Exception, against: str) -> ReportRow:
@@ -64,8 +80,13 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every call was reproduced, and there was one."""
-        return bool(self.rows) and all(row.ok for row in self.rows)
+        """Whether every call was reproduced, there was one, and any value of one was compared."""
+        return self.has_compared and all(row.ok for row in self.rows)
+
+    @property
+    def has_compared(self) -> bool:
+        """Whether any value was compared in any call."""
+        return any(row.compared for row in self.rows)
 
     @property
     def reproduced(self) -> int:
@@ -80,12 +101,17 @@ class Report:
         # A target of one piece has no variants to tell of.
         told = by_variant if any(row.variant for row in self.rows) else {}
         parts = ", ".join(f"{name}: {count}" for name, count in told.items())
+        finite = [r.max_abs for r in self.rows if r.ok and r.compared and math.isfinite(r.max_abs)]
+        rest = f"; largest difference {max(finite):.1e}" if finite else ""
         weak = sum(row.against == "shapes" for row in self.rows)
+        now = sum(row.ok and row.against == "module" for row in self.rows)
+        if now:
+            rest += f"; {counted(now, 'call')} compared with the model, not with the tape"
         if weak:
-            done += f" ({weak} of them in dtypes and shapes only: their values are not on the tape)"
-        finite = [row.max_abs for row in self.rows if row.ok and math.isfinite(row.max_abs)]
-        largest = f"; largest difference {max(finite):.1e}" if finite else ""
-        return f"{done} ({parts}){largest}" if parts else done
+            rest += f"; {counted(weak, 'call')} in dtypes and shapes only: no values on the tape"
+        elif self.reproduced and not self.has_compared:
+            rest += "; no value was compared"
+        return f"{done} ({parts}){rest}" if parts else f"{done}{rest}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -119,8 +145,8 @@ def _cells(row: ReportRow) -> tuple[str, ...]:
         str(row.call),
         row.variant or "-",
         "yes" if row.ok else "NO",
-        f"{row.max_abs:.1e}",
-        f"{row.max_rel:.1e}",
+        f"{row.max_abs:.1e}" if row.compared or row.max_abs else "-",
+        f"{row.max_rel:.1e}" if row.compared or row.max_rel else "-",
         " ".join((row.error or "").split()),
     )
 

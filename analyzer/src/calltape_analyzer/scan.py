@@ -7,12 +7,14 @@ costs less than to keep millions of its parts in the garbage collector's view.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from array import array
+from collections.abc import Callable
 
 from calltape_analyzer.damage import Damage
+from calltape_analyzer.descriptors import DescriptorError
 from calltape_analyzer.input_keys import InputKeys
+from calltape_analyzer.tape_file import TapeFile, Window
 from calltape_schema.errors import TapeError
 from calltape_schema.framing import (
     BLOCK,
@@ -34,17 +36,16 @@ NO_BLOB = 2**64 - 1
 _MAX_RECORD_BYTES = MAX_DOCUMENT_BYTES + BLOCK
 
 
-def content_of(view: mmap.mmap, member: Member) -> bytes:
+def content_of(read: Callable[[int, int], bytes], member: Member) -> bytes:
     """The bytes of a msgpack member.
 
     Raises:
-        TapeError: ``limit``.
+        TapeError: ``limit``, or what ``read(offset, size)`` raises.
     """
     _, offset, size = member
     if size > _MAX_RECORD_BYTES:
         raise TapeError("limit", f"a member of {size} bytes (at most {_MAX_RECORD_BYTES})")
-    start = offset + BLOCK
-    return view[start : start + size]
+    return read(offset + BLOCK, size)
 
 
 class Scan:
@@ -59,7 +60,7 @@ class Scan:
         unfinished: bytes at the end that belong to a call which was being written.
     """
 
-    def __init__(self, view: mmap.mmap, path: str, tape: bytes, damage: Damage) -> None:
+    def __init__(self, file: TapeFile, tape: bytes, damage: Damage) -> None:
         self.trailer: Trailer | None = None
         self.unfinished = 0
         self.input_keys = InputKeys()
@@ -68,9 +69,10 @@ class Scan:
         self.record_sizes = array("Q")
         self.blobs = array("Q")
         self.keys = array("I")
-        self._view = view
-        self._size = len(view)
-        self._path = path
+        self._read = Window(file).read
+        self._next_data = file.next_data
+        self._size = file.size
+        self._path = file.path
         self._tape = tape
         self._damage = damage
         self._skim = Skimmer(self.input_keys.id_of)
@@ -82,10 +84,7 @@ class Scan:
 
     def run(self, start: int) -> None:
         """Walks from the offset of a header to the end of the file."""
-        view = self._view
-        for member in members(
-            lambda offset, size: view[offset : offset + size], self._size, self._on_damage, start
-        ):
+        for member in members(self._read, self._size, self._on_damage, start, self._next_data):
             if self._tail is not None:
                 self._add(self._tail)
                 self._tail = None
@@ -129,6 +128,8 @@ class Scan:
                 return
         try:
             self._commit(member, number, blob)
+        except DescriptorError:
+            raise
         except TapeError as error:
             self._lose(number, error, member)
 
@@ -139,7 +140,7 @@ class Scan:
             self._lose(number, TapeError("damaged", "its record is missing"), member)
 
     def _commit(self, member: Member, number: int, blob: Member | None) -> None:
-        tape, call, blob_size, key = self._skim(content_of(self._view, member))
+        tape, call, blob_size, key = self._skim(content_of(self._read, member))
         if tape != self._tape:
             raise TapeError("damaged", "its record belongs to another tape")
         if call != number:
@@ -165,9 +166,11 @@ class Scan:
     def _take_trailer(self, member: Member) -> None:
         self._drop_pending()
         try:
-            trailer = decode_trailer(content_of(self._view, member))
+            trailer = decode_trailer(content_of(self._read, member))
             if trailer.tape != self._tape:
                 raise TapeError("damaged", "the trailer belongs to another tape")
+        except DescriptorError:
+            raise
         except TapeError as error:
             self._add(error.at(member=member.name, offset=member.offset))
         else:
@@ -189,6 +192,11 @@ class Scan:
         self._drop_pending()
         if self._tail is not None:
             self._add(self._tail)
+        coverage = trailer.coverage
+        told = coverage.kept + sum(coverage.dropped.values())
+        if coverage.seen != told:
+            reason = f"the trailer says {coverage.seen} calls seen, and accounts for {told}"
+            self._add(TapeError("damaged", reason, member=TRAILER))
         index = dict(struct.iter_unpack("<QQ", trailer.index))
         if index == self._offsets:
             return

@@ -1,28 +1,41 @@
 """A small Python file that exports a recorded model and verifies the result: what one attaches to
 a bug report, beside the tape.
 
-Nothing that a tape says becomes code: names and paths are embedded as string literals in ASCII, or
-stand in comments of one line.
+Nothing that a tape says becomes code: paths are embedded as string literals in ASCII, what was
+recorded is described in comments of one line. The file goes to strangers, so no text of a call
+stands in it: of arguments the names of parameters, dtypes and sizes, and nothing that was passed.
 """
 
 from __future__ import annotations
 
 import json
 import keyword
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from calltape_analyzer.binding import Signature
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.explanation import counted
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
+    from calltape_analyzer.variant_findings import DimensionFinding, VariantFindings
 
-__all__ = ["is_factory", "script"]
+__all__ = ["is_factory", "literal", "script"]
 
 _MAX_VARIANTS = 20
 _MAX_ARGUMENTS = 40
 _MAX_TEXT = 90
+_MAX_NAME = 60
+
+_PRODUCERS = ("calltape", "torch", "python", "platform", "transformers")
+# Of the words that names of variants are made of, those that tell nothing of what was passed.
+_WORDS = frozenset(
+    ("prefill", "decode", "merged", "main", "window", "open", "full", "present", "no", "tensors",
+     "flags", "in", "of", "rank", "True", "False", "float16", "bfloat16", "float32", "float64",
+     "int8", "int16", "int32", "int64", "uint8", "bool")
+)  # fmt: skip
 
 _TEMPLATE = '''\
 """Exports a recorded model, and runs every recorded call through the result.
@@ -99,7 +112,7 @@ def script(tape: Tape, *, model: str | None = None, to: Literal["torch", "onnx"]
         facts="\n".join(f"#   {_comment(fact)}" for fact in _facts(tape)),
         tapes=_texts(tape.paths),
         build=_TO_FILL_IN if model is None else _import(model),
-        to=_literal(to),
+        to=literal(to),
     )
 
 
@@ -123,21 +136,43 @@ def _facts(tape: Tape) -> Iterator[str]:
     target = tape.target
     if target is not None:
         yield f"{target.type}.{target.method}"
-    producer = tape.manifest.producer.model_dump(exclude_none=True)
+    producer = tape.manifest.producer.model_dump(include=set(_PRODUCERS), exclude_none=True)
     yield ", ".join(f"{name} {version}" for name, version in producer.items())
+    parameters = {p.name for p in Signature.of(target).parameters}
     variants = tape.variants()
-    for variant in variants[:_MAX_VARIANTS]:
+    for number, variant in enumerate(variants[:_MAX_VARIANTS]):
         found = variant.findings
-        yield f"{found.name}: {counted(found.calls, 'call')}, first call {found.first_call}"
+        name = _name(found, number, parameters)
+        yield f"{name}: {counted(found.calls, 'call')}, first call {found.first_call}"
         shapes: dict[str, None] = {}
         for tensor in found.tensors:
-            shape = ", ".join(map(str, tensor.shape))
-            shapes[f"  {tensor.argument}: {tensor.dtype}[{shape}]"] = None
+            shape = ", ".join(map(_sizes, tensor.dimensions))
+            shapes[f"  {_argument(tensor.argument)}: {tensor.dtype}[{shape}]"] = None
         for given in found.ints:
-            shapes[f"  {given.argument}: int"] = None
+            shapes[f"  {_argument(given.argument)}: int"] = None
         yield from list(shapes)[:_MAX_ARGUMENTS]
     if len(variants) > _MAX_VARIANTS:
         yield f"and {counted(len(variants) - _MAX_VARIANTS, 'variant')} more"
+
+
+def _name(found: VariantFindings, number: int, parameters: set[str]) -> str:
+    """The name of a variant, where it says nothing of what was passed."""
+    words = re.findall(r"\w+", found.name)
+    known = all(word in _WORDS or word in parameters or word.isdecimal() for word in words)
+    is_quoting = any(quote in found.name for quote in "'\"")
+    return found.name if known and not is_quoting else f"variant {number}"
+
+
+def _argument(name: str) -> str:
+    # A keyword of **kwargs may be any text.
+    return name if name.isidentifier() and len(name) <= _MAX_NAME else "an argument"
+
+
+def _sizes(dimension: DimensionFinding) -> str:
+    # Not the symbol, whose name may be made of dict keys.
+    if not dimension.dynamic:
+        return str(dimension.min)
+    return f"{dimension.min}..{dimension.max}"
 
 
 def _comment(text: str) -> str:
@@ -146,7 +181,8 @@ def _comment(text: str) -> str:
     return shown if len(shown) <= _MAX_TEXT else f"{shown[:_MAX_TEXT]}..."
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """A text as Python source: a string literal in printable ASCII."""
     # JSON's escapes are Python's as well, and keep everything but ASCII out of the source. A
     # character beyond the 16 bits of one escape is a pair in JSON, which Python reads as two.
     return ascii(text) if any(ord(char) > 0xFFFF for char in text) else json.dumps(text)
@@ -154,5 +190,5 @@ def _literal(text: str) -> str:
 
 def _texts(paths: Sequence[str]) -> str:
     if len(paths) == 1:
-        return f"[{_literal(paths[0])}]"
-    return "[\n" + "".join(f"    {_literal(path)},\n" for path in paths) + "]"
+        return f"[{literal(paths[0])}]"
+    return "[\n" + "".join(f"    {literal(path)},\n" for path in paths) + "]"

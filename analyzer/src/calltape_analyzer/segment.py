@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import mmap
-import os
-import re
-import stat
-import zlib
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
+from typing import Any, TypeVar
 
-from calltape_analyzer.damage import Damage
+from calltape_analyzer.damage import Damage, is_damage
+from calltape_analyzer.descriptors import DescriptorError
 from calltape_analyzer.input_keys import NOT_INTERNED, InputsKey
 from calltape_analyzer.scan import NO_BLOB, Scan, content_of
+from calltape_analyzer.tape_file import TapeFile, Window, is_ahead
 from calltape_schema.errors import TapeError
 from calltape_schema.framing import BLOCK, MANIFEST, Member, members, record_name
 from calltape_schema.records import CallRecord, Coverage, Manifest, decode_call, decode_manifest
 
-__all__ = ["UNDER_WAY", "UNDER_WAY_WORDS", "Damage", "InputsKey", "Segment"]
+__all__ = ["UNDER_WAY", "UNDER_WAY_WORDS", "UNSEALED", "Damage", "InputsKey", "Segment"]
 
 UNDER_WAY = "under way"
 """Why the outputs of a call are missing that was written ahead."""
 UNDER_WAY_WORDS = "under way when the process died"
+
+T = TypeVar("T")
+
+_TRIES = 5
+
+UNSEALED = "unknown (the tape is not sealed)"
+"""Why calls are missing of which no trailer says what became of them."""
 
 # What is known of a call's tensors.
 _UNKNOWN, _WHOLE, _DAMAGED = 0, 1, 2
@@ -44,18 +49,16 @@ class Segment:
     def __init__(self, path: str, damage: Damage) -> None:
         self.path = path
         self.damage = damage
-        self._view = _mapped(path)
-        self.size = len(self._view)
+        self._file = TapeFile(path)
         try:
-            first, self.manifest = self._read_manifest()
-            scan = Scan(self._view, path, self.manifest.tape, damage)
-            scan.run(first.end)
+            self.manifest, scan = self._scanned()
         except TapeError as error:
             self.close()
             raise error.at(path=path) from None
         except BaseException:
             self.close()
             raise
+        self.size = self._file.size
         self.trailer = scan.trailer
         self.unfinished = scan.unfinished
         self._numbers = scan.numbers
@@ -65,7 +68,34 @@ class Segment:
         self._keys = scan.keys
         self.keys: list[InputsKey] = scan.input_keys.keys
         self._checked = bytearray(len(self._numbers))
+        self._ahead: tuple[int, bytes] | None = None
+        if is_ahead(path) and len(self._numbers):
+            self._ahead = self._records[0], self._file.read(self._records[0], self._record_sizes[0])
         self.order = self._sorted()
+        self.left_out = 0
+
+    def _scanned(self) -> tuple[Manifest, Scan]:
+        """What is in the file. One that changed under the walk is walked again: what looked like
+        damage was another call."""
+        for tries in range(_TRIES, -1, -1):
+            found = Damage()
+            try:
+                first, manifest = self._read_manifest()
+                scan = Scan(self._file, manifest.tape, found)
+                scan.run(first.end)
+                self._file.settle(first.end, is_sealed=scan.trailer is not None)
+            except TapeError as error:
+                if not is_damage(error) or not tries or not self._has_changed():
+                    raise
+            else:
+                if not found or not tries or not self._has_changed():
+                    self.damage.take(found)
+                    return manifest, scan
+        raise AssertionError
+
+    def _has_changed(self) -> bool:
+        # Another call may have as many bytes, and be written within a tick of the clock.
+        return not self._file.look() or is_ahead(self.path)
 
     def _sorted(self) -> array[int]:
         """Positions of the calls in the order of their numbers: threads may have finished
@@ -80,24 +110,25 @@ class Segment:
 
     @property
     def closed(self) -> bool:
-        return self._view.closed
+        return self._file.is_closed
 
     def close(self) -> None:
-        self._view.close()
+        self._file.close()
 
     @property
     def coverage(self) -> Coverage:
         """From the trailer; without one, the numbers of the calls that were found tell how many
         were seen at least."""
         if self.trailer is not None:
-            return self.trailer.coverage
+            return _sound(self.trailer.coverage)
         found = len(self._numbers)
         if self.is_ahead:
             return Coverage(seen=len(self), kept=len(self))
         segment = self.manifest.segment
         first = 0 if segment is None else segment.first_call
-        seen = max(found, max(self._numbers, default=-1) + 1 - first)
-        gaps = {"unknown (the tape is not sealed)": seen - found} if seen > found else {}
+        # The last number there is has none after it.
+        seen = min(max(found, max(self._numbers, default=-1) + 1 - first), 2**63 - 1)
+        gaps = {UNSEALED: seen - found} if seen > found else {}
         return Coverage(seen=seen, kept=found, dropped=gaps)
 
     @cached_property
@@ -107,9 +138,11 @@ class Segment:
         if self.trailer is not None or len(self._numbers) > 1:
             return False
         if not len(self._numbers):
-            return re.search(r"\.ahead-\d+\.tape$", self.path) is not None
+            return is_ahead(self.path)
         try:
             return self.record(0).outputs_missing == UNDER_WAY
+        except DescriptorError:
+            raise
         except TapeError:
             return False  # whoever reads the call is told
 
@@ -119,8 +152,10 @@ class Segment:
         return 0 if self.manifest.segment is None else self.manifest.segment.number
 
     def leave_out(self, numbers: Container[int]) -> None:
-        """Takes calls off the list."""
+        """Takes calls off the list that are in another file."""
+        before = len(self.order)
         self.order = array("Q", (p for p in self.order if self._numbers[p] not in numbers))
+        self.left_out += before - len(self.order)
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -129,31 +164,44 @@ class Segment:
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes of the file."""
-        self._ensure_open()
-        return self._view[offset : offset + size]
+        return self._same(self._file.read(offset, size))
 
     def copy(self, offset: int, size: int) -> bytearray:
         """``size`` bytes of the file in memory of their own, copied once."""
-        self._ensure_open()
-        with memoryview(self._view) as view, view[offset : offset + size] as part:
-            return bytearray(part)
+        return self._same(self._file.copy(offset, size))
 
-    def _ensure_open(self) -> None:
-        if self._view.closed:
-            raise TapeError("closed", "the tape was closed", path=self.path)
+    def _same(self, data: T) -> T:
+        """The data, which were read just now, if the call of a write-ahead file still is the one
+        that was found: its record is written last, and no two are alike."""
+        if self._ahead is not None:
+            offset, record = self._ahead
+            if self._file.read(offset, len(record)) != record:
+                raise self._file.changed("its call ended")
+        return data
 
     def number(self, position: int) -> int:
         return self._numbers[position]
 
     def record(self, position: int) -> CallRecord:
         """The record of a call, decoded anew."""
-        return decode_call(self.read(self._records[position], self._record_sizes[position]))
+        found = decode_call(self.content(position))
+        if found.call != self._numbers[position]:
+            raise self._file.changed("another call is there")
+        return found
+
+    def content(self, position: int) -> bytes:
+        """The record of a call as it stands in the file."""
+        return self.read(self._records[position], self._record_sizes[position])
+
+    def contents(self) -> Iterator[bytes]:
+        """The records of all its calls, in the order of the file."""
+        return map(Window(self._file).read, self._records, self._record_sizes)
 
     def raw(self, position: int) -> tuple[bytes, bytes | None]:
         """The contents of a call's members: its record, and its blob where it has one."""
         record = self.record(position)
         start = self.blob(position)
-        content = self.read(self._records[position], self._record_sizes[position])
+        content = self.content(position)
         if record.blob is None or start is None:
             return content, None
         return content, self.read(start, record.blob.size)
@@ -167,6 +215,19 @@ class Segment:
         """
         key = self._keys[position]
         return None if key == NOT_INTERNED else key
+
+    def inputs(self) -> Iterator[tuple[bytes, bytes, Sequence[Any], int]]:
+        """What its calls were given: ``structure``, ``leaves`` and ``scalars`` of the inputs, and
+        how many calls that is. Calls that are alike come once, as far as that is known."""
+        counts = Counter(map(self._keys.__getitem__, self.order))
+        alone = counts.pop(NOT_INTERNED, 0)
+        for key, calls in counts.items():
+            structure, leaves, scalars, _ = self.keys[key]
+            yield structure, leaves, scalars, calls
+        for position in self.order if alone else ():
+            if self._keys[position] == NOT_INTERNED:
+                inputs = self.record(position).inputs
+                yield inputs.structure, inputs.leaves, inputs.scalars, 1
 
     def by_key(self) -> Iterator[tuple[int, int]]:
         """The calls, those of one key only once: place in ``order`` of the first such call, and how
@@ -202,16 +263,14 @@ class Segment:
         if self._checked[position] == _WHOLE or record.blob is None:
             return
         if self._checked[position] == _UNKNOWN:
-            if self._crc32(self._blobs[position] + BLOCK, record.blob.size) == record.blob.crc32:
+            if self._crc32(position, record.blob.size) == record.blob.crc32:
                 self._checked[position] = _WHOLE
                 return
             self.report(self._damaged_blob(position), position)
         raise self._damaged_blob(position)
 
-    def _crc32(self, offset: int, size: int) -> int:
-        self._ensure_open()
-        with memoryview(self._view) as view, view[offset : offset + size] as part:
-            return zlib.crc32(part)
+    def _crc32(self, position: int, size: int) -> int:
+        return self._same(self._file.crc32(self._blobs[position] + BLOCK, size))
 
     def report(self, error: TapeError, position: int) -> None:
         """Adds damage of a call once, however often it is met."""
@@ -235,31 +294,29 @@ class Segment:
 
     def _read_manifest(self) -> tuple[Member, Manifest]:
         stray: list[TapeError] = []
-        first = next(members(self.read, self.size, stray.append), None)
+        file = self._file
+        found = members(file.read, file.size, stray.append, next_data=file.next_data)
+        first = next(found, None)
         if first is None or first.offset or first.name != MANIFEST:
-            if self.read(0, len(MANIFEST)) == MANIFEST.encode():
+            if self._file.read(0, len(MANIFEST)) == MANIFEST.encode():
                 raise TapeError(
                     "damaged", "the file ends within its manifest", member=MANIFEST, offset=0
                 )
             raise TapeError("not_a_tape", "the file does not start with a tape's manifest")
         try:
-            return first, decode_manifest(content_of(self._view, first))
+            return first, decode_manifest(content_of(self._file.read, first))
         except TapeError as error:
             raise error.at(member=MANIFEST, offset=0) from None
 
 
-def _mapped(path: str) -> mmap.mmap:
-    try:
-        # Before opening, which would wait for the other end of a named pipe.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise TapeError("not_a_tape", "not a regular file", path=path)
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size == 0:
-                raise TapeError("not_a_tape", "the file is empty", path=path)
-            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-    except FileNotFoundError:
-        raise TapeError("not_found", "no such file", path=path) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise TapeError("io", f"cannot read it: {reason}", path=path) from None
+def _sound(coverage: Coverage) -> Coverage:
+    """A trailer's, whose sum holds: of one that contradicts itself (which is damage) the larger
+    number of calls counts as seen."""
+    told = coverage.kept + sum(coverage.dropped.values())
+    if coverage.seen == told:
+        return coverage
+    seen = max(coverage.seen, told)
+    dropped = dict(coverage.dropped)
+    if seen > told:
+        dropped["unknown (the trailer contradicts itself)"] = seen - told
+    return Coverage.model_construct(seen=seen, kept=coverage.kept, dropped=dropped)

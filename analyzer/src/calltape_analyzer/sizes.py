@@ -2,30 +2,45 @@
 
 torch specializes sizes of 0 and 1, and takes equal sizes for one (rule 4 of docs/decisions/0012):
 every dynamic size should be at least 2, and sizes of different symbols pairwise different.
+
+A model is run at sizes that no call had, to see whether a program holds there. :class:`Bound` says
+how large such a run may be; docs/decisions/0030 says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 
 from calltape_analyzer.observations import Row
+from calltape_analyzer.samples import resized_row
 from calltape_analyzer.symbols import Symbol
 from calltape_analyzer.variants import VariantFacts
 
 __all__ = [
+    "GROWTH",
+    "Bound",
     "Sizing",
+    "elements_at",
+    "sizes_in_words",
     "sizings_around",
+    "sizings_beyond",
     "sizings_far",
     "sizings_for_tracing",
     "sizings_of_one",
+    "sizings_unrelated",
     "sizings_unseen",
 ]
 
+GROWTH = 4
+"""How many times larger than what was recorded a run may be."""
+
 _MAX_STEPS = 6
-_FAR, _FAREST, _MAX_FAR = (4, 32), 500, 5
-_MAX_FAR_ELEMENTS = 2**20
+_BEYOND = 2
+_FAR = (8, 64, 500)
+_MAX_FAR_ELEMENTS = _MAX_TRACED = 2**20
 _MAX_TRIED = 20_000
 
 
@@ -41,6 +56,43 @@ class Sizing:
     resized: bool
 
 
+def sizes_in_words(variant: VariantFacts, sizing: Sizing) -> str:
+    """``batch=2, length=7``."""
+    values = enumerate(zip(variant.symbols, sizing.values, strict=True))
+    return ", ".join(f"{symbol.name or f's{i}'}={value}" for i, (symbol, value) in values)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How large a run may be at sizes that were not recorded.
+
+    All input tensors together have at most :data:`GROWTH` times the elements of the largest
+    recorded call of the tape. Each size and each int by itself is at most :data:`GROWTH` times the
+    largest that its symbol had: inputs say little of what a run costs (attention is quadratic, a
+    count of steps has no elements). What follows from other symbols is counted as it follows.
+
+    Attributes:
+        elements: of all input tensors of the largest recorded call.
+    """
+
+    elements: int
+
+    @classmethod
+    def of(cls, variants: Iterable[VariantFacts]) -> Bound:
+        """The bound of a tape with these variants."""
+        rows = (row for variant in variants for row, _ in variant.rows)
+        return cls(max((_elements(row) for row in rows), default=0))
+
+    def allows(self, variant: VariantFacts, sizing: Sizing) -> bool:
+        """Whether a run at these sizes is small enough. One at recorded sizes always is."""
+        if not sizing.resized:
+            return True
+        symbols = zip(variant.symbols, sizing.values, strict=True)
+        if any(value > GROWTH * max(symbol.values) for symbol, value in symbols):
+            return False
+        return elements_at(variant, sizing) <= GROWTH * self.elements
+
+
 def sizings_for_tracing(variant: VariantFacts, wanted: Sequence[Row] | None = None) -> list[Sizing]:
     """Good sizes first: a recorded row that is fit for tracing, or the nearest to one that is,
     resized; then the best recorded row as it is.
@@ -50,7 +102,7 @@ def sizings_for_tracing(variant: VariantFacts, wanted: Sequence[Row] | None = No
         wanted: the rows to start from; all by default.
     """
     rows = [r for r, (row, _) in enumerate(variant.rows) if wanted is None or row in wanted]
-    order = sorted(rows, key=lambda r: (_unfit(variant, r), _elements(variant, r)))
+    order = sorted(rows, key=lambda r: (_unfit(variant, r), _elements(variant.rows[r][0])))
     best = order[0]
     recorded = Sizing(best, _values(variant, best), False)
     if _unfit(variant, best) == 0:
@@ -64,7 +116,7 @@ def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:
     apart from each other."""
     recorded = {_values(variant, r) for r in range(len(variant.rows))}
     found: list[Sizing] = []
-    for r in sorted(range(len(variant.rows)), key=lambda r: _elements(variant, r)):
+    for r in sorted(range(len(variant.rows)), key=lambda r: _elements(variant.rows[r][0])):
         values = _values(variant, r)
         for step in (1, 2):
             free = {i: v + step + i % 2 for i, v in enumerate(values) if v > 0}
@@ -82,7 +134,7 @@ def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
     2, and a model may treat 1 in another way (``squeeze``, broadcasting)."""
     recorded = {_values(variant, r) for r in range(len(variant.rows))}
     found: list[Sizing] = []
-    row = min(range(len(variant.rows)), key=lambda r: _elements(variant, r))
+    row = _smallest(variant)
     values = _values(variant, row)
     for i, symbol in enumerate(variant.symbols):
         if symbol.relation is None and values[i] > 1 and len(found) < count:
@@ -96,25 +148,44 @@ def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
     return found
 
 
+def sizings_beyond(variant: VariantFacts, count: int) -> list[Sizing]:
+    """Sizes beyond the recorded ones: one symbol at twice its largest value, the others small."""
+    return _alone(variant, [_BEYOND], math.inf)[:count]
+
+
 def sizings_far(variant: VariantFacts) -> list[Sizing]:
-    """Sizes far beyond the recorded ones, as far as their tensors stay small: a model may do
-    something else from some size on, and nothing of that is in a trace."""
-    row = min(range(len(variant.rows)), key=lambda r: _elements(variant, r))
-    values = _values(variant, row)
-    elements = max(_elements(variant, row), 1)
+    """Sizes far beyond the recorded ones, the nearest first: a model may do something else from
+    some size on, and nothing of that is in a trace. Their tensors stay small all the same."""
+    return _alone(variant, _FAR, _MAX_FAR_ELEMENTS)
+
+
+def _alone(variant: VariantFacts, factors: Sequence[int], elements: float) -> list[Sizing]:
+    """One symbol at a multiple of its largest value, the others as in the smallest row."""
     found: list[Sizing] = []
-    for factor in _FAR:
-        free = {i: v * factor + i for i, v in enumerate(values) if v > 0}
-        moved = _completed(variant.symbols, values, free)
-        grown = elements * factor ** min(len(set(free.values())), 3)
-        if moved is not None and free and grown <= _MAX_FAR_ELEMENTS:
-            found.append(Sizing(row, moved, True))
-    for i, symbol in enumerate(variant.symbols):
-        if symbol.relation is None and values[i] > 0 and elements * _FAREST <= _MAX_FAR_ELEMENTS:
-            moved = _completed(variant.symbols, values, {i: values[i] * _FAREST})
-            if moved is not None and len(found) < _MAX_FAR:
-                found.append(Sizing(row, moved, True))
+    for factor, (i, symbol) in product(factors, enumerate(variant.symbols)):
+        if symbol.relation is not None or max(symbol.values) <= 0:
+            continue
+        # Of nothing there is nothing to repeat.
+        row = _smallest(variant, [r for r, value in enumerate(symbol.values) if value > 0])
+        values = _values(variant, row)
+        moved = _completed(variant.symbols, values, {i: factor * max(symbol.values)})
+        sizing = None if moved is None else Sizing(row, moved, True)
+        if sizing is not None and elements_at(variant, sizing) <= elements:
+            found.append(sizing)
     return found
+
+
+def sizings_unrelated(variant: VariantFacts, count: int) -> list[Sizing]:
+    """Sizes that break a relation which two different calls suggest and nothing proves: a length of
+    three times the batch. A model that wants the relation does not take them."""
+    row = _smallest(variant)
+    values = _values(variant, row)
+    found: list[Sizing] = []
+    for i, symbol in enumerate(variant.symbols):
+        factors = [factor for factor, _ in symbol.relation.terms] if symbol.relation else []
+        if len(factors) == 1 and factors[0] > 1 and len(set(symbol.values)) == 2:
+            found.append(Sizing(row, (*values[:i], values[i] + 1, *values[i + 1 :]), True))
+    return found[:count]
 
 
 def sizings_around(variant: VariantFacts, centers: Sequence[Sizing]) -> list[Sizing]:
@@ -139,14 +210,18 @@ def _unfit(variant: VariantFacts, row: int) -> int:
     return sum(v < 2 for v in values) + len(values) - len(set(values))
 
 
-def _elements(variant: VariantFacts, row: int) -> int:
-    total = 0
-    for shape in variant.rows[row][0].shapes:
-        elements = 1
-        for size in shape:
-            elements *= size
-        total += elements
-    return total
+def _smallest(variant: VariantFacts, among: Iterable[int] | None = None) -> int:
+    rows = range(len(variant.rows)) if among is None else among
+    return min(rows, key=lambda r: _elements(variant.rows[r][0]))
+
+
+def elements_at(variant: VariantFacts, sizing: Sizing) -> int:
+    """How many elements all input tensors have together."""
+    return _elements(resized_row(variant, sizing.row, sizing.values))
+
+
+def _elements(row: Row) -> int:
+    return sum(math.prod(shape) for shape in row.shapes)
 
 
 def _nearby(variant: VariantFacts, row: int) -> Iterator[Sizing]:
@@ -163,8 +238,14 @@ def _nearby(variant: VariantFacts, row: int) -> Iterator[Sizing]:
     for step in islice(steps, _MAX_TRIED):
         moved = {i: max(values[i], 2) + by for i, by in zip(moving, step, strict=True)}
         completed = _completed(variant.symbols, values, moved)
-        if completed is not None and _is_fit(completed):
-            yield Sizing(row, completed, True)
+        if completed is None or not _is_fit(completed):
+            continue
+        sizing = Sizing(row, completed, True)
+        # A trace computes nothing, but what it is given is made.
+        if elements_at(variant, sizing) <= max(
+            _MAX_TRACED, GROWTH * _elements(variant.rows[row][0])
+        ):
+            yield sizing
 
 
 def _diagonal(count: int) -> Iterator[tuple[int, ...]]:

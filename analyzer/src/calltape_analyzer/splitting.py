@@ -15,8 +15,8 @@ from typing import Protocol
 from calltape_analyzer.counters import COUNTED
 from calltape_analyzer.layout import Layout
 from calltape_analyzer.observations import Group, Row
-from calltape_analyzer.symbols import Column, columns_of, value_in
-from calltape_analyzer.tallies import Seen
+from calltape_analyzer.rows import Rows
+from calltape_analyzer.symbols import Column, value_in
 
 __all__ = ["Condition", "CounterIs", "Fixed", "Split", "counters_of", "splits_of"]
 
@@ -26,6 +26,10 @@ class Condition(Protocol):
 
     def holds(self, row: Row) -> bool:
         """Whether it is so."""
+        ...
+
+    def among(self, rows: Rows) -> list[bool]:
+        """Whether it is so, for each of some rows."""
         ...
 
     def text(self, layout: Layout) -> str:
@@ -44,6 +48,9 @@ class Fixed:
     def holds(self, row: Row) -> bool:
         return (value_in(row, self.column) == self.value) is not self.negated
 
+    def among(self, rows: Rows) -> list[bool]:
+        return [(value == self.value) is not self.negated for value in rows.values(self.column)]
+
     def text(self, layout: Layout) -> str:
         sign = ">" if self.negated else "="
         return f"{column_name(layout, self.column)} {sign} {self.value}"
@@ -59,6 +66,10 @@ class CounterIs:
 
     def holds(self, row: Row) -> bool:
         return (row.ints[self.counter] == value_in(row, self.keys)) is self.open
+
+    def among(self, rows: Rows) -> list[bool]:
+        counts, lengths = rows.values(Column(self.counter, None)), rows.values(self.keys)
+        return [(a == b) is self.open for a, b in zip(counts, lengths, strict=True)]
 
     def text(self, layout: Layout) -> str:
         return "window open" if self.open else "window full"
@@ -77,24 +88,19 @@ class Split:
     """Rows of a group that one program can serve, and what they have in common."""
 
     group: Group
-    rows: list[tuple[Row, Seen]]
+    rows: Rows
     conditions: tuple[Condition, ...] = ()
 
     def having(self, condition: Condition) -> Split:
         """The part of it that satisfies one more condition."""
-        rows = [(row, seen) for row, seen in self.rows if condition.holds(row)]
+        rows = self.rows.where(condition.among(self.rows))
         return Split(self.group, rows, (*self.conditions, condition))
-
-    @property
-    def only_rows(self) -> list[Row]:
-        """The rows without their counts."""
-        return [row for row, _ in self.rows]
 
 
 def splits_of(group: Group) -> list[Split]:
     """A group, taken apart by the rules above."""
     done: list[Split] = []
-    waiting = [Split(group, group.rows.items())]
+    waiting = [Split(group, group.rows)]
     while waiting:
         split = waiting.pop(0)
         parts = _by_window(split) or _by_broadcast(split)
@@ -123,24 +129,26 @@ def counters_of(group: Group) -> dict[int, Column]:
 def _by_window(split: Split) -> list[Split]:
     for counter, keys in counters_of(split.group).items():
         conditions = [CounterIs(counter, keys, open) for open in (True, False)]
-        parts = [split.having(condition) for condition in conditions]
-        if all(part.rows for part in parts):
-            return parts
+        if len(set(conditions[0].among(split.rows))) > 1:
+            return [split.having(condition) for condition in conditions]
     return []
 
 
 def _by_broadcast(split: Split) -> list[Split]:
-    rows = split.only_rows
+    rows = split.rows
     if len(rows) < 2:
         return []
-    columns = columns_of(rows[0])
-    values = {column: tuple(value_in(row, column) for row in rows) for column in columns}
-    distinct = set(values.values())
+    columns = rows.columns
+    values = {column: rows.values(column) for column in columns}
+    lines = {rows.line(column): own for column, own in values.items()}
+    row = rows.row(0)
     for column, own in values.items():
-        if column.axis is None or 1 not in own or len(set(own)) < 2 or 0 in own:
+        seen = rows.distinct(column)
+        if column.axis is None or 1 not in seen or len(seen) < 2 or 0 in seen:
             continue
-        aligned = [values[other] for other in columns if _is_aligned(column, other, rows[0])]
-        if _is_broadcast(own, aligned) and not _is_explained(own, distinct):
+        aligned = {rows.line(other) for other in columns if _is_aligned(column, other, row)}
+        others = [lines[line] for line in sorted(aligned - {rows.line(column)})]
+        if _is_broadcast(own, others) and not _is_explained(own, set(lines.values())):
             one = Fixed(column, 1)
             return [split.having(one), split.having(Fixed(column, 1, negated=True))]
     return []
@@ -160,7 +168,6 @@ def _is_broadcast(own: Sequence[int], others: Sequence[tuple[int, ...]]) -> bool
         all(a in (1, b) for a, b in zip(own, other, strict=True))
         and any(a == 1 < b for a, b in zip(own, other, strict=True))
         for other in others
-        if other != own
     )
 
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
+from operator import mul
+from typing import TYPE_CHECKING, NamedTuple
 
-from calltape_analyzer.observations import Row
+if TYPE_CHECKING:
+    from calltape_analyzer.rows import Row
 
-__all__ = ["Column", "Relation", "Symbol", "columns_of", "symbols_of", "value_in"]
+__all__ = ["Column", "Relation", "Symbol", "columns_of", "refuted", "symbols_of", "value_in"]
 
 MAX_SYMBOLS_FOR_SUMS = 24
 
@@ -53,6 +55,25 @@ class Relation(NamedTuple):
     def value(self, values: Sequence[int]) -> int:
         """What it gives for values of all symbols."""
         return sum(factor * values[symbol] for factor, symbol in self.terms) + self.constant
+
+
+def refuted(relation: Relation, every: Sequence[Sequence[int]], own: Sequence[int]) -> int | None:
+    """The place of the first row in which a relation does not hold.
+
+    Args:
+        relation: what was found in some rows.
+        every: per symbol its value in each row; ``own`` those of the symbol that is to follow.
+    """
+    terms = [(factor, every[symbol]) for factor, symbol in relation.terms]
+    if len(terms) == 1:
+        ((factor, values),) = terms
+        made = (factor * value + relation.constant for value in values)
+    else:
+        columns = zip(*(values for _, values in terms), strict=True)
+        factors = [factor for factor, _ in terms]
+        made = (sum(map(mul, factors, values)) + relation.constant for values in columns)
+    pairs = zip(made, own, strict=True)
+    return next((at for at, (value, got) in enumerate(pairs) if value != got), None)
 
 
 @dataclass

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from typing_extensions import Self
 
+from calltape_analyzer.accounts import counters_of
 from calltape_analyzer.binding import Signature
 from calltape_analyzer.call import Call, Calls
 from calltape_analyzer.classes import Classes, ClassIndex
-from calltape_analyzer.recordings import counters_of, coverage_of, dumps_of, missing_numbers
+from calltape_analyzer.damage import is_damage
+from calltape_analyzer.recordings import coverage_of, dumps_of, missing_numbers
 from calltape_analyzer.segment import UNDER_WAY_WORDS, Damage, Segment
 from calltape_analyzer.tallies import CallRef
 from calltape_analyzer.traffic_counters import Counters
 from calltape_schema.errors import TapeError
-from calltape_schema.records import Coverage, Dump, Manifest, Target
+from calltape_schema.records import Coverage, Dump, Manifest, Observed, Target
 
 if TYPE_CHECKING:
     from calltape_analyzer.dims import BatchFor, DimNames
@@ -76,7 +78,7 @@ class Tape:
             try:
                 call.check(entries=entries)
             except TapeError as error:
-                if error.kind == "closed":
+                if not is_damage(error):
                     raise
             else:
                 yield call
@@ -107,6 +109,12 @@ class Tape:
     def class_index(self) -> ClassIndex:
         """The same, with those that this process wants anyway."""
         return self._classes
+
+    @property
+    def signature(self) -> Signature:
+        """The parameters of the recorded method, without those that were left out with
+        :meth:`remove_inputs`."""
+        return Signature.of(self._target).without(frozenset(self.removed))
 
     @property
     def removed(self) -> tuple[str, ...]:
@@ -157,15 +165,24 @@ class Tape:
 
     @property
     def coverage(self) -> Coverage:
-        """How much of the traffic is on the tape: calls seen, kept, and dropped by reason. For
-        an unsealed file as far as the numbers of its calls tell."""
+        """How much of the traffic is on the tape: calls seen, kept, and dropped by reason, those
+        that were not to be kept (``unwanted``) among them. For an unsealed file as far as the
+        numbers of its calls tell: at least so many were seen. What came before a recorder was
+        attached, none saw (:attr:`observed`)."""
         return coverage_of(self._segments)
+
+    @property
+    def observed(self) -> dict[bytes, Observed]:
+        """Of each recording (by its id) of what was running before: since when its calls were
+        seen. How many came before that, nobody knows."""
+        found = ((s.manifest.tape, s.manifest.observed) for s in self._segments)
+        return {tape: observed for tape, observed in found if observed is not None}
 
     @cached_property
     def counters(self) -> Counters:
         """What was counted of the whole traffic, whichever calls are on the tape: per structure how
         many calls, and the sizes of every axis; :attr:`Counters.missing` names the files that have
-        no counters. Reads no calls."""
+        no counters, or such as contradict the calls that are on the tape (which is damage)."""
         return counters_of(self._segments, self._damage)
 
     @property
@@ -305,7 +322,7 @@ class Tape:
             try:
                 call.record  # noqa: B018
             except TapeError as error:
-                if error.kind == "closed":
+                if not is_damage(error):
                     raise
         self.leave_out_damaged()
         return len(self) < before
@@ -314,18 +331,23 @@ class Tape:
         """What was seen of every argument: presence, kinds, dtypes, ranks, sizes, ranges. Reads
         every record once, and no tensor bytes. Those of several tapes add up with ``merge``."""
         from calltape_analyzer.gathering import Gatherer
+        from calltape_analyzer.variant import counters_for
+        from calltape_analyzer.whole_traffic import calls_by_likeness
 
-        signature = Signature.of(self._target).without(frozenset(self.removed))
-        gatherer = Gatherer(signature, self._classes.renamed)
-        return self._soundly(lambda: gatherer.observations(self._calls, ranges=True))
+        gatherer = Gatherer.of(self)
+        made = self._soundly(lambda: gatherer.observations(self._calls, ranges=True))
+        counters = counters_for(self, made)
+        made.know_whole(calls_by_likeness(counters, gatherer.signature, gatherer.renamed))
+        return made
 
     def variants(self) -> list[Variant]:
         """The calls, split into the programs that can serve them, in the order of their first
         call. Calls that raised are left out, unless all did. Reads no tensor bytes.
 
         What tells two variants apart are structure, constants, dtypes and ranks (rule 2 of
-        docs/decisions/0012), a cache whose sliding window is full (rule 7), bool, text and float
-        arguments (rule 8), and broadcasting (rule 9).
+        docs/decisions/0012), a cache whose sliding window is full (rule 7), bools, texts and floats
+        of which few values come back again and again (rule 8), and broadcasting (rule 9). What is
+        said of a variant holds for all its calls.
         """
         from calltape_analyzer.variant import variants_in
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.placeholder import Placeholder
 from calltape_schema.blob import stored_as
 from calltape_schema.errors import TapeError
 from calltape_schema.leaves import Leaf
 
-__all__ = ["dense_strides", "tensor_of", "valueless"]
+__all__ = ["dense_strides", "dtype_of", "tensor_of", "torch_constant", "valueless", "zeros"]
 
 
 def tensor_of(leaf: Leaf, data: bytearray) -> Any:
@@ -38,7 +39,7 @@ def tensor_of(leaf: Leaf, data: bytearray) -> Any:
     try:
         return _tensor_of(torch, leaf, dtype, data)
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-        reason = f"{leaf.key}: no tensor has these facts: {str(error).splitlines()[0][:200]}"
+        reason = f"{leaf.key}: no tensor has these facts: {_first_line(error)}"
         raise TapeError("invalid", reason) from None
 
 
@@ -48,6 +49,8 @@ def _tensor_of(torch: Any, leaf: Leaf, dtype: Any, data: bytearray) -> Any:
         raise ValueError(f"{len(data)} bytes for {leaf.dtype}{list(leaf.shape)}")
     kept = tuple(1 if axis in leaf.expanded else size for axis, size in enumerate(leaf.shape))
     plain = _as_integers(torch, data, kept, dtype.itemsize)
+    if dtype is torch.bool and data.translate(None, b"\0\1"):
+        raise ValueError("a bool that is neither 0 nor 1")
     strides = dense_strides(kept, leaf.strides)
     if strides is not None:
         plain = torch.empty_strided(kept, strides, dtype=plain.dtype).copy_(plain)
@@ -128,7 +131,45 @@ def valueless(leaf: Leaf) -> Any:
                 return torch.empty(leaf.shape, dtype=dtype, device="meta")
             return torch.empty_strided(leaf.shape, leaf.strides, dtype=dtype, device="meta")
     except (RuntimeError, TypeError, OverflowError) as error:
-        return Placeholder(f"torch:Tensor[{leaf.dtype}]", str(error).splitlines()[0][:200])
+        return Placeholder(f"torch:Tensor[{leaf.dtype}]", _first_line(error))
+
+
+def dtype_of(name: str) -> Any:
+    """The dtype of a name that a tape, or a saved program, has for it.
+
+    Raises:
+        InferenceError: this torch has no such dtype.
+    """
+    found = torch_constant("dtype", name)
+    if isinstance(found, Placeholder):
+        raise InferenceError(f"the dtype {found.reason}", advice="upgrade torch")
+    return found
+
+
+def zeros(shape: Sequence[int], dtype: Any, device: Any = None) -> Any:
+    """A tensor of zero bytes; also of dtypes that torch cannot fill.
+
+    Raises:
+        InferenceError: torch has no such tensor.
+    """
+    import torch
+
+    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+    try:
+        with _without_news():
+            if dtype in (torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4):
+                raise TypeError("a quantized tensor needs a scale")
+            plain = torch.zeros(tuple(shape), dtype=widths[dtype.itemsize], device=device)
+            return plain.view(dtype)
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        raise InferenceError(
+            f"no {str(dtype).removeprefix('torch.')} can be made up: {_first_line(error)}",
+            advice="leave the argument out with Tape.remove_inputs",
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 _DEVICE = re.compile(r"[a-z_]{1,32}(:\d{1,4})?")

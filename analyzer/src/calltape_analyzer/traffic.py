@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from calltape_analyzer.binding import Signature
 from calltape_analyzer.explanation import shown_value
 from calltape_analyzer.fixed_values import fixed_values
 from calltape_analyzer.gathering import Gatherer
-from calltape_analyzer.observations import Group, Row
+from calltape_analyzer.observations import Group, Key
+from calltape_analyzer.rows import Rows
 from calltape_analyzer.splitting import Split
 from calltape_analyzer.tallies import CallRef, Seen, Span
 from calltape_analyzer.variants import Pools, VariantFacts
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
 
 __all__ = ["Facet", "Traffic", "together"]
-
-Rows = list[tuple[Row, Seen]]
 
 
 class Facet(NamedTuple):
@@ -42,13 +40,13 @@ class Traffic:
     @cached_property
     def pools(self) -> Pools:
         """The same dimension over all variants."""
-        return Pools([Split(variant.group, variant.rows) for variant in self.variants])
+        return Pools([Split(variant.group, variant.every) for variant in self.variants])
 
     @cached_property
     def facets(self) -> dict[Facet, dict[str, Seen]]:
         """The answers to each question, with their calls."""
         found: dict[Facet, dict[str, Seen]] = {}
-        for group in self.observations.in_order():
+        for group in self.observations.parts():
             seen = Seen(group.calls, group.first)
             for kind, place, answer in _answers(group):
                 answers = found.setdefault(Facet(kind, place), {})
@@ -66,10 +64,17 @@ class Traffic:
                 found[place] = found[place].merge(span) if place in found else span
         return found
 
-    def rows_of(self, key: Hashable) -> Rows:
-        """The distinct calls of a group; none where it does not have the group."""
-        group = self.observations.groups.get(key)
-        return group.rows.items() if group is not None else []
+    def rows_of(self, key: Key) -> Rows:
+        """The distinct calls of a group of any tape; none where there are no such calls here."""
+        found = Rows()
+        for known, group in self.observations.groups.items():
+            if known.meets(key):
+                found = found.merge(group.rows)
+        return found
+
+    def has(self, key: Key) -> bool:
+        """Whether there are calls of a group of any tape."""
+        return any(known.meets(key) for known in self.observations.groups)
 
     def path_of(self, ref: CallRef) -> str | None:
         """The file of a call, where the tape is several."""
@@ -82,8 +87,7 @@ class Traffic:
 
     def calls_beyond(self, place: str, span: Span) -> Seen | None:
         """The calls in which an integer tensor has elements outside a span."""
-        signature = Signature.of(self.tape.target).without(frozenset(self.tape.removed))
-        gatherer = Gatherer(signature, self.tape.class_index.renamed)
+        gatherer = Gatherer.of(self.tape)
 
         def is_beyond(call: Call) -> bool:
             inputs = call.record.inputs

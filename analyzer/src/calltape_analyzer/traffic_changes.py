@@ -12,11 +12,12 @@ from itertools import zip_longest
 
 from calltape_analyzer.difference import Change
 from calltape_analyzer.explanation import counted, listed, shown_value
-from calltape_analyzer.observations import Group, Row
+from calltape_analyzer.observations import Group
+from calltape_analyzer.rows import Rows
 from calltape_analyzer.splitting import column_name
-from calltape_analyzer.symbols import Column, Symbol, columns_of, value_in
+from calltape_analyzer.symbols import Column
 from calltape_analyzer.tallies import Seen
-from calltape_analyzer.traffic import Facet, Rows, Traffic, shown_span, together
+from calltape_analyzer.traffic import Facet, Traffic, shown_span, together
 from calltape_analyzer.variant_findings import expression
 from calltape_analyzer.variants import Pools, VariantFacts
 
@@ -32,12 +33,12 @@ def appeared(before: Traffic, now: Traffic) -> Iterator[Change]:
     yield from _structures(before, now, "never seen before")
     for variant in before.variants:
         rows = _rows_like(variant, now)
-        if rows:
+        if len(rows):
             yield from _sizes(before, now, variant, rows)
             yield from _broken_symbols(now, variant, rows)
             yield from _broken_relations(now, variant, rows)
     for variant in now.variants:
-        if variant.group.key not in before.observations.groups:
+        if not before.has(variant.group.key):
             yield from _sizes_of_new(before, now, variant)
     yield from _spans(before, now)
     yield from _errors(before, now)
@@ -49,11 +50,11 @@ def disappeared(before: Traffic, now: Traffic) -> Iterator[Change]:
     yield from _structures(now, before, "no longer seen")
     for variant in before.variants:
         rows = _rows_like(variant, now)
-        if not rows and now.rows_of(variant.group.key):
+        if not len(rows) and now.has(variant.group.key):
             conditions = ", ".join(c.text(variant.group.layout) for c in variant.conditions)
-            every = together(seen for _, seen in variant.rows)
+            every = _all_of(variant.every)
             yield _change(before, "structure", variant.name, f"no longer seen: {conditions}", every)
-        if sum(seen.calls for _, seen in rows) > 1:
+        if rows.calls > 1:
             yield from _settled_symbols(before, variant, rows)
 
 
@@ -95,7 +96,7 @@ def _answers(known: Traffic, shown: Traffic, unseen: str, only: str) -> Iterator
 def _structures(known: Traffic, shown: Traffic, words: str) -> Iterator[Change]:
     """Groups of calls that ``known`` does not have."""
     for key, group in shown.observations.groups.items():
-        if key in known.observations.groups:
+        if known.has(key):
             continue
         names = [variant.name for variant in shown.variants if variant.group.key == key]
         text = words
@@ -127,19 +128,25 @@ def _differences(known: Group, group: Group) -> list[str]:
             found.append(
                 f"{place} is {fact.dtype} of rank {fact.rank}, not {other.dtype} of {other.rank}"
             )
-    others = [p for p in group.layout.scalars if p.kind != "int" and not p.private]
-    if others and known.layout.keys == group.layout.keys and not found:
+    if group.key.constants and known.layout.keys == group.layout.keys and not found:
         found.append("another value of a constant")
     return found
 
 
 def _rows_like(variant: VariantFacts, now: Traffic) -> Rows:
     """The calls now that belong to a variant, by structure and conditions."""
-    return [
-        (row, seen)
-        for row, seen in now.rows_of(variant.group.key)
-        if all(condition.holds(row) for condition in variant.conditions)
-    ]
+    rows = now.rows_of(variant.group.key)
+    for condition in variant.conditions:
+        rows = rows.where(condition.among(rows)) if len(rows) else rows
+    return rows
+
+
+def _all_of(rows: Rows) -> Seen:
+    return Seen(rows.calls, rows.first)
+
+
+def _seen_where(rows: Rows, wanted: Sequence[bool]) -> Seen:
+    return _all_of(rows.where(wanted))
 
 
 class _Collected:
@@ -162,7 +169,7 @@ def _sizes(before: Traffic, now: Traffic, variant: VariantFacts, rows: Rows) -> 
     found = _Collected(now)
     counters = variant.counters
     for column, decided in variant.dimensions.items():
-        known = {value_in(row, column) for row, _ in variant.rows}
+        known = set(variant.every.distinct(column))
         if decided.reason == "counter":
             _check_counter(found, variant, column, counters[column.place], rows)
             continue
@@ -176,10 +183,11 @@ def _check_sizes(
     found: _Collected, variant: VariantFacts, column: Column, known: set[int], rows: Rows
 ) -> None:
     low, high = min(known), max(known)
-    outside = [(row, seen) for row, seen in rows if not low <= value_in(row, column) <= high]
+    found_sizes = rows.sizes(column).items()
+    outside = {size: seen for size, seen in found_sizes if not low <= size <= high}
     if not outside:
         return
-    sizes = sorted({value_in(row, column) for row, _ in outside})
+    sizes = sorted(outside)
     shown = ", ".join(map(shown_value, sizes[:_MAX_SHOWN])) + ", …" * (len(sizes) > _MAX_SHOWN)
     kind = "int" if column.axis is None else "size"
     if low == high:
@@ -188,7 +196,7 @@ def _check_sizes(
     else:
         text = f"now {shown}; {shown_span(known)} before"
     name = column_name(variant.group.layout, column)
-    seen = together(seen for _, seen in outside)
+    seen = together(outside.values())
     found.add(kind, name, f"{text}, in {variant.name}", seen)
 
 
@@ -196,34 +204,31 @@ def _check_counter(
     found: _Collected, variant: VariantFacts, column: Column, counted_by: Column, rows: Rows
 ) -> None:
     layout = variant.group.layout
-    broken = [(r, seen) for r, seen in rows if value_in(r, column) != value_in(r, counted_by)]
-    if broken:
+    pairs = zip(rows.values(column), rows.values(counted_by), strict=True)
+    broken = [count != size for count, size in pairs]
+    if any(broken):
         text = f"no longer counts {column_name(layout, counted_by)}, as it always did"
         name = column_name(layout, column)
-        found.add("relation", name, f"{text} in {variant.name}", together(s for _, s in broken))
+        found.add("relation", name, f"{text} in {variant.name}", _seen_where(rows, broken))
 
 
 def _broken_symbols(now: Traffic, variant: VariantFacts, rows: Rows) -> Iterator[Change]:
     """Dimensions that were always equal, and are not now."""
     for symbol in variant.symbols:
-        broken = [(row, seen) for row, seen in rows if len(_values(row, symbol)) > 1]
-        if not broken:
-            continue
-        vectors: dict[tuple[int, ...], list[Column]] = {}
+        lines: dict[int, list[Column]] = {}
         for column in symbol.columns:
-            vectors.setdefault(tuple(value_in(row, column) for row, _ in rows), []).append(column)
-        example = min(broken, key=lambda item: item[1].first)[0]
+            lines.setdefault(rows.line(column), []).append(column)
+        if len(lines) == 1:
+            continue
+        every = [rows.values(columns[0]) for columns in lines.values()]
+        broken = [len(set(values)) > 1 for values in zip(*every, strict=True)]
+        example = broken.index(True)
         parts = [
-            f"{_names(variant, columns)} is {shown_value(value_in(example, columns[0]))}"
-            for columns in vectors.values()
+            f"{_names(variant, columns)} is {shown_value(values[example])}"
+            for columns, values in zip(lines.values(), every, strict=True)
         ]
         text = f"no longer equal, as they always were in {variant.name}: {', '.join(parts[:4])}"
-        seen = together(seen for _, seen in broken)
-        yield _change(now, "symbol", symbol.name, text, seen)
-
-
-def _values(row: Row, symbol: Symbol) -> set[int]:
-    return {value_in(row, column) for column in symbol.columns}
+        yield _change(now, "symbol", symbol.name, text, _seen_where(rows, broken))
 
 
 def _names(variant: VariantFacts, columns: Sequence[Column]) -> str:
@@ -235,40 +240,37 @@ def _broken_relations(now: Traffic, variant: VariantFacts, rows: Rows) -> Iterat
     for i, symbol in enumerate(variant.symbols):
         if symbol.relation is None:
             continue
-        broken: list[tuple[Seen, int, int]] = []
-        for row, seen in rows:
-            values = [value_in(row, other.columns[0]) for other in variant.symbols]
-            expected = symbol.relation.value(values)
-            if expected != values[i]:
-                broken.append((seen, values[i], expected))
-        if broken:
-            _, got, expected = min(broken, key=lambda one: one[0].first)
+        every = [rows.values(other.columns[0]) for other in variant.symbols]
+        expected = [symbol.relation.value(values) for values in zip(*every, strict=True)]
+        broken = [a != b for a, b in zip(expected, every[i], strict=True)]
+        if any(broken):
+            at = broken.index(True)
             text = (
                 f"no longer {expression(variant, symbol)}, as always in {variant.name}: "
-                f"{shown_value(got)} instead of {shown_value(expected)}"
+                f"{shown_value(every[i][at])} instead of {shown_value(expected[at])}"
             )
             where = f"{symbol.name} ({_names(variant, symbol.columns)})"
-            yield _change(now, "relation", where, text, together(seen for seen, _, _ in broken))
+            yield _change(now, "relation", where, text, _seen_where(rows, broken))
 
 
 def _sizes_of_new(before: Traffic, now: Traffic, variant: VariantFacts) -> Iterator[Change]:
     """Sizes in calls of a new structure that the same dimension had in no structure before."""
     found = _Collected(now)
-    for column in columns_of(variant.rows[0][0]):
+    for column in variant.every.columns:
         known = before.pools.values.get(Pools.key(variant.group, column))
         if known:
-            _check_sizes(found, variant, column, known, variant.rows)
+            _check_sizes(found, variant, column, known, variant.every)
     yield from found
 
 
 def _settled_symbols(before: Traffic, variant: VariantFacts, rows: Rows) -> Iterator[Change]:
     """Dimensions that varied, and are constant now."""
-    every = together(seen for _, seen in variant.rows)
+    every = _all_of(variant.every)
     for symbol in variant.symbols:
-        values = {value for row, _ in rows for value in _values(row, symbol)}
+        values = {value for column in symbol.columns for value in rows.distinct(column)}
         if symbol.varied and len(values) == 1:
-            text = f"{shown_span(symbol.values)} in {variant.name} before, now always "
-            text += shown_value(values.pop())
+            span = shown_span(variant.every.distinct(symbol.columns[0]))
+            text = f"{span} in {variant.name} before, now always {shown_value(values.pop())}"
             where = f"{symbol.name} ({_names(variant, symbol.columns)})"
             yield _change(before, "dimension", where, text, every)
 

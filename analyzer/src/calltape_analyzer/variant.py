@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from calltape_analyzer.binding import Signature
 from calltape_analyzer.call import Call
 from calltape_analyzer.dims import BatchFor, check_declared, is_batch
 from calltape_analyzer.gathering import Gatherer, difference_of
@@ -17,12 +16,12 @@ from calltape_analyzer.symbols import Column
 from calltape_analyzer.traffic_counters import Counters
 from calltape_analyzer.variant_findings import VariantFindings, findings_of
 from calltape_analyzer.variants import Dimension, Pools, VariantFacts, give_symbols, variants_of
-from calltape_analyzer.whole_traffic import attribute, settled
+from calltape_analyzer.whole_traffic import attribute, calls_by_likeness, settled
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
 
-__all__ = ["Acceptance", "Variant", "named_facts", "variants_in"]
+__all__ = ["Acceptance", "Variant", "counters_for", "named_facts", "variants_in"]
 
 
 class Acceptance(NamedTuple):
@@ -65,7 +64,7 @@ class Variant:
         found: dict[bool, list[Call]] = {False: [], True: []}
         for call in self._tape.calls:
             placed = self._gatherer.sorted(call.record.inputs)
-            if placed.key == self.facts.group.key and all(
+            if self.facts.group.key.takes(placed.key) and all(
                 condition.holds(placed.row) for condition in self.facts.conditions
             ):
                 found[call.record.error is not None].append(call)
@@ -77,12 +76,13 @@ class Variant:
         """Whether a program for this variant is meant for a call with these arguments.
 
         What decides is the structure, dtypes, ranks and constants, and the sizes of the dimensions
-        that never varied. The program itself may still refuse sizes, when it is run.
+        that never varied; not texts and floats that vary from call to call. The program itself may
+        still refuse sizes, when it is run.
         """
         from calltape_analyzer.live_calls import LiveCall
 
         placed = LiveCall(tuple(args), dict(kwargs or {}), self._gatherer).placed
-        if placed.key != self.facts.group.key:
+        if not self.facts.group.key.takes(placed.key):
             return Acceptance(False, difference_of(self.facts.group, placed))
         reason = self.facts.refuses(placed.row)
         return Acceptance(reason is None, reason)
@@ -175,7 +175,7 @@ class Variant:
         if sizing.resized:
             sample = resized(sample, self.facts, sizing.row, sizing.values)
         else:
-            sample = sample.cloned()
+            sample = sample.contiguous()
         plan = Plan.of(self.facts, sample, self._gatherer.signature)
         arguments = plan.build(sample, self._tape.class_index, device)
         checked(arguments)
@@ -184,11 +184,10 @@ class Variant:
 
 def variants_in(tape: Tape) -> list[Variant]:
     """The variants of a tape, in the order of their first call, with their names."""
-    signature = Signature.of(tape.target).without(frozenset(tape.removed))
-    gatherer = Gatherer(signature, tape.class_index.renamed)
+    gatherer = Gatherer.of(tape)
     observed = gatherer.observations(tape.calls)
     found = named_facts(tape, observed, gatherer)
-    attribute(_counters(tape, observed), found, signature, gatherer.renamed)
+    attribute(counters_for(tape, observed), found, gatherer.signature, gatherer.renamed)
     return [Variant(tape, facts, gatherer) for facts in found]
 
 
@@ -199,15 +198,17 @@ def named_facts(tape: Tape, observed: Observations, gatherer: Gatherer) -> list[
         tape: gives the counters, by which some dimension may be known to be constant.
         observed: its calls, by ``gatherer``.
     """
-    counters = _counters(tape, observed)
-    found = variants_of(observed, settled(counters, gatherer.signature, gatherer.renamed))
+    counters = counters_for(tape, observed)
+    names = gatherer.signature, gatherer.renamed
+    observed.know_whole(calls_by_likeness(counters, *names))
+    found = variants_of(observed, settled(counters, *names))
     name_variants(found, gatherer.signature)
     for facts in found:
         name_symbols(facts)
     return found
 
 
-def _counters(tape: Tape, observed: Observations) -> Counters:
+def counters_for(tape: Tape, observed: Observations) -> Counters:
     """Those of calls that are evidence, as far as they are known."""
     if observed.raised and not observed.of_raised:
         return tape.counters.of_returned(tape.calls)

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 from calltape_analyzer.findings import MAX_SIZES_SHOWN, SizeSeen
 from calltape_analyzer.layout import Place
 from calltape_analyzer.splitting import column_name
-from calltape_analyzer.symbols import Column, Symbol, value_in
-from calltape_analyzer.tallies import Seen, Span, Tally
+from calltape_analyzer.symbols import Column, Symbol
+from calltape_analyzer.tallies import Span
 from calltape_analyzer.variants import Reason, VariantFacts
 
 __all__ = [
@@ -60,9 +60,10 @@ class SymbolFinding(_Finding):
 class DimensionFinding(_Finding):
     """One axis of a tensor.
 
-    ``reason`` is ``varied``, ``pooled`` (in another variant or a sibling of the same list),
-    ``neighbour`` (its argument was seen once, beside a dynamic dimension of the same axis and
-    size), ``declared``, ``constant``, or ``one`` (it varied elsewhere, and is always 1 here).
+    ``reason`` is ``varied``, ``pooled`` (in another variant, or seen once, in the siblings of the
+    same list), ``neighbour`` (its argument was seen once, beside a dynamic dimension of the same
+    axis and size), ``declared``, ``constant``, or ``one`` (it varied elsewhere, and is always 1
+    here).
     ``min`` and ``max`` of a dynamic one are those of the whole traffic, where the tape has counters
     of the calls that were not kept.
     """
@@ -114,6 +115,8 @@ class VariantFindings(_Finding):
         calls: how many it has; ``first_call`` is the number of the first.
         tensors, ints: its inputs, in flattening order.
         constants: the other scalars by place.
+        varying: the kind of those that are no constants, by place: texts and floats that vary from
+            call to call.
         symbols: its dynamic dimensions, by symbol.
         conditions: what its calls have in common besides their structure, in words.
         all_calls: how many calls there were, kept or not, where the tape has counters of them and
@@ -129,6 +132,7 @@ class VariantFindings(_Finding):
     tensors: tuple[TensorFinding, ...]
     ints: tuple[IntFinding, ...]
     constants: dict[str, Any]
+    varying: dict[str, str] = {}
     symbols: tuple[SymbolFinding, ...]
     conditions: tuple[str, ...] = ()
     all_calls: int | None = None
@@ -155,11 +159,11 @@ def findings_of(variant: VariantFacts, names: dict[int, str]) -> VariantFindings
     """
     by_column = {c: symbol.name for symbol in variant.symbols for c in symbol.columns}
     layout = variant.group.layout
-    others = [place for place in layout.scalars if place.kind != "int"]
+    group = variant.group
     return VariantFindings(
         name=variant.name,
         calls=variant.calls,
-        first_call=min(seen.first for _, seen in variant.rows).number,
+        first_call=variant.every.first.number,
         tensors=tuple(
             _tensor(variant, i, place, names[i], by_column)
             for i, place in enumerate(layout.tensors)
@@ -167,11 +171,8 @@ def findings_of(variant: VariantFacts, names: dict[int, str]) -> VariantFindings
         ints=tuple(
             _int(variant, i, place, by_column) for i, place in enumerate(variant.group.ints)
         ),
-        constants={
-            str(place): value
-            for place, value in zip(others, variant.group.constants, strict=True)
-            if not place.private
-        },
+        constants={str(place): value for place, value in group.fixed()},
+        varying={str(place): place.kind for place in group.varying},
         symbols=tuple(_symbol(variant, symbol) for symbol in variant.symbols),
         conditions=tuple(c.text(layout) for c in variant.conditions),
         all_calls=variant.all_calls,
@@ -228,11 +229,12 @@ def _range(variant: VariantFacts, column: Column) -> Span:
     """That of the whole traffic only where it is dynamic: a program takes a constant as it was."""
     if variant.dimensions[column].dynamic:
         return variant.span(column)
-    values = [value_in(row, column) for row, _ in variant.rows]
-    return Span(min(values), max(values))
+    return variant.every.span(column)
 
 
 def _notes(variant: VariantFacts) -> Iterator[str]:
+    for place in variant.group.varying:
+        yield f"{place} ({place.kind}) varies: a trace has that of one call"
     for column, whole in variant.whole.items():
         found = variant.dimensions[column]
         told = whole.told()
@@ -241,9 +243,7 @@ def _notes(variant: VariantFacts) -> Iterator[str]:
 
 
 def _symbol(variant: VariantFacts, symbol: Symbol) -> SymbolFinding:
-    sizes: Tally[int] = Tally()
-    for value, (_, seen) in zip(symbol.values, variant.rows, strict=True):
-        sizes.add(value, Seen(seen.calls, seen.first))
+    sizes = variant.every.sizes(symbol.columns[0])
     shown = sorted(sizes.items(), key=lambda item: item[0])[:MAX_SIZES_SHOWN]
     span = variant.span(*symbol.columns)
     return SymbolFinding(
@@ -254,7 +254,7 @@ def _symbol(variant: VariantFacts, symbol: Symbol) -> SymbolFinding:
             SizeSeen(size=value, calls=seen.calls, first_call=seen.first.number)
             for value, seen in shown
         ),
-        distinct=sizes.distinct,
+        distinct=len(sizes),
         min=span.min,
         max=span.max,
         warnings=tuple(_warnings(variant, symbol)),
@@ -281,17 +281,18 @@ def _warnings(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:
         yield "one call is all the evidence"
     elif not symbol.varied:
         yield "never varied here; it is dynamic because it varied in other calls"
-    if max(symbol.values) < 2:
+    sizes = variant.every.distinct(symbol.columns[0])
+    if max(sizes) < 2:
         yield "no size of at least 2 was seen, and torch takes 0 and 1 for constants"
     axes = {c.axis for c in symbol.columns if c.axis is not None}
     arguments = {
         variant.group.layout.tensors[c.place].argument for c in symbol.columns if c.axis is not None
     }
-    if len(axes) > 1 and (len(arguments) == 1 or len(variant.rows) <= _THIN):
+    if len(axes) > 1 and (len(arguments) == 1 or len(variant.every) <= _THIN):
         where = " and ".join(column_name(variant.group.layout, c) for c in symbol.columns[:2])
         yield f"{where} were always equal, which may be chance"
-    if symbol.relation is not None and len(set(symbol.values)) <= _THIN:
-        yield f"{expression(variant, symbol)} rests on {len(set(symbol.values))} distinct sizes"
+    if symbol.relation is not None and len(sizes) <= _THIN:
+        yield f"{expression(variant, symbol)} rests on {len(sizes)} distinct sizes"
 
 
 def _warnings_of_whole(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:

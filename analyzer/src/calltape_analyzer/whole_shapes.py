@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from calltape_analyzer.explanation import collapsed, counted
+from calltape_analyzer.explanation import alike, counted
 from calltape_analyzer.tallies import Span
 from calltape_analyzer.traffic_counters import CountedGroup, Counters, Kind
 
@@ -96,10 +96,11 @@ class WholeShapes:
     def _shown(
         self, names: Sequence[str], is_dynamic: Callable[[int, int], bool], which: bool
     ) -> str:
-        alike: dict[str, list[str]] = {}
-        for (i, axis), span in self.spans.items():
-            if is_dynamic(i, axis) == which:
-                alike.setdefault(f" {span.min}..{span.max}", []).append(f"{names[i]}[{axis}]")
-        shown = [f"{name}{span}" for span, same in alike.items() for name in collapsed(same)]
+        wanted = [
+            (f"{names[i]}[{axis}]", f"{span.min}..{span.max}")
+            for (i, axis), span in self.spans.items()
+            if is_dynamic(i, axis) == which
+        ]
+        shown = [f"{name} {span}" for name, span in alike(wanted)]
         more = len(shown) - _MAX_SHOWN
         return ", ".join(shown[:_MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")

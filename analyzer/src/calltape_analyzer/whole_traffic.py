@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 
 from calltape_analyzer.binding import Signature
 from calltape_analyzer.explanation import WholeTraffic
-from calltape_analyzer.layout import Layout, Renamed, layout_of_inputs
-from calltape_analyzer.symbols import Column, columns_of, value_in
+from calltape_analyzer.layout import Layout, Renamed, layout_of_inputs, likeness_of
+from calltape_analyzer.symbols import Column
 from calltape_analyzer.tallies import Span
 from calltape_analyzer.traffic_counters import CountedGroup, Counters, Values
-from calltape_schema.tree import ScalarNode
 
 if TYPE_CHECKING:
     from calltape_analyzer.observations import Group
     from calltape_analyzer.variants import VariantFacts
 
-__all__ = ["Whole", "attribute", "settled"]
+__all__ = ["Whole", "attribute", "calls_by_likeness", "settled"]
 
 _Place = tuple[str, int | None]
 """Name and axis of a column; the axis of an int is None."""
@@ -76,6 +75,30 @@ def attribute(
         variants: all of the tape, with their names.
         signature, renamed: those that the variants were laid out with.
     """
+    counted = _by_likeness(counters, signature, renamed)
+    alike: dict[Hashable, list[VariantFacts]] = defaultdict(list)
+    for variant in variants:
+        alike[_likeness_of(variant.group, signature)].append(variant)
+    for key, same in alike.items():
+        if key in counted:
+            _give(same, counted[key])
+
+
+def calls_by_likeness(
+    counters: Counters, signature: Signature, renamed: Renamed = str
+) -> dict[Hashable, int]:
+    """How many calls there were, by what counters can tell apart.
+
+    Args:
+        counters, signature, renamed: as for :func:`attribute`.
+    """
+    every = _by_likeness(counters, signature, renamed)
+    return {key: sum(group.calls for _, group in same) for key, same in every.items()}
+
+
+def _by_likeness(
+    counters: Counters, signature: Signature, renamed: Renamed
+) -> dict[Hashable, list[tuple[Layout, CountedGroup]]]:
     counted: dict[Hashable, list[tuple[Layout, CountedGroup]]] = defaultdict(list)
     for group in counters.groups.values():
         # What a scalar was in one call is not known: it equals no default.
@@ -84,13 +107,8 @@ def attribute(
         facts = tuple(
             (group.kind.dtypes[p.number], group.kind.ranks[p.number]) for p in layout.tensors
         )
-        counted[_likeness(layout, facts, signature)].append((layout, group))
-    alike: dict[Hashable, list[VariantFacts]] = defaultdict(list)
-    for variant in variants:
-        alike[_likeness_of(variant.group, signature)].append(variant)
-    for key, same in alike.items():
-        if counted[key]:
-            _give(same, counted[key])
+        counted[likeness_of(layout, facts, signature)].append((layout, group))
+    return dict(counted)
 
 
 def settled(counters: Counters, signature: Signature, renamed: Renamed = str) -> set[Hashable]:
@@ -118,18 +136,7 @@ def settled(counters: Counters, signature: Signature, renamed: Renamed = str) ->
 
 def _likeness_of(group: Group, signature: Signature) -> Hashable:
     facts = tuple((fact.dtype, fact.rank) for fact in group.facts)
-    return _likeness(group.layout, facts, signature)
-
-
-def _likeness(layout: Layout, facts: tuple[tuple[str, int], ...], signature: Signature) -> Hashable:
-    """Equal for calls that counters cannot tell apart. A scalar that may have been left out as its
-    default is no difference to them."""
-    defaults = {p.name for p in signature.parameters if p.has_default and p.default is not None}
-    return facts, tuple(
-        (name, key)
-        for name, key in layout.keys
-        if not (name in defaults and isinstance(layout.nodes[name], ScalarNode))
-    )
+    return likeness_of(group.layout, facts, signature)
 
 
 def _give(variants: Sequence[VariantFacts], groups: Sequence[tuple[Layout, CountedGroup]]) -> None:
@@ -170,13 +177,9 @@ def _places(variant: VariantFacts) -> Mapping[Column, _Place]:
             str(ints[column.place] if column.axis is None else tensors[column.place]),
             column.axis,
         )
-        for column in columns_of(variant.rows[0][0])
+        for column in variant.every.columns
     }
 
 
 def _kept(variant: VariantFacts) -> dict[_Place, Span]:
-    found: dict[_Place, Span] = {}
-    for column, place in _places(variant).items():
-        values = [value_in(row, column) for row, _ in variant.rows]
-        found[place] = Span(min(values), max(values))
-    return found
+    return {place: variant.every.span(column) for column, place in _places(variant).items()}

@@ -35,6 +35,7 @@ class Ahead:
         room: lends the bytes that the files take; where it does not, the call goes on without.
         overwrite: replaces files that are there, which may be what another process left when it
             crashed.
+        file_mode: their permissions.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Ahead:
         complain: Callable[[str, BaseException], None],
         room: Room,
         overwrite: bool,
+        file_mode: int,
     ) -> None:
         self._stem = stem
         self._manifest = manifest
         self._complain = complain
         self._room = room
         self._overwrite = overwrite
+        self._file_mode = file_mode
         self._lock = threading.RLock()
         self._idle: list[_File] = []
         self._files: list[_File] = []
@@ -113,7 +116,8 @@ class Ahead:
         while True:
             number, self._number = self._number, self._number + 1
             try:
-                return TapeWriter(f"{self._stem}.ahead-{number}.tape", self._overwrite)
+                path = f"{self._stem}.ahead-{number}.tape"
+                return TapeWriter(path, self._overwrite, self._file_mode)
             except TapeError as error:
                 if error.kind != "exists":
                     self._number = number

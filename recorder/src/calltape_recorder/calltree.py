@@ -46,8 +46,7 @@ class Node:
 
 _MASK = 2**64 - 1
 _current: ContextVar[Node | None] = ContextVar("calltape_call", default=None)
-_get, _set = _current.get, _current.set
-set_innermost = _set
+_get, set_innermost = _current.get, _current.set
 """All calls that begin here run within that of this node, until :func:`leave`."""
 
 
@@ -67,7 +66,7 @@ def leave(node: Node | None) -> None:
     if node is not None:
         node.ended = True
         if _get() is node:
-            _set(node.parent)
+            set_innermost(node.parent)
 
 
 @skip_frame
@@ -75,7 +74,7 @@ def resume(node: Node | None) -> Node | None:
     """A generator goes on; what was innermost until here, for :func:`suspend`."""
     before = _get()
     if node is not None and not node.ended:
-        _set(node)
+        set_innermost(node)
     return before
 
 
@@ -83,4 +82,4 @@ def resume(node: Node | None) -> Node | None:
 def suspend(before: Node | None) -> None:
     """A generator stops for a while: its caller goes on, in the same context."""
     if _get() is not before:
-        _set(before)
+        set_innermost(before)

@@ -43,7 +43,15 @@ from calltape_recorder.scalars import (
     tensor,
     text,
 )
+from calltape_schema.attributes import MAX_NESTED, MAX_VALUES, attributes_of
 from calltape_schema.interning import MAX_DEPTH, MAX_NODES
+from calltape_schema.tree import (
+    MAX_ALIKE,
+    MAX_KEY_CHARACTERS,
+    MAX_KEY_PARTS,
+    are_distinct,
+    fits_as_key,
+)
 
 __all__ = ["Capture", "capture_inputs", "capture_output"]
 
@@ -54,6 +62,7 @@ _MAX_NAME = 1000
 _MAX_CLASSES = 10_000
 
 _KEY_TYPES = frozenset({str, int, float, bool, bytes, type(None)})
+_LONG_TYPES = frozenset({str, int, bytes})
 
 
 class Capture(NamedTuple):
@@ -73,7 +82,7 @@ def capture_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
     else:
         if len({id(value) for value in leaves}) == len(leaves):
             return _new(Capture, (_flat_tokens(len(args), tuple(kwargs)), leaves, _NO_SCALARS))
-    walk = Walk()
+    walk = Walk(_MAX_TOKENS)
     tokens = walk.tokens
     # Not through the visitors: these two exist for this call only, so no cycle leads here.
     tokens += ("inputs", ("tuple", len(args), None))
@@ -88,10 +97,11 @@ def capture_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
 
 
 def capture_output(value: Any) -> Capture:
-    """The root of outputs: what the model returned."""
+    """The root of outputs: what the model returned. Objects of any class are described by their
+    attributes, because results can only be compared where they are (docs/decisions/0028)."""
     if type(value) is _Tensor:
         return _new(Capture, (_ONE_TENSOR, [value], _NO_SCALARS))
-    walk = Walk()
+    walk = Walk(_MAX_TOKENS, nested=0)
     walk.tokens.append("outputs")
     (_visitors.get(type(value)) or _visitor_of(value))(walk, value)
     return _new(Capture, (tuple(walk.tokens), walk.leaves, walk.scalars))
@@ -122,8 +132,9 @@ def _enter(walk: Walk, value: Any, count: int) -> bool:
         opaque(walk, value, "contains itself")
     elif walk.depth >= _MAX_DEPTH:
         opaque(walk, value, f"nested deeper than {_MAX_DEPTH} levels")
-    elif len(walk.tokens) + len(walk.scalars) + count > _MAX_TOKENS:
-        opaque(walk, value, f"more than {_MAX_TOKENS} values in one call")
+    elif len(walk.tokens) + len(walk.scalars) + count > walk.limit:
+        most, where = (_MAX_TOKENS, "call") if not walk.nested else (MAX_VALUES, "object")
+        opaque(walk, value, f"more than {most} values in one {where}")
     else:
         walk.path.add(id(value))
         walk.depth += 1
@@ -160,12 +171,13 @@ def _parts(kind: str) -> Visitor:
 
 
 def _key_fits(key: Any) -> bool:
-    kind = type(key)
-    if kind is str or kind is bytes:
-        return len(key) <= 1024
-    if kind is int:
-        return bool(-(2**63) <= key < 2**64)
-    return kind in _KEY_TYPES
+    if type(key) is tuple:
+        return len(key) <= MAX_KEY_PARTS and all(map(_part_fits, key))
+    return _part_fits(key)
+
+
+def _part_fits(part: Any) -> bool:
+    return type(part) in _KEY_TYPES and fits_as_key(part)
 
 
 def _key_token(key: Any) -> Any:
@@ -176,12 +188,17 @@ def _key_token(key: Any) -> Any:
 
 
 def _mapping(walk: Walk, value: Any, items: list[tuple[Any, Any]], cls: type | None) -> None:
+    are_text = True
     for key, _ in items:
-        if type(key) is not str or len(key) > 1024:
-            fits = all(map(_key_fits, key)) if type(key) is tuple else _key_fits(key)
-            if not fits:
-                opaque(walk, value, f"a key of type {type(key).__name__}"[:_MAX_NAME])
+        if type(key) is not str or len(key) > MAX_KEY_CHARACTERS:
+            are_text = False
+            if not _key_fits(key):
+                what = "a long key" if type(key) in _LONG_TYPES else "a key"
+                opaque(walk, value, f"{what} of type {type(key).__name__}"[:_MAX_NAME])
                 return
+    if not are_text and not are_distinct([key for key, _ in items]):
+        opaque(walk, value, f"more than {MAX_ALIKE} keys of one hash")
+        return
     if _enter(walk, value, len(items)):
         walk.tokens.append(("dict", tuple(_key_token(key) for key, _ in items), cls))
         _children(walk, value, [child for _, child in items])
@@ -243,7 +260,7 @@ def _registered(walk: Walk, value: Any) -> None:
     """A class that the host registered with torch's pytree, flattened as it was registered."""
     definition = SUPPORTED_NODES.get(type(value))
     if definition is None:
-        opaque(walk, value, "a class that calltape does not know")
+        _unknown(walk, value)
         return
     try:
         flattened, context = definition.flatten_fn(value)
@@ -258,6 +275,27 @@ def _registered(walk: Walk, value: Any) -> None:
     (_visitors.get(type(context)) or _visitor_of(context))(walk, context)
     walk.context -= 1
     _children(walk, value, children)
+
+
+def _unknown(walk: Walk, value: Any) -> None:
+    """An object of any other class: among outputs what it holds, without running its code."""
+    if walk.nested is None or walk.context:
+        opaque(walk, value, "a class that calltape does not know")
+        return
+    if walk.nested >= MAX_NESTED:
+        opaque(walk, value, f"within {MAX_NESTED} objects")
+        return
+    attributes, reason = attributes_of(value)
+    if reason is not None:
+        opaque(walk, value, reason)
+        return
+    outside = walk.limit
+    if not walk.nested:
+        walk.limit = min(outside, len(walk.tokens) + len(walk.scalars) + MAX_VALUES)
+    walk.nested += 1
+    _fields(walk, value, "object", tuple(attributes), tuple(attributes.values()))
+    walk.nested -= 1
+    walk.limit = outside
 
 
 # --- which visitor for which class -------------------------------------------------------------

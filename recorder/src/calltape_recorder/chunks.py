@@ -81,14 +81,15 @@ class Chunks:
         """What was added, as one list."""
         sides = self._sides
         tokens = ("outputs", ("list", len(sides), None), *self._tokens)
+        structure = structures.of(tokens)
         return Side(
-            structures.of(tokens),
-            [value for side in sides for value in side.scalars],
+            structure,
+            structure.kept([value for side in sides for value in side.scalars]),
             tuple([fact for side in sides for fact in side.facts]),
             _aliases(sides),
             _storages(sides),
             self.pieces,
-            _wanted(sides),
+            _wanted(sides, structure.wanted),
         )
 
     def missing(self) -> str | None:
@@ -138,9 +139,13 @@ def _storages(sides: list[Side]) -> tuple[int | None, ...] | None:
     return tuple(merged)
 
 
-def _wanted(sides: list[Side]) -> Wanted:
+def _wanted(sides: list[Side], whole: Wanted) -> Wanted:
+    """What was copied of each chunk, less what the list is not to have."""
     each: list[bool] = []
     for side in sides:
         own = side.wanted
         each += [own] * len(side.facts) if isinstance(own, bool) else own
+    if whole is not True:
+        allowed = [whole] * len(each) if isinstance(whole, bool) else whole
+        each = [one and other for one, other in zip(each, allowed, strict=True)]
     return tuple(each) if len(set(each)) > 1 else all(each)

@@ -8,6 +8,7 @@
 says so before recording begins; ``"rate": null`` is every call again. ``seal`` and ``dump`` are
 counters: a change makes it happen once, and what is there when recording begins is no change. A
 state that the file brought about ends when its key is left out; a vanished file changes nothing.
+A file that others than this user or root may write, or put another in its place, is not followed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from calltape_recorder.permissions import foreign_hand
 from calltape_schema import TapeError
 
 __all__ = ["ControlFile", "Controlled"]
@@ -44,6 +46,10 @@ class Controlled(Protocol):
     def seal(self) -> Any: ...
 
     def dump(self, reason: str) -> Any: ...
+
+
+class _Refused(Exception):  # noqa: N818 - a decision, not an error
+    """Somebody else may have written the file."""
 
 
 class _Record(BaseModel):
@@ -76,6 +82,9 @@ class ControlFile:
     Args:
         path: the file; it need not exist yet.
 
+    Attributes:
+        trouble: why it is not followed; None where it is, or there is none.
+
     Raises:
         TapeError: ``usage`` if this is no path.
     """
@@ -89,6 +98,7 @@ class ControlFile:
         self._seen: _Seen | None = None  # the file as it was last read
         self._bad: _Seen | None = None  # read, and of no use: once more before it is said
         self._said: set[str] = set()
+        self.trouble: str | None = None
         self._fresh = True  # nothing read yet: what is there is no change
         self._paused: bool | None = None
         self._rate: tuple[float | None] | None = None
@@ -121,6 +131,8 @@ class ControlFile:
         """What the file says, if it changed and can be read."""
         try:
             seen = _look(self.path)
+            if seen is None:
+                self.trouble = None
             if seen == self._seen:
                 return None
             if seen is None:
@@ -134,10 +146,15 @@ class ControlFile:
             if _look(self.path) != seen:
                 return None  # it is being written: next time
             wishes = _Wishes.model_validate_json(text)
+        except _Refused as refused:
+            # Looked at again every time: its permissions may change, and what it says not.
+            self.trouble = f"refused: {refused}"
+            self._say("refused", f"the control file {self.path} is refused: {refused}")
+            return None
         except (OSError, ValueError) as error:
             self._doubt(error)
             return None
-        self._seen, self._bad = seen, None
+        self._seen, self._bad, self.trouble = seen, None, None
         unknown = ", ".join(map(repr, list(wishes.model_extra or ())[:5]))
         if unknown:
             self._say("unknown", f"the control file {self.path} has unknown keys: {unknown[:300]}")
@@ -149,6 +166,7 @@ class ControlFile:
         with contextlib.suppress(OSError, ValueError):
             seen = _look(self.path)
         if seen is None or seen == self._bad:
+            self.trouble = _one_line(error)
             self._say("broken", f"the control file {self.path} is not followed: {_one_line(error)}")
             self._seen = seen
         self._bad = seen or (0, 0, 0)
@@ -213,6 +231,9 @@ def _look(path: str) -> _Seen | None:
 def _load(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
+        reason = foreign_hand(path, os.fstat(descriptor))
+        if reason is not None:
+            raise _Refused(reason)
         return file.read(_MAX_BYTES)
 
 

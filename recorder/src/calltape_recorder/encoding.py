@@ -13,6 +13,7 @@ from calltape_recorder.ranges import range_of
 from calltape_recorder.snapshot import RANGE_BYTES, data_of, joined, settle
 from calltape_recorder.structures import Structure, Wanted
 from calltape_recorder.tape_writer import Late, member
+from calltape_recorder.withholding import FEWEST_RANGED, SMALL
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
 from calltape_schema.framing import BLOCK, blob_name, padding, record_name
 from calltape_schema.leaves import checked_leaves
@@ -191,9 +192,11 @@ class Encoder:
             if original != index:
                 continue
             known = DTYPES.get(facts.dtype)
-            if known is not None and known.is_integer and facts.missing is None:
+            if facts.missing is not None:
+                continue
+            if known is not None and known.is_integer:
                 ranged.append(index)
-            if key is not None and facts.missing is None:
+            if key is not None:
                 keys[key] = index
         encoded, entries = _encoded(side.facts, documents)
         header: dict[str, Stored] = {}
@@ -301,7 +304,7 @@ def _tree(side: Side, known: _Leaves) -> dict[str, Any]:
     tree: dict[str, Any] = {"structure": side.structure.encoded, "leaves": known.encoded}
     if side.scalars:
         tree["scalars"] = [_packed(value) for value in side.scalars]
-    ranges = [_range(side, leaf) for leaf in known.ranged]
+    ranges = [_range(side, leaf, known) for leaf in known.ranged]
     if ranges:
         tree["ranges"] = [found for found in ranges if found is not None]
     return tree
@@ -314,9 +317,18 @@ def _packed(value: Any) -> Any:
     return pack_text(value) if kind is str else value
 
 
-def _range(side: Side, leaf: int) -> dict[str, int] | None:
-    data = data_of(side.pieces[leaf])
+def _range(side: Side, leaf: int, known: _Leaves) -> dict[str, int] | None:
+    data, dtype = data_of(side.pieces[leaf]), side.facts[leaf].dtype
     if len(data) > RANGE_BYTES:
         return None
-    found = range_of(data, side.facts[leaf].dtype)
-    return None if found is None else {"leaf": leaf, "min": found[0], "max": found[1]}
+    found = range_of(data, dtype)
+    if found is None or (leaf not in known.stored and _tells(found, len(data) // dtype.itemsize)):
+        return None
+    return {"leaf": leaf, "min": found[0], "max": found[1]}
+
+
+def _tells(found: tuple[int, int], elements: int) -> bool:
+    """Whether a range says what the elements are: that of a few ids is these ids, and that of a
+    number that was repeated is the number."""
+    low, high = found
+    return elements < FEWEST_RANGED or (low == high and not -SMALL <= low <= SMALL)

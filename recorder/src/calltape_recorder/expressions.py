@@ -193,6 +193,13 @@ def _when_full(value: object) -> str:
     return str(value)
 
 
+def _mode(value: object) -> int:
+    """Permissions as chmod takes them: ``640``."""
+    if not isinstance(value, str) or not re.fullmatch(r"(0o?)?[0-7]{3}", value):
+        _refuse(f"{value!r:.100}", "write permissions like 600 or 640, as text")
+    return int(value.removeprefix("0o"), 8)
+
+
 OPTIONS: dict[str, Callable[[object], Any]] = {
     "keep": _keep,
     "values": _values,
@@ -207,6 +214,7 @@ OPTIONS: dict[str, Callable[[object], Any]] = {
     "segment_bytes": parse_size,
     "segment_seconds": parse_duration,
     "when_full": _when_full,
+    "file_mode": _mode,
     "control": _text,
     "via": _text,
     "method": _text,

@@ -32,6 +32,7 @@ from typing import Any
 import torch
 
 from calltape_recorder.expressions import OPTIONS, parse_options
+from calltape_recorder.permissions import OWNER_ONLY, make_folders
 from calltape_recorder.recorder import Recorder, record
 from calltape_recorder.startup.calltape_startup import seconds, split
 from calltape_schema import TapeError
@@ -66,9 +67,9 @@ def attach(settings: Mapping[str, Any], owner: Any, name: str, value: Any) -> No
     elif isinstance(owner, type) and inspect.isfunction(value):
         _follow_instances(owner, tape, {**options, "method": name})
     elif not isinstance(value, torch.nn.Module) and inspect.isroutine(value):
-        _start(owner, tape, {**options, "method": name})
+        _start(owner, tape, {**options, "method": name}, running=True)
     elif isinstance(value, torch.nn.Module) or options.keys() & {"method", "via"}:
-        _start(value, tape, options)
+        _start(value, tape, options, running=True)
     else:
         raise TapeError(
             "usage", f"the target is a {type(value).__name__}, no module, class or method",
@@ -83,15 +84,16 @@ def _directory(settings: Mapping[str, Any]) -> str:
     return os.path.abspath(tape)
 
 
-def _start(target: Any, directory: str, options: Mapping[str, Any]) -> Recorder:
+def _start(target: Any, directory: str, options: Mapping[str, Any], *, running: bool) -> Recorder:
     """Begins a tape named after the class (of a module's function: after it) and this process.
+    What was found ``running`` may have been called before.
     Process numbers come again, in containers at every start: what is there stays, and the next free
     name is taken."""
     named = options.get("method") if isinstance(target, ModuleType) else None
     parts = getattr(target, "__dict__", {}).get("_modules")
     original = parts.get("_orig_mod", target) if isinstance(parts, dict) else target
     name = named or type(original).__name__
-    os.makedirs(directory, exist_ok=True)
+    make_folders(directory, options.get("file_mode", OWNER_ONLY))
     stem = os.path.join(directory, f"{name}-{os.getpid()}")
     for number in range(1, _MAX_TAPES):
         free = stem if number == 1 else f"{stem}.{number}"
@@ -99,7 +101,7 @@ def _start(target: Any, directory: str, options: Mapping[str, Any]) -> Recorder:
         if os.path.exists(path) or glob.glob(f"{glob.escape(free)}-*.tape"):
             continue
         try:
-            recorder = record(target, path, **options)
+            recorder = record(target, path, running=running, **options)
         except TapeError as error:
             if error.kind != "exists":
                 raise
@@ -122,7 +124,7 @@ def _follow_instances(cls: type, directory: str, options: Mapping[str, Any]) -> 
 
     os.register_at_fork(after_in_child=renew)  # a thread that is not there may have held it
 
-    def born(instance: Any) -> None:
+    def born(instance: Any, *, running: bool = False) -> None:
         nonlocal count
         try:
             with lock:
@@ -131,7 +133,7 @@ def _follow_instances(cls: type, directory: str, options: Mapping[str, Any]) -> 
                 known[id(instance)] = instance
                 count += 1
                 last = count == _MAX_INSTANCES
-            _start(instance, directory, options)
+            _start(instance, directory, options, running=running)
         except Exception as error:
             _warn("an instance of %s is not recorded: %s", cls.__name__, error)
         else:
@@ -144,7 +146,7 @@ def _follow_instances(cls: type, directory: str, options: Mapping[str, Any]) -> 
     _after_init(cls, born)
     for found in gc.get_objects():
         if issubclass(type(found), cls):
-            born(found)
+            born(found, running=True)
 
 
 def _warn(text: str, *values: object) -> None:
@@ -185,7 +187,7 @@ def prepare(settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict
         reason = f"target={target[:100]!r}"
         raise TapeError("usage", reason, advice="write it like package.module:attribute")
     directory = _directory(settings)
-    parse_options(settings)
+    options = parse_options(settings)
     whole = {key: value for key, value in settings.items() if value is not None}
     whole["tape"] = directory
     try:
@@ -194,7 +196,7 @@ def prepare(settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict
     except (TypeError, ValueError) as error:
         raise TapeError("usage", str(error), advice="write a duration like 90 or 10m") from None
     try:
-        os.makedirs(directory, exist_ok=True)
+        make_folders(directory, options.get("file_mode", OWNER_ONLY))
     except OSError as error:
         raise TapeError("io", error.strerror or str(error), path=directory) from None
     if not os.access(directory, os.W_OK | os.X_OK):
@@ -261,6 +263,7 @@ _HELP = {
     "segment_bytes": "begin another file after so much",
     "segment_seconds": "begin another file after so long",
     "when_full": "at the bound of the disk: stop or delete_oldest",
+    "file_mode": "permissions of the files: 600, which is the default, 640",
     "control": "a JSON file to look at for pause, rate, seal and dump",
     "via": "hook or method",
     "method": "the method of the target whose calls are recorded",

@@ -12,6 +12,7 @@ import torch
 from typing_extensions import TypedDict
 
 from calltape_recorder.flight import FlightRecorder
+from calltape_recorder.permissions import OWNER_ONLY
 from calltape_recorder.pipeline import Settings
 from calltape_recorder.policies import Every, Keep
 from calltape_recorder.segments import Bounds
@@ -53,10 +54,11 @@ class Options(TypedDict, total=False):
     Attributes:
         overwrite: replace a file that is there, instead of refusing.
         outputs: record what the model returns, not only what it is given.
-        values: ``"all"`` keeps the bytes of every tensor; ``"none"`` keeps shapes, and the range
-            of integer tensors of up to 1 MiB; a dict says which by leaf path, the last pattern that
-            matches deciding: ``{"*": "all", "past_key_values.*": "none"}``. A pattern is one of
-            :mod:`fnmatch`, and one for what is below; outputs begin with ``outputs``.
+        values: ``"all"`` keeps the bytes of every tensor, text and number; ``"none"`` keeps shapes,
+            and of text the length; a dict says which by leaf path, the last pattern that matches
+            deciding: ``{"*": "all", "past_key_values.*": "none"}``. A pattern is one of
+            :mod:`fnmatch`, and one for what is below; outputs begin with ``outputs``. One without
+            wildcards withholds numbers as well. docs/privacy.md has all of it in a table.
         keep: which calls (:mod:`calltape_recorder.policies`); every one by default.
         flight_recorder: what ``keep`` does not take is held in memory for a while, and written when
             a call raises, on :meth:`Recorder.dump`, or when the process dies of an exception.
@@ -73,8 +75,10 @@ class Options(TypedDict, total=False):
             ``"delete_oldest"`` deletes this recorder's oldest file.
         segment_bytes, segment_seconds: go on in another file, ``<name>-00001.tape`` and so on, when
             one is that large or old.
+        file_mode: permissions of the files, whatever the umask is: the owner's alone (0o600) by
+            default. Directories that are made for them can be searched by those who may read.
         control: a file that is looked at about once a second, to pause, resume, seal and dump from
-            outside (:mod:`calltape_recorder.control`).
+            outside (:mod:`calltape_recorder.control`). One that others may write is refused.
         via: ``"hook"`` records what goes through ``module(...)``; ``"method"`` replaces the method
             on the instance, which also sees direct calls of it. Hooks are not told of a
             ``BaseException`` that is no ``Exception``, such as ``KeyboardInterrupt``: where it does
@@ -97,6 +101,7 @@ class Options(TypedDict, total=False):
     when_full: Literal["stop", "delete_oldest"]
     segment_bytes: int | None
     segment_seconds: float | None
+    file_mode: int
     control: str | os.PathLike[str] | None
     via: Literal["hook", "method"]
     method: str
@@ -106,7 +111,8 @@ _DEFAULTS: dict[str, Any] = {
     "overwrite": False, "outputs": True, "values": "all", "keep": Every(), "flight_recorder": None,
     "write_ahead": False, "max_calls": None, "max_seconds": None,
     "max_queue_bytes": 256 * 1024 * 1024, "max_disk_bytes": None, "min_free_bytes": None,
-    "when_full": "stop", "segment_bytes": None, "segment_seconds": None, "control": None,
+    "when_full": "stop", "segment_bytes": None, "segment_seconds": None,
+    "file_mode": OWNER_ONLY, "control": None,
     "via": "hook", "method": "forward",
 }  # fmt: skip
 
@@ -156,6 +162,10 @@ def check_options(options: Mapping[str, Any]) -> Choices:
         if not isinstance(chosen[name], kind) and not (name != "keep" and chosen[name] is None):
             advice = f"pass a {kind.__name__} of calltape_recorder"
             raise TapeError("usage", f"{name}={chosen[name]!r}", advice=advice)
+    mode = chosen["file_mode"]
+    if type(mode) is not int or mode & ~0o777 or mode & OWNER_ONLY != OWNER_ONLY:
+        advice = "pass permissions that let the owner read and write, such as 0o640"
+        raise TapeError("usage", f"file_mode={mode!r:.100}", advice=advice)
     method = chosen["method"]
     if not isinstance(method, str) or not method:
         raise TapeError("usage", f"method={method!r}", advice="name one of the object's methods")
@@ -191,7 +201,7 @@ def _settings(chosen: Mapping[str, Any]) -> Settings:
     return Settings(
         chosen["outputs"], _values(chosen["values"]), chosen["keep"], chosen["flight_recorder"],
         chosen["write_ahead"], chosen["max_calls"], _seconds(chosen["max_seconds"]),
-        chosen["max_queue_bytes"], bounds,
+        chosen["max_queue_bytes"], bounds, chosen["file_mode"],
     )  # fmt: skip
 
 

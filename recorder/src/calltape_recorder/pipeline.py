@@ -17,6 +17,7 @@ from calltape_recorder.encoding import Call, Encoder
 from calltape_recorder.flight import Flight, FlightRecorder
 from calltape_recorder.gate import Answer, Gate
 from calltape_recorder.likeness import Likeness
+from calltape_recorder.permissions import OWNER_ONLY
 from calltape_recorder.policies import Every, Keep, Rate, forget
 from calltape_recorder.segments import Bounds, Segments
 from calltape_recorder.sight import Sight
@@ -25,6 +26,7 @@ from calltape_recorder.stats import Ledger
 from calltape_recorder.structures import Structure, Structures
 from calltape_recorder.target import describe_producer
 from calltape_recorder.traffic import TrafficCounter
+from calltape_recorder.withholding import Withholding
 from calltape_recorder.writer import Writer
 from calltape_schema.records import (
     MINOR,
@@ -32,6 +34,7 @@ from calltape_schema.records import (
     Dump,
     FlightPolicy,
     Manifest,
+    Observed,
     Parameter,
     Policy,
     Target,
@@ -58,6 +61,7 @@ class Settings:
     max_seconds: float | None
     max_queue_bytes: int
     bounds: Bounds
+    file_mode: int = OWNER_ONLY
 
     def policy(self) -> Policy:
         """The same, as the manifest notes it."""
@@ -77,34 +81,6 @@ class Settings:
             when_full=bounds.when_full if bounds.max_disk_bytes is not None else None,
         )  # fmt: skip
 
-    def wants(self, signature: tuple[str, ...]) -> Callable[[str], bool] | bool:
-        """Whether the bytes of a leaf are kept, by its path; the last pattern that matches decides.
-
-        Args:
-            signature: names of the parameters, for arguments that come by position.
-        """
-        if len(self.values) == 1 and self.values[0][0] == "*":
-            return self.values[0][1] == "all"
-        return lambda key: self._is_wanted(_named(key, signature))
-
-    def _is_wanted(self, path: str) -> bool:
-        for pattern, kept in reversed(self.values):
-            if fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}.*"):
-                return kept == "all"
-        return True
-
-
-def _named(key: str, signature: tuple[str, ...]) -> str:
-    """A leaf's path with the name of its parameter: ``args.0.x`` is ``input_ids.x``."""
-    side, _, rest = key.partition(".")
-    if side == "kwargs":
-        return rest
-    if side == "args":
-        place, dot, below = rest.partition(".")
-        if place.isdecimal() and int(place) < len(signature):
-            return f"{signature[int(place)]}{dot}{below}"
-    return key
-
 
 class Pipeline:
     """Counters, queue, writer and files of one recording in one process.
@@ -122,6 +98,7 @@ class Pipeline:
         returned: how the tensor looked that the model returned last, where it returned a tensor of
             which no bytes are kept.
         take: hands over a call that ended.
+        withholds: whether something of a call is not to be on the tape although it could be.
 
     Raises:
         TapeError: ``exists`` or ``io``.
@@ -150,16 +127,18 @@ class Pipeline:
         self.ledger = Ledger(settings.max_queue_bytes + held, settings.max_calls)
         self.buffers = Buffers(settings.max_queue_bytes + held)
         self.gate = Gate(self, self.ledger, holds=flight is not None)
-        self.traffic = TrafficCounter(self.gate)
+        withholding = Withholding(settings.values)
+        self.withholds = withholding.withholds
+        self.traffic = TrafficCounter(self.gate, written_only=self.withholds)
         self.segments = Segments(
-            path, overwrite, settings.bounds, self.ledger, self._take_traffic, self._gone,
-            lambda about, error: self.writer.complain(about, error),
+            path, overwrite, settings.file_mode, settings.bounds, self.ledger, self._take_traffic,
+            self._gone, lambda about, error: self.writer.complain(about, error),
         )  # fmt: skip
         self.writer = Writer(
             self.segments, Encoder(self.tape_id), self.ledger, self.buffers, self._look, settle,
-            self.evidence_lost,
+            self.evidence_lost, self._written if self.withholds else None,
         )  # fmt: skip
-        self.structures = Structures(on_new, settings.wants(()))
+        self.structures = Structures(on_new, withholding)
         self.flight = None if flight is None else Flight(flight, self.writer.put, self._unheld)
         self.ahead: Ahead | None = None
         self._decider = settings.keep.decider()
@@ -171,8 +150,12 @@ class Pipeline:
         self.returned: Likeness | None = None
         self.set_rate(None)
 
-    def begin(self, target: Target | None) -> None:
+    def begin(self, target: Target | None, observed: Observed | None = None) -> None:
         """Writes the manifest and starts the writer, once.
+
+        Args:
+            target: what is recorded.
+            observed: since when, where calls may have come before.
 
         Raises:
             OSError: the file cannot be written.
@@ -181,20 +164,19 @@ class Pipeline:
             return
         settings = self.settings
         parameters = () if target is None else target.signature or ()
-        names = tuple(parameter.name for parameter in parameters)
         self._check_patterns(parameters)
-        self.structures = Structures(self._on_new, settings.wants(names))
+        self.structures = Structures(self._on_new, Withholding(settings.values, parameters))
         self._manifest = Manifest(
             format="calltape", version=VERSION, minor=MINOR, tape=self.tape_id,
             created_ns=time.time_ns(), producer=describe_producer(), target=target,
-            policy=settings.policy(),
+            policy=settings.policy(), observed=observed,
         )  # fmt: skip
         self.segments.begin(self._manifest)
         if settings.write_ahead:
             stem = self.segments.first_path.removesuffix(".tape")
             self.ahead = Ahead(
                 stem, self._fresh_manifest, self.writer.complain, self.segments.room,
-                self._overwrite,
+                self._overwrite, settings.file_mode,
             )  # fmt: skip
         if settings.max_seconds is not None:
             self._deadline = time.monotonic() + settings.max_seconds
@@ -232,6 +214,11 @@ class Pipeline:
         """A call that was kept will not be on the tape, or its file is gone: those like it are to
         be kept again. Takes no lock."""
         self._is_evidence_lost = True
+
+    def _written(self, call: Call) -> None:
+        """A call is on the tape, and what it looks like no secret."""
+        if call.inputs is not None:
+            self.traffic.may_tell(call.inputs.structure)
 
     def _forget_evidence(self) -> None:
         now = time.monotonic()

@@ -6,6 +6,8 @@ import contextlib
 import logging
 import os
 import threading
+import time
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -25,13 +27,14 @@ from calltape_recorder.structures import Structure
 from calltape_recorder.tap import Tap
 from calltape_recorder.target import describe_target
 from calltape_schema import TapeError
-from calltape_schema.records import Target
+from calltape_schema.records import Observed, Target
 
 __all__ = ["Recorder", "record"]
 
 log = logging.getLogger("calltape")
 
 _MAX_CLASSES = 10_000
+_FOUND = "when the target was found"
 
 
 class Recorder:
@@ -42,8 +45,9 @@ class Recorder:
     with the first call there, in a file of its own: ``<name>-p<pid>.tape``.
 
     Args:
-        path: the tape to create; missing directories are created. For a directory (one that is
-            there, or a path that ends in ``/``) a new one in it.
+        path: the tape to create, for its owner alone (``file_mode``); missing directories are
+            created likewise. For a directory (one that is there, or a path that ends in ``/``) a
+            new one in it.
         options: see :class:`calltape_recorder.Options`.
 
     Attributes:
@@ -73,8 +77,13 @@ class Recorder:
         self._tap = Tap(pipeline, self._renew, outputs=choices.settings.outputs)
         lifecycle.know(self)
 
-    def attach(self, module: Any) -> Self:
+    def attach(self, module: Any, *, running: bool = False) -> Self:
         """Begins to record the calls of this module (with ``via="method"``: of any object).
+
+        Args:
+            module: what is recorded.
+            running: whether it may have been called before. Of such calls nobody knows: the tape
+                says since when calls were seen, and so does its coverage.
 
         Raises:
             TapeError: ``closed`` after :meth:`close`, ``usage`` if something else is attached or
@@ -97,7 +106,9 @@ class Recorder:
                     advice="use a second Recorder for the second module, or detach() first",
                 )  # fmt: skip
             check_target(module, method, via, self.path)
-            self._begin(pipeline, describe_target(module, method, via))
+            target = describe_target(module, method, via, withholds=pipeline.withholds)
+            observed = Observed(since_ns=time.time_ns(), reason=_FOUND) if running else None
+            self._begin(pipeline, target, observed)
             self._attachment = self._attached(module, pipeline)
             self._state = "recording"
         return self
@@ -129,9 +140,12 @@ class Recorder:
         """The accounts of this process at this moment."""
         pipeline = self._tap.pipeline
         if pipeline is None:
-            return Stats(0, 0, paused=self._paused, state="forked")
-        segments = pipeline.segments
-        return pipeline.ledger.snapshot(segments.written_bytes, segments.count, self._state)
+            found = Stats(0, 0, paused=self._paused, state="forked")
+        else:
+            segments = pipeline.segments
+            found = pipeline.ledger.snapshot(segments.written_bytes, segments.count, self._state)
+        control = None if self._control is None else self._control.trouble
+        return found if control is None else replace(found, control=control)
 
     def pause(self) -> None:
         """Only counts calls from now on."""
@@ -269,7 +283,9 @@ class Recorder:
         if pipeline is not None and not pipeline.ledger.seen:
             pipeline.segments.remove()
 
-    def _begin(self, pipeline: Pipeline, target: Target | None) -> None:
+    def _begin(
+        self, pipeline: Pipeline, target: Target | None, observed: Observed | None = None
+    ) -> None:
         """Writes the manifest and starts the writer, once."""
         if pipeline.begun:
             if target is not None and target != self._target:
@@ -280,7 +296,7 @@ class Recorder:
             return
         self._look()  # it may say that nothing is to be recorded
         try:
-            pipeline.begin(target)
+            pipeline.begin(target, observed)
         except OSError as error:
             raise TapeError("io", error.strerror or str(error), path=self.path) from None
         self._target = target
@@ -335,8 +351,16 @@ class Recorder:
         return f"<Recorder {self.path!r} {self._state}>"
 
 
-def record(model: Any, path: str | os.PathLike[str], **options: Unpack[Options]) -> Recorder:
+def record(
+    model: Any, path: str | os.PathLike[str], *, running: bool = False, **options: Unpack[Options]
+) -> Recorder:
     """A :class:`Recorder` attached to ``model``; use it in a ``with`` statement, which seals it.
+
+    Args:
+        model: see :meth:`Recorder.attach`.
+        path: see :class:`Recorder`.
+        running: whether the model may have been called before; see :meth:`Recorder.attach`.
+        options: see :class:`calltape_recorder.Options`.
 
     Raises:
         TapeError: as :class:`Recorder` and :meth:`Recorder.attach`.
@@ -347,7 +371,7 @@ def record(model: Any, path: str | os.PathLike[str], **options: Unpack[Options])
     check_target(model, choices.method, choices.via, text)
     recorder = Recorder(_file_in(text, type(model).__name__), **options)
     try:
-        return recorder.attach(model)
+        return recorder.attach(model, running=running)
     except BaseException:
         recorder.discard()
         raise

@@ -38,9 +38,12 @@ _MAX_NAME = 1000
 class Walk:
     """State of one walk."""
 
-    __slots__ = ("context", "depth", "known", "leaves", "path", "scalars", "text", "tokens")
+    __slots__ = (
+        "context", "depth", "known", "leaves", "limit", "nested", "path", "scalars", "text",
+        "tokens",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int, nested: int | None = None) -> None:
         self.tokens: list[Any] = []
         self.leaves: list[Any] = []
         self.scalars: list[Any] = []
@@ -49,6 +52,8 @@ class Walk:
         self.depth = 0
         self.text = 0
         self.context = 0  # > 0 within the context of a custom node, where no tensor may stand
+        self.limit = limit  # how many tokens and scalars there may be
+        self.nested = nested  # objects that are open; None where none is looked into
 
 
 Visitor = Callable[[Walk, Any], None]

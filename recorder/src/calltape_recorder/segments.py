@@ -52,6 +52,7 @@ class Segments:
     Args:
         path: of the first file; the others are ``<stem>-00001.tape`` and so on.
         overwrite: replaces that one; later ones take names that are free.
+        file_mode: permissions of the files.
         bounds: when to go on in the next file, and when to stop.
         ledger: tells what became of calls, and is told of files that are gone.
         take_traffic: gives the counters, and the dumps, since the last time.
@@ -69,6 +70,7 @@ class Segments:
         self,
         path: str,
         overwrite: bool,
+        file_mode: int,
         bounds: Bounds,
         ledger: Ledger,
         take_traffic: Callable[[], tuple[Traffic, tuple[Dump, ...]]],
@@ -91,7 +93,8 @@ class Segments:
         self._manifest: Manifest | None = None
         self._began = self._looked = time.monotonic()
         self._free_left = 0
-        self._tape: TapeWriter | None = TapeWriter(path, overwrite)
+        self._file_mode = file_mode
+        self._tape: TapeWriter | None = TapeWriter(path, overwrite, file_mode)
 
     @property
     def path(self) -> str:
@@ -233,7 +236,7 @@ class Segments:
         while True:
             path = f"{self._stem}-{self._number + 1:05d}.tape"
             try:
-                tape = TapeWriter(path, overwrite=False)
+                tape = TapeWriter(path, overwrite=False, mode=self._file_mode)
             except TapeError as error:
                 if error.kind != "exists":
                     raise OSError(errno.EIO, str(error)) from None
@@ -297,7 +300,7 @@ class Segments:
             return self.room.take(others + nbytes)
 
         def encode(traffic: Traffic, dumps: tuple[Dump, ...]) -> bytes:
-            return tape.trailer(self._tape_id, coverage, traffic, dumps)
+            return tape.trailer(self._tape_id, coverage, traffic, dumps, continues=not is_last)
 
         tape.seal(fitted(encode, traffic, dumps, fits, least - TRAILER_FRAME_BYTES))
 

@@ -31,6 +31,7 @@ from calltape_recorder.facts import (
 )
 from calltape_recorder.gathering import gather
 from calltape_recorder.structures import Wanted
+from calltape_recorder.withholding import FEWEST_RANGED
 
 __all__ = [
     "RANGE_BYTES", "Piece", "Seen", "data_of", "joined", "release", "see", "settle", "take",
@@ -79,7 +80,7 @@ _make = tuple.__new__  # of a named tuple: cheaper than calling the class
 
 def see(leaves: list[Any], wanted: Wanted) -> Seen:
     """Facts, sizes and aliases of these leaves. Of a leaf that is not wanted only integers of up
-    to :data:`RANGE_BYTES` have a size: their range is kept."""
+    to :data:`RANGE_BYTES`, and not few of them, have a size: their range is kept."""
     facts: list[Facts] = []
     sizes: list[int] = []
     storages: list[int] = []
@@ -132,7 +133,9 @@ def _without_values(facts: list[Facts], sizes: list[int], wanted: Wanted) -> Non
 
 def _has_range(fact: Facts, size: int) -> bool:
     known = DTYPES.get(fact.dtype)
-    return known is not None and known.is_integer and size <= RANGE_BYTES
+    if known is None or not known.is_integer:
+        return False
+    return FEWEST_RANGED * known.itemsize <= size <= RANGE_BYTES
 
 
 def _careful(leaf: Any) -> tuple[Facts, int, int]:

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from calltape_recorder.counters import Count, value_of
 from calltape_recorder.patience import Patient
-from calltape_schema.records import Coverage
+from calltape_schema.records import UNWANTED, Coverage
 
 __all__ = ["Ledger", "State", "Stats"]
 
@@ -39,6 +39,7 @@ class Stats:
         paused: whether :meth:`Recorder.pause` was called.
         state: ``open`` (nothing attached), ``recording``, ``closed``, or ``forked`` (this process
             is a fork of the one that records, and has not called the model yet).
+        control: why the control file is not followed; None where it is, or there is none.
     """
 
     seen: int
@@ -50,6 +51,18 @@ class Stats:
     segments: int = 0
     paused: bool = False
     state: State = "open"
+    control: str | None = None
+
+    @property
+    def unwanted(self) -> dict[str, int]:
+        """Of ``dropped``: calls that were not to be kept, by ``policy`` or what else was asked for
+        (``paused``, ``max_calls``, ``max_seconds``, ``flight_recorder``, ``tracing``)."""
+        return {reason: calls for reason, calls in self.dropped.items() if reason in UNWANTED}
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Of ``dropped``: calls that were to be kept. Something is to be done about them."""
+        return {reason: calls for reason, calls in self.dropped.items() if reason not in UNWANTED}
 
 
 _UNLOCKED = ("policy", "paused", "max_calls", "max_seconds")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
-from calltape_recorder.known_classes import type_name
+from calltape_recorder.known_classes import is_cache, type_name
+from calltape_recorder.withholding import MANY, Degree, Withholding, is_name
 from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.tree import encode_structure
 
@@ -14,6 +15,9 @@ __all__ = ["Structure", "Structures", "Wanted"]
 
 Wanted = bool | tuple[bool, ...]
 """Of which leaves the bytes are kept: of all, of none, or one answer per leaf."""
+
+Fate = Literal["value", "length", "nothing"]
+"""What of a scalar stands on the tape."""
 
 _MAX_STRUCTURES = 1024
 _MAX_KEY = 1000
@@ -28,35 +32,60 @@ class Structure:
         keys: for each leaf, its readable path, which names its bytes in the blob.
         classes: the classes met in it, by ``module:qualname``.
         wanted: whether the bytes of its leaves are kept: of all, of none, or per leaf.
+        withheld: what becomes of its scalars; None where they stand on the tape as they are.
+        told: per scalar on the tape, whether counters of all calls may tell its values; None where
+            they may.
         like, last_facts: what its last leaves looked like (:mod:`calltape_recorder.likeness`).
     """
 
-    __slots__ = ("classes", "encoded", "keys", "last_facts", "like", "wanted")
+    __slots__ = (
+        "classes", "encoded", "keys", "last_facts", "like", "told", "wanted", "withheld",
+    )  # fmt: skip
 
     def __init__(
         self, encoded: bytes, keys: tuple[str, ...], classes: dict[str, type],
-        wanted: Wanted = True,
+        wanted: Wanted = True, withheld: tuple[Fate, ...] | None = None,
+        told: tuple[bool, ...] | None = None,
     ) -> None:  # fmt: skip
         self.encoded = encoded
         self.keys = keys
         self.classes = classes
         self.wanted = wanted
+        self.withheld = withheld
+        self.told = told
         self.like: Any = None
         self.last_facts: Any = None
+
+    def kept(self, scalars: list[Any]) -> list[Any]:
+        """Of the scalars of a call, what stands on the tape."""
+        if self.withheld is None:
+            return scalars
+        pairs = zip(scalars, self.withheld, strict=True)
+        return [len(v) if fate == "length" else v for v, fate in pairs if fate != "nothing"]
+
+    def numbers(self, kept: list[Any]) -> list[Any]:
+        """What :meth:`kept` gave, without what is a length: that is no number of the call's."""
+        if self.withheld is None:
+            return kept
+        fates = [fate for fate in self.withheld if fate != "nothing"]
+        pairs = zip(kept, fates, strict=True)
+        return [value if fate == "value" else None for value, fate in pairs]
 
 
 class Structures:
     """Remembers what was built for which tokens; the oldest is forgotten past a bound.
 
-    ``wants`` tells by a leaf's path whether its bytes are kept; it is asked once per structure.
+    ``withholding`` is asked once per structure.
     """
 
     def __init__(
-        self, on_new: Callable[[Structure], None], wants: Callable[[str], bool] | bool = True
+        self, on_new: Callable[[Structure], None], withholding: Withholding | None = None
     ) -> None:
         self._known: dict[tuple[Any, ...], Structure] = {}
         self._on_new = on_new
-        self._wants = wants
+        self._withholding = withholding
+        if withholding is not None and not withholding.withholds:
+            self._withholding = None
         self._lock = threading.RLock()  # of what is remembered
 
     def of(self, tokens: tuple[Any, ...]) -> Structure:
@@ -65,8 +94,7 @@ class Structures:
         return self._built(tokens) if known is None else known
 
     def _built(self, tokens: tuple[Any, ...]) -> Structure:
-        built = _Builder(tokens).structure()
-        built.wanted = _wanted(built.keys, self._wants)
+        built = _Builder(tokens, self._withholding).structure()
         with self._lock:
             known = self._known.get(tokens)
             if known is not None:  # another thread was quicker
@@ -78,19 +106,38 @@ class Structures:
         return built
 
 
-def _wanted(keys: tuple[str, ...], wants: Callable[[str], bool] | bool) -> Wanted:
-    if isinstance(wants, bool):
-        return wants
-    each = tuple([wants(key) for key in keys])
-    return each if len(set(each)) > 1 else all(each)
+class _At(NamedTuple):
+    """Where the builder is.
+
+    Attributes:
+        path: as the tape has it.
+        real: with the keys that the call has, by which ``values`` is asked.
+        many: whether numbers here are data.
+        is_state: whether they are sizes and settings of a cache.
+    """
+
+    path: str
+    real: str
+    many: bool = False
+    is_state: bool = False
+
+    def below(self, part: Any, real: Any = None) -> _At:
+        shown = f"{self.path}.{part}"
+        if real is None and self.real is self.path:
+            return _At(shown, shown, self.many, self.is_state)
+        return _At(shown, f"{self.real}.{part if real is None else real}", self.many, self.is_state)
 
 
 class _Builder:
-    def __init__(self, tokens: tuple[Any, ...]) -> None:
+    def __init__(self, tokens: tuple[Any, ...], withholding: Withholding | None) -> None:
         self._root = tokens[0]
         self._tokens = iter(tokens[1:])
+        self._withholding = withholding
         self._keys: list[str] = []
+        self._wanted: list[bool] = []
         self._taken: set[str] = set()
+        self._fates: list[Fate] = []
+        self._told: list[bool] = []
         self._scalars = 0
         self._classes: dict[str, type] = {}
 
@@ -98,41 +145,81 @@ class _Builder:
         if self._root == "inputs":
             root = self._inputs()
         else:
-            root = self._node("outputs")
+            # What a model returns is no setting of its export, and a token may be an int.
+            root = self._node(_At("outputs", "outputs", many=True))
         document = {"root": root, "leaves": len(self._keys), "scalars": self._scalars}
-        return Structure(encode_structure(document), tuple(self._keys), self._classes)
+        wanted: Wanted = tuple(self._wanted)
+        if len(set(self._wanted)) <= 1:
+            wanted = all(self._wanted)
+        withheld = None if set(self._fates) <= {"value"} else tuple(self._fates)
+        told = None if all(self._told) else tuple(self._told)
+        encoded, keys = encode_structure(document), tuple(self._keys)
+        return Structure(encoded, keys, self._classes, wanted, withheld, told)
 
     def _inputs(self) -> dict[str, Any]:
-        return {"kind": "tuple", "children": [self._node("args"), self._node("kwargs")]}
+        args, kwargs = _At("args", "args"), _At("kwargs", "kwargs")
+        return {"kind": "tuple", "children": [self._node(args), self._node(kwargs)]}
 
-    def _node(self, path: str) -> dict[str, Any]:
+    def _degree(self, at: _At) -> Degree:
+        return "nothing" if self._withholding is None else self._withholding.degree(at.real)
+
+    def _node(self, at: _At) -> dict[str, Any]:
         token = next(self._tokens)
         if type(token) is str:
-            return self._plain(token, path)
+            return self._plain(token, at)
         kind = token[0]
         build = _builders.get(kind)
         if build is not None:
-            return build(self, token, path)
-        return self._sequence(token, path)
+            return build(self, token, at)
+        return self._sequence(token, at)
 
-    def _plain(self, token: str, path: str) -> dict[str, Any]:
+    def _plain(self, token: str, at: _At) -> dict[str, Any]:
         if token == "tensor":
-            return {"kind": "tensor", "leaf": self._leaf(path)}
+            return {"kind": "tensor", "leaf": self._leaf(at)}
         if token in ("true", "false"):
             return {"kind": "bool", "value": token == "true"}
         if token in ("none", "ellipsis"):
             return {"kind": token}
-        return {"kind": token, "scalar": self._scalar()}
+        return self._scalar(token, None, at)
 
-    def _leaf(self, path: str) -> int:
+    def _leaf(self, at: _At) -> int:
+        path = at.path
         key = path if len(path) <= _MAX_KEY else f"{path[:_MAX_KEY]}~{len(self._keys)}"
         if key in self._taken:  # {"a.b": x, "a": {"b": y}}
             key = f"{key}~{len(self._keys)}"
         self._taken.add(key)
         self._keys.append(key)
+        self._wanted.append(self._degree(at) == "nothing")
         return len(self._keys) - 1
 
-    def _scalar(self) -> int:
+    def _leaf_again(self, leaf: int, at: _At) -> int:
+        # One object at two places is withheld where it is at either.
+        self._wanted[leaf] = self._wanted[leaf] and self._degree(at) == "nothing"
+        return leaf
+
+    def _scalar(self, kind: str, cls: type | None, at: _At) -> dict[str, Any]:
+        degree = self._degree(at)
+        is_text = kind in ("str", "bytes")
+        fate: Fate = "value"
+        if is_text and degree != "nothing":
+            fate = "length"
+        elif degree != "nothing" and not at.is_state and (at.many or degree == "numbers"):
+            fate = "nothing"
+        self._fates.append(fate)
+        name = None if cls is None else self._type(cls)
+        if fate == "value":
+            node: dict[str, Any] = {"kind": kind, "scalar": self._number(degree == "nothing")}
+            return node if name is None else {**node, "type": name}
+        node = {
+            "kind": "opaque",
+            "type": name or f"builtins:{kind}",
+            "reason": "policy",
+            "of": kind,
+        }
+        return {**node, "length": self._number(told=False)} if is_text else node
+
+    def _number(self, told: bool) -> int:
+        self._told.append(told)
         self._scalars += 1
         return self._scalars - 1
 
@@ -141,65 +228,103 @@ class _Builder:
         self._classes[name] = cls
         return name
 
-    def _tensor_again(self, token: Any, path: str) -> dict[str, Any]:
-        return {"kind": "tensor", "leaf": token[1]}
+    def _tensor_again(self, token: Any, at: _At) -> dict[str, Any]:
+        return {"kind": "tensor", "leaf": self._leaf_again(token[1], at)}
 
-    def _array(self, token: Any, path: str) -> dict[str, Any]:
-        leaf = token[1] if token[1] < len(self._keys) else self._leaf(path)
+    def _array(self, token: Any, at: _At) -> dict[str, Any]:
+        is_new = token[1] >= len(self._keys)
+        leaf = self._leaf(at) if is_new else self._leaf_again(token[1], at)
         return {"kind": "ndarray", "leaf": leaf}
 
-    def _typed_scalar(self, token: Any, path: str) -> dict[str, Any]:
-        return {"kind": token[1], "scalar": self._scalar(), "type": self._type(token[2])}
+    def _typed_scalar(self, token: Any, at: _At) -> dict[str, Any]:
+        return self._scalar(token[1], token[2], at)
 
-    def _constant(self, token: Any, path: str) -> dict[str, Any]:
+    def _constant(self, token: Any, at: _At) -> dict[str, Any]:
         return {"kind": token[0], "name": str(token[1]).removeprefix("torch.")}
 
-    def _enum(self, token: Any, path: str) -> dict[str, Any]:
-        node: dict[str, Any] = {
-            "kind": "enum",
-            "type": self._type(token[1]),
-            "name": pack_text(token[2]),
-        }
-        value = token[4]
+    def _enum(self, token: Any, at: _At) -> dict[str, Any]:
+        _, cls, name, _, value = token
+        if self._degree(at) != "nothing":
+            # Members stand in code, what a class makes of a number or text that it is given does
+            # not; and a text that stands there may be a password.
+            members = vars(cls).get("_member_map_", ())
+            if not all(part in members or _is_small(part) for part in name.split("|")):
+                return {"kind": "opaque", "type": self._type(cls), "reason": "policy"}
+            value = value if type(value) in (bool, int) and is_name(value) else None
+        node: dict[str, Any] = {"kind": "enum", "type": self._type(cls), "name": pack_text(name)}
         if value is not None:
             node["value"] = pack_text(value) if type(value) is str else value
         return node
 
-    def _class(self, token: Any, path: str) -> dict[str, Any]:
+    def _class(self, token: Any, at: _At) -> dict[str, Any]:
         return {"kind": "class", "type": self._type(token[1])}
 
-    def _opaque(self, token: Any, path: str) -> dict[str, Any]:
+    def _opaque(self, token: Any, at: _At) -> dict[str, Any]:
         return {"kind": "opaque", "type": self._type(token[1]), "reason": token[2]}
 
-    def _sequence(self, token: Any, path: str) -> dict[str, Any]:
+    def _sequence(self, token: Any, at: _At) -> dict[str, Any]:
         kind, count, cls = token
-        children = [self._node(f"{path}.{index}") for index in range(count)]
+        inside = at._replace(many=at.many or (count > MANY and kind != "size"))
+        children = []
+        for index in range(count):
+            child = inside.below(index)
+            if at.path == "args":
+                # Arguments with names of their own are no list, however many they are.
+                named = 0 if self._withholding is None else self._withholding.positional
+                child = child._replace(many=count - named > MANY and index >= named)
+            children.append(self._node(child))
         node = {"kind": kind, "children": children}
         return node if cls is None else {**node, "type": self._type(cls)}
 
-    def _dict(self, token: Any, path: str) -> dict[str, Any]:
+    def _dict(self, token: Any, at: _At) -> dict[str, Any]:
         keys = [_key_of(key) for key in token[1]]
-        children = [self._node(f"{path}.{_readable(key)}") for key in keys]
-        node = {"kind": "dict", "keys": [_packed(key) for key in keys], "children": children}
+        shown = self._shown(keys, at)
+        children = [self._node(child) for child in self._below(shown, keys, at)]
+        node = {"kind": "dict", "keys": [_packed(key) for key in shown], "children": children}
         return node if token[2] is None else {**node, "type": self._type(token[2])}
 
-    def _fields(self, token: Any, path: str) -> dict[str, Any]:
+    def _fields(self, token: Any, at: _At) -> dict[str, Any]:
         kind, names, cls = token
+        inside = at
+        shown: Sequence[Any] = names
+        if is_cache(cls):
+            inside = at._replace(is_state=True)
+        elif kind != "namedtuple":
+            shown = self._shown(names, at, getattr(cls, "__dataclass_fields__", ()))
         return {
             "kind": kind,
             "type": self._type(cls),
-            "fields": [pack_text(name) for name in names],
-            "children": [self._node(f"{path}.{_readable(name)}") for name in names],
+            "fields": [pack_text(name) for name in shown],
+            "children": [self._node(child) for child in self._below(shown, names, inside)],
         }
 
-    def _custom(self, token: Any, path: str) -> dict[str, Any]:
+    def _shown(self, keys: Sequence[Any], at: _At, declared: Container[str] = ()) -> Sequence[Any]:
+        """The keys as they stand on the tape: what does not look like a name is its position, where
+        what it leads to is withheld."""
+        if self._withholding is None:
+            return keys
+        found: list[Any] = []
+        for index, key in enumerate(keys):
+            stays = key in declared or is_name(key)
+            if not stays and self._degree(at.below("", _readable(key))) != "nothing":
+                key = f"?{index}"
+                while key in keys:
+                    key += "?"
+            found.append(key)
+        return found
+
+    def _below(self, shown: Sequence[Any], keys: Sequence[Any], at: _At) -> Iterator[_At]:
+        for one, key in zip(shown, keys, strict=True):
+            yield at.below(_readable(one), None if one is key else _readable(key))
+
+    def _custom(self, token: Any, at: _At) -> dict[str, Any]:
         _, count, cls = token
-        context = self._node(f"{path}.context")
-        children = [self._node(f"{path}.{index}") for index in range(count)]
+        context = self._node(at.below("context"))
+        children = [self._node(at.below(index)) for index in range(count)]
         return {"kind": "custom", "type": self._type(cls), "context": context, "children": children}
 
 
-_builders: dict[str, Callable[[_Builder, Any, str], dict[str, Any]]] = {
+_builders: dict[str, Callable[[_Builder, Any, _At], dict[str, Any]]] = {
     "tensor": _Builder._tensor_again,
     "ndarray": _Builder._array,
     "scalar": _Builder._typed_scalar,
@@ -211,6 +336,12 @@ _builders: dict[str, Callable[[_Builder, Any, str], dict[str, Any]]] = {
     **dict.fromkeys(("namedtuple", "dataclass", "object"), _Builder._fields),
     "custom": _Builder._custom,
 }
+
+
+def _is_small(part: str) -> bool:
+    """Flags have numbers for names where no member has the bits."""
+    digits = part.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and len(digits) < 10 and is_name(int(part))
 
 
 def _key_of(token: Any) -> Any:

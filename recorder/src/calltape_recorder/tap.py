@@ -33,6 +33,7 @@ _MAX_MESSAGE = 64 * 1024
 _SHORT_MESSAGE = 500
 _SCALAR_BYTES = 64  # a rough cost of a captured Python value, so that the bound holds for them too
 
+_Kept = Callable[[Structure, list[Any]], list[Any]]
 _Tensor = torch.Tensor
 _function_modes = torch._C._len_torch_function_stack
 
@@ -202,7 +203,8 @@ class Tap:
             return
         try:
             captured = capture_chunk(value)
-            chunks.add(captured.tokens, self._side(pipeline, call, captured))
+            # What is withheld of it is known once all are one list.
+            chunks.add(captured.tokens, self._side(pipeline, call, captured, _as_it_is))
         except _Full:
             chunks.reason = "queue_full"
             pipeline.writer.settle_soon()
@@ -223,6 +225,8 @@ class Tap:
             call.error = ("builtins:BaseException", "the call ended without returning")
         else:
             message = _message(error)
+            if pipeline.withholds:  # it may quote what the model was given
+                message = f"({len(message)} characters, not kept)"
             if not pipeline.ledger.reserve(call, len(message)):
                 message = message[:_SHORT_MESSAGE]
             call.error = (type_name(type(error)), message)
@@ -285,7 +289,11 @@ class Tap:
         else:
             tokens, leaves, scalars = capture_inputs(args, kwargs)
             structure = pipeline.structures.of(tokens)
-            row = row_of(leaves, scalars)
+            if structure.withheld is None:
+                row = row_of(leaves, scalars)
+            else:
+                scalars = structure.kept(scalars)
+                row = row_of(leaves, structure.numbers(scalars))
             sight = Sight(call.number, args, kwargs, structure, row, scalars)
             pipeline.traffic.count(sight)
         if kept is None:
@@ -311,16 +319,23 @@ class Tap:
         is_bare = like is not None and like.side is side and type(result) is _Tensor
         pipeline.returned = like if is_bare else None
 
-    def _side(self, pipeline: Pipeline, call: Call, captured: Capture) -> Side:
+    def _side(
+        self, pipeline: Pipeline, call: Call, captured: Capture, kept: _Kept = Structure.kept
+    ) -> Side:
         if _function_modes():
             with torch._C.DisableTorchFunction():
-                return _captured(pipeline, call, captured)
-        return _captured(pipeline, call, captured)
+                return _captured(pipeline, call, captured, kept)
+        return _captured(pipeline, call, captured, kept)
 
 
-def _captured(pipeline: Pipeline, call: Call, captured: Capture) -> Side:
+def _captured(pipeline: Pipeline, call: Call, captured: Capture, kept: _Kept) -> Side:
     tokens, leaves, scalars = captured
-    return _snapshot(pipeline, call, pipeline.structures.of(tokens), leaves, scalars)
+    structure = pipeline.structures.of(tokens)
+    return _snapshot(pipeline, call, structure, leaves, kept(structure, scalars))
+
+
+def _as_it_is(structure: Structure, scalars: list[Any]) -> list[Any]:
+    return scalars
 
 
 def _snapshot(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from calltape_recorder.permissions import OWNER_ONLY, make_folders, set_mode
 from calltape_schema import TapeError
 from calltape_schema.framing import BLOCK, END, MANIFEST, TRAILER, member_header, padding
 from calltape_schema.records import (
@@ -63,11 +64,16 @@ def manifest_bytes(manifest: Manifest) -> int:
 class TapeWriter:
     """One tape file that only this process, and in it only one thread at a time, writes.
 
+    Args:
+        path: of the file; missing directories are made.
+        overwrite: replaces a file that is there.
+        mode: its permissions.
+
     Raises:
         TapeError: at construction, ``exists`` or ``io``.
     """
 
-    def __init__(self, path: str, overwrite: bool) -> None:
+    def __init__(self, path: str, overwrite: bool, mode: int = OWNER_ONLY) -> None:
         self.path = path
         self.end = 0  # of the last whole member
         self._dirty = False  # bytes of a failed append may lie behind ``end``
@@ -75,11 +81,12 @@ class TapeWriter:
         self._head = b""  # the manifest as it stands there
         self._trailer: tuple[int, int] | None = None  # offset and length of its content
         try:
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            make_folders(os.path.dirname(path), mode)
             if overwrite and os.path.lexists(path):
                 os.unlink(path)
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-            self._file = os.open(path, flags, 0o644)
+            self._file = os.open(path, flags, OWNER_ONLY)
+            set_mode(self._file, mode)
             self._identity = _identity(os.fstat(self._file))
         except FileExistsError:
             raise TapeError("exists", "there is a file already", path=path) from None
@@ -133,9 +140,10 @@ class TapeWriter:
             start += size
 
     def trailer(
-        self, tape: bytes, coverage: Coverage, traffic: Traffic, dumps: tuple[Dump, ...]
-    ) -> bytes:
-        """Content of the trailer.
+        self, tape: bytes, coverage: Coverage, traffic: Traffic, dumps: tuple[Dump, ...],
+        *, continues: bool,
+    ) -> bytes:  # fmt: skip
+        """Content of the trailer; ``continues`` where the next calls go to another file.
 
         Raises:
             TapeError: ``limit``; or what pydantic raises for accounts that break the format.
@@ -143,7 +151,7 @@ class TapeWriter:
         return encode_trailer(
             Trailer(
                 tape=tape, closed_ns=time.time_ns(), coverage=coverage, index=bytes(self._index),
-                traffic=traffic, dumps=dumps,
+                traffic=traffic, dumps=dumps, continues=continues or None,
             )
         )  # fmt: skip
 

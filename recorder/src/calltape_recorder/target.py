@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import platform
 import sys
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
 from calltape_recorder.known_classes import type_name
+from calltape_recorder.withholding import is_public_default
 from calltape_schema import __version__
 from calltape_schema.records import MAX_PARAMETERS, Parameter, Producer, Target
 
@@ -18,7 +19,9 @@ __all__ = ["describe_producer", "describe_target"]
 _MAX_TEXT = 1000
 
 
-def describe_target(module: Any, method: str, via: Literal["hook", "method"]) -> Target:
+def describe_target(
+    module: Any, method: str, via: Literal["hook", "method"], *, withholds: bool
+) -> Target:
     """Class, method and signature of what will be recorded.
 
     For a module wrapped by ``torch.compile`` these are the wrapped module's.
@@ -28,7 +31,7 @@ def describe_target(module: Any, method: str, via: Literal["hook", "method"]) ->
     original = parts.get("_orig_mod", module) if isinstance(parts, dict) else module
     return Target(
         type=type_name(type(original)), method=method[:_MAX_TEXT], via=via,
-        signature=_signature(getattr(original, method)),
+        signature=_signature(getattr(original, method), withholds),
     )  # fmt: skip
 
 
@@ -48,26 +51,26 @@ def _version(library: Any) -> str:
     return str(getattr(library, "__version__", "unknown"))
 
 
-def _signature(function: Any) -> tuple[Parameter, ...] | None:
+def _signature(function: Any, withholds: bool) -> tuple[Parameter, ...] | None:
     try:
         parameters = inspect.signature(function).parameters.values()
     except Exception:  # TypeError and ValueError, or whatever the host's __signature__ raises
         return None
     if len(parameters) > MAX_PARAMETERS:
         return None
-    return tuple(_parameter(parameter) for parameter in parameters)
+    made = tuple(_parameter(parameter, withholds) for parameter in parameters)
+    is_cut = len({parameter.name for parameter in made}) < len(made)
+    return None if is_cut else made
 
 
-def _parameter(parameter: inspect.Parameter) -> Parameter:
-    default: Any = parameter.default
-    fits = type(default) in (bool, float)
-    if type(default) is int:
-        fits = -(2**63) <= default < 2**63
-    elif isinstance(default, (str, bytes)):
-        fits = type(default) in (str, bytes) and len(default) <= _MAX_TEXT
+def _parameter(parameter: inspect.Parameter, withholds: bool) -> Parameter:
+    default = cast("Any", parameter.default)
+    has_default = default is not inspect.Parameter.empty
+    fits = has_default and is_public_default(default, parameter.name, withholds=withholds)
     return Parameter(
         name=parameter.name[:_MAX_TEXT],
         kind=parameter.kind.name,  # type: ignore[arg-type]
-        has_default=default is not inspect.Parameter.empty,
-        default=default if fits else None,
+        has_default=has_default,
+        default=default if fits else None,  # pyright: ignore[reportArgumentType]
+        default_missing=has_default and not fits,
     )

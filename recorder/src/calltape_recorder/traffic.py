@@ -14,6 +14,7 @@ from calltape_recorder.gate import Gate
 from calltape_recorder.likeness import Familiar
 from calltape_recorder.patience import Patient
 from calltape_recorder.sight import Row, Sight
+from calltape_recorder.structures import Structure
 from calltape_schema.traffic import MAX_GROUPS, MAX_SIZES, Axis, Group, Traffic
 
 __all__ = ["TrafficCounter"]
@@ -24,6 +25,7 @@ _MAX_VALUES = 400_000  # in a trailer: well below what a reader takes
 
 
 _MOST_FAMILIAR = 64
+_MOST_TOLD = 4096  # structures
 _PATIENCE = 8  # calls that are not familiar, before another one may become it
 
 
@@ -32,10 +34,13 @@ class TrafficCounter:
 
     Args:
         gate: counts calls that look like those that came before, and is asked first.
+        written_only: structures that no call on the tape has stay untold: with their keys, calls
+            would be on the tape that were not to be there. Such calls are among the others.
     """
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, *, written_only: bool = False) -> None:
         self._gate = gate
+        self._may_be_told: set[bytes] | None = set() if written_only else None
         self._lock = threading.RLock()
         self._waiting: dict[tuple[bytes, Row], int] = {}
         self._groups: dict[Any, _Group] = {}
@@ -48,7 +53,10 @@ class TrafficCounter:
     def count(self, sight: Sight) -> None:
         """Counts a call that is not familiar."""
         again = False
-        key = (sight.structure.encoded, sight.row)
+        structure, row = sight.structure, sight.row
+        if structure.told is not None:
+            row = _without_untold(row, structure.told)
+        key = (structure.encoded, row)
         with self._lock:
             waiting = self._waiting
             if key in waiting:
@@ -56,12 +64,18 @@ class TrafficCounter:
                 again = True
             elif self._parts < _MOST:
                 waiting[key] = 1
-                self._parts += len(sight.row)
+                self._parts += len(row)
             else:
                 self._other += 1
         self._strange += 1
         if again and (self._gate.familiar is None or self._strange >= _PATIENCE):
             self._get_familiar(sight)
+
+    def may_tell(self, structure: Structure) -> None:
+        """A call of this structure is on the tape."""
+        told = self._may_be_told
+        if told is not None and len(told) < _MOST_TOLD:
+            told.add(structure.encoded)
 
     def _get_familiar(self, sight: Sight) -> None:
         """With a call that came twice, unless the one that is familiar comes more often."""
@@ -122,7 +136,8 @@ class TrafficCounter:
         left = _MAX_VALUES
         for (structure, _), group in groups.items():
             plain, full = group.values
-            if plain > left:
+            told = self._may_be_told
+            if plain > left or (told is not None and structure not in told):
                 other += group.calls
                 continue
             found.append(group.document(structure, sizes=full <= left))
@@ -158,6 +173,11 @@ class _Counted:
     def __init__(self, familiar: Familiar) -> None:
         self.familiar = familiar
         self.told = 0
+
+
+def _without_untold(row: Row, told: tuple[bool, ...]) -> Row:
+    first = len(row) - len(told)
+    return *row[:first], *[v if may else None for v, may in zip(row[first:], told, strict=True)]
 
 
 def _parts(row: Row) -> tuple[tuple[str | int, ...], tuple[int | None, ...]]:

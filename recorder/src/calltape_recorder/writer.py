@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from traceback import format_tb
 
 from calltape_recorder.buffers import Buffers
 from calltape_recorder.encoding import Call, Encoder
@@ -70,7 +71,9 @@ class Writer:
 
     ``put`` takes no lock and makes no system call while calls keep coming. About once a second
     ``look`` is called for what does not wait for a call, and ``settle``, where there is one, to put
-    calls that ended unnoticed; ``lost`` for every call that ``keep`` took and that is dropped here.
+    calls that ended unnoticed; ``lost`` for every call that ``keep`` took and that is dropped here;
+    ``written``, where values are withheld, for every call that is in the file. Then the text of an
+    exception is not logged either: it may quote a value.
 
     Attributes:
         is_full: whether as many calls wait as the byte bound has room for, were they empty. The
@@ -80,6 +83,7 @@ class Writer:
     def __init__(
         self, segments: Segments, encoder: Encoder, ledger: Ledger, buffers: Buffers,
         look: Callable[[], None], settle: Callable[[], None] | None, lost: Callable[[], None],
+        written: Callable[[Call], None] | None,
     ) -> None:  # fmt: skip
         self._segments = segments
         self._encoder = encoder
@@ -91,6 +95,7 @@ class Writer:
         self._look_around = look
         self._settle = settle
         self._lost = lost
+        self._written = written
         self._looked = self._settled = time.monotonic()
         self._settle_soon = False
         self._asleep = False
@@ -173,8 +178,12 @@ class Writer:
         if about not in self._said:
             self._said.add(about)
             with contextlib.suppress(Exception):  # a handler of the host's that raises
-                log.warning("%s: %s (said once; see Recorder.stats())", about, _one_line(error))
-                log.debug("%s", about, exc_info=error)
+                what = _one_line(error) if self._written is None else _without_text(error)
+                log.warning("%s: %s (said once; see Recorder.stats())", about, what)
+                if self._written is None:
+                    log.debug("%s", about, exc_info=error)
+                else:
+                    log.debug("%s\n%s", about, "".join(format_tb(error.__traceback__)))
 
     def warn(self, text: str) -> None:
         """Says a text once."""
@@ -316,8 +325,18 @@ class Writer:
             if side is not None:
                 release(side.pieces, self._buffers)
         self._ledger.settle(call, dropped, written=True)
-        if dropped is not None and not call.held:
+        if dropped is None:
+            if self._written is not None:
+                self._written(call)
+        elif not call.held:
             self._lost()
+
+
+def _without_text(error: BaseException) -> str:
+    """Type, and what the system says of it."""
+    number = error.errno if isinstance(error, OSError) else None
+    reason = f": {os.strerror(number)}" if type(number) is int else ""
+    return f"{type(error).__name__}{reason}"
 
 
 def _one_line(error: BaseException) -> str:

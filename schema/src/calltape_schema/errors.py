@@ -74,7 +74,7 @@ class Problem:
 
     def __str__(self) -> str:
         where = _short(".".join(str(part) for part in self.loc))
-        return f"{where}: {_short(self.message)}" if where else _short(self.message)
+        return _printable(f"{where}: {_short(self.message)}" if where else _short(self.message))
 
 
 class TapeError(Exception):

@@ -178,6 +178,7 @@ def members(
     length: int,
     on_damage: Callable[[TapeError], None],
     start: int = 0,
+    next_data: Callable[[int], int] = int,
 ) -> Iterator[Member]:
     """Hops over the members of a tape of ``length`` bytes, from header to header, and yields those
     that are regular files.
@@ -185,7 +186,8 @@ def members(
     Where a header does not make sense, it tells ``on_damage`` and resynchronises at the next block
     that is a header with a valid checksum; a zero block ends the walk only where nothing but zero
     blocks follow. A last member that is cut short is damage as well. ``read(offset, size)`` returns
-    up to ``size`` bytes.
+    up to ``size`` bytes. ``next_data(offset)`` may tell where the next byte is that is stored at
+    all: a file of 4 KiB can claim terabytes of holes, which are zeros.
     """
     offset = start
     while offset < length:
@@ -198,8 +200,12 @@ def members(
                     yield member
                 offset = after + -after % BLOCK
                 continue
-        following = _resynchronise(read, length, offset + BLOCK)
-        if member is None and following is None and not _holds_data(read, offset, length):
+        following = _resynchronise(read, length, offset + BLOCK, next_data)
+        if (
+            member is None
+            and following is None
+            and not _holds_data(read, offset, length, next_data)
+        ):
             return
         what = "a member cut short" if member is not None else "not a member header"
         skipped = (following if following is not None else length) - offset
@@ -219,11 +225,16 @@ def members(
 _WINDOW = 1024 * BLOCK
 
 
-def _resynchronise(read: Callable[[int, int], bytes], length: int, offset: int) -> int | None:
+def _resynchronise(
+    read: Callable[[int, int], bytes],
+    length: int,
+    offset: int,
+    next_data: Callable[[int], int],
+) -> int | None:
     """The next block that is a header beyond doubt."""
     # The next header is usually near, and a file may hold nothing but bad headers: start small.
     size = 8 * BLOCK
-    while offset < length:
+    while (offset := _block_of(next_data(offset))) < length:
         window = read(offset, size)
         found = window.find(b"ustar", _MAGIC_AT)
         while found >= 0:
@@ -240,12 +251,21 @@ def _resynchronise(read: Callable[[int, int], bytes], length: int, offset: int) 
     return None
 
 
-def _holds_data(read: Callable[[int, int], bytes], offset: int, length: int) -> bool:
-    while offset < length:
+def _block_of(offset: int) -> int:
+    return offset - offset % BLOCK
+
+
+_ZEROS = bytes(_WINDOW)
+
+
+def _holds_data(
+    read: Callable[[int, int], bytes], offset: int, length: int, next_data: Callable[[int], int]
+) -> bool:
+    while (offset := next_data(offset)) < length:
         window = read(offset, _WINDOW)
         if not window:
             return False
-        if window.count(0) != len(window):
+        if not _ZEROS.startswith(window):
             return True
         offset += len(window)
     return False

@@ -18,6 +18,7 @@ from calltape_schema.tree import Scalar, Structure, decode_structure
 __all__ = [
     "FORMAT",
     "MINOR",
+    "UNWANTED",
     "VERSION",
     "BlobFacts",
     "CallRecord",
@@ -26,6 +27,7 @@ __all__ = [
     "FlightPolicy",
     "Manifest",
     "ModelError",
+    "Observed",
     "Parameter",
     "Parent",
     "Policy",
@@ -45,7 +47,7 @@ __all__ = [
 
 FORMAT = "calltape"
 VERSION = 1
-MINOR = 1
+MINOR = 2
 
 MAX_PARAMETERS = 10_000
 
@@ -62,8 +64,8 @@ class Producer(Record):
 
 
 class Parameter(Record):
-    """One parameter of the recorded method, in the terms of :mod:`inspect`. ``default`` only where
-    it is a scalar; ``has_default`` tells a default of None from none."""
+    """One parameter of the recorded method, in the terms of :mod:`inspect`. ``has_default`` tells a
+    default of None from none, and ``default_missing`` one that is not on the tape from None."""
 
     name: Short
     kind: Literal[
@@ -71,6 +73,7 @@ class Parameter(Record):
     ]
     has_default: bool = False
     default: Scalar = None
+    default_missing: bool = False
 
 
 class Target(Record):
@@ -81,6 +84,16 @@ class Target(Record):
     method: Short
     via: Literal["hook", "method"]
     signature: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] | None = None
+
+    @model_validator(mode="after")
+    def _names_are_distinct(self) -> Self:
+        parameters = self.signature or ()
+        if len({parameter.name for parameter in parameters}) != len(parameters):
+            raise ValueError("a signature with the same name twice")
+        kinds = [parameter.kind for parameter in parameters]
+        if kinds.count("VAR_POSITIONAL") > 1 or kinds.count("VAR_KEYWORD") > 1:
+            raise ValueError("a signature with two of *args or of **kwargs")
+        return self
 
 
 class FlightPolicy(Record):
@@ -124,6 +137,14 @@ class Segment(Record):
     first_call: Count = 0
 
 
+class Observed(Record):
+    """Since when calls were seen, where there may have been some before: Unix time in nanoseconds,
+    and what happened then (``when the target was found``)."""
+
+    since_ns: Nanoseconds
+    reason: Short
+
+
 class Manifest(Record):
     """First member of a tape. ``created_ns`` is Unix time in nanoseconds."""
 
@@ -136,6 +157,7 @@ class Manifest(Record):
     target: Target | None = None
     policy: Policy = Policy()
     segment: Segment | None = None
+    observed: Observed | None = None
 
 
 class Range(Record):
@@ -231,12 +253,30 @@ class CallRecord(Record):
     blob: BlobFacts | None = None
 
 
+UNWANTED = frozenset(
+    ("policy", "paused", "max_calls", "max_seconds", "flight_recorder", "tracing", "not extracted")
+)
+"""Reasons of calls that nobody asked to be on the tape. All other reasons are of calls that were to
+be there: those are lost."""
+
+
 class Coverage(Record):
-    """How much of the traffic is on the tape: ``seen = kept + sum(dropped.values())``."""
+    """How much of the traffic is on the tape: ``seen = kept + sum(dropped.values())``. Calls before
+    the recorder was attached nobody has seen (:class:`Observed`)."""
 
     seen: Count = 0
     kept: Count = 0
     dropped: Annotated[dict[Short, Count], Field(max_length=1000)] = Field(default_factory=dict)
+
+    @property
+    def unwanted(self) -> dict[str, int]:
+        """Of ``dropped``: calls that were not to be kept."""
+        return {reason: calls for reason, calls in self.dropped.items() if reason in UNWANTED}
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Of ``dropped``: calls that were to be kept, or of which nobody knows."""
+        return {reason: calls for reason, calls in self.dropped.items() if reason not in UNWANTED}
 
 
 class Dump(Record):
@@ -250,7 +290,9 @@ class Dump(Record):
 class Trailer(Record):
     """Last member of a sealed tape. ``index`` packs per kept call, in file order, its number and
     the byte offset of its first member's header: two little-endian 64-bit unsigned ints.
-    ``traffic`` counts all calls since the file began, kept or not; ``dumps`` are the latest."""
+    ``traffic`` counts all calls since the file began, kept or not; ``dumps`` are the latest. Where
+    the recording ``continues`` in another file, calls that are counted here may be accounted for
+    there."""
 
     tape: TapeId
     closed_ns: Nanoseconds
@@ -258,6 +300,7 @@ class Trailer(Record):
     index: bytes = b""
     traffic: Traffic | None = None
     dumps: Annotated[tuple[Dump, ...], Field(max_length=1000)] = ()
+    continues: bool | None = None
 
     @model_validator(mode="after")
     def _index_is_whole(self) -> Self:

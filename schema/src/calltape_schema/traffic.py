@@ -40,7 +40,9 @@ class Group(Record):
 
     structure: bytes
     calls: Count
-    dtypes: Annotated[tuple[str, ...], Field(max_length=MAX_NODES)] = ()
+    dtypes: Annotated[
+        tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=MAX_NODES)
+    ] = ()
     leaves: Annotated[
         tuple[Annotated[tuple[Axis, ...], Field(max_length=MAX_RANK)], ...],
         Field(max_length=MAX_NODES),

@@ -12,7 +12,7 @@ A node refers to the latter two by position: ``{"kind": "tensor", "leaf": 3}``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -32,6 +32,10 @@ from calltape_schema.interning import (
 from calltape_schema.packing import is_array, pack
 
 __all__ = [
+    "MAX_ALIKE",
+    "MAX_KEY_CHARACTERS",
+    "MAX_KEY_PARTS",
+    "MAX_PATHS_CHARACTERS",
     "BoolNode",
     "ClassNode",
     "ConstantNode",
@@ -46,10 +50,17 @@ __all__ = [
     "SequenceNode",
     "Structure",
     "TensorNode",
+    "are_distinct",
     "children_of",
     "decode_structure",
     "encode_structure",
+    "fits_as_key",
 ]
+
+MAX_KEY_CHARACTERS = 1024
+MAX_KEY_PARTS = 16
+MAX_ALIKE = 64
+MAX_PATHS_CHARACTERS = 4 * 1024 * 1024
 
 
 def _scalar(value: Any) -> Any:
@@ -59,7 +70,37 @@ def _scalar(value: Any) -> Any:
 
 
 def _key(value: Any) -> Any:
-    return tuple(_scalar(part) for part in value) if is_array(value) else _scalar(value)
+    if is_array(value):
+        if len(value) > MAX_KEY_PARTS:
+            raise ValueError(f"a key of {len(value)} parts (at most {MAX_KEY_PARTS})")
+        return tuple(_key_part(part) for part in value)
+    return _key_part(value)
+
+
+def _key_part(value: Any) -> Any:
+    if not fits_as_key(_scalar(value)):
+        raise ValueError(f"a key with a {type(value).__name__} that is too long")
+    return value
+
+
+def fits_as_key(part: Any) -> bool:
+    """Whether a scalar may be a dict's key, or a part of one: keys become names and paths, and
+    ints beyond 64 bits can be made to collide in a hash table."""
+    if type(part) in (str, bytes):
+        return len(part) <= MAX_KEY_CHARACTERS
+    return type(part) is not int or -(2**63) <= part < 2**64
+
+
+def are_distinct(values: Sequence[Any]) -> bool:
+    """Whether values can be told apart in linear time: at most :data:`MAX_ALIKE` have one hash.
+
+    Hashes of text are salted; those of numbers are not, nor of tuples of them: 2**k tuples of -1
+    and -2 have one. Sorted, because a hash table of them is what must not be made.
+    """
+    if len(values) <= MAX_ALIKE:
+        return True
+    hashes = sorted(map(hash, values))
+    return all(one != other for one, other in zip(hashes, hashes[MAX_ALIKE:], strict=False))
 
 
 Scalar = Annotated[str | int | float | bool | bytes | None, PlainValidator(_scalar)]
@@ -116,11 +157,15 @@ class ClassNode(Part):
 
 
 class OpaqueNode(Part):
-    """A value that could not be stored: its type and why."""
+    """A value that could not be stored, or (reason ``policy``) was not wanted: its type and why. Of
+    a scalar that was not wanted, ``of`` is its kind, and ``length`` for text and bytes the scalar
+    that has its length in characters or bytes."""
 
     kind: Literal["opaque"]
     type: TypeName
     reason: Name
+    of: Literal["int", "float", "complex", "str", "bytes"] | None = None
+    length: Index | None = None
 
 
 class SequenceNode(Part):
@@ -197,6 +242,8 @@ Node = Annotated[
 def _check_pairs(names: tuple[Key, ...], children: tuple[Node, ...]) -> None:
     if len(names) != len(children):
         raise ValueError(f"{len(names)} names for {len(children)} children")
+    if not are_distinct(names):
+        raise ValueError(f"more than {MAX_ALIKE} keys of one hash")
     if len(set(names)) != len(names):
         raise ValueError("the same name twice")
 
@@ -213,19 +260,21 @@ class Structure(Part):
 
     @model_validator(mode="after")
     def _references_fit(self) -> Self:
-        problems: list[str] = []
+        problems = [
+            f"leaf {node.leaf} of {self.leaves}"
+            for node in walk(self.root)
+            if isinstance(node, TensorNode) and node.leaf >= self.leaves
+        ]
         scalars: dict[int, type] = {}
-        for node in walk(self.root):
-            if isinstance(node, TensorNode) and node.leaf >= self.leaves:
-                problems.append(f"leaf {node.leaf} of {self.leaves}")
-            elif isinstance(node, ScalarNode):
-                expected = _SCALAR_TYPES[node.kind]
-                if node.scalar >= self.scalars:
-                    problems.append(f"scalar {node.scalar} of {self.scalars}")
-                elif scalars.setdefault(node.scalar, expected) is not expected:
-                    problems.append(f"scalar {node.scalar} with two types")
+        for scalar, expected in _scalars_of(self.root):
+            if scalar >= self.scalars:
+                problems.append(f"scalar {scalar} of {self.scalars}")
+            elif scalars.setdefault(scalar, expected) is not expected:
+                problems.append(f"scalar {scalar} with two types")
         if _context_holds_tensor(self.root):
             problems.append("a tensor in the context of a custom node")
+        if _characters_of_paths(self.root) > MAX_PATHS_CHARACTERS:
+            problems.append(f"paths of more than {MAX_PATHS_CHARACTERS} characters together")
         if problems:
             raise ValueError("; ".join(problems[:20]))
         return self
@@ -233,8 +282,7 @@ class Structure(Part):
     # Not a private attribute, which pydantic takes a microsecond to look up.
     @cached_property
     def _scalar_types(self) -> tuple[tuple[int, type], ...]:
-        nodes = (node for node in walk(self.root) if isinstance(node, ScalarNode))
-        return tuple({node.scalar: _SCALAR_TYPES[node.kind] for node in nodes}.items())
+        return tuple(dict(_scalars_of(self.root)).items())
 
     def scalar_types(self) -> tuple[tuple[int, type], ...]:
         """Which of the call's scalars must have which Python type; complex numbers are tuples."""
@@ -266,6 +314,15 @@ def walk(root: Any) -> Iterator[Any]:
             stack.append(node.context)
 
 
+def _scalars_of(root: Any) -> Iterator[tuple[int, type]]:
+    """The scalars that nodes refer to, and which type each must have."""
+    for node in walk(root):
+        if isinstance(node, ScalarNode):
+            yield node.scalar, _SCALAR_TYPES[node.kind]
+        elif isinstance(node, OpaqueNode) and node.length is not None:
+            yield node.length, int
+
+
 def _context_holds_tensor(root: Any) -> bool:
     stack = [(root, False)]
     while stack:
@@ -276,6 +333,28 @@ def _context_holds_tensor(root: Any) -> bool:
         if isinstance(node, CustomNode):
             stack.append((node.context, True))
     return False
+
+
+def _characters_of_paths(root: Any) -> int:
+    """How long the paths of all nodes are together. A long key is written once, and becomes a part
+    of the path of everything below it."""
+    total = 0
+    stack = [(root, 0)]
+    while stack:
+        node, length = stack.pop()
+        total += length
+        children = children_of(node)
+        if isinstance(node, CustomNode):
+            stack.append((node.context, length + len(".context")))
+        names = getattr(node, "keys", None) or getattr(node, "fields", None)
+        if names is None:
+            stack.extend((child, length + 1 + len(str(i))) for i, child in enumerate(children))
+        else:
+            stack.extend(
+                (child, length + 1 + len(str(name)))
+                for name, child in zip(names, children, strict=True)
+            )
+    return total
 
 
 _structures: TypeAdapter[Structure] = TypeAdapter(Structure)

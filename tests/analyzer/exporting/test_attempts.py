@@ -49,6 +49,34 @@ def test_model_that_branches_on_a_size_becomes_several_programs(tmp_path: Path) 
     assert names[0] == names[1] != names[2] == names[3]
 
 
+class Stepped(Model):
+    """Does something of its own at a size of 5, which a program for more sizes refuses."""
+
+    def forward(self, x):
+        if x.shape[0] == 5:
+            return self.linear(x) * 2
+        if x.shape[0] > self.most:
+            raise ValueError("too long")
+        return self.linear(x) * (1 if x.shape[0] < 5 else 3)
+
+
+def test_a_single_size_is_covered_on_the_way_to_larger_ones(tmp_path: Path) -> None:
+    module = Stepped()
+    module.most = 100
+    calls = [call(t(n, 3)) for n in (2, 3)]
+    programs = made(tmp_path, module, calls, [call(t(n, 3)) for n in (4, 5, 6, 40)])
+    assert len(programs) == 3
+
+
+def test_a_single_size_that_nobody_asked_for_gets_no_program(tmp_path: Path) -> None:
+    module = Stepped()
+    module.most = 5
+    programs = made(tmp_path, module, [call(t(n, 3)) for n in (2, 3)])
+    assert len(programs) == 1
+    with pytest.raises(NoVariant):
+        programs(t(5, 3))
+
+
 class Cached(Model):
     """What the first call had stays."""
 
@@ -269,7 +297,7 @@ def test_constants_are_kept_by_saved_programs(tmp_path: Path) -> None:
     module = Grid()
     calls = [call(t(sum(g), 3), torch.tensor(g)) for g in ([2, 3], [1, 4])]
     made(tmp_path, module, calls).save(tmp_path / "saved")
-    loaded = load_programs(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
     assert_as_module(loaded, module, calls)
     with pytest.raises(NoVariant, match="grid"):
         loaded(t(5, 3), torch.tensor([3, 2]))

@@ -20,6 +20,9 @@ pytestmark = pytest.mark.integration
 
 NAME = "models_of_the_isolation_tests"
 SOURCE = """
+import os
+import signal
+
 import torch
 
 
@@ -37,6 +40,13 @@ class Raising(Classifier):
     def forward(self, x):
         if torch.compiler.is_exporting():
             raise RuntimeError("not while you look")
+        return self.linear(x)
+
+
+class Dying(Classifier):
+    def forward(self, x):
+        if torch.compiler.is_exporting():
+            os.kill(os.getpid(), signal.SIGKILL)
         return self.linear(x)
 """
 
@@ -68,6 +78,13 @@ def test_what_failed_there_is_told_here(models: Any, tmp_path: Path) -> None:
     module = models.Raising()
     tape = taped(tmp_path, module, [call(t(n, 3)) for n in (4, 6)])
     with pytest.raises(ExportError, match="not while you look"):
+        export(tape, module, isolate=True)
+
+
+def test_a_process_that_was_killed_is_told(models: Any, tmp_path: Path) -> None:
+    module = models.Dying()
+    tape = taped(tmp_path, module, [call(t(n, 3)) for n in (4, 6)])
+    with pytest.raises(ExportError, match=r"died \(ended by SIGKILL: .* too much memory"):
         export(tape, module, isolate=True)
 
 

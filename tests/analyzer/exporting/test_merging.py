@@ -70,7 +70,7 @@ def test_merge_never_leaves_them_apart(tmp_path: Path) -> None:
 def test_merged_program_survives_saving(tmp_path: Path) -> None:
     module = Attending()
     made(tmp_path, module, STEPS, classes=[ToyCache]).save(tmp_path / "saved")
-    loaded = load_programs(tmp_path / "saved", classes=[ToyCache])
+    loaded = load_programs(tmp_path / "saved", classes=[ToyCache], trusted=True)
     assert len(loaded) == 1
     assert_as_module(loaded, module, [*STEPS, *UNSEEN])
 

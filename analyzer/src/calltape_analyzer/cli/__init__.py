@@ -1,7 +1,7 @@
 """The ``calltape`` command: what is on a tape, and what follows from it.
 
 Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged; 4 where the tapes of ``diff``
-differ. Only ``args``, ``export``, ``replay`` and ``check`` import torch.
+differ. Only ``args``, ``export`` and ``replay`` import torch, and ``check`` of a ``.pt2``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from calltape_analyzer.cli import calls, exports, info, replays, shapes, traffic, variants
+from calltape_analyzer.cli.budget import limits
 
 __all__ = ["app", "main"]
 
@@ -56,8 +57,27 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            envvar="CALLTAPE_MAX_SECONDS",
+            help="Processor time that reading may take; by default 4, and 0.5 per MiB of the tape.",
+        ),
+    ] = None,
+    max_memory: Annotated[
+        int | None,
+        typer.Option(
+            metavar="MIB",
+            min=1,
+            envvar="CALLTAPE_MAX_MEMORY",
+            help="Memory that reading may take; by default 1024, and 8 times the tape.",
+        ),
+    ] = None,
 ) -> None:
-    pass
+    limits.seconds = max_seconds
+    limits.nbytes = None if max_memory is None else max_memory * 2**20
 
 
 def main() -> None:

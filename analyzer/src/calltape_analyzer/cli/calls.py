@@ -224,7 +224,7 @@ def _named_children(node: Any) -> Iterator[tuple[Any, Any]]:
 def _facts(node: Any, tree: Tree) -> str:
     """What is unusual about a tensor, and the reason of a placeholder."""
     if node.kind == "opaque":
-        return f"# {node.type}: {node.reason}"
+        return "" if node.of is not None else f"# {node.type}: {node.reason}"
     if not hasattr(node, "leaf"):
         return ""
     leaf = tree.facts()[node.leaf]

@@ -3,6 +3,7 @@ for others."""
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -20,6 +21,7 @@ from calltape_analyzer.cli.output import (
     opened,
     print_json,
     table,
+    write_new,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +35,19 @@ To = Annotated[
     Literal["torch", "onnx"],
     typer.Option("--to", help="torch.export programs (.pt2), or ONNX models, run in ONNX Runtime."),
 ]
+
+
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?(?:([kmgt])(i?)b)?", re.IGNORECASE | re.ASCII)
+
+
+def _bytes(text: str) -> int:
+    """``4096``, ``800MiB`` (of 2**20 bytes each), ``1.5GB`` (of 10**9)."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r:.100} is no size; write it like 4096, 800MiB or 1.5GiB")
+    number, unit, is_binary = found.groups()
+    power = "kmgt".index(unit.lower()) + 1 if unit else 0
+    return int(float(number) * (1024 if is_binary else 1000) ** power)
 
 
 @command
@@ -49,6 +64,19 @@ def export(
         typer.Option("--merge", help="One program for prefill and decode, where that is right."),
     ] = "auto",
     isolate: Annotated[bool, typer.Option("--isolate", help="Export in a fresh process.")] = False,
+    probe: Annotated[
+        Literal["near", "far", "none"],
+        typer.Option("--probe", help="Sizes beside the recorded ones that the model is run at."),
+    ] = "near",
+    max_memory: Annotated[
+        int | None,
+        typer.Option(
+            "--max-memory",
+            metavar="SIZE",
+            parser=_bytes,
+            help="That such a run may take (800MiB, 4GiB); half of what is free by default.",
+        ),
+    ] = None,
     opset: Annotated[
         int | None, typer.Option("--opset", min=1, metavar="N", help="ONNX opset version.")
     ] = None,
@@ -67,11 +95,13 @@ def export(
     if opset is not None and to != "onnx":
         raise typer.BadParameter("--opset is for --to onnx")
     options: dict[str, Any] = {} if opset is None else {"opset_version": opset}
-    with opened(paths) as tape:
+    with opened(paths, runs=True) as tape:
         module = model_of(model, train=train)
         from calltape_analyzer.exporting.procedure import export as export_programs
 
-        programs = export_programs(tape, module, to=to, merge=merge, isolate=isolate, **options)
+        options |= {"to": to, "merge": merge, "isolate": isolate}
+        options |= {"probe": probe, "max_memory": max_memory}
+        programs = export_programs(tape, module, **options)
         report = programs.verify(progress=sys.stderr.isatty())
         if out is not None:
             programs.save(out)
@@ -131,6 +161,9 @@ def script(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it here.")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the file, where it is there.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """A Python file that exports and verifies.
@@ -150,7 +183,7 @@ def script(
     with opened(paths) as tape:
         source = source_of(tape, model=model, to=to)
         if out is not None:
-            out.write_text(source, encoding="ascii")
+            write_new(out, source, force=force)
         if json:
             print_json({"source": source, "saved": str(out) if out is not None else None})
         elif out is None:

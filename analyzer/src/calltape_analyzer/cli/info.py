@@ -27,6 +27,7 @@ from calltape_analyzer.cli.recording import (
     files_as_json,
     files_text,
     policy_text,
+    since_text,
     size,
     traffic_lines,
 )
@@ -97,7 +98,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[Kind]) -> dict[str, Any]:
         "errors": errors,
         "bytes": tape.nbytes,
         "tensor_bytes": tensor_bytes,
-        "coverage": tape.coverage.model_dump(),
+        "coverage": _coverage(tape),
         "policy": tape.manifest.policy.model_dump(),
         "dumps": [dump.model_dump() | {"time": _time(dump.time_ns)} for dump in tape.dumps],
         "traffic": traffic,
@@ -150,7 +151,9 @@ class _Progress:
 
 def _print(tape: Tape, facts: dict[str, Any], kept: Counter[Kind]) -> None:
     target = tape.target
-    times = {dump.time_ns: _time(dump.time_ns) for dump in tape.dumps}
+    moments = [dump.time_ns for dump in tape.dumps]
+    moments += [observed.since_ns for observed in tape.observed.values()]
+    times = {moment: _time(moment) for moment in moments}
     traffic = list(traffic_lines(tape.counters, Signature.of(target), kept))
     rows = [
         ("tape", ", ".join(tape.paths)),
@@ -160,7 +163,10 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[Kind]) -> None:
         ("target", _target(target)),
         ("signature", facts["signature"] or "unknown"),
         ("calls", _calls_text(facts)),
-        ("coverage", coverage_text(tape.coverage, sealed=tape.sealed)),
+        (
+            "coverage",
+            coverage_text(tape.coverage, sealed=tape.sealed, since=since_text(tape, times)),
+        ),
         ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} of it tensors"),
         ("time", _span(facts)),
         ("policy", policy_text(tape.manifest.policy)),
@@ -173,6 +179,20 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[Kind]) -> None:
     for name, text in rows:
         if text is not None:
             line(name.ljust(10), text)
+
+
+def _coverage(tape: Tape) -> dict[str, Any]:
+    coverage = tape.coverage
+    return {
+        **coverage.model_dump(),
+        "unwanted": sum(coverage.unwanted.values()),
+        "lost": sum(coverage.lost.values()),
+        "is_lower_bound": not tape.sealed,
+        "since": [
+            {"tape": tape_id.hex(), "time": _time(observed.since_ns), "reason": observed.reason}
+            for tape_id, observed in tape.observed.items()
+        ],
+    }
 
 
 def _recordings(tape: Tape) -> str:
@@ -206,7 +226,8 @@ def signature(target: Target | None) -> str | None:
         if kind == "KEYWORD_ONLY" and before not in ("KEYWORD_ONLY", "VAR_POSITIONAL"):
             parts.append("*")
         stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(kind, "")
-        default = f"={parameter.default!r}" if parameter.has_default else ""
+        shown = "..." if parameter.default_missing else repr(parameter.default)
+        default = f"={shown}" if parameter.has_default else ""
         parts.append(f"{stars}{parameter.name}{default}")
         before = kind
     if before == "POSITIONAL_ONLY":

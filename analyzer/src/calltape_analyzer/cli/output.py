@@ -6,16 +6,20 @@ import functools
 import json
 import math
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from calltape_analyzer.opening import open_tape
-from calltape_analyzer.rendering import printable
+from calltape_analyzer.allowance import granted
+from calltape_analyzer.cli.budget import Exceeded, limits, reading
+from calltape_analyzer.opening import files_of, open_tape
+from calltape_analyzer.printable import printable
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
 
@@ -28,6 +32,7 @@ __all__ = [
     "opened",
     "print_json",
     "table",
+    "write_new",
 ]
 
 FAILURE, DAMAGED, INTERRUPTED = 1, 3, 130
@@ -57,6 +62,9 @@ def command(function: F) -> F:
         except TapeError as error:
             _complain(str(error))
             raise typer.Exit(FAILURE) from None
+        except Exceeded as exceeded:
+            _complain(str(exceeded.error))
+            raise typer.Exit(FAILURE) from None
         except Exception as error:
             if os.environ.get("CALLTAPE_DEBUG"):
                 raise
@@ -68,10 +76,21 @@ def command(function: F) -> F:
 
 
 @contextmanager
-def opened(paths: Sequence[str]) -> Iterator[Tape]:
+def opened(paths: Sequence[str], *, runs: bool = False) -> Iterator[Tape]:
     """The tape of a command's arguments; afterwards its damage is told, and decides the exit
-    code."""
-    with open_tape(paths if len(paths) > 1 else paths[0]) as tape:
+    code.
+
+    Args:
+        runs: whether the command runs a model, whose time and memory are its own: only opening the
+            tape is bounded then.
+    """
+    given = paths if len(paths) > 1 else paths[0]
+    with ExitStack() as stack:
+        with ExitStack() as opening:
+            (opening if runs else stack).enter_context(reading(files_of(given)))
+            tape = stack.enter_context(open_tape(given))
+        if limits.nbytes is not None:
+            stack.enter_context(granted(limits.nbytes))
         yield tape
         sys.stdout.flush()
         for error in tape.damage:
@@ -108,20 +127,55 @@ def print_json(document: Any) -> None:
     # ensure_ascii also keeps a tape's control characters and lone surrogates away from terminals.
     try:
         text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False, default=str)
-    except ValueError:
-        finite = _finite(document)
-        text = json.dumps(finite, indent=2, ensure_ascii=True, allow_nan=False, default=str)
+    except (TypeError, ValueError):
+        plain = _plain(document)
+        text = json.dumps(plain, indent=2, ensure_ascii=True, allow_nan=False, default=str)
     print(text)
 
 
-def _finite(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
+        return {_name(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [_plain(item) for item in value]
     return value
+
+
+def _name(name: Any) -> Any:
+    """A key that JSON has: those of a tape may be bytes, tuples and NaN."""
+    is_finite = not isinstance(name, float) or math.isfinite(name)
+    known = name is None or isinstance(name, (str, bool, int, float))
+    return name if known and is_finite else str(name)
+
+
+def write_new(path: Path, text: str, *, force: bool = False) -> None:
+    """Writes an ASCII file that was not there, or, with ``force``, in place of one.
+
+    Raises:
+        TapeError: ``exists`` or ``io``.
+    """
+    try:
+        if force:
+            beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+            try:
+                _write_exclusively(beside, text)
+                os.replace(beside, path)
+            finally:
+                beside.unlink(missing_ok=True)
+        else:
+            _write_exclusively(path, text)
+    except FileExistsError:
+        advice = "name another file, or pass --force to replace it"
+        raise TapeError("exists", "it is there already", path=str(path), advice=advice) from None
+    except OSError as error:
+        raise TapeError("io", f"cannot write it: {error.strerror}", path=str(path)) from None
+
+
+def _write_exclusively(path: Path, text: str) -> None:
+    with path.open("x", encoding="ascii") as file:
+        file.write(text)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from calltape_analyzer.binding import Signature
-from calltape_analyzer.explanation import collapsed, counted, listed
+from calltape_analyzer.explanation import alike, counted, listed
 from calltape_analyzer.segment import UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.traffic_counters import (
@@ -26,6 +25,7 @@ __all__ = [
     "files_as_json",
     "files_text",
     "policy_text",
+    "since_text",
     "size",
     "traffic_lines",
 ]
@@ -121,14 +121,37 @@ def _ranges(numbers: tuple[int, ...]) -> str:
     return listed(shown, _MAX_PLACES)
 
 
-def coverage_text(coverage: Coverage, *, sealed: bool) -> str:
-    """Calls seen, kept and skipped, by reason, the most frequent first. A tape that is not sealed
-    knows of no call after the last one that it has."""
-    most = sorted(coverage.dropped.items(), key=lambda pair: -pair[1])
-    dropped = "; ".join(f"{count} dropped: {reason}" for reason, count in most)
+def coverage_text(coverage: Coverage, *, sealed: bool, since: str | None = None) -> str:
+    """Calls seen, kept, not wanted and lost, by reason, the most frequent first. A tape that is not
+    sealed knows of no call after the last one that it has.
+
+    Args:
+        since: when calls were first seen, and why not before.
+    """
     seen = coverage.seen if sealed else f"at least {coverage.seen}"
-    text = f"{coverage.kept} of {seen} calls seen were kept"
-    return f"{text}; {dropped}" if dropped else text
+    from_then = f" since {since}," if since is not None else ""
+    parts = [f"{coverage.kept} of {seen} calls seen{from_then} were kept"]
+    for how, calls in (("not wanted", coverage.unwanted), ("lost", coverage.lost)):
+        for reason, count in sorted(calls.items(), key=lambda pair: -pair[1]):
+            is_unknown = reason.startswith("unknown")
+            parts.append(f"{count} {reason}" if is_unknown else f"{count} {how}: {reason}")
+    return "; ".join(parts)
+
+
+def since_text(tape: Tape, time: Mapping[int, str | None]) -> str | None:
+    """When calls of a tape were first seen, where there may have been some before: ``12:03:04, when
+    the target was found``. Of several recordings the latest such time; None where none says so.
+
+    Args:
+        tape: the tape.
+        time: by nanoseconds, as text.
+    """
+    if not tape.observed:
+        return None
+    last = max(tape.observed.values(), key=lambda observed: observed.since_ns)
+    others = len(tape.observed) - 1
+    more = f" (of {others} more recordings earlier)" if others else ""
+    return f"{time[last.since_ns]}, {last.reason}{more}"
 
 
 def dumps_text(tape: Tape, time: Mapping[int, str | None]) -> str | None:
@@ -175,15 +198,13 @@ def traffic_lines(
 def _ranges_of(group: CountedGroup, signature: Signature) -> list[str]:
     """``input_ids: [1..8, 3..512]`` of each tensor, and ``n: 1..7`` of each int, that varied; those
     of a list that are alike as one."""
-    alike: dict[tuple[str, str], list[str]] = {}
-    for name, _, axes in tensors_of(group, signature):
-        if any(axis.varied for axis in axes):
-            text = f"[{', '.join(map(_span, axes))}]"
-            alike.setdefault((re.sub(r"(?<=\.)\d+", "*", name), text), []).append(name)
-    for name, values in ints_of(group, signature):
-        if values.varied:
-            alike.setdefault((name, _span(values)), []).append(name)
-    found = [f"{name}: {text}" for (_, text), names in alike.items() for name in collapsed(names)]
+    varied = [
+        (name, f"[{', '.join(map(_span, axes))}]")
+        for name, _, axes in tensors_of(group, signature)
+        if any(axis.varied for axis in axes)
+    ]
+    found = [f"{name}: {text}" for name, text in alike(varied)]
+    found += [f"{name}: {_span(v)}" for name, v in ints_of(group, signature) if v.varied]
     more = len(found) - _MAX_PLACES
     return [*found[:_MAX_PLACES], f"and {more} more"] if more > 0 else found
 

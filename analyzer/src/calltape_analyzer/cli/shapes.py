@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import keyword
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calltape_analyzer.classes import loaded_namedtuple
 from calltape_analyzer.cli.output import Json, Paths, command, line, opened, print_json, table
 from calltape_analyzer.rendering import render
+from calltape_analyzer.scripting import literal
 
 if TYPE_CHECKING:
-    from calltape_analyzer.findings import ArgumentFinding, AxisFinding, LeafFinding, ShapeFindings
+    from calltape_analyzer.findings import (
+        ArgumentFinding,
+        AxisFinding,
+        LeafFinding,
+        Nesting,
+        ShapeFindings,
+    )
 
 __all__ = ["args", "python_source", "shapes"]
 
@@ -52,7 +60,7 @@ def shapes(
     with opened(paths) as tape:
         findings = tape.shape_findings(_batch(batch), names or None)
         if json:
-            print_json({"dynamic_shapes": _plain(findings), **findings.model_dump(mode="json")})
+            print_json({"dynamic_shapes": _plain(findings), **findings.model_dump()})
         elif python:
             print(python_source(findings))
         else:
@@ -132,12 +140,14 @@ def python_source(findings: ShapeFindings) -> str:
         if any(axis.dynamic and axis.name is None for axis in found.axes):
             imports.add(("torch.export", "Dim"))
         axes = _named_axes(found).items()
-        shown = [f"{axis}: {_text(name) if name else 'Dim.DYNAMIC'}" for axis, name in axes]
+        shown = [f"{axis}: {literal(name) if name else 'Dim.DYNAMIC'}" for axis, name in axes]
         return _Source(f"{{{', '.join(shown)}}}")
 
-    def namedtuple(name: str | None, parts: list[Any]) -> Any:
-        module, _, cls = (name or "").partition(":")
-        if not _is_importable(module, cls):
+    def namedtuple(nesting: Nesting, parts: list[Any]) -> Any:
+        # What is pasted is run: a tape may call anything a named tuple.
+        module, _, cls = (nesting.type or "").partition(":")
+        known = loaded_namedtuple(nesting.type or "", nesting.keys)
+        if known is None or not _is_importable(module, cls):
             return tuple(parts)
         imports.add((module, cls.partition(".")[0]))
         return _Source(f"{cls}({', '.join(map(_source, parts))})")
@@ -171,12 +181,9 @@ def _source(value: Any) -> str:
         return f"[{', '.join(map(_source, value))}]"
     if isinstance(value, tuple):
         return f"({', '.join(map(_source, value))}{',' * (len(value) == 1)})"
-    return _text(value) if isinstance(value, str) else repr(value)
-
-
-def _text(value: str) -> str:
-    # JSON's escapes are Python's as well, and keep everything but ASCII out of the terminal.
-    return jsonlib.dumps(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return literal(value) if isinstance(value, str) else ascii(value)
 
 
 @command

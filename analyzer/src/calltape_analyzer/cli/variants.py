@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from calltape_analyzer.cli.output import Json, Paths, command, line, opened, print_json, table
-from calltape_analyzer.explanation import counted
+from calltape_analyzer.explanation import alike, counted
+from calltape_analyzer.switches import shown_constant
 
 if TYPE_CHECKING:
     from calltape_analyzer.variant_findings import TensorFinding, VariantFindings
@@ -64,13 +64,7 @@ def _print(found: VariantFindings) -> None:
 
 def _arguments(found: VariantFindings) -> Iterator[Sequence[str]]:
     """A row per argument; tensors of a list that look alike share one."""
-    alike: dict[tuple[str, str, str], int] = {}
-    for tensor in found.tensors:
-        place = re.sub(r"(?<=\.)\d+", "*", f"{tensor.argument}{tensor.path}")
-        key = (place, tensor.dtype, _shape(tensor))
-        alike[key] = alike.get(key, 0) + 1
-    for (place, dtype, shape), count in alike.items():
-        yield f"{place} ({count} of them)" if count > 1 else place, dtype, shape
+    yield from _tensors(found)
     for given in found.ints:
         if given.counts is not None:
             value = f"counts {given.counts}"
@@ -79,8 +73,16 @@ def _arguments(found: VariantFindings) -> Iterator[Sequence[str]]:
         else:
             value = str(given.min)
         yield given.name, "int", value
-    for place, value in found.constants.items():
-        yield place, type(value).__name__, repr(value)
+    for place, constant in found.constants.items():
+        yield place, type(constant).__name__, shown_constant(constant)
+    for place, kind in found.varying.items():
+        yield place, kind, "varies"
+
+
+def _tensors(found: VariantFindings) -> Iterator[Sequence[str]]:
+    places = ((f"{t.argument}{t.path}", (t.dtype, _shape(t))) for t in found.tensors)
+    for name, look in alike(places):
+        yield name, *look
 
 
 def _shape(tensor: TensorFinding) -> str:

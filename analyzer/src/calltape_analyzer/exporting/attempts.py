@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from calltape_analyzer.comparing import Difference
 from calltape_analyzer.exporting.program import Program
 from calltape_analyzer.observations import Row
 from calltape_analyzer.sizes import Sizing
 
 __all__ = ["Attempt", "Outcome", "said"]
+
+_MAX_TOLD = 5  # parts of an output that could not be compared
 
 
 @dataclass
@@ -25,6 +28,9 @@ class Attempt:
         failed: at how many sizes that its conditions allow it broke while it ran.
         refused, wrong_at: the sizes that were never recorded and that it refused, or at which it
             returned other values.
+        compared: how many values were compared in all of these runs.
+        unverified: what could not be: where it is in the outputs, and why.
+        untried: sizes that were never recorded and at which the model was not run, with the reason.
         error: why it failed, in the exporter's words, or of the first call that was not reproduced.
         seconds: how long it took.
     """
@@ -41,6 +47,14 @@ class Attempt:
     failed: int = 0
     refused: list[Sizing] = field(default_factory=list, repr=False)
     wrong_at: list[Sizing] = field(default_factory=list, repr=False)
+    untried: list[str] = field(default_factory=list)
+    compared: int = 0
+    unverified: tuple[str, ...] = ()
+
+    def add(self, found: Difference) -> None:
+        """Counts a comparison."""
+        self.compared += found.compared
+        self.unverified = tuple(dict.fromkeys((*self.unverified, *found.unverified)))[:_MAX_TOLD]
 
     @property
     def wrong(self) -> int:

@@ -14,9 +14,10 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-__all__ = ["Conditions", "Sized"]
+__all__ = ["MAX_TEXT", "Conditions", "Sized"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Sized:
     shape: tuple[int, ...]
 
 
-_MAX_TEXT = 10_000
+MAX_TEXT = 10_000
+"""Characters of a condition that is understood."""
 _TOO_LARGE = 2**128
 
 
@@ -206,14 +208,23 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 def _holds(text: str, arguments: Mapping[str, Any]) -> bool | None:
     """Whether a condition holds; None where it is in terms that are not understood here."""
-    if len(text) > _MAX_TEXT:
-        return None
     try:
-        return bool(_evaluate(ast.parse(text.strip(), mode="eval").body, arguments))
+        return bool(_evaluate(_parsed(text), arguments))
     except (_UnknownError, SyntaxError, ValueError, LookupError, TypeError, ArithmeticError):
         return None
     except (RecursionError, MemoryError):  # the parser's own words for too deep
         return None
+
+
+# Of unknown escapes, and of a number with a keyword at its end, Python's parser warns the terminal.
+_WARNED = re.compile(r"[0-9A-FJa-fj.](?:and|else|for|if|in|is|not|or)")
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> ast.expr:
+    if len(text) > MAX_TEXT or _WARNED.search(re.sub(r"'[^']*'", "", text)) or "\\" in text:
+        raise _UnknownError
+    return ast.parse(text.strip(), mode="eval").body
 
 
 def _evaluate(node: ast.expr, arguments: Mapping[str, Any]) -> Any:

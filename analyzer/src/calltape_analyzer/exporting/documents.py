@@ -18,7 +18,7 @@ from calltape_analyzer.exporting.plan import Plan
 from calltape_analyzer.exporting.program import Program
 from calltape_analyzer.exporting.templates import Template, derived_tensors
 from calltape_analyzer.layout import Layout, Renamed, layout_of_arguments
-from calltape_analyzer.observations import Group, Row, TensorFacts
+from calltape_analyzer.observations import Group, Key, Row, TensorFacts
 from calltape_analyzer.samples import Sample
 from calltape_analyzer.splitting import CounterIs, Fixed
 from calltape_analyzer.symbols import Column
@@ -29,8 +29,6 @@ from calltape_schema.records import Parameter
 from calltape_schema.tree import Node, decode_structure, encode_structure
 
 __all__ = ["document_of", "program_parts", "signature_document", "signature_of"]
-
-_MAX_ROWS = 1000
 
 
 def signature_document(signature: Signature) -> dict[str, Any]:
@@ -61,13 +59,14 @@ def document_of(program: Program) -> dict[str, Any]:
         "name": variant.name,
         "inputs": list(program.plan.names),
         "notes": program.notes,
+        "state": list(program.state),
         "device": program.device,
         "layout": _layout_document(group.layout),
         "scalars": _packed(list(program.plan.template.scalars)),
         "facts": [list(facts) for facts in group.facts],
-        "key": _packed(group.key),
+        "typed": _packed(group.key.constants),
         "constants": _packed(list(group.constants)),
-        "rows": [_row_document(row) for row, _ in variant.rows[:_MAX_ROWS]],
+        "rows": [_row_document(row) for row, _ in variant.rows],
         "only": None if program.only is None else [_row_document(row) for row in program.only],
         "conditions": [_condition_document(c) for c in variant.conditions],
         "demands": program.conditions.document(),
@@ -77,6 +76,7 @@ def document_of(program: Program) -> dict[str, Any]:
         ],
         "returned": program.returned,
         "completions": [_completion_document(c) for c in variant.completions.values()],
+        "held": [[i, _packed(value)] for i, value in variant.held.items()],
         "frozen": [[i, str(t.dtype), t.tolist()] for i, t in variant.frozen.items()],
         "result": {
             "layout": _layout_document(template.layout),
@@ -88,7 +88,11 @@ def document_of(program: Program) -> dict[str, Any]:
 
 
 def program_parts(
-    document: Mapping[str, Any], signature: Signature, renamed: Renamed = str
+    document: Mapping[str, Any],
+    signature: Signature,
+    renamed: Renamed = str,
+    *,
+    with_values: bool = True,
 ) -> tuple[VariantFacts, Plan, tuple[Template, Form]]:
     """Variant, plan and result of a saved program.
 
@@ -96,11 +100,15 @@ def program_parts(
         document: as :func:`document_of` made it.
         signature: of the recorded method.
         renamed: tells the names that classes of arguments have here.
+        with_values: whether constant tensors are made, for which torch is imported; without, their
+            places are known.
 
     Raises:
         TapeError: the document is damaged.
     """
     variant = _variant_of(document, renamed)
+    for place, *rest in document["frozen"]:
+        variant.frozen[place] = _tensor(*rest) if with_values else None
     scalars = tuple(_unpacked(document["scalars"]))
     plan = Plan.of(variant, Sample([], list(scalars)), signature)
     result = document["result"]
@@ -122,23 +130,23 @@ def rows_of(document: Any) -> frozenset[Row] | None:
 def _variant_of(document: Mapping[str, Any], renamed: Renamed) -> VariantFacts:
     nowhere = CallRef(b"", 0)
     layout = _layout_of(document["layout"], renamed)
+    facts = tuple(TensorFacts(*one) for one in document["facts"])
     group = Group(
-        _unpacked(document["key"]),
+        Key(layout.keys, facts, _unpacked(document["typed"])),
         layout,
-        tuple(TensorFacts(*facts) for facts in document["facts"]),
+        facts,
         tuple(_unpacked(document["constants"])),
         nowhere,
     )
     # The tape tells how many calls; here each row stands for itself.
     rows = [(_row_of(row), Seen(1, nowhere)) for row in document["rows"]]
-    group.key = (layout.keys, group.facts, group.key[2])  # type: ignore[index]
     made = VariantFacts(group, rows, tuple(_condition_of(c) for c in document["conditions"]))
     made.name = str(document["name"])
     made.dimensions = {
         Column(place, axis): Dimension(dynamic, reason)
         for place, axis, dynamic, reason in document["dimensions"]
     }
-    made.frozen = {place: _tensor(*rest) for place, *rest in document["frozen"]}
+    made.held = {place: _unpacked(value) for place, value in document["held"]}
     completions = [_completion_of(c, renamed) for c in document["completions"]]
     made.completions = {completion.key: completion for completion in completions}
     return made
@@ -158,7 +166,7 @@ def _packed(value: Any) -> str:
 
 
 def _unpacked(text: str) -> Any:
-    return unpack(base64.b64decode(text))
+    return unpack(base64.b64decode(text, validate=True))
 
 
 def _layout_document(layout: Layout) -> dict[str, Any]:
@@ -181,7 +189,7 @@ def _node_document(node: Node) -> dict[str, Any]:
 
 
 def _layout_of(document: Mapping[str, Any], renamed: Renamed = str) -> Layout:
-    root: Any = decode_structure(base64.b64decode(document["structure"])).root
+    root: Any = decode_structure(base64.b64decode(document["structure"], validate=True)).root
     try:
         kwargs = root.children[1]
         nodes = dict(zip(kwargs.keys, kwargs.children, strict=True))
@@ -231,7 +239,7 @@ def _completion_document(completion: Completion) -> dict[str, Any]:
 def _completion_of(document: Mapping[str, Any], renamed: Renamed) -> Completion:
     keys, facts, constants = _unpacked(document["key"])
     return Completion(
-        (_with_names(keys, renamed), tuple(TensorFacts(*one) for one in facts), constants),
+        Key(_with_names(keys, renamed), tuple(TensorFacts(*one) for one in facts), constants),
         tuple(document["tensors"]),
         tuple(document["scalars"]),
         {
@@ -268,7 +276,7 @@ def _form_document(form: Form) -> Any:
 
 
 def _form_of(document: Any) -> Form:
-    if isinstance(document, list):
+    if not isinstance(document, Mapping):
         kind, place = document
         return Form("leaf", Leaf(kind, place))
     children = tuple(_form_of(child) for child in document["children"])

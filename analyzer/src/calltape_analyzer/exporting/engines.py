@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.forms import Form
 from calltape_analyzer.exporting.plan import Plan
 
-__all__ = ["Engine", "OnnxEngine", "TorchEngine"]
+__all__ = ["Engine", "OnnxEngine", "TorchEngine", "UnloadedEngine"]
 
 
 class Engine(Protocol):
@@ -27,6 +28,17 @@ class Engine(Protocol):
         ...
 
 
+class UnloadedEngine:
+    """Stands for a program that was not loaded: of it only the conditions are known."""
+
+    def __init__(self, file: str) -> None:
+        self.program = file
+
+    def run(self, plan: Plan, values: Sequence[Any], result: Form) -> list[Any]:
+        """Raises UsageError."""
+        raise UsageError(f"{self.program} was not loaded", advice="see load_programs")
+
+
 class TorchEngine:
     """Runs a ``torch.export.ExportedProgram``."""
 
@@ -34,14 +46,19 @@ class TorchEngine:
         self.program = program
         self._module: Any = None
 
+    @property
+    def module(self) -> Any:
+        """What is called, made when it is first needed. Its buffers are those of the program."""
+        if self._module is None:
+            self._module = self.program.module()
+        return self._module
+
     def run(self, plan: Plan, values: Sequence[Any], result: Form) -> list[Any]:
         import torch
 
-        if self._module is None:
-            self._module = self.program.module()
         args, kwargs = plan.arguments(values)
         with torch.no_grad():
-            returned = self._module(*args, **kwargs)
+            returned = self.module(*args, **kwargs)
         return [value for _, value in result.read(returned)]
 
 

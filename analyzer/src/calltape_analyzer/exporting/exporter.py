@@ -7,12 +7,13 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from calltape_analyzer.classes import ClassIndex
 from calltape_analyzer.exporting.attempts import Attempt, Outcome, said
 from calltape_analyzer.exporting.conditions import Conditions
 from calltape_analyzer.exporting.constants import known_constants
 from calltape_analyzer.exporting.engines import Engine, TorchEngine
 from calltape_analyzer.exporting.judging import Judge, restrict
-from calltape_analyzer.exporting.module_calls import experts_as, preserved
+from calltape_analyzer.exporting.module_calls import experts_as, preserved, unchanged
 from calltape_analyzer.exporting.patience import default_seconds, time_limit
 from calltape_analyzer.exporting.plan import Plan
 from calltape_analyzer.exporting.program import Program
@@ -20,7 +21,7 @@ from calltape_analyzer.exporting.recurrence import has_recurrence, open_lengths
 from calltape_analyzer.exporting.tracing import Traced
 from calltape_analyzer.observations import Row
 from calltape_analyzer.samples import Sample
-from calltape_analyzer.sizes import Sizing, sizings_for_tracing
+from calltape_analyzer.sizes import Sizing, sizes_in_words, sizings_for_tracing
 from calltape_analyzer.variants import VariantFacts
 
 __all__ = ["Exporter"]
@@ -68,11 +69,10 @@ class Exporter:
 
     def extend(self, variant: VariantFacts, sizing: Sizing) -> Outcome:
         """A program for sizes that were never recorded and that the others refuse (the other side
-        of a sliding window). It must hold at other sizes as well: one that is good for a single
-        size which nobody asked for is none."""
+        of a sliding window). It holds at these at least; ``attempt.held`` tells at how many."""
         sample = self.judge.sample(variant, sizing)
         outcome = self._try(variant, self._described(variant, sizing), sample, {}, [sizing])
-        if outcome.program is None or outcome.attempt is None or outcome.attempt.held < 2:
+        if outcome.program is None or outcome.attempt is None or not outcome.attempt.held:
             return Outcome()
         restrict(outcome.program, outcome.attempt)
         return Outcome() if outcome.program.only is not None else outcome
@@ -95,7 +95,9 @@ class Exporter:
         for sizing in sizings_for_tracing(variant, wanted):
             sample = self.judge.sample(variant, sizing)
             what = self._described(variant, sizing)
-            if sizing.resized and not self._runs(variant, sample, what):
+            # A trace computes nothing: it is made of sizes that would cost too much to run as well.
+            is_cheap = sizing.resized and self.judge.refuses(variant, sizing) is None
+            if is_cheap and not self._runs(variant, sample, what):
                 continue
             samples.append((what, sample))
             if has_recurrence(self.judge.module):
@@ -120,11 +122,7 @@ class Exporter:
         number = variant.rows[sizing.row][1].first.number
         if not sizing.resized:
             return f"call {number} as recorded"
-        sizes = ", ".join(
-            f"{symbol.name or f's{i}'}={value}"
-            for i, (symbol, value) in enumerate(zip(variant.symbols, sizing.values, strict=True))
-        )
-        return f"call {number} resized to {sizes}"
+        return f"call {number} resized to {sizes_in_words(variant, sizing)}"
 
     def _runs(self, variant: VariantFacts, sample: Sample, what: str) -> bool:
         plan = Plan.of(variant, sample, self.judge.gatherer.signature)
@@ -158,6 +156,7 @@ class Exporter:
 
     def _traced(self, variant: VariantFacts, sample: Sample, options: dict[str, Any]) -> Program:
         import torch
+        import torch._dynamo  # an import that the limit below interrupts would stay half done
 
         plan = Plan.of(variant, sample, self.judge.gatherer.signature)
         traced = Traced(self.judge.module, self.judge.entry, plan, self.judge.classes)
@@ -170,7 +169,8 @@ class Exporter:
         lengths = open_lengths(given.pop("open_lengths", False))
         known = known_constants(bool(plan.frozen))
         limit = time_limit(self.seconds or default_seconds(self.judge.module))
-        with preserved(self.judge.module), experts, lengths, known, limit, torch.no_grad():
+        stays = (preserved(self.judge.module), unchanged(self.judge.module))
+        with stays[0], stays[1], experts, lengths, known, limit, torch.no_grad():
             exported = torch.export.export(
                 traced,
                 args,
@@ -186,9 +186,12 @@ class Exporter:
         if self.convert is not None:
             engine = self.convert(exported, plan, result, variant)
         judge = self.judge
-        made = Program(variant, plan, result, engine, conditions, judge.classes, judge.device)
+        # The model returned objects of these classes: whoever passed it trusts them.
+        classes = ClassIndex(traced.traced.classes | dict(judge.classes.by_name))
+        made = Program(variant, plan, result, engine, conditions, classes, judge.device)
         made.returned = traced.traced.returned
         made.notes += self._unchanged(exported, traced.traced.changed)
+        made.has_state(exported.graph_signature.buffers_to_mutate.values())
         return made
 
     def _unchanged(self, exported: Any, changed: Sequence[str]) -> list[str]:

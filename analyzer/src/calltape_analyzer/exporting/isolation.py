@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import signal
 import tempfile
 import traceback
 from dataclasses import asdict
@@ -17,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from calltape_analyzer.errors import ExportError
 from calltape_analyzer.exporting.attempts import Attempt
 from calltape_analyzer.exporting.judging import Judge
+from calltape_analyzer.exporting.loading import load_programs
 from calltape_analyzer.exporting.programs import Programs
-from calltape_analyzer.exporting.saving import load_programs
 from calltape_analyzer.sizes import Sizing
 
 if TYPE_CHECKING:
@@ -59,14 +60,27 @@ def export_isolated(tape: Tape, judge: Judge, **options: Any) -> Programs:
 def _received(folder: Path, exit_code: int | None, tape: Tape, judge: Judge) -> Programs:
     said = folder / _SAID
     if not said.exists():
-        raise ExportError(f"the exporting process died (exit code {exit_code})")
+        raise ExportError(f"the exporting process died ({_end_of(exit_code)})")
     document = json.loads(said.read_text())
     if document["error"] is not None:
         raise ExportError(f"in its own process: {document['error']}")
-    loaded = load_programs(folder / "programs", classes=judge.classes.by_name)
+    # Written a moment ago by our own process, into a directory that only its owner may enter.
+    loaded = load_programs(folder / "programs", classes=judge.classes.by_name, trusted=True)
     loaded.attempts = tuple(_attempt_of(found) for found in document["attempts"])
     loaded.verifies(tape)
     return loaded
+
+
+def _end_of(exit_code: int | None) -> str:
+    """In words: a process that the kernel ends has no words of its own."""
+    if exit_code is None or exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    hint = ": so the kernel ends what takes too much memory" if name == "SIGKILL" else ""
+    return f"ended by {name}{hint}"
 
 
 def _export(
@@ -86,7 +100,10 @@ def _export(
     except Exception as error:
         document["error"] = f"{type(error).__name__}: {error}"
         traceback.print_exc()
-    (Path(name) / _SAID).write_text(json.dumps(document))
+    # In one step, and last: who finds it, finds all of it, and the programs.
+    written = Path(name) / f"{_SAID}.new"
+    written.write_text(json.dumps(document))
+    written.replace(Path(name) / _SAID)
 
 
 def _document_of(attempt: Attempt) -> dict[str, Any]:

@@ -7,36 +7,37 @@ kept to the sizes that it was right at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from calltape_analyzer.call import Call
 from calltape_analyzer.classes import ClassIndex
-from calltape_analyzer.comparing import Tolerances, compared, leaves_of, recorded_leaves
+from calltape_analyzer.comparing import (
+    Tolerances,
+    compared,
+    is_described,
+    leaves_of,
+    recorded_leaves,
+)
 from calltape_analyzer.exporting.attempts import Attempt, said
 from calltape_analyzer.exporting.engines import OnnxEngine
-from calltape_analyzer.exporting.module_calls import eager, unchanged
+from calltape_analyzer.exporting.module_calls import apart_from, eager, unchanged
 from calltape_analyzer.exporting.plan import Plan
-from calltape_analyzer.exporting.program import Program
+from calltape_analyzer.exporting.probing import Probing
+from calltape_analyzer.exporting.program import Program, told_state
 from calltape_analyzer.gathering import Gatherer
 from calltape_analyzer.samples import Sample, resized, resized_row, sample_in
-from calltape_analyzer.sizes import (
-    Sizing,
-    sizings_around,
-    sizings_far,
-    sizings_of_one,
-    sizings_unseen,
-)
+from calltape_analyzer.sizes import Sizing, sizes_in_words
 from calltape_analyzer.splitting import Fixed, column_name
 from calltape_analyzer.symbols import value_in
 from calltape_analyzer.tallies import CallRef
 from calltape_analyzer.variants import VariantFacts
 
-__all__ = ["Judge", "restrict"]
+__all__ = ["Judge", "because_of_state", "restrict"]
 
 _MAX_ROWS = 24
-_MAX_PROBES = 3
 
 
 class Replayed(NamedTuple):
@@ -60,6 +61,8 @@ class Judge:
         classes: those that arguments may be made of.
         device: where the model is.
         tolerances: how far a program may be off.
+        state: the buffers and attributes of the model that calls were seen to change.
+        probing: at which other sizes the model is run.
     """
 
     module: Any
@@ -69,6 +72,9 @@ class Judge:
     classes: ClassIndex
     device: str
     tolerances: Tolerances
+    probing: Probing = field(default_factory=Probing)
+    state: set[str] = field(default_factory=set)
+    _looked: bool = False
 
     def sample(self, variant: VariantFacts, sizing: Sizing) -> Sample:
         """The values of a recorded row, with other sizes."""
@@ -77,42 +83,75 @@ class Judge:
         return resized(sample, variant, sizing.row, sizing.values) if sizing.resized else sample
 
     def judge(self, program: Program, attempt: Attempt, around: Sequence[Sizing]) -> None:
-        """Fills in what came of an attempt.
+        """Fills in what came of an attempt, and notes state and what could not be verified.
 
         Args:
             program: what it made.
             attempt: what is filled in.
             around: sizes that were never recorded and that it was made for.
         """
+        self._look_for_state(program)
         for row, seen in program.variant.rows[:_MAX_ROWS]:
             attempt.tried += 1
-            found = self.replayed(program, self.find(seen.first))
+            found = self.replayed(program, self.find(seen.first), attempt)
             attempt.reproduced += found.ok
             attempt.failed += found.broke
             attempt.error = attempt.error or found.error
             attempt.rows[row] = "ok" if found.ok else "wrong" if found.ran else "refused"
+        if attempt.reproduced and not attempt.compared:
+            # All that came out is empty, or not a number: that any program returns.
+            attempt.reproduced, attempt.rows = 0, dict.fromkeys(attempt.rows, "wrong")
+            attempt.error = (
+                "nothing was compared: no recorded output has an element that is a number"
+            )
+        program.notes += [f"not verified: {what}" for what in attempt.unverified]
+        program.has_state(self.state)
         if not attempt.reproduced and not around:
             return
-        probes = sizings_unseen(program.variant, _MAX_PROBES)
-        probes += sizings_of_one(program.variant, _MAX_PROBES)
-        probes += sizings_far(program.variant)
-        for sizing in [*around, *sizings_around(program.variant, around), *probes]:
+        for sizing in self.probing.sizings(program.variant, around):
             self._probe(program, attempt, sizing)
+        program.notes += self.probing.notes(program.variant, attempt)
 
-    def replayed(self, program: Program, call: Call) -> Replayed:
+    def _look_for_state(self, program: Program) -> None:
+        """Calls the model once where only that shows what a call changes in it: an ONNX model has
+        no state, and shows nothing."""
+        if self._looked or not isinstance(program.engine, OnnxEngine):
+            return
+        self._looked = True
+        call = self.find(program.variant.rows[0][1].first)
+        with suppress(Exception):  # the model's own: no evidence
+            self.eager(program.plan, sample_in(program.variant, call, self.gatherer, self.device))
+
+    def replayed(self, program: Program, call: Call, attempt: Attempt) -> Replayed:
         """What became of a recorded call."""
         sample = sample_in(program.variant, call, self.gatherer, self.device)
         refusal = program.refuses_call(self.gatherer.sorted(call.record.inputs))
         refusal = refusal or program.refuses_values(sample)
         if refusal is not None:
             return Replayed(False, False, f"call {call.number}: {refusal}")
-        expected, _ = self.expected(program, call, sample)
+        expected, against = self.expected(program, call, sample)
         try:
             got = self._outputs(program, sample)
         except Exception as error:  # torch's or the runtime's own
             return Replayed(False, False, f"call {call.number}: {said(error)}", broke=True)
         found = compared(expected, got, self.tolerances)
-        return Replayed(found.ok, True, None if found.ok else f"call {call.number}: {found.error}")
+        attempt.add(found)
+        wrong = None if found.agrees else f"call {call.number}: {found.error}"
+        if wrong is not None and against == "tape" and self.does_as_model(program, sample, got):
+            return Replayed(True, True, f"call {call.number}: {because_of_state(program)}")
+        return Replayed(found.agrees, True, wrong)
+
+    def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool:
+        """Whether a program of a model with state does what the model does from the state that it
+        has now. What was recorded began in another state."""
+        program.has_state(self.state)
+        if not program.state:
+            return False
+        try:
+            now = self.eager(program.plan, sample)
+        except Exception:  # the model's own: no evidence
+            return False
+        return compared(now, got, self.tolerances).agrees
 
     def expected(self, program: Program, call: Call, sample: Sample) -> tuple[dict[str, Any], str]:
         """What a call should give: what was recorded (``"tape"``), or where that is not on the
@@ -121,27 +160,57 @@ class Judge:
         outputs = call.record.outputs
         kept = outputs is not None and all(leaf.key for leaf in (*facts, *outputs.facts()))
         found = recorded_leaves(call) if kept else None
-        if found is not None:
+        if found is not None and is_described(found):
             return found, "tape"
-        return leaves_of(self.eager(program.plan, sample)), "module"
+        now = self.eager(program.plan, sample)
+        if found is not None and not is_described(now):
+            return found, "tape"  # the model would tell no more
+        return now, "module"
 
-    def eager(self, plan: Plan, sample: Sample) -> Any:
-        """What the model returns now, whose buffers stay as they are."""
-        with unchanged(self.module):
-            return eager(self.entry, plan, sample.cloned(), self.classes, self.device)
+    def eager(self, plan: Plan, sample: Sample) -> dict[str, Any]:
+        """The leaves of what the model returns now, whose state stays as it is."""
+        with self._undisturbed():
+            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
+            return apart_from(self.module, leaves_of(value))
 
     def _outputs(self, program: Program, sample: Sample) -> dict[str, Any]:
-        with unchanged(self.module):
-            return program.leaves(program.outputs(sample.cloned()))
+        with self._undisturbed():
+            found = program.leaves(program.outputs(sample.cloned()))
+            return apart_from(self.module, found)
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Takes back what a call changes in the model, and remembers what that was."""
+        with unchanged(self.module) as changed:
+            yield
+        self.state.update(changed)
+
+    def refuses(self, variant: VariantFacts, sizing: Sizing) -> str | None:
+        """Why the model is not run at sizes that no call had: they would cost too much."""
+        return self.probing.refuses(
+            variant, sizing, lambda recorded: self._run(variant, recorded), self.device
+        )
+
+    def _run(self, variant: VariantFacts, sizing: Sizing) -> Any:
+        sample = self.sample(variant, sizing)
+        return self.eager(Plan.of(variant, sample, self.gatherer.signature), sample)
 
     def _probe(self, program: Program, attempt: Attempt, sizing: Sizing) -> None:
         """One size that was never recorded: the model says what is right."""
-        sample = self.sample(program.variant, sizing)
+        variant = program.variant
+        reason = self.refuses(variant, sizing)
+        if reason is not None:
+            attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {reason}")
+            return
+        sample = self.sample(variant, sizing)
         try:
-            value = self.eager(program.plan, sample)
+            run = self.probing.run
+            expected = run(variant, sizing, lambda: self.eager(program.plan, sample))
+        except TimeoutError as error:
+            attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {error}")
+            return
         except Exception:  # the model does not take these sizes: no evidence
             return
-        expected = leaves_of(value)
         attempt.probed += 1
         refusal = program.refuses(resized_row(program.variant, sizing.row, sizing.values))
         if refusal is not None:
@@ -157,10 +226,19 @@ class Judge:
             attempt.failed += 1
             return
         found = compared(expected, got, self.tolerances)
-        attempt.held += found.ok
-        if not found.ok:
+        attempt.add(found)
+        attempt.held += found.agrees
+        if not found.agrees:
             attempt.wrong_at.append(sizing)
             attempt.error = attempt.error or f"at unseen sizes: {found.error}"
+
+
+def because_of_state(program: Program) -> str:
+    """Why a call is not reproduced by a program that does what the model does."""
+    return (
+        f"the model itself returns something else now, because its calls change its state "
+        f"({told_state(program.state)}); from the state that it has now the program does the same"
+    )
 
 
 def restrict(program: Program, attempt: Attempt) -> None:

@@ -30,6 +30,8 @@ class Plan:
         positional: how many of these go by position.
         signature: of the model's method.
         frozen: the tensors, by place, that are constants of the program.
+        varying: the texts and floats, by place, that vary from call to call: constants of the
+            program, and not of the model's calls.
     """
 
     template: Template
@@ -37,6 +39,7 @@ class Plan:
     positional: int
     signature: Signature
     frozen: Mapping[int, Any]
+    varying: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, variant: VariantFacts, sample: Sample, signature: Signature) -> Plan:
@@ -62,7 +65,9 @@ class Plan:
         forms = {name: form for name, form in found.items() if form is not None}
         leading = sum(name in forms for name in layout.arguments[: layout.positional])
         template = Template(layout, tuple(sample.scalars), counters, derived)
-        return cls(template, forms, leading, signature, variant.frozen)
+        open_places = set(variant.group.varying)
+        varying = frozenset(i for i, place in enumerate(layout.scalars) if place in open_places)
+        return cls(template, forms, leading, signature, variant.frozen, varying)
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -77,13 +82,13 @@ class Plan:
     def build(self, sample: Sample, classes: ClassIndex, device: str | None) -> dict[str, Any]:
         """The model's arguments by name for a sample."""
         layout = self.template.layout
-        ints = {
+        given = {
             i: sample.scalars[i]
             for i, place in enumerate(layout.scalars)
-            if place.kind == "int" and i not in self.template.counters
+            if (place.kind == "int" and i not in self.template.counters) or i in self.varying
         }
         tensors = {i: t for i, t in enumerate(sample.tensors) if i not in self.template.derived}
-        return self.template.build(tensors, ints, classes, device)
+        return self.template.build(tensors, given, classes, device)
 
     def values(self, sample: Sample) -> list[Any]:
         """The inputs of the program for a sample, in order."""

@@ -9,14 +9,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from calltape_analyzer.binding import Signature
 from calltape_analyzer.comparing import ONNX_TOLERANCES, Tolerances
 from calltape_analyzer.errors import ExportError, InferenceError, UsageError
 from calltape_analyzer.exporting.attempts import Attempt, Outcome
 from calltape_analyzer.exporting.exporter import Exporter
+from calltape_analyzer.exporting.held import held_parts, values_in
 from calltape_analyzer.exporting.judging import Judge
 from calltape_analyzer.exporting.module_calls import entry_of, wanted_classes
 from calltape_analyzer.exporting.onnx import to_onnx
+from calltape_analyzer.exporting.probing import Probe, Probing
 from calltape_analyzer.exporting.program import Program
 from calltape_analyzer.exporting.programs import Programs
 from calltape_analyzer.exporting.tracing import device_of
@@ -25,9 +26,10 @@ from calltape_analyzer.merging import can_merge, completion_of
 from calltape_analyzer.names import name_symbols
 from calltape_analyzer.observations import Row
 from calltape_analyzer.samples import recorded_sample, sample_in
+from calltape_analyzer.sizes import Bound
 from calltape_analyzer.tallies import CallRef
 from calltape_analyzer.variant import named_facts
-from calltape_analyzer.variants import Pools, VariantFacts, give_symbols, merged
+from calltape_analyzer.variants import VariantFacts, merged
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +40,7 @@ __all__ = ["export"]
 
 _MAX_PROGRAMS_PER_VARIANT = 12
 _MAX_EXTENSIONS = 2
+_MAX_VALUES_TRIED = 8
 
 
 def export(
@@ -49,6 +52,8 @@ def export(
     isolate: bool = False,
     tolerances: Tolerances | None = None,
     attempt_seconds: float | None = None,
+    probe: Probe = "near",
+    max_memory: int | None = None,
     **options: Any,
 ) -> Programs:
     """Exports a model for the calls on a tape.
@@ -70,7 +75,17 @@ def export(
             travels there by pickle.
         tolerances: of the comparison; those of ``torch.testing``, wider for ONNX.
         attempt_seconds: how long one trace may take (in the main thread); by default a minute, and
-            half a second for each submodule.
+            half a second for each submodule. Also how long a run at other sizes than the recorded
+            ones may take; by default a minute.
+        probe: at which sizes beside the recorded ones the model and its programs are run and
+            compared. ``"near"``: none has more than 4 times the elements of the largest recorded
+            call, in all input tensors together, and no size or int is more than 4 times its
+            largest recorded value. ``"far"``: also up to 500 times the recorded sizes, as long as
+            the inputs stay small; what a model does from some size on is found by this only.
+            ``"none"``: the model is run at recorded sizes only.
+        max_memory: the bytes that a run at other sizes than the recorded ones may take, by default
+            half of what is free. A run that is predicted to take more is not made, and said in
+            ``attempts`` and in the notes of the report.
         **options: for ``torch.export.export``, or with ``to="onnx"`` for ``torch.onnx.export``
             (``opset_version``, ``optimize``, ...).
 
@@ -81,13 +96,17 @@ def export(
     """
     if to not in ("torch", "onnx") or merge not in ("auto", "never"):
         raise UsageError(f"to={to!r}, merge={merge!r}", advice="see help(export)")
+    if probe not in ("near", "far", "none") or (max_memory is not None and max_memory < 0):
+        raise UsageError(f"probe={probe!r}, max_memory={max_memory!r}", advice="see help(export)")
     judge = _judge(tape, module, tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances()))
     if isolate:
         from calltape_analyzer.exporting.isolation import export_isolated
 
         options |= {"to": to, "merge": merge, "tolerances": tolerances}
-        options["attempt_seconds"] = attempt_seconds
+        options |= {"attempt_seconds": attempt_seconds, "probe": probe, "max_memory": max_memory}
         return export_isolated(tape, judge, **options)
+    judge.probing = Probing(probe, max_memory)
+    judge.probing.seconds = attempt_seconds or judge.probing.seconds
     exporter = Exporter(judge, seconds=attempt_seconds)
     if to == "torch":
         exporter.options = options
@@ -99,9 +118,8 @@ def export(
 
 
 def _judge(tape: Tape, module: torch.nn.Module, tolerances: Tolerances) -> Judge:
-    signature = Signature.of(tape.target)
-    classes = wanted_classes(module, signature, tape.class_index)
-    gatherer = Gatherer(signature.without(frozenset(tape.removed)), classes.renamed)
+    classes = wanted_classes(module, tape.signature, tape.class_index)
+    gatherer = Gatherer.of(tape, classes.renamed)
     entry, device = entry_of(module, tape.target), str(device_of(module))
     return Judge(module, entry, gatherer, tape.calls.at, classes, device, tolerances)
 
@@ -168,6 +186,7 @@ class _Exporting:
         if not observations.groups:
             raise InferenceError("there are no calls", advice="record at least one call")
         variants = named_facts(self.tape, observations, self.gatherer)
+        self.exporter.judge.probing.bound = Bound.of(variants)
         waiting = list(variants)
         if self.merging:
             waiting = self._merge(waiting)
@@ -210,6 +229,8 @@ class _Exporting:
             made = len(attempts)
             named = replace(variant, name=f"{variant.name} ({made + 1})" if made else variant.name)
             outcome = self.exporter.export(named, left if made else None)
+            if not made and self._hold(variant, outcome):
+                return
             good = {row for row in left if _is_served(outcome, row)}
             if outcome.program is None or outcome.attempt is None or not good:
                 if not made and self._freeze(variant):
@@ -244,15 +265,53 @@ class _Exporting:
         # What one program refuses another may take.
         everywhere = set.intersection(*refused) if refused else set()
         waiting = sorted(everywhere, key=lambda sizing: sizing.values)
+        narrow: list[Program] = []
         while waiting and made < _MAX_EXTENSIONS + len(attempts):
             named = replace(variant, name=f"{variant.name} ({made + 1})")
             outcome = self.exporter.extend(named, waiting[0])
             if outcome.program is None or outcome.attempt is None:
                 return
             outcome.program.notes.append("traced at sizes that were not recorded")
-            self.programs.append(outcome.program)
+            narrow.append(outcome.program)
+            if outcome.attempt.held > 1:
+                # Good for one size that nobody asked for is of use on the way to others only.
+                self.programs += narrow
+                narrow = []
             waiting = [s for s in waiting[1:] if s in outcome.attempt.refused]
             made += 1
+
+    def _hold(self, variant: VariantFacts, outcome: Outcome) -> bool:
+        """A program per value of the texts and floats that vary, where one for all of them gives
+        other results than the model."""
+        program, attempt = outcome.program, outcome.attempt
+        if variant.held or not variant.group.varying or program is None or attempt is None:
+            return False
+        values = values_in(variant, self.tape.calls, self.gatherer)
+        names = ", ".join(map(str, variant.group.varying))
+        others = [self.tape.calls.at(held.first) for held in values[:_MAX_VALUES_TRIED]]
+        found = [self.exporter.judge.replayed(program, call, attempt) for call in others]
+        rows = attempt.rows.values()
+        if "wrong" not in rows and not any(one.ran and not one.ok for one in found):
+            good = sum(one.ok for one in found)
+            program.notes.append(
+                f"{names} varies from call to call and is a constant of it: that of one call; "
+                f"{good} of {len(values)} recorded values were tried and make no difference"
+            )
+            return False
+        kept = values[:_MAX_PROGRAMS_PER_VARIANT]
+        before = len(self.programs)
+        for part in held_parts(variant, kept):
+            name_symbols(part)
+            self._cover(part)
+            if len(self.programs) == before:
+                return True  # what cannot be traced with one value cannot with another
+        left = variant.calls - sum(held.calls for held in kept)
+        if left:
+            self.missing[f"{variant.name}, other values of {names}"] = (
+                f"{left} of {variant.calls} calls; the model does something else for each value, "
+                f"and a variant gets at most {_MAX_PROGRAMS_PER_VARIANT} programs"
+            )
+        return True
 
     def _reason(self, name: str, outcome: Outcome) -> str:
         if outcome.attempt is not None and outcome.attempt.error:
@@ -283,10 +342,10 @@ class _Exporting:
             is_short = len(shown) <= _MAX_SHOWN_VALUE
             name = f"{variant.name}, {where}{f'={shown}' if is_short else f' of value {number}'}"
             kept = [(row, seen) for row, seen in variant.rows if row in rows]
-            part = replace(variant, rows=kept, name=name, frozen={place: value}, symbols=[])
             # The first call of a row may have had another value.
-            part.rows = [(row, seen._replace(first=rows[row])) for row, seen in kept]
-            give_symbols(part, Pools([]))
+            firsts = ((row, seen._replace(first=rows[row])) for row, seen in kept)
+            part = variant.only(firsts, name)
+            part.frozen = {place: value}
             name_symbols(part)
             outcome = self.exporter.export(part)
             if outcome.program is None or not (outcome.attempt and outcome.attempt.reproduced):
@@ -310,7 +369,7 @@ class _Exporting:
             if call.record.error is not None:
                 continue
             placed = self.gatherer.sorted(call.record.inputs)
-            if placed.key != variant.group.key:
+            if not variant.group.key.takes(placed.key):
                 continue
             value = sample_in(variant, call, self.gatherer).tensors[place]
             _, rows = found.setdefault(repr(value.tolist()), (value, {}))

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from calltape_analyzer.classes import ClassIndex
 from calltape_analyzer.exporting.conditions import Conditions, Sized
-from calltape_analyzer.exporting.engines import Engine
+from calltape_analyzer.exporting.engines import Engine, OnnxEngine
 from calltape_analyzer.exporting.forms import Form
+from calltape_analyzer.exporting.held import refused_value
 from calltape_analyzer.exporting.plan import Plan
 from calltape_analyzer.exporting.templates import Template
 from calltape_analyzer.gathering import Sorted, difference_of
 from calltape_analyzer.observations import Row
+from calltape_analyzer.results import ABSENT, values_in
 from calltape_analyzer.samples import Sample
 from calltape_analyzer.variants import VariantFacts
+from calltape_schema.tree import FieldsNode, children_of
 
-__all__ = ["Program"]
+__all__ = ["Program", "told_state"]
+
+_MAX_TOLD = 4  # names of state
+
+
+def told_state(names: Sequence[str]) -> str:
+    """The names of a state, the first of them where there are many."""
+    more = f" and {len(names) - _MAX_TOLD} more" if len(names) > _MAX_TOLD else ""
+    return f"{', '.join(names[:_MAX_TOLD])}{more}"
 
 
 @dataclass
@@ -34,6 +45,7 @@ class Program:
             all that it does not refuse itself.
         returned: the items of the result that are arguments, which the model changes.
         notes: what a person should know about it.
+        state: the buffers and attributes of the model that a call changes.
     """
 
     variant: VariantFacts
@@ -46,6 +58,7 @@ class Program:
     only: frozenset[Row] | None = None
     returned: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    state: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -56,6 +69,39 @@ class Program:
     def exported(self) -> Any:
         """The ``torch.export.ExportedProgram`` or ``torch.onnx.ONNXProgram``."""
         return self.engine.program
+
+    def has_state(self, names: Iterable[str]) -> None:
+        """Notes buffers and attributes of the model that a call was seen to change."""
+        known = tuple(sorted({*self.state, *names}))
+        if known == self.state:
+            return
+        self.notes = [note for note in self.notes if note != self._state_note()]
+        self.state = known
+        self.notes.append(self._state_note())
+
+    def unknown_classes(self) -> list[str]:
+        """The classes of objects in its results that are not known here."""
+        found: dict[str, None] = {}
+        waiting = list(self.result[0].layout.nodes.values())
+        while waiting:
+            node = waiting.pop()
+            waiting += children_of(node)
+            if isinstance(node, FieldsNode) and self.classes.get(node.type) is None:
+                found[node.type] = None
+        return sorted(found)
+
+    def _state_note(self) -> str:
+        named = told_state(self.state)
+        if isinstance(self.engine, OnnxEngine):
+            return (
+                f"the model has state that its calls change ({named}); the program has none: each "
+                "call begins with the state at the export"
+            )
+        return (
+            f"the model has state that its calls change ({named}); the program keeps what of it "
+            "are buffers, so that each call begins where the one before ended; recorded calls were "
+            "judged one by one, from the state at the export"
+        )
 
     def outputs(self, sample: Sample) -> list[Any]:
         """The flat outputs for a sample, in the order of the result's leaves. The sample's tensors
@@ -72,21 +118,15 @@ class Program:
         """The outputs by path, as :func:`calltape_analyzer.comparing.leaves_of` gives them."""
         tensors, ints = self._placed(outputs)
         template = self.result[0]
-        layout = template.layout
-        found: dict[str, Any] = {
-            place.path: tensors[i]
-            for i, place in enumerate(layout.tensors)
-            if not place.private and i in tensors
-        }
-        for i, place in enumerate(layout.scalars):
-            if place.private:
-                continue
-            if i in template.counters:
-                tensor, axis = template.counters[i]
-                found[place.path] = tensors[tensor].shape[axis]
-            else:
-                found[place.path] = ints.get(i, template.scalars[i])
-        return found
+
+        def scalar(place: int) -> Any:
+            if place in template.counters:
+                tensor, axis = template.counters[place]
+                return tensors[tensor].shape[axis]
+            return ints.get(place, template.scalars[place])
+
+        node = template.layout.nodes["output"]
+        return values_in(node, lambda place: tensors.get(place, ABSENT), scalar)
 
     def _placed(self, outputs: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         tensors: dict[int, Any] = {}
@@ -113,7 +153,9 @@ class Program:
         """Why the program is not for a call; None where it is, as far as is known without a look at
         values."""
         row = self.variant.row_in(placed.key, placed.row)
-        return difference_of(self.variant.group, placed) if row is None else self.refuses(row)
+        if row is None:
+            return difference_of(self.variant.group, placed)
+        return refused_value(self.variant, placed) or self.refuses(row)
 
     def refuses(self, row: Row) -> str | None:
         """Why the program is not for a row; None where it is, as far as the sizes tell."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.call import Call
 from calltape_analyzer.comparing import (
     ONNX_TOLERANCES,
+    Difference,
     Tolerances,
     compared,
     has_values,
@@ -17,15 +18,15 @@ from calltape_analyzer.comparing import (
 )
 from calltape_analyzer.errors import InferenceError, NoVariant, UsageError
 from calltape_analyzer.exporting.attempts import Attempt
-from calltape_analyzer.exporting.engines import OnnxEngine
+from calltape_analyzer.exporting.engines import OnnxEngine, TorchEngine
 from calltape_analyzer.exporting.handing_back import handed_back
-from calltape_analyzer.exporting.judging import Judge
-from calltape_analyzer.exporting.module_calls import unchanged
-from calltape_analyzer.exporting.program import Program
+from calltape_analyzer.exporting.judging import Judge, because_of_state
+from calltape_analyzer.exporting.module_calls import apart_from, unchanged
+from calltape_analyzer.exporting.program import Program, told_state
 from calltape_analyzer.gathering import Gatherer, Sorted
 from calltape_analyzer.live_calls import LiveCall
 from calltape_analyzer.replaying import report_on
-from calltape_analyzer.reports import Report, ReportRow, failed_row
+from calltape_analyzer.reports import Report, ReportRow, compared_row, failed_row
 from calltape_analyzer.samples import Sample, in_variant, recorded_sample, sample_in
 
 if TYPE_CHECKING:
@@ -169,7 +170,11 @@ class Programs(Mapping[str, Program]):
             raise UsageError("there is no tape to verify with", advice="pass one: verify(tape)")
         bounds = tolerances or self.tolerances
         report = report_on(source, lambda call: self._row(call, bounds), progress, failing)
-        report.notes += [f"{p.name}: {note}" for p in self._programs.values() for note in p.notes]
+        for program in self._programs.values():
+            notes = list(program.notes)
+            if unknown := program.unknown_classes():
+                notes.append(f"returns placeholders for {', '.join(unknown)}, not known here")
+            report.notes += [f"{program.name}: {note}" for note in notes]
         return report
 
     def _row(self, call: Call, tolerances: Tolerances) -> ReportRow:
@@ -180,18 +185,47 @@ class Programs(Mapping[str, Program]):
         try:
             device = found[0].device if found else None
             sample = recorded_sample(call, self._gatherer, device)
-            with self._undisturbed():
+            with self._undisturbed() as modules:
                 program, outputs = self._dispatch(placed, sample, clone=True)
                 name, got = program.name, program.leaves(outputs)
+                for module in modules:
+                    got = apart_from(module, got)
             expected, against = self._expected(program, call)
             difference = compared(expected, got, tolerances)
+            if not difference.agrees and against == "tape":
+                difference = self._explained(program, call, got, difference)
         except Exception as error:  # whatever torch, the runtime or the tape have to say
             return failed_row(call.number, name, error, against)
-        return ReportRow(call.number, name, *difference, against)
+        return compared_row(call.number, name, difference, against)
 
-    def _undisturbed(self) -> AbstractContextManager[None]:
-        """Leaves the model's buffers alone, which its programs share and may write to."""
-        return nullcontext() if self._judge is None else unchanged(self._judge.module)
+    @contextmanager
+    def _undisturbed(self) -> Iterator[list[Any]]:
+        """Leaves the model's buffers alone, which its programs share and may write to; without the
+        model those of the programs. Yields the modules that have them."""
+        modules = [
+            program.engine.module
+            for program in self._programs.values()
+            if self._judge is None and program.state and isinstance(program.engine, TorchEngine)
+        ]
+        modules += [] if self._judge is None else [self._judge.module]
+        with ExitStack() as stack:
+            for module in modules:
+                stack.enter_context(unchanged(module))
+            yield modules
+
+    def _explained(
+        self, program: Program, call: Call, got: Mapping[str, Any], difference: Difference
+    ) -> Difference:
+        """A difference with its reason, where that is the model's state."""
+        if not program.state:
+            return difference
+        if self._judge is None:
+            hint = f"the model has state ({told_state(program.state)}) and was in another then"
+            return difference._replace(error=f"{difference.error}; maybe because {hint}")
+        sample = sample_in(program.variant, call, self._gatherer, program.device)
+        if not self._judge.does_as_model(program, sample, got):
+            return difference
+        return difference._replace(error=because_of_state(program))
 
     def _expected(self, program: Program, call: Call) -> tuple[dict[str, Any], str]:
         if self._judge is not None:
@@ -203,6 +237,11 @@ class Programs(Mapping[str, Program]):
                 "the outputs are not on the tape", advice="verify where the model is, after export"
             )
         return expected, "tape" if has_values(expected) else "shapes"
+
+    @property
+    def gatherer(self) -> Gatherer:
+        """Lays calls out as those were that the programs were made for."""
+        return self._gatherer
 
     def verifies(self, tape: Tape) -> None:
         """Makes a tape the one that :meth:`verify` takes by default."""
@@ -219,8 +258,11 @@ class Programs(Mapping[str, Program]):
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes the programs, a manifest and the shapes, as :func:`load_programs` reads them.
 
+        What an earlier save wrote there is replaced; nothing else is ever replaced or removed.
+
         Raises:
-            UsageError: the directory holds something else.
+            UsageError: the directory holds something else; nothing was written then.
+            TapeError: ``io`` where it cannot be written.
         """
         from calltape_analyzer.exporting.saving import save
 

@@ -1,80 +1,226 @@
-"""Programs on disk: one file per program, ``manifest.json`` and ``shapes.json``."""
+"""Programs to disk: one file per program, ``manifest.json`` and ``shapes.json``.
+
+A save replaces what an earlier save wrote, and nothing else: the manifest lists its files with
+their SHA-256. The new ones arrive under names of their own, and the manifest is replaced in one
+step, so that a save that is killed leaves what was there.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Mapping
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from calltape_analyzer.binding import Signature
-from calltape_analyzer.classes import Classes, ClassIndex
 from calltape_analyzer.errors import TapeError, UsageError
-from calltape_analyzer.exporting.conditions import Conditions
-from calltape_analyzer.exporting.documents import (
-    document_of,
-    program_parts,
-    rows_of,
-    signature_document,
-    signature_of,
+from calltape_analyzer.exporting.documents import document_of, signature_document
+from calltape_analyzer.exporting.engines import OnnxEngine
+from calltape_analyzer.exporting.folders import MANIFEST, SHAPES, digest_of
+from calltape_analyzer.exporting.manifest import (
+    FORMAT,
+    VERSION,
+    FileFacts,
+    encode_manifest,
+    read_manifest,
 )
-from calltape_analyzer.exporting.engines import Engine, OnnxEngine, TorchEngine
 from calltape_analyzer.exporting.plan import input_names
 from calltape_analyzer.exporting.program import Program
-from calltape_analyzer.gathering import Gatherer
+from calltape_analyzer.trust import onnx_model
 from calltape_analyzer.variant_findings import findings_of
 
 if TYPE_CHECKING:
     from calltape_analyzer.exporting.programs import Programs
 
-__all__ = ["load_programs", "save"]
+__all__ = ["save"]
 
-MANIFEST = "manifest.json"
-_FORMAT, _VERSION = "calltape-programs", 1
+_STAGING = ".calltape-saving-"
+_MAX_NOTE = 10_000
 
 
 def save(programs: Programs, signature: Signature, directory: str | os.PathLike[str]) -> None:
-    """Writes programs into a directory, which is made where it is not there.
+    """Writes programs into a directory, which is made where it is not there. What only its owner
+    may read: directory 0700, files 0600.
 
     Raises:
-        UsageError: the directory holds something that is not programs.
+        UsageError: the directory holds something that no save wrote; nothing was written then.
+        TapeError: ``io`` where it cannot be written.
     """
-    folder = Path(directory)
-    if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
-        raise UsageError(f"{folder} is not empty", advice="name a new directory")
-    folder.mkdir(parents=True, exist_ok=True)
-    # First, so that what was saved here before is never taken for a part of this.
-    (folder / MANIFEST).unlink(missing_ok=True)
+    folder = Path(os.path.abspath(directory))
+    if any(_is_read_from(program, folder) for program in programs.values()):
+        reason, advice = "these programs are read from it", "name another directory"
+        raise UsageError(reason, path=str(folder), advice=advice)
+    try:
+        earlier = _earlier(folder)
+        if earlier is None:
+            _save_new(programs, signature, folder)
+        else:
+            _save_over(programs, signature, folder, earlier)
+    except OSError as error:
+        reason = f"cannot write it: {error.strerror or error}"
+        raise TapeError("io", reason, path=str(folder)) from None
+
+
+def _is_read_from(program: Program, folder: Path) -> bool:
+    exported = program.exported
+    return isinstance(exported, str) and Path(exported).parent.resolve() == folder.resolve()
+
+
+def _earlier(folder: Path) -> dict[str, Any] | None:
+    """The manifest of an earlier save, an empty dict for an empty directory, None for none.
+
+    Raises:
+        UsageError: there is something that no save wrote.
+    """
+    if not os.path.lexists(folder):
+        return None
+    if folder.is_symlink() or not folder.is_dir():
+        what = "a link" if folder.is_symlink() else "no directory"
+        raise UsageError(f"it is {what}", path=str(folder), advice="name a new directory")
+    names = sorted(entry.name for entry in folder.iterdir())
+    if not names:
+        return {}
+    if MANIFEST not in names:
+        _refuse(folder, names)
+    try:
+        found = read_manifest(folder)
+    except TapeError:
+        _refuse(folder, [MANIFEST])
+    known = {(f["name"], f["size"], f["sha256"]) for f in found["files"]}
+    own = {name for name, _, _ in known}
+    others = [n for n in names if n != MANIFEST and not (n in own and _is_own(folder / n, known))]
+    if others:
+        _refuse(folder, others)
+    return dict(found)
+
+
+def _is_own(path: Path, known: set[tuple[str, int, str]]) -> bool:
+    try:
+        return (path.name, *digest_of(path)) in known
+    except TapeError:
+        return False  # a link, a directory
+
+
+def _refuse(folder: Path, names: Sequence[str]) -> NoReturn:
+    shown = ", ".join(ascii(name)[1:-1] for name in names[:5])
+    shown += f", and {len(names) - 5} more" if len(names) > 5 else ""
+    advice = "name a new directory"
+    if any(name.startswith(_STAGING) for name in names):
+        advice = f"{_STAGING}* is left by a save that was killed: remove it, or {advice}"
+    raise UsageError(
+        f"it is not empty, and these are not what calltape saved there: {shown}",
+        path=str(folder),
+        advice=advice,
+    )
+
+
+@contextmanager
+def _staging(parent: Path) -> Iterator[Path]:
+    """A directory of its own for what is being written, gone afterwards."""
+    path = parent / f"{_STAGING}{secrets.token_hex(8)}"
+    path.mkdir(mode=0o700)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _save_new(programs: Programs, signature: Signature, folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _staging(folder.parent) as stage:
+        manifest = _staged(programs, signature, stage, taken=())
+        _put(stage, stage, manifest)
+        # Of a directory that appeared meanwhile only an empty one is replaced.
+        stage.rename(folder)
+
+
+def _save_over(
+    programs: Programs, signature: Signature, folder: Path, earlier: dict[str, Any]
+) -> None:
+    old: tuple[FileFacts, ...] = tuple(earlier.get("files", ()))
+    with _staging(folder) as stage:
+        manifest = _staged(programs, signature, stage, taken=[found["name"] for found in old])
+        new = manifest["files"]
+        # Whenever this ends, the manifest that is there lists all files that are there.
+        if earlier:
+            _put(stage, folder, {**earlier, "files": [*old, *new]})
+        for found in new:
+            os.replace(stage / found["name"], folder / found["name"])
+        _put(stage, folder, {**manifest, "files": [*new, *old]})
+        kept = {found["name"] for found in new}
+        for found in old:
+            if found["name"] not in kept:
+                (folder / found["name"]).unlink(missing_ok=True)
+        _put(stage, folder, manifest)
+
+
+def _put(stage: Path, folder: Path, manifest: Any) -> None:
+    """Replaces the manifest of a folder, in one step."""
+    path = stage / f"{MANIFEST}.new"
+    _write_bytes(path, encode_manifest(manifest))
+    os.replace(path, folder / MANIFEST)
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+
+
+def _staged(
+    programs: Programs, signature: Signature, stage: Path, taken: Sequence[str]
+) -> dict[str, Any]:
+    """Writes all but the manifest, which it returns.
+
+    Args:
+        programs: the programs.
+        signature: of the recorded method.
+        stage: where to.
+        taken: names that files of an earlier save have.
+    """
+    number = 0
+    while any(_file_name(i, p, number) in taken for i, p in enumerate(programs.values())):
+        number += 1
     documents = []
-    for number, program in enumerate(programs.values()):
-        file = _file_name(number, program)
-        _write(program, folder / file)
+    for i, program in enumerate(programs.values()):
+        file = _file_name(i, program, number)
+        try:
+            _write(program, stage / file)
+        except (TapeError, OSError):
+            raise
+        except Exception as error:  # torch's own, of any type
+            reason = f"{file} cannot be saved: {type(error).__name__}: {str(error)[:200]}"
+            raise TapeError("io", reason) from None
         documents.append({"file": file, **document_of(program)})
+    # Shapes, and nothing that was passed: what a program must know of that is in the manifest.
     shapes = [
-        findings_of(p.variant, input_names(p.variant)).model_dump() for p in programs.values()
+        findings_of(p.variant, input_names(p.variant)).model_dump(exclude={"constants"})
+        for p in programs.values()
     ]
-    (folder / "shapes.json").write_text(json.dumps(shapes, indent=1, default=str))
-    manifest = {
-        "format": _FORMAT,
-        "version": _VERSION,
+    _write_bytes(stage / SHAPES, json.dumps(shapes, indent=1, default=str).encode())
+    files = []
+    for path in sorted(stage.iterdir()):
+        path.chmod(0o600)
+        size, digest = digest_of(path)
+        files.append({"name": path.name, "size": size, "sha256": digest})
+    return {
+        "format": FORMAT,
+        "version": VERSION,
         "signature": signature_document(signature),
-        "missing": programs.missing,
+        "missing": {name: why[:_MAX_NOTE] for name, why in programs.missing.items()},
+        "files": files,
         "programs": documents,
     }
-    kept = {document["file"] for document in documents}
-    for old in (*folder.glob("[0-9][0-9]-*.pt2"), *folder.glob("[0-9][0-9]-*.onnx*")):
-        if old.name.removesuffix(".data") not in kept:
-            old.unlink()
-    # Last, so that a directory with a manifest is whole.
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
 
-def _file_name(number: int, program: Program) -> str:
-    slug = re.sub(r"[^A-Za-z0-9]+", "-", program.name).strip("-")[:60] or "program"
+def _file_name(place: int, program: Program, number: int) -> str:
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", program.name)[:60].strip("-") or "program"
     suffix = "onnx" if isinstance(program.engine, OnnxEngine) else "pt2"
-    return f"{number:02d}-{slug}.{suffix}"
+    return f"{place:02d}-{slug}{f'.{number}' if number else ''}.{suffix}"
 
 
 def _write(program: Program, path: Path) -> None:
@@ -82,6 +228,7 @@ def _write(program: Program, path: Path) -> None:
     if isinstance(exported, str):  # loaded from a file
         import onnx
 
+        onnx_model(exported)  # refuses data outside of its folder
         beside = Path(f"{exported}.data").exists()
         model = onnx.load(exported)
         onnx.save(model, str(path), save_as_external_data=beside, location=f"{path.name}.data")
@@ -97,94 +244,3 @@ def _write(program: Program, path: Path) -> None:
         torch.export.save(exported, str(path))
     finally:
         exported._example_inputs = inputs
-
-
-def load_programs(directory: str | os.PathLike[str], *, classes: Classes = ()) -> Programs:
-    """Loads what :meth:`Programs.save` wrote.
-
-    The programs themselves are code: load only what you would run.
-
-    Args:
-        directory: what was given to ``save``.
-        classes: classes that results may be made of, besides those of transformers that are
-            imported; others come as :class:`~calltape_analyzer.Placeholder`.
-
-    Raises:
-        TapeError: ``not_found``, ``damaged`` or ``version``.
-    """
-    from calltape_analyzer.exporting.programs import Programs
-
-    folder = Path(directory)
-    manifest = _manifest(folder)
-    index = ClassIndex(classes)
-    try:
-        signature = signature_of(manifest["signature"])
-        programs = [_program(folder, one, signature, index) for one in manifest["programs"]]
-        missing = {str(name): str(why) for name, why in manifest.get("missing", {}).items()}
-    except TapeError:
-        raise
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AssertionError,
-        AttributeError,
-        RecursionError,
-        ArithmeticError,
-    ) as error:
-        raise TapeError(
-            "damaged",
-            f"its manifest is damaged ({type(error).__name__}: {error})",
-            path=str(folder),
-        ) from None
-    gatherer = Gatherer(signature, index.renamed)
-    return Programs(programs, gatherer, missing=missing)
-
-
-def _manifest(folder: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads((folder / MANIFEST).read_text())
-    except FileNotFoundError:
-        raise TapeError("not_found", f"there is no {MANIFEST} here", path=str(folder)) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise TapeError("damaged", f"{MANIFEST}: {error}", path=str(folder)) from None
-    if not isinstance(found, dict) or found.get("format") != _FORMAT:
-        raise TapeError("damaged", f"{MANIFEST} is not one of programs", path=str(folder))
-    if found.get("version") != _VERSION:
-        raise TapeError("version", f"programs of version {found.get('version')}", path=str(folder))
-    return found
-
-
-def _program(
-    folder: Path, document: Mapping[str, Any], signature: Signature, classes: ClassIndex
-) -> Program:
-    file = str(document["file"])
-    if Path(file).name != file or Path(file).suffix not in (".pt2", ".onnx"):
-        raise ValueError(f"{file!r} is not a file name")
-    variant, plan, result = program_parts(document, signature, classes.renamed)
-    return Program(
-        variant,
-        plan,
-        result,
-        _engine(folder / file),
-        Conditions.from_document(document["demands"]),
-        classes,
-        str(document["device"]),
-        rows_of(document["only"]),
-        {str(key): str(name) for key, name in dict(document["returned"]).items()},
-        list(document["notes"]),
-    )
-
-
-def _engine(path: Path) -> Engine:
-    if not path.exists():
-        raise TapeError("not_found", "a program is missing", path=str(path))
-    if path.suffix == ".onnx":
-        return OnnxEngine(str(path))
-    import torch
-
-    try:
-        return TorchEngine(torch.export.load(str(path)))
-    except Exception as error:  # torch's own, of any type
-        reason = f"torch cannot load it: {type(error).__name__}: {str(error)[:200]}"
-        raise TapeError("damaged", reason, path=str(path)) from None

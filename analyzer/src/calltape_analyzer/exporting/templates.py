@@ -10,7 +10,7 @@ from typing import Any
 from calltape_analyzer.binding import Signature
 from calltape_analyzer.classes import ClassIndex
 from calltape_analyzer.counters import COUNTED, DERIVED, is_same_size
-from calltape_analyzer.describing import describe
+from calltape_analyzer.describing import describe_result
 from calltape_analyzer.layout import Layout, layout_of_value
 from calltape_analyzer.rebuild import rebuild
 from calltape_schema.tree import ConstantNode, Node, children_of
@@ -53,7 +53,8 @@ class Template:
 
         Args:
             tensors: by place, all that are not derived.
-            ints: by place among the scalars, those that are given from outside.
+            ints: by place among the scalars, those that are given from outside (of the model's own
+                calls also texts and floats).
             classes: the classes that objects are made of.
             device: for what says on which device it lives.
         """
@@ -137,19 +138,20 @@ def as_passed(
     return (*args, *(kwargs.pop(name) for name in names)), kwargs
 
 
-def template_of_result(value: Any) -> tuple[Template, list[Any]]:
+def template_of_result(value: Any) -> tuple[Template, list[Any], dict[str, type]]:
     """What a model returned, taken apart.
 
     Returns:
-        The template, and the tensors by place. An int that is symbolic while tracing is an output
-        of the program, unless it is the size of a tensor beside it.
+        The template, the tensors by place, and the classes of its objects. An int that is symbolic
+        while tracing is an output of the program, unless it is the size of a tensor beside it.
     """
-    described = describe(value, as_recorded=True)
+    described = describe_result(value)
     layout = layout_of_value(described.node)
     tensors = [described.tensors[place.number] for place in layout.tensors]
     scalars = tuple(described.scalars[place.number] for place in layout.scalars)
     counters = _counters(layout, tensors, scalars)
-    return Template(layout, scalars, counters, derived_tensors(layout)), tensors
+    template = Template(layout, scalars, counters, derived_tensors(layout))
+    return template, tensors, described.classes
 
 
 def _counters(

@@ -28,6 +28,7 @@ class Result:
     put these back as they were."""
 
     found: tuple[Template, Form] | None = None
+    classes: dict[str, type]
     returned: dict[str, str]
     changed: list[str]
 
@@ -85,7 +86,7 @@ class Traced(torch.nn.Module):
         return self._taken_apart(returned)
 
     def _taken_apart(self, returned: Any) -> Any:
-        template, tensors = template_of_result(returned)
+        template, tensors, self.traced.classes = template_of_result(returned)
         symbolic = {
             i: value
             for i, value in enumerate(template.scalars)

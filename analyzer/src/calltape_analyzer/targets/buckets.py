@@ -95,9 +95,8 @@ def buckets(variant: Variant, symbol: str, count: int, *, multiple_of: int = 1) 
 def _calls_by_size(
     facts: VariantFacts, symbol: Symbol
 ) -> tuple[Counter[int], Literal["kept", "all", "kept and largest"]]:
-    calls: Counter[int] = Counter()
-    for value, (_, seen) in zip(symbol.values, facts.rows, strict=True):
-        calls[value] += seen.calls
+    sizes = facts.every.sizes(symbol.columns[0])
+    calls = Counter({size: seen.calls for size, seen in sizes.items()})
     whole = facts.whole.get(symbol.columns[0])
     if whole is None or whole.shared_with or sum(calls.values()) >= whole.calls:
         return calls, "kept"

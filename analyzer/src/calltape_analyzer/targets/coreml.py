@@ -38,7 +38,7 @@ def range_dimensions(variant: Variant) -> dict[str, list[RangeDimension | int]]:
     Returns:
         By the name that an export with calltape gives the input.
     """
-    common = most_common_shapes(variant.facts)
+    common = most_common_shapes(variant.facts.every)
     return {
         found.name: [
             _dimension(dimension, common[i][dimension.axis]) for dimension in found.dimensions

@@ -22,9 +22,9 @@ def tensors_given(variant: Variant, args: Sequence[Any], kwargs: Mapping[str, An
     from calltape_analyzer.live_calls import LiveCall
 
     live = LiveCall(tuple(args), kwargs, variant._gatherer)
-    if live.placed.key == variant.facts.group.key:
+    if variant.facts.group.key.takes(live.placed.key):
         return live.sample.tensors
-    completion = variant.facts.completions.get(live.placed.key)
+    completion = variant.facts.completion_of(live.placed.key)
     if completion is None:
         reason = variant.accepts(args, kwargs).reason
         raise UsageError(

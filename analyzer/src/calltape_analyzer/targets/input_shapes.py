@@ -4,16 +4,17 @@ and one typical size for each."""
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
+from calltape_analyzer.rows import Rows
 from calltape_analyzer.variant import Variant
 from calltape_analyzer.variant_findings import TensorFinding
-from calltape_analyzer.variants import VariantFacts
 
 __all__ = ["Shape", "input_tensors", "most_common_shapes"]
 
 Shape = tuple[int, ...]
+
+_MAX_COMMON = 1024
 
 
 def input_tensors(variant: Variant) -> list[tuple[int, TensorFinding]]:
@@ -25,24 +26,18 @@ def input_tensors(variant: Variant) -> list[tuple[int, TensorFinding]]:
     return [(i, found) for i, found in enumerate(variant.findings.tensors) if i not in derived]
 
 
-def most_common_shapes(
-    variant: VariantFacts, rows: Sequence[int] | None = None
-) -> tuple[Shape, ...]:
+def most_common_shapes(rows: Rows) -> tuple[Shape, ...]:
     """The shapes of all tensors in the combination that most calls had, as it was recorded.
 
     Of several equally common ones, as growing caches leave them, those without an empty tensor are
-    preferred, and of these the one in the middle by its number of elements.
+    preferred, and of these the one in the middle by its number of elements. Where they are
+    thousands, this is asked of some of them.
 
     Args:
-        variant: any.
-        rows: the places of the rows that are considered; all by default.
+        rows: the sizes of the calls, such as ``variant.facts.every``.
     """
-    calls: Counter[tuple[Shape, ...]] = Counter()
-    for r in range(len(variant.rows)) if rows is None else rows:
-        row, seen = variant.rows[r]
-        calls[row.shapes] += seen.calls  # rows differ in ints too
-    most = max(calls.values())
-    common = [shapes for shapes, number in calls.items() if number == most]
+    places = rows.most_common()
+    common = [rows.row(at).shapes for at in places[:: -(-len(places) // _MAX_COMMON)]]
     fewest = min(map(_empty, common))
     common = sorted((s for s in common if _empty(s) == fewest), key=lambda s: (_elements(s), s))
     return common[(len(common) - 1) // 2]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calltape_analyzer.call import Call
-from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.classes import ClassIndex, is_namedtuple
 from calltape_analyzer.flattening import Flattener, Form, Slot
 from calltape_analyzer.gathering import Gatherer
 from calltape_analyzer.symbols import Column
@@ -76,8 +76,8 @@ def _nested(form: Form, shape: Callable[[Slot], Any], classes: ClassIndex) -> An
     if form.kind == "dict":
         return dict(zip(form.keys, parts, strict=True))
     if form.kind == "namedtuple":
-        cls = classes.get(form.type or "")
-        return tuple(parts) if cls is None else tuple.__new__(cls, parts)
+        cls: Any = classes.get(form.type or "")
+        return tuple.__new__(cls, parts) if is_namedtuple(cls, form.keys) else tuple(parts)
     return tuple(parts) if form.kind == "tuple" else parts
 
 

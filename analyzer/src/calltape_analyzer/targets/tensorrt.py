@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.rows import Rows
 from calltape_analyzer.symbols import Column
 from calltape_analyzer.targets.input_shapes import Shape, input_tensors, most_common_shapes
 from calltape_analyzer.variant import Variant
@@ -112,17 +113,14 @@ def optimization_profile(variant: Variant, *, empty: bool = True) -> Optimizatio
     """
     facts = variant.facts
     inputs = [(i, found) for i, found in input_tensors(variant) if _is_dynamic(found)]
-    rows = [
-        r
-        for r, (row, _) in enumerate(facts.rows)
-        if empty or all(size for i, _ in inputs for size in row.shapes[i])
-    ]
-    if not rows:
+    sizes = [Column(i, axis) for i, found in inputs for axis in range(len(found.dimensions))]
+    rows = facts.every if empty else _without_zeros(facts.every, sizes)
+    if not len(rows):
         raise UsageError(
             f"every call of variant {variant.name} has a tensor of size 0",
             advice="record calls without one, or allow them with empty=True",
         )
-    opt = most_common_shapes(facts, rows)
+    opt = most_common_shapes(rows)
     low, high = _bounds(facts, rows, min, empty), _bounds(facts, rows, max, empty)
     ranges = {}
     for i, found in inputs:
@@ -132,9 +130,16 @@ def optimization_profile(variant: Variant, *, empty: bool = True) -> Optimizatio
             opt=opt[i],
             max=tuple(high.get(c, size) for c, size in zip(axes, opt[i], strict=True)),
         )
-    calls = sum(facts.rows[r][1].calls for r in rows)
-    notes = [*_notes_on_sizes(ranges, facts.calls - calls), *_notes_on_evidence(variant)]
-    return OptimizationProfile(variant=variant.name, calls=calls, inputs=ranges, notes=tuple(notes))
+    notes = [*_notes_on_sizes(ranges, facts.calls - rows.calls), *_notes_on_evidence(variant)]
+    return OptimizationProfile(
+        variant=variant.name, calls=rows.calls, inputs=ranges, notes=tuple(notes)
+    )
+
+
+def _without_zeros(rows: Rows, columns: Sequence[Column]) -> Rows:
+    every = {rows.line(column): rows.values(column) for column in columns}
+    wanted = [all(values) for values in zip(*every.values(), strict=True)]
+    return rows.where(wanted) if columns else rows
 
 
 def _is_dynamic(found: TensorFinding) -> bool:
@@ -142,12 +147,12 @@ def _is_dynamic(found: TensorFinding) -> bool:
 
 
 def _bounds(
-    facts: VariantFacts, rows: Sequence[int], extreme: Callable[[Iterable[int]], int], empty: bool
+    facts: VariantFacts, rows: Rows, extreme: Callable[[Iterable[int]], int], empty: bool
 ) -> dict[Column, int]:
     """The smallest (or largest) value of each dynamic column, in which relations hold."""
-    values = [extreme(symbol.values[r] for r in rows) for symbol in facts.symbols]
+    values = [extreme(rows.distinct(symbol.columns[0])) for symbol in facts.symbols]
     # Which sizes of the whole traffic were those of calls that are left out here, nobody knows.
-    for i, symbol in enumerate(facts.symbols if len(rows) == len(facts.rows) else ()):
+    for i, symbol in enumerate(facts.symbols if rows is facts.every else ()):
         whole = facts.span(*symbol.columns)
         more = [size for size in (whole.min, whole.max) if empty or size]
         values[i] = extreme([values[i], *more])
@@ -185,8 +190,6 @@ def _notes_on_evidence(variant: Variant) -> Iterator[str]:
             f"kept {calls:,} of {whole:,} calls: the sizes that kernels are tuned for are those "
             "that most of the kept ones had"
         )
-    if not variant.facts.group.rows.complete:
-        yield "more combinations of sizes were recorded than are kept; extremes may be missing"
     yield from variant.findings.warnings()
 
 

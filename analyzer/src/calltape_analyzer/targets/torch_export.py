@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from calltape_analyzer.findings import LeafFinding, ShapeFindings
+from calltape_analyzer.classes import is_namedtuple
+from calltape_analyzer.findings import LeafFinding, Nesting, ShapeFindings
 
 __all__ = ["dynamic_shapes"]
 
@@ -31,8 +32,8 @@ def dynamic_shapes(
     def leaf(found: LeafFinding) -> dict[int, Any]:
         return {axis.axis: axis.name or dynamic for axis in found.axes if axis.dynamic}
 
-    def namedtuple(type_name: str | None, parts: list[Any]) -> Any:
-        cls = class_of(type_name) if type_name is not None else None
-        return tuple(parts) if cls is None else tuple.__new__(cls, parts)
+    def namedtuple(nesting: Nesting, parts: list[Any]) -> Any:
+        cls: Any = class_of(nesting.type) if nesting.type is not None else None
+        return tuple.__new__(cls, parts) if is_namedtuple(cls, nesting.keys) else tuple(parts)
 
     return findings.nested(leaf, namedtuple)

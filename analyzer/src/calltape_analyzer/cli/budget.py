@@ -1,0 +1,162 @@
+"""How much time and memory a command may spend on reading: what its files are worth, and no more.
+
+Limits bound single parts of a tape; this bounds what nobody thought of. A timer that runs with the
+processor's looks at what was spent since the last look. What is spent on importing (torch takes
+seconds) is not the tape's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from calltape_schema.errors import TapeError
+
+__all__ = ["Exceeded", "Limits", "limits", "reading"]
+
+_SECONDS, _SECONDS_PER_MEBIBYTE = 4.0, 0.5
+_BYTES, _BYTES_PER_BYTE = 2**30, 8
+_MEBIBYTE = 2**20
+_LOOK_EVERY = 0.1
+_AGAIN_AFTER = 1.0
+_IMPORTING = "<frozen importlib._bootstrap>"
+
+
+class Exceeded(BaseException):
+    """More was spent than a command may; ``error`` says so. No ``Exception``, because those are
+    handled where a call is in the way."""
+
+    def __init__(self, error: TapeError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Limits:
+    """What the person at the prompt allows instead: seconds of processor time, and bytes."""
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+        self.nbytes: int | None = None
+
+
+limits = Limits()
+
+
+class _Budget:
+    def __init__(self) -> None:
+        self.tape_bytes = 0
+        self.spent = 0.0
+        self.grown = 0
+        self._at = time.process_time()
+        self._held = _held()
+        self._told = float("-inf")
+
+    @property
+    def seconds(self) -> float:
+        worth = _SECONDS + _SECONDS_PER_MEBIBYTE * self.tape_bytes / _MEBIBYTE
+        return worth if limits.seconds is None else limits.seconds
+
+    @property
+    def nbytes(self) -> int:
+        worth = _BYTES + _BYTES_PER_BYTE * self.tape_bytes
+        return worth if limits.nbytes is None else limits.nbytes
+
+    def look(self, signum: int, frame: FrameType | None) -> None:
+        """Adds up what was spent since the last look.
+
+        Raises:
+            Exceeded: it is too much.
+        """
+        now, held = time.process_time(), _held()
+        if not _is_importing(frame):
+            self.spent += now - self._at
+            self.grown += held - self._held
+        self._at, self._held = now, held
+        error = self._error()
+        if error is not None and now - self._told > _AGAIN_AFTER:
+            self._told = now
+            raise Exceeded(error)
+
+    def _error(self) -> TapeError | None:
+        if self.spent > self.seconds:
+            what = f"reading took more than {self.seconds:.1f} s of processor time"
+            option = "--max-seconds 600"
+        elif self.grown > self.nbytes:
+            what = f"reading took more than {self.nbytes / _MEBIBYTE:.0f} MiB of memory"
+            option = "--max-memory 8192"
+        else:
+            return None
+        advice = f"if you trust the tape, allow more: `calltape {option} ...`"
+        return TapeError("limit", what, advice=advice)
+
+
+_current: _Budget | None = None
+
+
+@contextmanager
+def reading(paths: Iterable[str]) -> Iterator[None]:
+    """Bounds what is spent within, by the size of these files; within another such block, theirs is
+    added. Without effect outside the main thread.
+
+    Raises:
+        Exceeded: more was spent.
+    """
+    global _current
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not hasattr(signal, "setitimer"):
+        yield
+        return
+    if _current is not None:
+        _current.tape_bytes += _bytes_of(paths)
+        yield
+        return
+    _current = _Budget()
+    _current.tape_bytes = _bytes_of(paths)
+    before = signal.signal(signal.SIGPROF, _current.look)
+    signal.setitimer(signal.ITIMER_PROF, _LOOK_EVERY, _LOOK_EVERY)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        # Not back to the default, by which a signal that is under way would end the process.
+        signal.signal(signal.SIGPROF, signal.SIG_IGN if before == signal.SIG_DFL else before)
+        _current = None
+
+
+def _bytes_of(paths: Iterable[str]) -> int:
+    """What the files take on disk: a hole is worth nothing."""
+    total = 0
+    for path in paths:
+        try:
+            found = os.stat(path)
+        except OSError:
+            continue
+        total += min(found.st_size, getattr(found, "st_blocks", found.st_size) * 512)
+    return total
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _held() -> int:
+    """Bytes of memory that are the process's own; files that are mapped are not."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

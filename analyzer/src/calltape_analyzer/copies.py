@@ -1,0 +1,168 @@
+"""Calls that stand in several files of one recording: each of them counts once.
+
+A recorder writes each call of a recording to one of its files. Two files that have the same call
+are a copy, were extracted from one tape, or are forged; whoever reads both must not take one call
+for two, and never one for another.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable, Sequence
+
+from calltape_analyzer.damage import Damage
+from calltape_analyzer.segment import Segment
+from calltape_schema.errors import TapeError
+
+__all__ = ["without_repeats"]
+
+_MAX_NAMED = 5
+
+
+def without_repeats(parts: Sequence[Segment], damage: Damage) -> list[Segment]:
+    """The files of one recording with each call in one of them. Those that are copies are closed,
+    and left out; what is found in a second file is damage, and said.
+
+    Args:
+        parts: all files with one tape id, in order.
+    """
+    # A copy that was taken while the recorder still wrote has fewer calls, and no trailer.
+    preferred = sorted(parts, key=lambda part: (part.trailer is None, -len(part.numbers)))
+    complete = [part for part in preferred if not part.is_ahead]
+    ahead = [part for part in preferred if part.is_ahead]
+    gone = _drop_copies(complete, damage) + _drop_copies([a for a in ahead if len(a)], damage)
+    complete = [part for part in complete if part not in gone]
+    repeated = _in_several(complete)
+    if repeated:
+        gone += _leave_out(complete, repeated, damage)
+    _leave_out_completed(complete, ahead)
+    return [part for part in parts if part not in gone]
+
+
+def _drop_copies(files: Sequence[Segment], damage: Damage) -> list[Segment]:
+    """Files that have all calls of another one and no others."""
+    kept: dict[tuple[int, ...], list[Segment]] = {}
+    found: list[Segment] = []
+    for file in files:
+        numbers = file.numbers
+        likeness = (len(numbers), numbers[0], numbers[-1]) if numbers else (0, file.part)
+        alike = kept.setdefault(likeness, [])
+        original = next((other for other in alike if _is_copy(file, other)), None)
+        if original is None:
+            alike.append(file)
+        else:
+            found.append(file)
+            _drop(file, [original], damage)
+    return found
+
+
+def _is_copy(file: Segment, other: Segment) -> bool:
+    if not file.numbers:
+        return file.trailer == other.trailer
+    return file.numbers == other.numbers and all(
+        map(operator.eq, file.contents(), other.contents())
+    )
+
+
+def _drop(file: Segment, originals: Iterable[Segment], damage: Damage) -> None:
+    calls = len(file.numbers)
+    counted = "its call is" if calls == 1 else f"its {calls} calls are"
+    file.close()
+    damage.add(
+        TapeError(
+            "damaged", f"a copy of {_names(originals)}: {counted} counted once", path=file.path,
+            advice="open one of the two",
+        )
+    )  # fmt: skip
+
+
+def _names(files: Iterable[Segment]) -> str:
+    every = list(dict.fromkeys(file.path for file in files))
+    more = f" and {len(every) - _MAX_NAMED} more" if len(every) > _MAX_NAMED else ""
+    return ", ".join(map(os.path.basename, every[:_MAX_NAMED])) + more
+
+
+def _in_several(files: Sequence[Segment]) -> set[int]:
+    """The numbers of calls that are in more than one file. Those of a recording follow each other:
+    few, if any, have to be compared."""
+    found: set[int] = set()
+    together: list[Segment] = []
+    end = -1
+    for low, high, which in sorted(
+        (min(file.numbers), max(file.numbers), i) for i, file in enumerate(files) if file.numbers
+    ):
+        if low > end:
+            found |= _twice(together)
+            together = []
+        together.append(files[which])
+        end = max(end, high)
+    return found | _twice(together)
+
+
+def _twice(files: Sequence[Segment]) -> set[int]:
+    found: set[int] = set()
+    known: set[int] = set()
+    for file in files if len(files) > 1 else ():
+        found |= known.intersection(file.numbers)
+        known.update(file.numbers)
+    return found
+
+
+def _leave_out(files: Sequence[Segment], repeated: set[int], damage: Damage) -> list[Segment]:
+    """Takes calls off the lists of all files but the first that has them; gives the files that
+    have nothing else."""
+    owners: dict[int, tuple[Segment, int]] = {}
+    gone: list[Segment] = []
+    for file in files:
+        own = [(n, at) for at, n in enumerate(file.numbers) if n in repeated]
+        again = [(n, at) for n, at in own if n in owners]
+        others = [n for n, at in again if file.content(at) != _content(owners[n])]
+        originals = [owners[n][0] for n, _ in again]
+        if again and not others and len(again) == len(file.numbers):
+            gone.append(file)
+            _drop(file, originals, damage)
+            continue
+        if again:
+            file.leave_out({n for n, _ in again})
+            _say(file, [n for n, _ in again], set(others), originals, damage)
+        for n, at in own:
+            owners.setdefault(n, (file, at))
+    return gone
+
+
+def _content(owner: tuple[Segment, int]) -> bytes:
+    file, position = owner
+    return file.content(position)
+
+
+def _say(
+    file: Segment, again: Sequence[int], others: set[int], originals: Iterable[Segment],
+    damage: Damage,
+) -> None:  # fmt: skip
+    names = _names(originals)
+    same = [number for number in again if number not in others]
+    if same:
+        reason = f"{_calls(same)} in {names} as well: counted once"
+        damage.add(TapeError("damaged", reason, path=file.path, advice="open one of the two"))
+    if others:
+        reason = f"{_calls(sorted(others))} left out: {names} has other calls of these numbers"
+        advice = "open one of the two, and find out which of them was changed"
+        damage.add(TapeError("damaged", reason, path=file.path, advice=advice))
+
+
+def _calls(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"call {numbers[0]} is"
+    shown = ", ".join(map(str, numbers[:_MAX_NAMED]))
+    more = f" and {len(numbers) - _MAX_NAMED} more" if len(numbers) > _MAX_NAMED else ""
+    return f"calls {shown}{more} are"
+
+
+def _leave_out_completed(complete: Sequence[Segment], ahead: Sequence[Segment]) -> None:
+    """Of a call that was written ahead and then, complete, to the tape, the latter counts."""
+    waiting = {number for file in ahead for number in file.numbers}
+    if waiting:
+        ended = {number for file in complete for number in waiting.intersection(file.numbers)}
+        for file in ahead:
+            file.leave_out(ended)

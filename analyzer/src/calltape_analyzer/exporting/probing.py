@@ -1,0 +1,187 @@
+"""Which sizes that no call had a model is run at, and which of them would cost too much."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from calltape_analyzer.explanation import counted
+from calltape_analyzer.exporting.attempts import Attempt, said
+from calltape_analyzer.exporting.memory import half_of_free, measured
+from calltape_analyzer.exporting.patience import time_limit
+from calltape_analyzer.sizes import (
+    GROWTH,
+    Bound,
+    Sizing,
+    elements_at,
+    sizings_around,
+    sizings_beyond,
+    sizings_far,
+    sizings_of_one,
+    sizings_unrelated,
+    sizings_unseen,
+)
+from calltape_analyzer.variants import VariantFacts
+
+__all__ = ["Probe", "Probing"]
+
+Probe = Literal["near", "far", "none"]
+
+_MAX_OF_A_KIND = 3
+_SECONDS = 60.0
+# What the model returned is held while the program runs.
+_AT_ONCE = 2
+
+
+class Cost(NamedTuple):
+    """What one run took: the values of all symbols, the elements of its inputs, the bytes of its
+    tensors, its time."""
+
+    values: tuple[int, ...]
+    elements: int
+    memory: int
+    seconds: float
+
+
+@dataclass
+class Probing:
+    """Runs a model at sizes that no call had, within bounds.
+
+    The memory of a run is predicted from runs that were measured, of which the first is one at
+    recorded sizes: it grows like all inputs together, and once more like the symbol that grows
+    most (attention). What does not fit is not run, and said.
+
+    Attributes:
+        probe: ``"near"`` for sizes within :class:`~calltape_analyzer.sizes.Bound`, ``"far"`` for
+            those and far ones, ``"none"`` for recorded sizes only.
+        memory: the most bytes that a run, and what is compared with it, may take; None for half of
+            what is free at that moment.
+        seconds: how long a run may take.
+        bound: of the tape.
+    """
+
+    probe: Probe = "near"
+    memory: int | None = None
+    seconds: float = _SECONDS
+    bound: Bound = field(default_factory=lambda: Bound(0))
+    _costs: dict[Hashable, list[Cost]] = field(default_factory=lambda: defaultdict(list))
+    _slow: set[Hashable] = field(default_factory=set)
+
+    def sizings(self, variant: VariantFacts, around: Sequence[Sizing]) -> list[Sizing]:
+        """The sizes to run.
+
+        Args:
+            variant: what is run.
+            around: sizes that are among them, with some a little beyond.
+        """
+        if self.probe == "none":
+            return []
+        near = [*around, *sizings_around(variant, around)]
+        near += sizings_unseen(variant, _MAX_OF_A_KIND)
+        near += sizings_of_one(variant, _MAX_OF_A_KIND)
+        near += sizings_beyond(variant, _MAX_OF_A_KIND)
+        near += sizings_unrelated(variant, _MAX_OF_A_KIND)
+        found = [sizing for sizing in near if self.bound.allows(variant, sizing)]
+        found += sizings_far(variant) if self.probe == "far" else []
+        return list(dict.fromkeys(found))
+
+    def refuses(
+        self, variant: VariantFacts, sizing: Sizing, run: Callable[[Sizing], Any], device: str
+    ) -> str | None:
+        """Why the model is not run at sizes that no call had; None where it may be.
+
+        Args:
+            variant: what would be run.
+            sizing: the sizes.
+            run: runs the model. It is called at recorded sizes, to measure.
+            device: where the model is.
+        """
+        if self.probe == "none":
+            return "only recorded sizes are run (probe='none')"
+        if self.probe == "near" and not self.bound.allows(variant, sizing):
+            return f"more than {GROWTH} times what was recorded"
+        if _key(variant) in self._slow:
+            return f"a run before it took more than {self.seconds:.0f} s"
+        reason = self._too_much(variant, sizing, device)
+        if reason is None:
+            return None
+        # Nothing like it was measured yet, or what was is too far from it.
+        values = tuple(symbol.values[sizing.row] for symbol in variant.symbols)
+        recorded = Sizing(sizing.row, values, False)
+        if any(cost.values == values for cost in self._costs[_key(variant)]):
+            return reason
+        try:
+            self.run(variant, recorded, lambda: run(recorded))
+        except Exception as error:  # the model's own
+            return f"the model itself, at recorded sizes: {said(error)}"
+        return self._too_much(variant, sizing, device)
+
+    def _too_much(self, variant: VariantFacts, sizing: Sizing, device: str) -> str | None:
+        """Why a run would cost too much, as predicted from those that were measured."""
+        grown = [(cost, *_grown(variant, sizing, cost)) for cost in self._costs[_key(variant)]]
+        memory = min((c.memory * inputs * size for c, inputs, size in grown), default=math.inf)
+        seconds = min((c.seconds * max(inputs, size) for c, inputs, size in grown), default=0.0)
+        allowed = half_of_free(device) if self.memory is None else self.memory
+        if memory * _AT_ONCE > allowed:
+            needed = f"may take {_shown(memory * _AT_ONCE)} of memory"
+            return f"{needed}; max_memory is {_shown(allowed)}"
+        if seconds > self.seconds:
+            return f"would take more than {self.seconds:.0f} s"
+        return None
+
+    def run(self, variant: VariantFacts, sizing: Sizing, function: Callable[[], Any]) -> Any:
+        """Runs a function at some sizes; what far sizes are predicted from is measured.
+
+        Raises:
+            TimeoutError: it takes too long.
+        """
+        try:
+            with time_limit(self.seconds):
+                if sizing.resized and self.probe != "far":
+                    return function()
+                begin = time.perf_counter()
+                value, peak = measured(function)
+                seconds = time.perf_counter() - begin
+        except TimeoutError:
+            self._slow.add(_key(variant))
+            raise
+        cost = Cost(sizing.values, elements_at(variant, sizing), peak, seconds)
+        self._costs[_key(variant)].append(cost)
+        return value
+
+    def notes(self, variant: VariantFacts, attempt: Attempt) -> list[str]:
+        """What a program was tried at, for people."""
+        if not variant.symbols:
+            return []
+        tried = f"tried at {counted(attempt.probed, 'size')} beside the recorded ones"
+        if self.probe == "near" and attempt.probed:
+            tried += f", none more than {GROWTH} times as large"
+        found = [f"{tried} (probe={self.probe!r})"]
+        if attempt.untried:
+            more = len(attempt.untried) - 1
+            found.append(
+                f"not tried: {attempt.untried[0]}" + (f", and {more} more" if more else "")
+            )
+        return found
+
+
+def _key(variant: VariantFacts) -> Hashable:
+    """The same for all attempts at a variant."""
+    columns = tuple(tuple(symbol.columns) for symbol in variant.symbols)
+    return variant.group.key, columns, len(variant.completions)
+
+
+def _grown(variant: VariantFacts, sizing: Sizing, cost: Cost) -> tuple[float, float]:
+    """By what all inputs together, and the symbol that grew most, are larger than those of a run
+    that was measured; at least 1."""
+    inputs = max(elements_at(variant, sizing), 1) / max(cost.elements, 1)
+    sizes = [max(n, 1) / max(o, 1) for n, o in zip(sizing.values, cost.values, strict=True)]
+    return max(inputs, 1.0), max([1.0, *sizes])
+
+
+def _shown(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -1,0 +1,18 @@
+"""Text of a tape as a terminal may have it."""
+
+from __future__ import annotations
+
+__all__ = ["printable", "printable_lines"]
+
+
+def printable(text: str) -> str:
+    """The text with everything that is not plainly visible (control and format characters, lone
+    surrogates) as escapes, so that it cannot move a terminal's cursor or turn text around."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for text of several lines, which stay lines."""
+    return "\n".join(map(printable, text.split("\n")))

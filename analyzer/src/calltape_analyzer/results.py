@@ -1,0 +1,165 @@
+"""The values of a result by path: what two results are compared by.
+
+The class of a container is not compared, and None is no value: a dict may stand for a dataclass,
+and a field that is None for one that is not there. Everything else of a result is a value, or is
+named as what cannot be described.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from calltape_schema.tree import (
+    BoolNode,
+    ClassNode,
+    ConstantNode,
+    CustomNode,
+    DictNode,
+    EnumNode,
+    FieldsNode,
+    Node,
+    NoneNode,
+    OpaqueNode,
+    ScalarNode,
+    SequenceNode,
+    TensorNode,
+    children_of,
+)
+
+__all__ = ["ABSENT", "ITSELF", "Constant", "Returned", "Unknown", "values_in"]
+
+ABSENT = object()
+"""Of a tensor or scalar that a result does not have."""
+
+ITSELF = "contains itself"
+"""Why something is opaque that stands for what it is in."""
+
+_LEAVES = (TensorNode, ScalarNode, BoolNode, ConstantNode, EnumNode, ClassNode, NoneNode)
+
+
+class Constant(NamedTuple):
+    """A value of Python's or torch's own that is a name: a dtype, a member of an enum, a class."""
+
+    kind: str
+    name: str
+
+
+class Unknown(NamedTuple):
+    """What could not be described, or was not wanted on the tape: the class, and why."""
+
+    type_name: str
+    reason: str
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether its value was not wanted on the tape."""
+        return self.reason == "policy"
+
+    def __str__(self) -> str:
+        if self.is_withheld:
+            return f"({self.type_name}) has no value on the tape"
+        return f"({self.type_name}) cannot be described: {self.reason}"
+
+
+class Returned(NamedTuple):
+    """What a target gave for a call: its values by path, and the paths of recorded values that it
+    has no place for (an ONNX model returns tensors and nothing else)."""
+
+    leaves: dict[str, Any]
+    omitted: frozenset[str] = frozenset()
+
+
+def values_in(
+    node: Node, tensor: Callable[[int], Any], scalar: Callable[[int], Any]
+) -> dict[str, Any]:
+    """The values below a node by path, in the order of the value itself.
+
+    Left out are what says on which device something is, and of caches the flags and the private
+    attributes, with which a library keeps books.
+
+    Args:
+        node: a result, or any part of one.
+        tensor: gives a leaf by its number.
+        scalar: gives a scalar by its number.
+    """
+    walk = _Walk(tensor, scalar)
+    walk.visit(node, "")
+    return walk.found
+
+
+@dataclass
+class _Walk:
+    tensor: Callable[[int], Any]
+    scalar: Callable[[int], Any]
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def visit(self, node: Node, path: str) -> None:
+        if isinstance(node, SequenceNode) and node.kind in ("set", "frozenset"):
+            self._set(node, path)
+        elif isinstance(node, FieldsNode) and _keeps_books(node):
+            for name, child in zip(node.fields, node.children, strict=True):
+                if not (isinstance(child, _LEAVES) and _is_book(name, child)):
+                    self.visit(child, f"{path}.{name}")
+        elif isinstance(node, CustomNode):
+            self.visit(node.context, f"{path}.context")
+            for i, child in enumerate(node.children):
+                self.visit(child, f"{path}.{i}")
+        elif isinstance(node, SequenceNode | DictNode | FieldsNode):
+            for label, child in zip(_labels(node), node.children, strict=True):
+                self.visit(child, f"{path}.{label!s}")
+        else:
+            self._put(path, self._value(node))
+
+    def _put(self, path: str, value: Any) -> None:
+        if value is ABSENT:
+            return
+        while path in self.found:  # the keys 1 and "1", or "a.b" beside "a"
+            path += "~"
+        self.found[path] = value
+
+    def _value(self, node: Node) -> Any:
+        if isinstance(node, TensorNode):
+            return self.tensor(node.leaf)
+        if isinstance(node, ScalarNode):
+            value = self.scalar(node.scalar)
+            return complex(*value) if type(value) is tuple else value
+        if isinstance(node, BoolNode):
+            return node.value
+        if isinstance(node, EnumNode):
+            return Constant("enum", node.name)
+        if isinstance(node, ClassNode):
+            return Constant("class", node.type.rpartition(":")[2])
+        if isinstance(node, ConstantNode):
+            return ABSENT if node.kind == "device" else Constant(node.kind, node.name)
+        if isinstance(node, OpaqueNode) and node.reason != ITSELF:
+            return Unknown(node.type, node.reason)
+        return ABSENT
+
+    def _set(self, node: SequenceNode, path: str) -> None:
+        """A set has no order; of one that holds tensors nobody knows which is which."""
+        if all(isinstance(child, _LEAVES) and not isinstance(child, TensorNode)
+               for child in node.children):  # fmt: skip
+            self._put(path, frozenset(map(self._value, node.children)))
+        elif len(node.children) == 1:
+            self.visit(node.children[0], f"{path}.0")
+        else:
+            self._put(path, Unknown(f"builtins:{node.kind}", "a set of tensors, without an order"))
+
+
+def _labels(node: Any) -> Any:
+    if isinstance(node, DictNode):
+        return node.keys
+    return node.fields if isinstance(node, FieldsNode) else range(len(children_of(node)))
+
+
+def _keeps_books(node: FieldsNode) -> bool:
+    """Whether this is a cache or a part of one, as far as names tell."""
+    if node.kind != "object":
+        return False
+    return node.type.endswith("Cache") or node.type.startswith("transformers.")
+
+
+def _is_book(name: str, node: Node) -> bool:
+    return name.startswith("_") or not isinstance(node, TensorNode | ScalarNode)

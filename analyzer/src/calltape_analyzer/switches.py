@@ -1,0 +1,70 @@
+"""Which texts and floats select a program, and which are values like any other.
+
+A text such as ``mode="mean"`` separates programs: a few values that come back again and again. A
+prompt, a file name or a temperature that is drawn anew for each call does not (docs/decisions/0026,
+which has the rule and what follows from it for an export).
+"""
+
+from __future__ import annotations
+
+import re
+from ast import literal_eval
+from collections.abc import Collection
+from typing import Any
+
+__all__ = ["MAX_VALUES", "shown_constant", "switches_of"]
+
+MAX_VALUES = 8
+_MAX_COMBINATIONS = 64
+_MAX_TEXT = 64
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,32}", re.ASCII)
+
+Constants = tuple["tuple[str, str] | None", ...]
+"""Type and ``repr`` of each scalar of a call that is no int."""
+
+
+def switches_of(calls: Collection[Constants], places: Collection[int], every: int) -> set[int]:
+    """The places whose values tell programs apart, or never varied.
+
+    A place is a switch where it has at most 8 values, which come twice on average or more often;
+    texts must be short, printable and without white space. The values of all switches together are
+    not more than 64 combinations either, which come twice on average; of places that cannot all be
+    switches, those of fewer values are.
+
+    Args:
+        calls: the combinations of constants that calls have; None stands for too many values.
+        places: the numbers of those that may be switches.
+        every: how many calls there were.
+    """
+    values = {i: {constants[i] for constants in calls} for i in places}
+    chosen = {i for i in places if len(values[i]) == 1 and None not in values[i]}
+    varying = [i for i in places if i not in chosen and all(map(_may_switch, values[i]))]
+    for i in sorted(varying, key=lambda i: (len(values[i]), i)):
+        together = {tuple(constants[j] for j in (*chosen, i)) for constants in calls}
+        few = len(values[i]) <= MAX_VALUES and len(together) <= _MAX_COMBINATIONS
+        if few and 2 * len(together) <= every:
+            chosen.add(i)
+    return chosen
+
+
+def _may_switch(typed: tuple[str, str] | None) -> bool:
+    if typed is None:
+        return False
+    kind, text = typed
+    if kind not in ("str", "bytes"):
+        return True
+    if len(text) > 4 * _MAX_TEXT + 3:
+        return False
+    value = literal_eval(text)
+    shown = value.decode("latin-1") if isinstance(value, bytes) else value
+    return len(shown) <= _MAX_TEXT and shown.isprintable() and not re.search(r"\s", shown)
+
+
+def shown_constant(value: Any) -> str:
+    """A constant for people: what looks like the name of something as it is, of other texts the
+    length only, because they may be anybody's."""
+    if isinstance(value, bytes):
+        return f"{len(value)} byte{'' if len(value) == 1 else 's'}"
+    if isinstance(value, str) and not _NAME.fullmatch(value):
+        return f"text of {len(value)} character{'' if len(value) == 1 else 's'}"
+    return f"{value!r:.40}"

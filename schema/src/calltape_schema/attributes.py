@@ -1,0 +1,105 @@
+"""What an object of an unknown class holds, read without running any of its code.
+
+The recorder describes objects among outputs with it, and the analyzer the live results that it
+compares with them, so that the same object gives the same attributes on both sides.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import Any, NamedTuple
+
+__all__ = ["MAX_NESTED", "MAX_VALUES", "Held", "attributes_of"]
+
+MAX_NESTED = 8
+"""How deep objects stand in each other: what is below is not looked at."""
+
+MAX_VALUES = 2_000
+"""How many values one object of an output may hold, all below it counted. Looking at them takes the
+time of the call that is recorded."""
+
+_WORD = 8
+_BARE = object.__basicsize__
+_namespace = type.__dict__["__dict__"].__get__
+_HEAP_TYPE = 1 << 9  # of a class that a class statement made, and of a few others
+_STATELESS = "its state is not in Python attributes"
+
+
+class Held(NamedTuple):
+    """The attributes of an object in the order in which they were set, those of slots last; or why
+    it cannot be described, and no attributes."""
+
+    attributes: dict[str, Any]
+    reason: str | None = None
+
+
+def attributes_of(value: object) -> Held:
+    """The state of an object: its ``__dict__`` and what its ``__slots__`` hold.
+
+    No property, ``__getattr__`` or other code of its class runs. Names with two underscores on both
+    sides belong to the machinery of libraries and are left out.
+    """
+    cls: Any = type(value)
+    reason, slots = _looked_at(cls)
+    if reason is not None:
+        return Held({}, reason)
+    found: dict[str, Any] = {}
+    if cls.__dictoffset__:
+        state = _dict_of(value, cls)
+        if state is None:
+            return Held({}, _STATELESS)
+        found = dict.copy(state)  # at one moment: another thread may set some
+    for name, slot in slots.items():
+        try:
+            found.setdefault(name, slot.__get__(value))
+        except AttributeError:  # declared, but not set
+            continue
+    if any(type(name) is not str for name in found):
+        return Held({}, "attributes whose names are not texts")
+    return Held({name: held for name, held in found.items() if not _is_machinery(name)})
+
+
+@functools.lru_cache(maxsize=1024)
+def _looked_at(cls: type[Any]) -> tuple[str | None, dict[str, Any]]:
+    """Why no object of a class can be described, and what its slots are."""
+    module = str(cls.__module__).partition(".")[0]
+    if module in sys.stdlib_module_names and module != "argparse":
+        return "of a class of Python's own library", {}
+    slots = _slots(cls)
+    return (_STATELESS if _has_hidden_state(cls, len(slots)) else None), slots
+
+
+def _is_machinery(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _slots(cls: type) -> dict[str, Any]:
+    """What ``__slots__`` made; classes of C code have members that look the same."""
+    return {
+        name: descriptor
+        for base in cls.__mro__
+        if base.__flags__ & _HEAP_TYPE and "__slots__" in _namespace(base)
+        for name, descriptor in _namespace(base).items()
+        if type(descriptor) is types.MemberDescriptorType
+    }
+
+
+def _has_hidden_state(cls: type, slots: int) -> bool:
+    """Whether an instance has room for more than a ``__dict__``, weak references and slots, which
+    is how :mod:`copyreg` finds the classes that cannot be copied by their attributes."""
+    known = _BARE + _WORD * slots
+    known += _WORD * (cls.__dictoffset__ > 0) + _WORD * (cls.__weakrefoffset__ > 0)
+    is_plain = bool(cls.__dictoffset__) or slots > 0
+    return not is_plain or cls.__itemsize__ != 0 or cls.__basicsize__ > known
+
+
+def _dict_of(value: object, cls: type) -> dict[Any, Any] | None:
+    """The instance's own dict, past a property of that name."""
+    for base in cls.__mro__:
+        descriptor = _namespace(base).get("__dict__")
+        if type(descriptor) is types.GetSetDescriptorType:
+            found = descriptor.__get__(value)
+            return found if isinstance(found, dict) else None
+    return None

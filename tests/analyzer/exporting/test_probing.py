@@ -1,0 +1,252 @@
+"""The model is run at recorded sizes, and at others only within bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses import FakeTensor
+
+from calltape_analyzer import Programs, export, open_tape
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.exporting import patience, probing
+from calltape_recorder import record
+
+from .helping import Call, call, taped
+
+
+class Spy(torch.nn.Module):
+    """Notes the elements and ints of all calls that compute, not of those that are traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, tuple[int, ...]]] = []
+
+    def note(self, *tensors: torch.Tensor, ints: tuple[int, ...] = ()) -> None:
+        if not any(isinstance(t, FakeTensor) or torch.compiler.is_exporting() for t in tensors):
+            self.seen.append((sum(t.numel() for t in tensors), ints))
+
+    @property
+    def largest(self) -> int:
+        return max(elements for elements, _ in self.seen)
+
+
+class Plain(Spy):
+    def forward(self, x: Any) -> Any:
+        self.note(x)
+        return x * 2
+
+
+class Related(Spy):
+    """Takes a batch and a length that happened to be three times the batch."""
+
+    def forward(self, x: Any, y: Any) -> Any:
+        self.note(x, y)
+        return x.sum(1)[:, None] * y.sum(0)
+
+
+class Steps(Spy):
+    def forward(self, x: Any, steps: int) -> Any:
+        self.note(x, ints=(steps,))
+        return x.repeat(steps, 1)
+
+
+class Cached(Spy):
+    def forward(self, x: Any, mask: Any, past: Any = None) -> Any:
+        keys = x[..., None].expand(-1, -1, 16)
+        self.note(x, mask, *(() if past is None else (past,)))
+        keys = keys if past is None else torch.cat([past, keys], 1)
+        return keys * mask[..., None], keys
+
+
+def of(size: int, *more: int) -> torch.Tensor:
+    return torch.rand(size, *more)
+
+
+PLAIN = [call(of(n, 5)) for n in (2, 3, 7)]
+RELATED = [call(of(n, 3 * n), of(3 * n, n)) for n in (2, 3)]
+STEPS = [call(of(n, 3), k) for n, k in ((2, 3), (4, 5), (5, 9))]
+CACHED = [
+    call(of(2, 6), torch.ones(2, 6)), call(of(3, 4), torch.ones(3, 4)),
+    call(of(2, 1), torch.ones(2, 7), of(2, 6, 16)), call(of(3, 1), torch.ones(3, 5), of(3, 4, 16)),
+]  # fmt: skip
+
+
+def probed(folder: Path, module: Spy, calls: list[Call], **options: Any) -> tuple[int, Programs]:
+    """The elements of the largest recorded call, and the programs."""
+    tape = taped(folder, module, calls)
+    recorded = module.largest
+    module.seen.clear()
+    programs = export(tape, module, **options)
+    assert programs.verify().ok
+    return recorded, programs
+
+
+@pytest.mark.parametrize(
+    ("module", "calls"),
+    [(Plain(), PLAIN), (Related(), RELATED), (Steps(), STEPS), (Cached(), CACHED)],
+    ids=lambda given: type(given).__name__,
+)
+def test_no_run_is_larger_than_four_times_the_largest_call(
+    tmp_path: Path, module: Spy, calls: list[Call]
+) -> None:
+    recorded, programs = probed(tmp_path, module, calls)
+    assert recorded < module.largest <= 4 * recorded
+    assert sum(attempt.probed for attempt in programs.attempts) > 0
+    (note,) = {note for p in programs.values() for note in p.notes if "tried at" in note}
+    assert "none more than 4 times as large (probe='near')" in note
+
+
+def test_no_int_is_larger_than_four_times_the_largest_recorded_one(tmp_path: Path) -> None:
+    module = Steps()
+    probed(tmp_path, module, STEPS)
+    steps = [ints[0] for _, ints in module.seen]
+    assert 9 < max(steps) <= 36
+
+
+def test_relation_that_two_calls_suggest_is_tried_without_it(tmp_path: Path) -> None:
+    class Lengths(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.sizes: set[tuple[int, ...]] = set()
+
+        def forward(self, x: Any) -> Any:
+            if not isinstance(x, FakeTensor) and not torch.compiler.is_exporting():
+                self.sizes.add(tuple(x.shape))
+            return x * 2
+
+    module = Lengths()
+    export(taped(tmp_path, module, [call(of(n, 3 * n)) for n in (2, 3)]), module)
+    assert any(length != 3 * batch and min(batch, length) > 1 for batch, length in module.sizes)
+
+
+@pytest.mark.parametrize("options", [{"probe": "none"}, {"max_memory": 0}, {"max_memory": 1}])
+def test_nothing_but_recorded_sizes_is_run_and_that_is_said(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    module = Plain()
+    recorded = {5 * n for n in (2, 3, 7)}
+    _, programs = probed(tmp_path, module, PLAIN, **options)
+    assert {elements for elements, _ in module.seen} <= recorded
+    assert sum(attempt.probed for attempt in programs.attempts) == 0
+    notes = programs.verify().notes
+    assert any("tried at 0 sizes beside the recorded ones" in note for note in notes)
+    if "max_memory" in options:
+        assert any("not tried" in note and "max_memory is 0.0 MiB" in note for note in notes)
+        assert all(attempt.untried for attempt in programs.attempts)
+
+
+def test_sizes_that_are_only_traced_are_not_run_where_nothing_is_probed(tmp_path: Path) -> None:
+    module = Cached()
+    calls = [call(of(1, n), torch.ones(1, n)) for n in (1, 2)]
+    _, programs = probed(tmp_path, module, calls, probe="none")
+    assert module.seen == []
+    # The trace was made of other sizes all the same, so that the program takes them.
+    assert len(programs) == 1
+    programs(of(1, 9), torch.ones(1, 9))
+
+
+def test_far_sizes_are_run_when_asked_for(tmp_path: Path) -> None:
+    module = Plain()
+    recorded, _ = probed(tmp_path, module, PLAIN, probe="far")
+    assert module.largest == 500 * recorded
+
+
+def test_far_sizes_stay_within_the_memory(tmp_path: Path) -> None:
+    class Pairs(Spy):
+        def forward(self, x: Any) -> Any:
+            self.note(x)
+            return (x[:, None] * x).sum(1)
+
+    module = Pairs()
+    limit = 2**20
+    _, programs = probed(tmp_path, module, [call(of(n)) for n in (4, 6, 10)], probe="far",
+                         max_memory=limit)  # fmt: skip
+    # 4 bytes a number, and the square of them.
+    assert module.largest > 40
+    assert 4 * module.largest**2 < limit
+    assert any("max_memory" in text for a in programs.attempts for text in a.untried)
+
+
+def test_a_model_that_changes_far_beyond_is_found_out_by_far_probes_only(tmp_path: Path) -> None:
+    class Long(Spy):
+        def forward(self, x: Any) -> Any:
+            size: Any = x.shape[0]
+            size = size.node.hint if isinstance(size, torch.SymInt) else size
+            return x * (1 if size < 1000 else -1)
+
+    module = Long()
+    tape = taped(tmp_path, module, PLAIN)
+    near, far = (export(tape, module, probe=probe) for probe in ("near", "far"))
+    assert near["main"].only is None
+    assert far["main"].only is not None
+    assert any("wrong values" in note for note in far["main"].notes)
+
+
+def test_a_run_that_takes_too_long_is_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(Plain):
+        def forward(self, x: Any) -> Any:
+            self.note(x)
+            if x.shape[0] > 13:
+                raise TimeoutError("not done after 60 s")  # as the alarm would
+            return x * 2
+
+    monkeypatch.setattr(probing, "time_limit", lambda _: patience.time_limit(1000))
+    module = Slow()
+    tape = taped(tmp_path, module, PLAIN)
+    module.seen.clear()
+    (attempt,) = export(tape, module, probe="far").attempts
+    assert module.largest == 5 * 14
+    assert sum(elements == 5 * 14 for elements, _ in module.seen) == 1
+    assert [text.partition(": ")[2] for text in attempt.untried] == [
+        "not done after 60 s",
+        *["a run before it took more than 60 s"] * (len(attempt.untried) - 1),
+    ]
+
+
+@pytest.mark.parametrize("options", [{"probe": "further"}, {"max_memory": -1}])
+def test_what_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        export(taped(tmp_path, Plain(), PLAIN), Plain(), **options)
+
+
+@pytest.mark.integration
+def test_a_generating_model_is_run_within_bounds(tmp_path: Path) -> None:
+    """GPT-2 as it is called, and smaller; its real size: ``python -m benchmarks export_memory``."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=100, n_embd=32, n_layer=2, n_head=2, n_positions=1024,
+        bos_token_id=0, eos_token_id=99, pad_token_id=99,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    seen: list[int] = []
+
+    def note(_: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        ids, cache = kwargs.get("input_ids"), kwargs.get("past_key_values")
+        if ids is None or isinstance(ids, FakeTensor) or torch.compiler.is_exporting():
+            return
+        layers = getattr(cache, "layers", ())
+        held = [t for layer in layers for t in (layer.keys, layer.values) if t is not None]
+        given = [value for value in kwargs.values() if isinstance(value, torch.Tensor)]
+        seen.append(sum(tensor.numel() for tensor in (*given, *held)))
+
+    with record(model, tmp_path / "calls.tape"):
+        handle = model.register_forward_pre_hook(note, with_kwargs=True)
+        for batch, length in ((1, 24), (2, 80), (1, 160)):
+            ids = torch.randint(1, 99, (batch, length))
+            model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=3)
+    recorded = max(seen)
+    assert len(seen) == 9
+    seen.clear()
+    programs = export(open_tape(tmp_path / "calls.tape"), model)
+    handle.remove()
+    assert recorded < max(seen) <= 4 * recorded
+    assert programs.verify().ok
+    (attempt,) = programs.attempts
+    assert attempt.held == attempt.probed > 3
+    assert attempt.untried == []

@@ -1,0 +1,149 @@
+"""A model that changes with each call is called and left as it was, and that it does is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import export, load_programs, replay
+
+from .helping import call, taped
+from .test_arguments import t
+
+CALLS = [call(t(n, 3)) for n in (4, 6, 5)]
+
+
+class Counting(torch.nn.Module):
+    """Has buffers that each call updates, in place and by replacing them, and attributes."""
+
+    def __init__(self, returned: bool, norm: bool = True) -> None:
+        super().__init__()
+        self.register_buffer("n", torch.zeros(()))
+        self.register_buffer("replaced", torch.zeros(2), persistent=False)
+        self.register_buffer("lazy", None)
+        self.norm = torch.nn.BatchNorm1d(3) if norm else torch.nn.Identity()
+        self.calls = 0
+        self.kept = torch.zeros(1)
+        self.returned = returned
+
+    def forward(self, x):
+        self.n += 1
+        self.replaced = self.replaced + 1
+        self.lazy = x.detach().sum() * 0
+        self.calls += 1
+        y = self.norm(x)
+        return (y + self.n, self.n) if self.returned else y
+
+
+def state(model: Counting) -> dict[str, Any]:
+    found = {name: value.clone() for name, value in model.named_buffers()}
+    return found | {"calls": model.calls, "kept": model.kept.clone(), "lazy": model.lazy}
+
+
+def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, other[name]), name
+        else:
+            assert value == other[name], name
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_the_model_is_left_as_it_was(returned: bool, tmp_path: Path) -> None:
+    model = Counting(returned).train()
+    tape = taped(tmp_path, model, CALLS)
+    before = state(model)
+    buffers = dict(model.named_buffers())
+    programs = export(tape, model)
+    assert_same_state(before, state(model))
+    programs.verify()
+    assert_same_state(before, state(model))
+    assert all(value is buffers[name] for name, value in model.named_buffers())
+
+
+def test_a_state_is_said(tmp_path: Path) -> None:
+    model = Counting(False).train()
+    programs = export(taped(tmp_path, model, CALLS), model)
+    report = programs.verify()
+    assert report.ok, report.table()  # what is returned does not depend on it
+    for program in programs.values():
+        assert {"n", "replaced", "norm.running_mean", "norm.num_batches_tracked"} <= {
+            *program.state
+        }
+        assert any("has state that its calls change" in note for note in program.notes)
+    assert "has state that its calls change" in report.table()
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    assert [p.state for p in loaded.values()] == [p.state for p in programs.values()]
+    assert [p.notes for p in loaded.values()] == [p.notes for p in programs.values()]
+
+
+def test_what_depends_on_state_is_not_reproduced_for_that_reason(tmp_path: Path) -> None:
+    model = Counting(True).train()
+    tape = taped(tmp_path, model, CALLS)
+    programs = export(tape, model)
+    report = programs.verify()
+    assert not report.ok
+    for row in report:
+        assert "its calls change its state" in (row.error or ""), row
+    for program in programs.values():
+        assert program.only is None
+        assert not any("wrong values" in note for note in program.notes)
+    # Each call begins where the one before ended, as with the model.
+    x = t(4, 3)
+    for _ in range(3):
+        now = int(model.n)
+        assert int(programs(x)[1]) == now + 1
+
+
+def test_a_program_that_is_wrong_beside_its_state_is_called_wrong(tmp_path: Path) -> None:
+    model = Counting(False).train()
+    tape = taped(tmp_path, model, CALLS)
+    programs = export(tape, model)
+    other = Counting(False).train()
+    torch.nn.init.constant_(other.norm.weight, 3.0)  # type: ignore[arg-type]
+    (tmp_path / "other").mkdir()
+    report = programs.verify(taped(tmp_path / "other", other, CALLS))
+    assert not report.ok
+    model.norm.weight.data.fill_(1.0)  # type: ignore[union-attr]
+
+
+def test_verifying_loaded_programs_leaves_their_state(tmp_path: Path) -> None:
+    model = Counting(True, norm=False)
+    tape = taped(tmp_path, model, CALLS)
+    export(tape, model).save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    first = loaded.verify(tape).rows
+    assert loaded.verify(tape).rows == first
+    assert all("maybe because the model has state" in (row.error or "") for row in first)
+    assert int(loaded(t(4, 3))[1]) == len(CALLS) + 1
+
+
+def test_a_replay_goes_in_order_and_leaves_the_model(tmp_path: Path) -> None:
+    tape = taped(tmp_path, Counting(True), CALLS)
+    fresh = Counting(True)
+    before = state(fresh)
+    for _ in range(2):
+        report = replay(tape, fresh)
+        assert report.ok, report.table()
+        assert_same_state(before, state(fresh))
+
+
+@pytest.mark.integration
+def test_an_onnx_program_has_no_state_and_says_so(tmp_path: Path) -> None:
+    model = Counting(True, norm=False)
+    programs = export(taped(tmp_path, model, CALLS), model, to="onnx")
+    for program in programs.values():
+        assert "n" in program.state
+        assert any("the program has none" in note for note in program.notes)
+    assert all("its calls change its state" in (row.error or "") for row in programs.verify())
+
+
+def test_a_model_without_state_has_no_note(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).eval()
+    programs = export(taped(tmp_path, model, CALLS), model)
+    assert all(not program.state and not program.notes for program in programs.values())
