@@ -68,7 +68,7 @@ class Form:
 
     def slots(self) -> Iterator[Slot]:
         """The slots in flattening order."""
-        stack = [self]
+        stack: list[Form] = [self]
         while stack:
             form = stack.pop()
             if form.slot is not None:
