@@ -223,9 +223,9 @@ class Pools:
         return len(self.values[key]) > 1
 
     @staticmethod
-    def meet(one: Hashable, other: Hashable) -> bool:
-        """Whether two dimensions are one, or those of two elements of one list."""
-        return _opened(one) == _opened(other)
+    def opened(key: Hashable) -> Hashable:
+        """Equal for dimensions that are one, or those of elements of one list."""
+        return _opened(key)
 
     def siblings(self, key: Hashable) -> set[Hashable]:
         """The same dimension of the other elements of the same lists."""
