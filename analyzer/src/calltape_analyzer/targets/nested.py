@@ -36,7 +36,7 @@ def nested_shapes(
     layout = gatherer.sorted(tree).layout
     flattener = Flattener(tree.facts(), tree.scalars, classes)
     tensors = {place.number: i for i, place in enumerate(layout.tensors)}
-    ints = [place.number for place in layout.scalars if place.kind == "int"]
+    ints = {place.number: i for i, place in enumerate(layout.ints)}
     dynamic = set(variant.dynamic())
 
     def shape(slot: Slot) -> Any:
@@ -45,7 +45,7 @@ def nested_shapes(
             own = [Column(tensors[slot.leaf], axis) for axis in axes]
             return {c.axis: shown(c) for c in own if c in dynamic}
         if isinstance(slot.node, ScalarNode) and slot.node.scalar in ints:
-            column = Column(ints.index(slot.node.scalar), None)
+            column = Column(ints[slot.node.scalar], None)
             return shown(column) if column in dynamic else None
         return None
 
