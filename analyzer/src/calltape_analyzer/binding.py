@@ -61,7 +61,7 @@ class Signature:
     def variadic_positional(self) -> tuple[str, int] | None:
         """Name and position of ``*args``."""
         for position, name in enumerate(self.names):
-            if self._by_name[name].kind == "VAR_POSITIONAL":
+            if self.by_name[name].kind == "VAR_POSITIONAL":
                 return name, position
         return None
 
@@ -71,7 +71,13 @@ class Signature:
         return next((p.name for p in self.parameters if p.kind == "VAR_KEYWORD"), None)
 
     @cached_property
-    def _by_name(self) -> dict[str, Parameter]:
+    def places(self) -> dict[str, int]:
+        """The place of each name among :attr:`names`."""
+        return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def by_name(self) -> dict[str, Parameter]:
+        """The parameters, those that were taken out too."""
         return {p.name: p for p in self.parameters}
 
     def name_at(self, position: int) -> str:
@@ -95,7 +101,7 @@ class Signature:
     def is_constant(self, name: str, value: Scalar) -> bool:
         """Whether a scalar passed by keyword is kept, as a constant: it differs from a default that
         is itself a scalar, or the parameter has no default and the call needs it."""
-        parameter = self._by_name.get(name)
+        parameter = self.by_name.get(name)
         if parameter is None or name in self.removed:
             return False
         if not parameter.has_default:

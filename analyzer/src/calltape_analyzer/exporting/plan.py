@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,17 +116,17 @@ class Plan:
 
     def shapes(self, dynamic: Callable[[Column], Any], variant: VariantFacts) -> dict[str, Any]:
         """What ``dynamic_shapes`` is for the program: ``dynamic`` tells for each dynamic column."""
-        own: dict[int, list[Column]] = {}
+        axes: dict[int, list[Column]] = defaultdict(list)
         for column in variant.dynamic():
             if column.axis is not None:
-                own.setdefault(column.place, []).append(column)
-        places = (i for i, p in enumerate(self.template.layout.scalars) if p.kind == "int")
-        ints = {place: i for i, place in enumerate(places)}
+                axes[column.place].append(column)
+        scalars = self.template.layout.scalars
+        ints = {i: at for at, i in enumerate(i for i, p in enumerate(scalars) if p.kind == "int")}
 
         def shape(leaf: Leaf) -> Any:
             if leaf.kind == "int":
                 return dynamic(Column(ints[leaf.place], None))
-            return {c.axis: dynamic(c) for c in own.get(leaf.place, ())} or None
+            return {c.axis: dynamic(c) for c in axes[leaf.place]} or None
 
         return {name: form.fill(shape) for name, form in self.forms.items()}
 
@@ -137,13 +138,11 @@ def input_names(variant: VariantFacts) -> dict[int, str]:
     return dict(enumerate(_names(layout, leaves)))
 
 
-def _names(layout: Layout, leaves: Sequence[Leaf]) -> list[str]:
-    names = UniqueNames()
-    made: list[str] = []
+def _names(layout: Layout, leaves: Sequence[Leaf]) -> Iterator[str]:
+    taken = UniqueNames()
     for leaf in leaves:
         places = layout.tensors if leaf.kind == "tensor" else layout.scalars
-        made.append(names.add(identifier(str(places[leaf.place]))))
-    return made
+        yield taken.add(identifier(str(places[leaf.place])))
 
 
 def identifier(text: str) -> str:

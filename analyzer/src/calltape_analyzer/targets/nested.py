@@ -36,8 +36,7 @@ def nested_shapes(
     layout = gatherer.sorted(tree).layout
     flattener = Flattener(tree.facts(), tree.scalars, classes)
     tensors = {place.number: i for i, place in enumerate(layout.tensors)}
-    numbers = (place.number for place in layout.scalars if place.kind == "int")
-    ints = {number: i for i, number in enumerate(numbers)}
+    ints = {place.number: i for i, place in enumerate(layout.ints)}
     dynamic = set(variant.dynamic())
 
     def shape(slot: Slot) -> Any:
