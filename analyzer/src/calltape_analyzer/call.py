@@ -6,6 +6,7 @@ import bisect
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, overload
 
+from calltape_analyzer.allowance import check_room, room_of
 from calltape_analyzer.classes import ClassIndex
 from calltape_analyzer.damage import is_damage
 from calltape_analyzer.inputs import Inputs, parts_of_inputs
@@ -64,8 +65,8 @@ class Call:
 
     @property
     def tape_bytes(self) -> int:
-        """Size of that file in bytes, when it was opened."""
-        return self._segment.size
+        """The bytes that this file took on its disk when it was opened: holes are none."""
+        return self._segment.disk_bytes
 
     @property
     def manifest(self) -> Manifest:
@@ -281,6 +282,7 @@ class Call:
     def _bytes(self, leaf: Leaf, key: str) -> bytearray:
         entry = self._entry(leaf, key)
         start = self._blob_entries()[0]
+        check_room(room_of(self.tape_bytes), [((entry.end - entry.begin,), 1)], key)
         return self._segment.copy(start + entry.begin, entry.end - entry.begin)
 
 

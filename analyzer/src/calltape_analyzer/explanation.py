@@ -212,7 +212,7 @@ def shown_value(value: Any) -> str:
 
 
 def _span(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low} to {high}"
+    return shown_value(low) if low == high else f"{shown_value(low)} to {shown_value(high)}"
 
 
 def counted(count: int, what: str) -> str:
@@ -239,17 +239,20 @@ def alike(places: Iterable[tuple[str, L]]) -> Iterator[tuple[str, L]]:
     lists: dict[str, dict[L, list[str]]] = {}
     for name, said in places:
         lists.setdefault(re.sub(r"(?<=\.)\d+", "*", name), {}).setdefault(said, []).append(name)
-    taken: set[str] = set()
+    taken: dict[str, int] = {}
     for looks in lists.values():
         for said, names in looks.items():
             (shown,) = collapsed(names) if len(looks) == 1 else names[:1]
             if len(names) > 1 < len(looks):
                 shown = f"{shown} and {len(names) - 1} like it"
             # Keys 1 and "1" of a dict are one in a name.
-            count = sum(name == shown or name.startswith(f"{shown} (again ") for name in taken)
-            shown = f"{shown} (again {count})" if count else shown
-            taken.add(shown)
-            yield shown, said
+            count = taken[shown] = taken.get(shown, -1) + 1
+            name = f"{shown} (again {count})" if count else shown
+            while count and name in taken:
+                count = taken[shown] = count + 1
+                name = f"{shown} (again {count})"
+            taken.setdefault(name, 0)
+            yield name, said
 
 
 def listed(names: Sequence[str], limit: int = _MAX_EXAMPLES) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from calltape_analyzer.binding import Signature
 from calltape_analyzer.dims import well_known_name
+from calltape_analyzer.explanation import shown_value
 from calltape_analyzer.layout import Layout
 from calltape_analyzer.printable import printable
 from calltape_analyzer.splitting import column_name
@@ -122,7 +123,7 @@ def _constants(variant: VariantFacts) -> dict[str, str]:
         is_counted = column.axis is None and ints[column.place].owner is not None
         if column.axis is None and not dimension.dynamic and not is_counted:
             value = variant.rows[0][0].ints[column.place]
-            found[f"int {ints[column.place]}"] = f"{ints[column.place]}={value}"
+            found[f"int {ints[column.place]}"] = f"{ints[column.place]}={shown_value(value)}"
     return found
 
 
