@@ -22,7 +22,7 @@ from calltape_schema.packing import pack, seal_envelope
 from calltape_schema.tree import TensorNode, children_of, decode_structure
 from tests.analyzer.tapes import member, write_tape
 from tests.analyzer.test_hostile import Forged
-from tests.analyzer.test_strangers import ESCAPE
+from tests.analyzer.test_strangers import ESCAPE, forged
 
 WIDE = 2**8000
 
@@ -205,3 +205,32 @@ def test_warnings_are_printable(tmp_path: Path) -> None:
         warnings = list(variant.findings.warnings())
         assert warnings
         assert all(text.isprintable() for text in warnings)
+
+
+def test_many_places_that_share_one_text(tmp_path: Path) -> None:
+    node = {"kind": "list", "children": [{"kind": "str", "scalar": 0}] * 20_000}
+    path = forged(tmp_path, node, scalars=("text" * 50_000,))
+    with open_tape(path) as tape:
+        began = time.process_time()
+        tape.observations()
+        assert len(repr(tape[0].inputs)) < 20_000_000
+        assert time.process_time() - began < 4
+
+
+def test_inputs_are_shown_as_they_are(tmp_path: Path) -> None:
+    given = {"z": [1, (2.5, None)], "a": {"k": b"raw", 3: "text"}, "n": {True}, "w": WIDE}
+    with open_tape(write_tape(tmp_path / "a.tape", [((1, "x"), given)])) as tape:
+        shown = repr(tape[0].inputs)
+    assert shown == (
+        "Inputs(args=(1, 'x'), kwargs={'z': [1, (2.5, None)], 'a': {'k': b'raw', 3: 'text'}, "
+        "'n': {True}, 'w': <int of 8001 bits>})"
+    )
+
+
+def test_long_texts_are_told_apart(tmp_path: Path) -> None:
+    """By all of what they say, also where they begin alike."""
+    texts = ["t" * 3000 + end for end in "ab"]
+    calls = [((torch.ones(n), texts[n % 2]), {}) for n in range(2, 6)]
+    with open_tape(write_tape(tmp_path / "a.tape", calls)) as tape:
+        (variant,) = tape.variants()
+        assert variant.findings.varying == {"args_1": "str"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
 
 __all__ = ["Gatherer", "Sorted", "difference_of"]
+
+
+_MAX_TEXT = 1024
 
 
 class Sorted(NamedTuple):
@@ -97,8 +101,9 @@ class Gatherer:
         facts = tuple(map(TensorFacts.of, own))
         others = [place for place in layout.scalars if place.kind != "int"]
         constants = tuple(scalars[place.number] for place in others)
+        told: dict[int, tuple[str, str]] = {}  # many places may share one long text
         typed = tuple(
-            (type(value).__name__, repr(value))
+            told.get(place.number) or told.setdefault(place.number, _typed(value))
             for place, value in zip(others, constants, strict=True)
             if not place.private
         )
@@ -121,6 +126,14 @@ class Gatherer:
             found = layout_of_inputs(root, tree.scalars, self.signature, self.renamed)
             self._layouts[tree.structure, on] = found
         return found
+
+
+def _typed(value: Any) -> tuple[str, str]:
+    """Equal for equal values, and no longer than a few hundred characters."""
+    text = repr(value)
+    if len(text) > _MAX_TEXT:
+        text = f"{text[:_MAX_TEXT]} {hashlib.blake2b(text.encode()).hexdigest()}"
+    return type(value).__name__, text
 
 
 def difference_of(group: Group, placed: Sorted) -> str:
