@@ -234,3 +234,11 @@ def test_long_texts_are_told_apart(tmp_path: Path) -> None:
     with open_tape(write_tape(tmp_path / "a.tape", calls)) as tape:
         (variant,) = tape.variants()
         assert variant.findings.varying == {"args_1": "str"}
+
+
+def test_a_script_is_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_MAX_TEXT", 100)
+    path = write_tape(tmp_path / "a.tape", [((torch.ones(2),), {})])
+    code, text = ask("script", str(path), "--json")
+    assert code == 0
+    assert json.loads(text)["source"].endswith("sys.exit(main())\n")

@@ -130,10 +130,11 @@ class Gatherer:
 
 def _typed(value: Any) -> tuple[str, str]:
     """Equal for equal values, and no longer than a few hundred characters."""
-    text = repr(value)
-    if len(text) > _MAX_TEXT:
-        text = f"{text[:_MAX_TEXT]} {hashlib.blake2b(text.encode()).hexdigest()}"
-    return type(value).__name__, text
+    kind = type(value).__name__
+    if not isinstance(value, (str, bytes)) or len(value) <= _MAX_TEXT:
+        return kind, repr(value)
+    data = value if isinstance(value, bytes) else value.encode(errors="surrogatepass")
+    return kind, f"{value[:_MAX_TEXT]!r} {hashlib.blake2b(data).hexdigest()}"
 
 
 def difference_of(group: Group, placed: Sorted) -> str:
@@ -153,7 +154,7 @@ def difference_of(group: Group, placed: Sorted) -> str:
             )
     given = dict(zip(group.others, placed.constants, strict=False))
     for place, known in group.fixed():
-        if repr(known) != repr(given.get(place)):
+        if _typed(known) != _typed(given.get(place)):
             return _other_value(place, known, given.get(place))
     return "another structure"
 

@@ -117,7 +117,9 @@ def _constants(variant: VariantFacts) -> dict[str, str]:
             found[f"bool {name} {at}"] = f"{name}={node.value}" if is_top else f"flags in {name}"
     for place, value in variant.group.fixed():
         shown = shown_constant(value)
-        found[f"constant {place}"] = f"{place}{'=' if repr(value) == shown else ' a '}{shown}"
+        is_long = isinstance(value, (str, bytes)) and len(value) > len(shown)
+        is_whole = not is_long and repr(value) == shown
+        found[f"constant {place}"] = f"{place}{'=' if is_whole else ' a '}{shown}"
     ints = [place for place in layout.scalars if place.kind == "int"]
     for column, dimension in variant.dimensions.items():
         is_counted = column.axis is None and ints[column.place].owner is not None

@@ -39,7 +39,7 @@ __all__ = [
 FAILURE, DAMAGED, INTERRUPTED = 1, 3, 130
 
 _MAX_BITS = 256
-_MAX_TEXT = 65_536
+_MAX_TEXT = 4096
 _MAX_WIDTH = 100
 """Of a column: wider cells are followed by the next, and do not widen those of all other rows."""
 
@@ -131,21 +131,27 @@ def line(*parts: str) -> None:
     print(" ".join(printable(part) for part in parts).rstrip())
 
 
-def print_json(document: Any) -> None:
+def print_json(document: Any, *, whole: bool = False) -> None:
     """Prints valid JSON: what JSON has no form for (bytes, complex, NaN and infinities) as text.
-    Ints of more than 256 bits are described, texts of more than 65,536 characters cut."""
+    Ints of more than 256 bits are described, texts of more than 4,096 characters cut.
+
+    Args:
+        document: dicts, lists, tuples and scalars.
+        whole: no text is cut.
+    """
     # ensure_ascii also keeps a tape's control characters and lone surrogates away from terminals.
     encoder = json.JSONEncoder(indent=2, ensure_ascii=True, allow_nan=False)
-    for part in encoder.iterencode(_plain(document)):  # in one piece it is many times the tape
+    plain = _plain(document, sys.maxsize if whole else _MAX_TEXT)
+    for part in encoder.iterencode(plain):  # in one piece it is many times the tape
         sys.stdout.write(part)
     print()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, most: int) -> Any:
     if isinstance(value, dict):
-        return {_name(name): _plain(item) for name, item in value.items()}
+        return {_name(name): _plain(item, most) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_plain(item, most) for item in value]
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):  # in decimal a wide one takes quadratic time
@@ -153,12 +159,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, (bytes, bytearray)):
-        value = value[:_MAX_TEXT]  # as text it is longer than that, and cut
-    return _cut(str(value))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
+        value = value[:most]  # as text it is longer than that, and cut
+    text = str(value)
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _name(name: Any) -> Any:
