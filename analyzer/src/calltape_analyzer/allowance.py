@@ -15,7 +15,7 @@ from calltape_schema.errors import TapeError
 
 __all__ = ["LEAST_BYTES", "check_room", "granted", "room_of"]
 
-LEAST_BYTES = 256 * 1024 * 1024
+LEAST_BYTES = 192 * 1024 * 1024
 _TIMES_TAPE = 4
 
 _granted: ContextVar[int | None] = ContextVar("granted", default=None)

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal, overload
 
+from calltape_analyzer.allowance import check_room, room_of
 from calltape_analyzer.classes import ClassIndex
 from calltape_analyzer.damage import is_damage
 from calltape_analyzer.inputs import Inputs, parts_of_inputs
@@ -66,8 +67,8 @@ class Call:
 
     @property
     def tape_bytes(self) -> int:
-        """Size of that file in bytes, when it was opened."""
-        return self._segment.size
+        """The bytes that this file took on its disk when it was opened: holes are none."""
+        return self._segment.disk_bytes
 
     @property
     def manifest(self) -> Manifest:
@@ -283,6 +284,7 @@ class Call:
     def _bytes(self, leaf: Leaf, key: str) -> bytearray:
         entry = self._entry(leaf, key)
         start = self._blob_entries()[0]
+        check_room(room_of(self.tape_bytes), [((entry.end - entry.begin,), 1)], key)
         return self._segment.copy(start + entry.begin, entry.end - entry.begin)
 
 

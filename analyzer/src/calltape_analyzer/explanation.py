@@ -216,7 +216,7 @@ def shown_value(value: Any) -> str:
 
 
 def _span(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low} to {high}"
+    return shown_value(low) if low == high else f"{shown_value(low)} to {shown_value(high)}"
 
 
 def counted(count: int, what: str) -> str:

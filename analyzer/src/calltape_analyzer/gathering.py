@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
 
 __all__ = ["Gatherer", "Sorted", "difference_of"]
+
+
+_MAX_TEXT = 1024
 
 
 class Sorted(NamedTuple):
@@ -97,8 +101,9 @@ class Gatherer:
         facts = tuple(map(TensorFacts.of, own))
         others = [place for place in layout.scalars if place.kind != "int"]
         constants = tuple(scalars[place.number] for place in others)
+        told: dict[int, tuple[str, str]] = {}  # many places may share one long text
         typed = tuple(
-            (type(value).__name__, repr(value))
+            told.get(place.number) or told.setdefault(place.number, _typed(value))
             for place, value in zip(others, constants, strict=True)
             if not place.private
         )
@@ -123,6 +128,15 @@ class Gatherer:
         return found
 
 
+def _typed(value: Any) -> tuple[str, str]:
+    """Equal for equal values, and no longer than a few hundred characters."""
+    kind = type(value).__name__
+    if not isinstance(value, (str, bytes)) or len(value) <= _MAX_TEXT:
+        return kind, repr(value)
+    data = value if isinstance(value, bytes) else value.encode(errors="surrogatepass")
+    return kind, f"{value[:_MAX_TEXT]!r} {hashlib.blake2b(data).hexdigest()}"
+
+
 def difference_of(group: Group, placed: Sorted) -> str:
     """In what a call is not one of a group."""
     ours, theirs = dict(group.layout.keys), dict(placed.layout.keys)
@@ -140,7 +154,7 @@ def difference_of(group: Group, placed: Sorted) -> str:
             )
     given = dict(zip(group.others, placed.constants, strict=False))
     for place, known in group.fixed():
-        if repr(known) != repr(given.get(place)):
+        if _typed(known) != _typed(given.get(place)):
             return _other_value(place, known, given.get(place))
     return "another structure"
 

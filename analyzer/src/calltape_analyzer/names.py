@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from calltape_analyzer.binding import Signature
 from calltape_analyzer.dims import well_known_name
+from calltape_analyzer.explanation import shown_value
 from calltape_analyzer.layout import Layout
 from calltape_analyzer.printable import printable
 from calltape_analyzer.splitting import column_name
@@ -150,13 +151,15 @@ def _constants(variant: VariantFacts) -> dict[str, str]:
             found[f"bool {name} {at}"] = f"{name}={node.value}" if is_top else f"flags in {name}"
     for place, value in variant.group.fixed():
         shown = shown_constant(value)
-        found[f"constant {place}"] = f"{place}{'=' if repr(value) == shown else ' a '}{shown}"
+        is_long = isinstance(value, (str, bytes)) and len(value) > len(shown)
+        is_whole = not is_long and repr(value) == shown
+        found[f"constant {place}"] = f"{place}{'=' if is_whole else ' a '}{shown}"
     ints = layout.ints
     for column, dimension in variant.dimensions.items():
         is_counted = column.axis is None and ints[column.place].owner is not None
         if column.axis is None and not dimension.dynamic and not is_counted:
             value = variant.rows[0][0].ints[column.place]
-            found[f"int {ints[column.place]}"] = f"{ints[column.place]}={value}"
+            found[f"int {ints[column.place]}"] = f"{ints[column.place]}={shown_value(value)}"
     return found
 
 

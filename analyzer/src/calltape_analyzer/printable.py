@@ -15,4 +15,6 @@ def printable(text: str) -> str:
 
 def printable_lines(text: str) -> str:
     """The same for text of several lines, which stay lines."""
+    if text.isprintable():  # it may be long
+        return text
     return "\n".join(map(printable, text.split("\n")))

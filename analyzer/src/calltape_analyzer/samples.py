@@ -194,7 +194,8 @@ def made_up(
 
     if dtype not in _computable():
         return cast("torch.Tensor", zeros(shape, dtype))
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}{tuple(shape)}".encode()))
+    text = f"{seed}{tuple(shape)}".encode(errors="backslashreplace")  # any key of a dict
+    generator = torch.Generator().manual_seed(zlib.crc32(text))
     if dtype is torch.bool:
         return torch.ones(tuple(shape), dtype=dtype)
     if dtype.is_floating_point or dtype.is_complex:

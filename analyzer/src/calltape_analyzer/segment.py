@@ -8,6 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
+from calltape_analyzer.allowance import check_room, room_of
 from calltape_analyzer.damage import Damage, is_damage
 from calltape_analyzer.descriptors import DescriptorError
 from calltape_analyzer.input_keys import NOT_INTERNED, InputsKey
@@ -59,6 +60,7 @@ class Segment:
             self.close()
             raise
         self.size = self._file.size
+        self.disk_bytes = self._file.disk_bytes
         self.trailer = scan.trailer
         self.unfinished = scan.unfinished
         self._numbers = scan.numbers
@@ -204,6 +206,8 @@ class Segment:
         content = self.content(position)
         if record.blob is None or start is None:
             return content, None
+        room = room_of(self.disk_bytes)
+        check_room(room, [((record.blob.size,), 1)], f"the tensors of call {record.call}")
         return content, self.read(start, record.blob.size)
 
     def key_of(self, position: int) -> int | None:

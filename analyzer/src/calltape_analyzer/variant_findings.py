@@ -10,8 +10,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from calltape_analyzer.explanation import shown_value
 from calltape_analyzer.findings import MAX_SIZES_SHOWN, SizeSeen
 from calltape_analyzer.layout import Place
+from calltape_analyzer.printable import printable
 from calltape_analyzer.splitting import column_name
 from calltape_analyzer.symbols import MAX_SYMBOLS_FOR_SUMS, Column, Symbol
 from calltape_analyzer.tallies import Span
@@ -145,9 +147,8 @@ class VariantFindings(_Finding):
     def warnings(self) -> Iterator[str]:
         """Where the evidence is thin."""
         for symbol in self.symbols:
-            for text in symbol.warnings:
-                yield f"{symbol.name}: {text}"
-        yield from self.notes
+            yield from (printable(f"{symbol.name}: {text}") for text in symbol.warnings)
+        yield from map(printable, self.notes)
 
 
 def findings_of(variant: VariantFacts, names: dict[int, str]) -> VariantFindings:
@@ -281,12 +282,15 @@ def expression(variant: VariantFacts, symbol: Symbol) -> str | None:
     if symbol.relation is None:
         return None
     terms = [
-        variant.symbols[i].name if factor == 1 else f"{factor}*{variant.symbols[i].name}"
+        variant.symbols[i].name
+        if factor == 1
+        else f"{shown_value(factor)}*{variant.symbols[i].name}"
         for factor, i in symbol.relation.terms
     ]
     constant = symbol.relation.constant
     text = " + ".join(terms)
-    return f"{text} {'+' if constant > 0 else '-'} {abs(constant)}" if constant else text
+    sign = "+" if constant > 0 else "-"
+    return f"{text} {sign} {shown_value(abs(constant))}" if constant else text
 
 
 def _warnings(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:

@@ -298,9 +298,13 @@ _SCALAR_TYPES: dict[str, type] = {
 }
 
 
+_CONTAINERS = frozenset({SequenceNode, DictNode, FieldsNode, CustomNode})
+
+
 def children_of(node: Any) -> tuple[Any, ...]:
     """The children of a node; empty for leaves, scalars and constants."""
-    return getattr(node, "children", ())
+    # Not getattr: pydantic takes microseconds to find that an attribute is missing.
+    return node.children if type(node) in _CONTAINERS else ()
 
 
 def walk(root: Any) -> Iterator[Any]:
@@ -344,16 +348,15 @@ def _characters_of_paths(root: Any) -> int:
         node, length = stack.pop()
         total += length
         children = children_of(node)
+        names: Sequence[Any] = range(len(children))
         if isinstance(node, CustomNode):
             stack.append((node.context, length + len(".context")))
-        names = getattr(node, "keys", None) or getattr(node, "fields", None)
-        if names is None:
-            stack.extend((child, length + 1 + len(str(i))) for i, child in enumerate(children))
-        else:
-            stack.extend(
-                (child, length + 1 + len(str(name)))
-                for name, child in zip(names, children, strict=True)
-            )
+        elif isinstance(node, (DictNode, FieldsNode)):
+            names = node.keys if isinstance(node, DictNode) else node.fields
+        stack.extend(
+            (child, length + 1 + len(str(name)))
+            for name, child in zip(names, children, strict=True)
+        )
     return total
 
 

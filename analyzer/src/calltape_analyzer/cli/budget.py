@@ -20,7 +20,7 @@ from calltape_schema.errors import TapeError
 
 __all__ = ["Exceeded", "Limits", "limits", "reading"]
 
-_SECONDS, _SECONDS_PER_MEBIBYTE = 4.0, 0.5
+_SECONDS, _SECONDS_PER_MEBIBYTE = 4.0, 0.2
 _BYTES, _BYTES_PER_BYTE = 2**30, 8
 _MEBIBYTE = 2**20
 _LOOK_EVERY = 0.1
@@ -59,7 +59,7 @@ class _Budget:
 
     @property
     def seconds(self) -> float:
-        worth = _SECONDS + _SECONDS_PER_MEBIBYTE * self.tape_bytes / _MEBIBYTE
+        worth = max(_SECONDS, _SECONDS_PER_MEBIBYTE * self.tape_bytes / _MEBIBYTE)
         return worth if limits.seconds is None else limits.seconds
 
     @property

@@ -185,7 +185,8 @@ def script(
         if out is not None:
             write_new(out, source, force=force)
         if json:
-            print_json({"source": source, "saved": str(out) if out is not None else None})
+            saved = str(out) if out is not None else None
+            print_json({"source": source, "saved": saved}, whole=True)
         elif out is None:
             print(source, end="")
         else:

@@ -18,6 +18,7 @@ import typer
 
 from calltape_analyzer.allowance import granted
 from calltape_analyzer.cli.budget import Exceeded, limits, reading
+from calltape_analyzer.explanation import shown_value
 from calltape_analyzer.opening import files_of, open_tape
 from calltape_analyzer.printable import printable
 from calltape_analyzer.tape import Tape
@@ -36,6 +37,11 @@ __all__ = [
 ]
 
 FAILURE, DAMAGED, INTERRUPTED = 1, 3, 130
+
+_MAX_BITS = 256
+_MAX_TEXT = 4096
+_MAX_WIDTH = 100
+"""Of a column: wider cells are followed by the next, and do not widen those of all other rows."""
 
 Paths = Annotated[
     list[str],
@@ -64,6 +70,9 @@ def command(function: F) -> F:
             raise typer.Exit(FAILURE) from None
         except Exceeded as exceeded:
             _complain(str(exceeded.error))
+            raise typer.Exit(FAILURE) from None
+        except MemoryError:
+            _complain("there is not enough memory for this, or no more than `ulimit -v` allows")
             raise typer.Exit(FAILURE) from None
         except Exception as error:
             if os.environ.get("CALLTAPE_DEBUG"):
@@ -122,25 +131,37 @@ def line(*parts: str) -> None:
     print(" ".join(printable(part) for part in parts).rstrip())
 
 
-def print_json(document: Any) -> None:
-    """Prints valid JSON: what JSON has no form for (bytes, complex, NaN and infinities) as text."""
+def print_json(document: Any, *, whole: bool = False) -> None:
+    """Prints valid JSON: what JSON has no form for (bytes, complex, NaN and infinities) as text.
+    Ints of more than 256 bits are described, texts of more than 4,096 characters cut.
+
+    Args:
+        document: dicts, lists, tuples and scalars.
+        whole: no text is cut.
+    """
     # ensure_ascii also keeps a tape's control characters and lone surrogates away from terminals.
-    try:
-        text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False, default=str)
-    except (TypeError, ValueError):
-        plain = _plain(document)
-        text = json.dumps(plain, indent=2, ensure_ascii=True, allow_nan=False, default=str)
-    print(text)
+    encoder = json.JSONEncoder(indent=2, ensure_ascii=True, allow_nan=False)
+    plain = _plain(document, sys.maxsize if whole else _MAX_TEXT)
+    for part in encoder.iterencode(plain):  # in one piece it is many times the tape
+        sys.stdout.write(part)
+    print()
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+def _plain(value: Any, most: int) -> Any:
     if isinstance(value, dict):
-        return {_name(name): _plain(item) for name, item in value.items()}
+        return {_name(name): _plain(item, most) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
+        return [_plain(item, most) for item in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):  # in decimal a wide one takes quadratic time
+        return value if value.bit_length() <= _MAX_BITS else shown_value(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, (bytes, bytearray)):
+        value = value[:most]  # as text it is longer than that, and cut
+    text = str(value)
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _name(name: Any) -> Any:
@@ -184,7 +205,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     if sys.stdout.isatty():
         _fitted(head, shown)
         return
-    widths = [max(len(cell) for cell in column) for column in zip(head, *shown, strict=True)]
+    columns = zip(head, *shown, strict=True)
+    widths = [min(max(map(len, column)), _MAX_WIDTH) for column in columns]
     for row in (head, *shown):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calltape_analyzer.cli.output import Json, Paths, command, line, opened, print_json, table
-from calltape_analyzer.explanation import alike, counted
+from calltape_analyzer.explanation import alike, counted, shown_value
 from calltape_analyzer.switches import shown_constant
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def _arguments(found: VariantFindings) -> Iterator[Sequence[str]]:
         if given.counts is not None:
             value = f"counts {given.counts}"
         elif given.dynamic:
-            value = given.symbol or f"{given.min}..{given.max}"
+            value = given.symbol or _span(given.min, given.max)
         else:
-            value = str(given.min)
+            value = shown_value(given.min)
         yield given.name, "int", value
     for place, constant in found.constants.items():
         yield place, type(constant).__name__, shown_constant(constant)
@@ -91,9 +91,13 @@ def _shape(tensor: TensorFinding) -> str:
 
 def _symbols(found: VariantFindings) -> Iterator[Sequence[str]]:
     for symbol in found.symbols:
-        sizes = str(symbol.min) if symbol.min == symbol.max else f"{symbol.min}..{symbol.max}"
+        sizes = _span(symbol.min, symbol.max)
         count = f" ({symbol.distinct} sizes)" if symbol.distinct > 1 else ""
         yield symbol.name, f"{sizes}{count}", symbol.expression or ""
+
+
+def _span(low: int, high: int) -> str:
+    return shown_value(low) if low == high else f"{shown_value(low)}..{shown_value(high)}"
 
 
 @command

@@ -64,7 +64,8 @@ def nested_shapes(
     ]
     shapes = {
         name: _nested(flattener.flatten(node), shape, classes) if name in layout.nodes else None
-        for name, node in positional + named
+        # Of a name that was passed twice, which raised, the layout has the second.
+        for name, node in dict(positional + named).items()
     }
     return _by_parameter(shapes, len(positional), signature)
 
