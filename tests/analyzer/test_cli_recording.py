@@ -55,6 +55,7 @@ def shown(path: Path) -> dict[str, list[str]]:
 
 def test_info_of_a_recording_that_kept_little(folder: Path) -> None:
     found = shown(folder)
+    assert found["tape"] == [", ".join(map(str, sorted(folder.iterdir(), key=_segment)))]
     assert found["files"] == ["3 files of 1 recording, segments 0 to 2"]
     assert found["coverage"] == ["7 of 9 calls seen were kept; 2 not wanted: flight_recorder"]
     assert found["policy"] == [
@@ -68,6 +69,21 @@ def test_info_of_a_recording_that_kept_little(folder: Path) -> None:
         "6 calls, 4 kept: input_ids: [1..3, 1]; past_key_values.* (2 of them): [1..3, 5..41, 8]",
         "3 calls, 3 kept: input_ids: [1..3, 5..40]",
     ]
+
+
+def _segment(path: Path) -> str:
+    return "" if path.name == "llm.tape" else path.name
+
+
+def test_info_names_a_few_of_many_files(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    with record(model, tmp_path / "a.tape") as recorder:
+        for _ in range(4):
+            model(torch.ones(1, 2))
+            recorder.seal()
+    (line,) = shown(tmp_path)["tape"]
+    assert line.count(".tape") == 3
+    assert line.endswith("a-00002.tape and 2 more")
 
 
 def test_info_json(folder: Path) -> None:

@@ -193,10 +193,9 @@ def test_what_waits_is_bounded_also_where_it_has_no_bytes(
     disk.set()
     model, fails = Identity(), Raises()
     bound = 2**20
-    options: dict[str, Any] = {"max_queue_bytes": bound, "values": "none"}
     with (
-        record(model, tmp_path / "a.tape", **options) as shapes,
-        record(fails, tmp_path / "b.tape", **options) as raising,
+        record(model, tmp_path / "a.tape", max_queue_bytes=bound, values="none") as shapes,
+        record(fails, tmp_path / "b.tape", max_queue_bytes=bound) as raising,
     ):
         disk.clear()
         for _ in range(3000):

@@ -34,10 +34,7 @@ class _Told(NamedTuple):
 def counters_of(segments: Sequence[Segment], damage: Damage) -> Counters:
     """The counters of all files that the calls do not contradict. The others are missing; where
     there is no innocent reason for it, and for a group that breaks the format, that is damage."""
-    found = Counters()
-    for parts in recordings_of(segments):
-        found = found.merge(_of_recording(parts, damage))
-    return found
+    return Counters.sum_of(_of_recording(parts, damage) for parts in recordings_of(segments))
 
 
 def _of_recording(parts: Sequence[Segment], damage: Damage) -> Counters:
@@ -51,11 +48,10 @@ def _of_recording(parts: Sequence[Segment], damage: Damage) -> Counters:
                 reason = "the counters contradict the calls on the tape, and are not used"
                 damage.add(TapeError("damaged", reason, path=segment.path, member=TRAILER))
         missing += [one.segment for one in doubtful]
-        told = [one for one in told if one.segment not in missing]
+        left_out = {id(segment) for segment in missing}
+        told = [one for one in told if id(one.segment) not in left_out]
     found = Counters(missing=frozenset(segment.path for segment in missing))
-    for one in told:
-        found = found.merge(one.counters)
-    return found
+    return Counters.sum_of([found, *(one.counters for one in told)])
 
 
 def _told(parts: Sequence[Segment], damage: Damage) -> tuple[list[_Told], list[Segment]]:
@@ -90,9 +86,7 @@ def _may_be_counted_elsewhere(parts: Sequence[Segment], told: Sequence[_Told]) -
 
 
 def _are_borne_out(told: Sequence[_Told]) -> bool:
-    counters = Counters()
-    for one in told:
-        counters = counters.merge(one.counters)
+    counters = Counters.sum_of(one.counters for one in told)
     last = max(told, key=lambda one: one.segment.part).segment
     seen = sum(one.segment.coverage.seen for one in told)
     assert last.trailer is not None

@@ -83,12 +83,10 @@ class Alignment:
         """The keys of the arguments, positions first."""
         return [argument.key for argument in self.best.bound.all]
 
-    def has(self, name: str) -> bool:
-        """Whether the best pattern has an argument of this name, however it passes it."""
-        best = self.best.bound
-        return name in best.kwargs or any(
-            name == self.signature.name_at(i) for i in range(len(best.args))
-        )
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the best pattern's arguments, however it passes them."""
+        return frozenset(self.signature.name_of(key) for key in self.keys)
 
     def row(self, pattern: Pattern) -> Row:
         """The tensors of a pattern, slot by slot.

@@ -7,7 +7,7 @@ from typing import Any
 
 from calltape_analyzer.alignment import Alignment, Row
 from calltape_analyzer.allowance import check_room, room_of
-from calltape_analyzer.binding import Argument, Bound
+from calltape_analyzer.binding import Argument
 from calltape_analyzer.call import Call
 from calltape_analyzer.describing import Description
 from calltape_analyzer.dims import Track
@@ -100,46 +100,45 @@ class ArgumentBuilder:
             for cell, track in zip(row, self._tracks, strict=True)
         ]
 
-    def build(self, row: Row, bound: Bound, call: Call | None) -> Iterator[Any]:
+    def build(self, row: Row, call: Call | None) -> Iterator[Any]:
         """The arguments of a row, in the order of the alignment's keys.
 
         Args:
             row: of one pattern, or of arguments that the caller gave.
-            bound: the arguments that the row is of.
             call: a call of the pattern; None for the caller's arguments.
         """
         shared: dict[int, Any] = {}
+        gaps = self.gaps(row)
         start = 0
         for reference, source in self._alignment.references:
             end = start + len(reference.slots)
-            own = self._whole_argument(row, start, end, reference)
-            if own is not None:
+            cells = row[start:end]
+            whole = self._whole_argument(cells, any(gaps[start:end]), reference)
+            if whole is not None:
                 # What no call has a tensor in comes from the call that the reference is of.
-                is_own = call is not None and any(own is argument for argument in bound.all)
-                yield self._recorded(own, call if is_own else None, shared)
+                is_own = any(cell is not None for cell in cells)
+                yield self._recorded(whole, source, call if is_own else None, shared)
             else:
                 filled = [self._slot(i, row, call, shared) for i in range(start, end)]
                 yield self._filled(reference, source, filled)
             start = end
 
-    def _whole_argument(
-        self, row: Row, start: int, end: int, reference: Argument
-    ) -> Argument | None:
+    def _whole_argument(self, cells: Row, has_gap: bool, reference: Argument) -> Argument | None:
         """The argument as the call passed it, where it has every tensor and the form of all."""
-        owners = [cell[0] for cell in row[start:end] if cell is not None]
-        if not owners:
+        owner = next((cell[0] for cell in cells if cell is not None), None)
+        if owner is None:
             # Nothing to fill either: constants, and containers that are empty in every call.
-            return None if any(self.gaps(row)[start:end]) else reference
-        whole = not any(self.gaps(row)[start:end]) and _alike(owners[0].form, reference.form)
-        return owners[0] if whole else None
+            return None if has_gap else reference
+        return owner if not has_gap and _alike(owner.form, reference.form) else None
 
-    def _recorded(self, argument: Argument, call: Call | None, shared: dict[int, Any]) -> Any:
-        """An argument as a call passed it; of the call that the reference is of for None."""
+    def _recorded(
+        self, argument: Argument, source: Pattern, call: Call | None, shared: dict[int, Any]
+    ) -> Any:
+        """An argument as a call passed it; of the first call of ``source`` for None."""
         if argument.given is not None:
             tensors = [tensor.detach().clone() for tensor in argument.given.tensors]
             return _with_tensors(argument.given, dict(enumerate(tensors)))
         if call is None:
-            source = next(p for a, p in self._alignment.references if a is argument)
             call, shared = self._calls[source.first], {}
         if self._on_recorded_devices or self._detached:
             for slot in argument.slots:

@@ -54,10 +54,14 @@ class Signature:
         return tuple(p.name for p in self.parameters if p.name not in self.removed)
 
     @cached_property
+    def _own_names(self) -> frozenset[str]:
+        return frozenset(self.names)
+
+    @cached_property
     def variadic_positional(self) -> tuple[str, int] | None:
         """Name and position of ``*args``."""
         for position, name in enumerate(self.names):
-            if self._by_name[name].kind == "VAR_POSITIONAL":
+            if self.by_name[name].kind == "VAR_POSITIONAL":
                 return name, position
         return None
 
@@ -67,7 +71,13 @@ class Signature:
         return next((p.name for p in self.parameters if p.kind == "VAR_KEYWORD"), None)
 
     @cached_property
-    def _by_name(self) -> dict[str, Parameter]:
+    def places(self) -> dict[str, int]:
+        """The place of each name among :attr:`names`."""
+        return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def by_name(self) -> dict[str, Parameter]:
+        """The parameters, those that were taken out too."""
         return {p.name: p for p in self.parameters}
 
     def name_at(self, position: int) -> str:
@@ -84,14 +94,14 @@ class Signature:
     def parameter(self, key: Key) -> str:
         """The parameter that an argument belongs to; ``*args`` and ``**kwargs`` by their name."""
         if isinstance(key, str):
-            return key if key in self.names else self.variadic_keyword or key
+            return key if key in self._own_names else self.variadic_keyword or key
         variadic = self.variadic_positional
         return variadic[0] if variadic and key >= variadic[1] else self.name_at(key)
 
     def is_constant(self, name: str, value: Scalar) -> bool:
         """Whether a scalar passed by keyword is kept, as a constant: it differs from a default that
         is itself a scalar, or the parameter has no default and the call needs it."""
-        parameter = self._by_name.get(name)
+        parameter = self.by_name.get(name)
         if parameter is None or name in self.removed:
             return False
         if not parameter.has_default:
@@ -150,7 +160,7 @@ class Bound:
         """Number of leaves, None included."""
         return sum(len(argument.slots) for argument in self.all)
 
-    @property
+    @cached_property
     def all(self) -> tuple[Argument, ...]:
         return (*self.args, *self.kwargs.values())
 
@@ -232,7 +242,8 @@ def _without_removed(
     kept = [a for a in positional if complete.name_at(int(a.key)) not in signature.removed]
     args = tuple(replace(argument, key=i) for i, argument in enumerate(kept))
     ordered = [name for name in signature.names if name in named]
-    ordered += [name for name in named if name not in complete.names]
+    known_names = set(complete.names)
+    ordered += [name for name in named if name not in known_names]
     kwargs = {name: named[name] for name in ordered if name not in signature.removed}
     order = {name: i for i, name in enumerate(signature.names)}
     known = sorted((s for s in scalars if s[0] in order), key=lambda pair: order[pair[0]])
@@ -252,16 +263,17 @@ def _add_missing(
     value_if_missing: Mapping[Key, Any],
 ) -> None:
     names = signature.complete.names
+    places = {name: place for place, name in enumerate(names)}
     for key, value in value_if_missing.items():
         if isinstance(key, str):
             if key in named:
                 continue
-            if key not in names and signature.variadic_keyword is None:
+            if key not in places and signature.variadic_keyword is None:
                 raise UsageError(
                     f"Unexpected keyword argument {key!r} in value_if_missing",
                     advice=f"name one of the parameters {', '.join(names)}",
                 )
-            place = names.index(key) if key in names else len(positional)
+            place = places.get(key, len(positional))
             if place >= len(positional):
                 named[key] = given_argument(key, value)
             elif isinstance(positional[place].node, NoneNode):

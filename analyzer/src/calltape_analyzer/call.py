@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, Literal, overload
 
 from calltape_analyzer.allowance import check_room, room_of
@@ -341,13 +343,36 @@ class Calls(Sequence[Call]):
         Raises:
             TapeError: ``usage`` where it is not here.
         """
-        for which, segment in enumerate(self._segments):
-            if segment.manifest.tape != ref.tape:
-                continue
+        parts, highest = self._parts.get(ref.tape, ((), ()))
+        # The files that begin before the call, the last first; none further down ends behind it.
+        place = bisect.bisect_right(parts, ref.number, key=lambda part: part[0]) - 1
+        found: list[int] = []
+        while place >= 0 and highest[place] >= ref.number:
+            which = parts[place][1]
+            segment = self._segments[which]
             at = bisect.bisect_left(segment.order, ref.number, key=segment.number)
             if at < len(segment) and segment.number(segment.order[at]) == ref.number:
-                return self._at(self._ends[which] - len(segment) + at)
+                found.append(self._ends[which] - len(segment) + at)
+            place -= 1
+        if found:
+            return self._at(min(found))
         raise TapeError("usage", f"call {ref.number} is not on this tape")
+
+    @cached_property
+    def _parts(self) -> dict[bytes, tuple[list[tuple[int, int]], list[int]]]:
+        """By recording its files, as first number and place, in the order of these; and the highest
+        number in each of them and those before it."""
+        found: dict[bytes, list[tuple[int, int]]] = {}
+        for which, segment in enumerate(self._segments):
+            first = segment.number(segment.order[0])
+            found.setdefault(segment.manifest.tape, []).append((first, which))
+        made: dict[bytes, tuple[list[tuple[int, int]], list[int]]] = {}
+        for tape, parts in found.items():
+            parts.sort()
+            segments = (self._segments[which] for _, which in parts)
+            last = (segment.number(segment.order[-1]) for segment in segments)
+            made[tape] = parts, list(accumulate(last, max))
+        return made
 
     def _at(self, index: int) -> Call:
         which = bisect.bisect_right(self._ends, index)

@@ -211,7 +211,8 @@ def _exported_judge(program: Any) -> Judge:
             places = matched(names, placed.layout)
         except InferenceError as error:
             return None, Refusal(error.reason)
-        ints = [i for i, p in enumerate(placed.layout.scalars) if p.kind == "int"]
+        scalars = enumerate(placed.layout.scalars)
+        ints = {i: at for at, i in enumerate(i for i, p in scalars if p.kind == "int")}
         leaves: list[Any] = []
         for name, constant in constants.items():
             kind, place = places.get(name, ("constant", 0))
@@ -219,7 +220,7 @@ def _exported_judge(program: Any) -> Judge:
                 leaves.append(Sized(placed.facts[place].dtype, placed.row.shapes[place]))
             else:
                 is_int = kind == "int"
-                leaves.append(placed.row.ints[ints.index(place)] if is_int else constant)
+                leaves.append(placed.row.ints[ints[place]] if is_int else constant)
         reason = conditions.refuse(leaves, _named(program, leaves)) or _unfed(placed, places)
         return None, None if reason is None else Refusal(reason, dimension_in(reason))
 
@@ -245,20 +246,31 @@ def _unfed(placed: Sorted, places: Mapping[str, tuple[str, int]]) -> str | None:
     """A state that the call brings and the model does not take: it would compute something else. Of
     other arguments an exporter leaves out those that the model does not use."""
     used = {placed.layout.tensors[at].argument for kind, at in places.values() if kind == "tensor"}
+    filled = {place.argument for place in placed.layout.tensors}
     for name, node in placed.layout.nodes.items():
-        has = any(place.argument == name for place in placed.layout.tensors)
-        if has and name not in used and is_state(name, node):
+        if name in filled and name not in used and is_state(name, node):
             return f"the call has a filled {name}, which is not an input of the model"
     return None
 
 
-_NAMED = re.compile(r"\b([A-Za-z_][\w.]*(?:\[\d+\])+)")
+# A word is taken once and as a whole: one expression for all of it would begin at every dot of
+# ``a.a.a`` and read to the end each time.
+_WORD = re.compile(r"[\w.]+")
+_INDICES = re.compile(r"(?:\[\d+\])+")
 
 
 def dimension_in(reason: str) -> str | None:
     """The dimension that a condition is about, as ``input_ids[1]``."""
-    named = _NAMED.search(reason)
-    return named[1] if named is not None else None
+    for word in _WORD.finditer(reason):
+        indices = _INDICES.match(reason, word.end())
+        named = _NAME_IN.search(word[0]) if indices is not None else None
+        if named is not None and indices is not None:
+            return named[0] + indices[0]
+    return None
+
+
+# From the first letter that begins a word: ``3.x`` is no name, and ``x`` in it is one.
+_NAME_IN = re.compile(r"\b[A-Za-z_][\w.]*")
 
 
 def _onnx_judge(proto: Any) -> Judge:

@@ -146,8 +146,9 @@ def compared(
         for path, value in side.items()
         if isinstance(value, Unknown | Placeholder) and path not in omitted
     }
+    lengths = frozenset(map(len, unknown))
     wanted, given = (
-        {p: v for p, v in side.items() if p not in omitted and not _within(p, unknown)}
+        {p: v for p, v in side.items() if p not in omitted and not _within(p, unknown, lengths)}
         for side in (expected, got)
     )
     unverified = [f"outputs{path} {because(value)}" for path, value in unknown.items()]
@@ -170,11 +171,11 @@ def compared(
     )
 
 
-def _within(path: str, unknown: Collection[str]) -> bool:
-    """Whether a path is one of these or below one."""
+def _within(path: str, unknown: Collection[str], lengths: Collection[int]) -> bool:
+    """Whether a path is one of these, whose lengths are given, or below one."""
     at = 0 if unknown else -1
     while at >= 0:
-        if path[:at] in unknown:
+        if at in lengths and path[:at] in unknown:
             return True
         at = path.find(".", at + 1)
     return path in unknown

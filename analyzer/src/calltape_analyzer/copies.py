@@ -7,8 +7,9 @@ for two, and never one for another.
 
 from __future__ import annotations
 
-import operator
+import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from calltape_analyzer.damage import Damage
@@ -32,37 +33,48 @@ def without_repeats(parts: Sequence[Segment], damage: Damage) -> list[Segment]:
     complete = [part for part in preferred if not part.is_ahead]
     ahead = [part for part in preferred if part.is_ahead]
     gone = _drop_copies(complete, damage) + _drop_copies([a for a in ahead if len(a)], damage)
-    complete = [part for part in complete if part not in gone]
+    complete = _others(complete, gone)
     repeated = _in_several(complete)
     if repeated:
         gone += _leave_out(complete, repeated, damage)
     _leave_out_completed(complete, ahead)
-    return [part for part in parts if part not in gone]
+    return _others(parts, gone)
+
+
+def _others(parts: Sequence[Segment], gone: Sequence[Segment]) -> list[Segment]:
+    left_out = {id(part) for part in gone}
+    return [part for part in parts if id(part) not in left_out]
 
 
 def _drop_copies(files: Sequence[Segment], damage: Damage) -> list[Segment]:
     """Files that have all calls of another one and no others."""
-    kept: dict[tuple[int, ...], list[Segment]] = {}
+    alike = Counter(map(_likeness, files))
+    kept: dict[bytes, Segment] = {}
     found: list[Segment] = []
     for file in files:
-        numbers = file.numbers
-        likeness = (len(numbers), numbers[0], numbers[-1]) if numbers else (0, file.part)
-        alike = kept.setdefault(likeness, [])
-        original = next((other for other in alike if _is_copy(file, other)), None)
-        if original is None:
-            alike.append(file)
-        else:
+        if alike[_likeness(file)] == 1:
+            continue  # nearly always, and nothing of it has to be read
+        original = kept.setdefault(_digest(file), file)
+        if original is not file:
             found.append(file)
             _drop(file, [original], damage)
     return found
 
 
-def _is_copy(file: Segment, other: Segment) -> bool:
+def _likeness(file: Segment) -> tuple[int, ...]:
+    numbers = file.numbers
+    return (len(numbers), numbers[0], numbers[-1]) if numbers else (0, file.part)
+
+
+def _digest(file: Segment) -> bytes:
+    """Equal for files of equal calls; of files without any, for those that end alike."""
+    made = hashlib.blake2b(repr(_likeness(file)).encode())
     if not file.numbers:
-        return file.trailer == other.trailer
-    return file.numbers == other.numbers and all(
-        map(operator.eq, file.contents(), other.contents())
-    )
+        made.update(repr(file.trailer).encode("utf-8", "surrogatepass"))
+    for number, content in zip(file.numbers, file.contents(), strict=True):
+        made.update(f"{number} {len(content)} ".encode())
+        made.update(content)
+    return made.digest()
 
 
 def _drop(file: Segment, originals: Iterable[Segment], damage: Damage) -> None:

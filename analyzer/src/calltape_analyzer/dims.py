@@ -9,8 +9,10 @@ from typing import Any, TypeAlias
 
 from calltape_analyzer.alignment import Alignment
 from calltape_analyzer.binding import Key, Signature
+from calltape_analyzer.equal_sizes import EqualSizes
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.patterns import Pattern, Shape
+from calltape_analyzer.unique_names import UniqueNames
 
 __all__ = [
     "BatchFor",
@@ -263,36 +265,27 @@ def name_dimensions(
     if isinstance(names, Mapping):
         return _given_names(tracks, dimensions, names)
     named: dict[Dimension, str] = {}
-    taken: set[str] = set()
+    taken = UniqueNames()
     for members in _equal(tracks, dimensions):
         known = {_well_known(tracks[i], axis) for i, axis in members} - {None}
         usual = next(iter(known)) if known else None
-        name = usual if usual and usual not in taken else _own_name(tracks, members[0], taken)
-        taken.add(name)
+        is_free = usual is not None and usual not in taken.names
+        name = taken.add(usual) if usual and is_free else _own_name(tracks, members[0], taken)
         named |= dict.fromkeys(members, name)
     return named
 
 
 def _equal(tracks: Sequence[Track], dimensions: Sequence[Dimension]) -> list[list[Dimension]]:
-    """Groups dimensions that were always equal; those known by the same name come first."""
-    groups: list[tuple[list[Dimension], list[int | None], str | None]] = []
+    """Groups dimensions that were always equal; each joins the first group that it fits."""
+    groups = EqualSizes()
+    members: list[list[Dimension]] = []
     for i, axis in dimensions:
         sizes = [None if shape is None else shape[axis] for shape in tracks[i].by_pattern]
-        known = _well_known(tracks[i], axis)
-        for at, (members, common, usual) in enumerate(groups):
-            if (known is None or usual is None or known == usual) and _agree(common, sizes):
-                members.append((i, axis))
-                merged = [b if a is None else a for a, b in zip(common, sizes, strict=True)]
-                groups[at] = (members, merged, usual or known)
-                break
-        else:
-            groups.append(([(i, axis)], sizes, known))
-    return [members for members, _, _ in groups]
-
-
-def _agree(one: Sequence[int | None], other: Sequence[int | None]) -> bool:
-    together = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
-    return bool(together) and all(a == b for a, b in together)
+        at = groups.place(sizes, _well_known(tracks[i], axis))
+        if at == len(members):
+            members.append([])
+        members[at].append((i, axis))
+    return members
 
 
 def _well_known(track: Track, axis: int) -> str | None:
@@ -306,17 +299,14 @@ def well_known_name(argument: str, rank: int, axis: int) -> str | None:
     return _WELL_KNOWN.get(argument, {}).get(axis)
 
 
-def _own_name(tracks: Sequence[Track], dimension: Dimension, taken: set[str]) -> str:
+def _own_name(tracks: Sequence[Track], dimension: Dimension, taken: UniqueNames) -> str:
     i, axis = dimension
     plain = f"{tracks[i].name}_dim_{axis}"
-    if plain not in taken:
-        return plain
+    if plain not in taken.names:
+        return taken.add(plain)
     # A leaf of a nested argument, whose sibling has the short name.
     path = re.sub(r"\W+", "_", tracks[i].path)
-    name, count = f"{tracks[i].name}{path}_dim_{axis}", 2
-    while name in taken:
-        name, count = f"{tracks[i].name}{path}_dim_{axis}_{count}", count + 1
-    return name
+    return taken.add(f"{tracks[i].name}{path}_dim_{axis}")
 
 
 def _given_names(
@@ -325,7 +315,7 @@ def _given_names(
     names: Mapping[Key, Mapping[int, str]],
 ) -> dict[Dimension, str]:
     named: dict[Dimension, str] = {}
-    taken: set[str] = set()
+    taken = UniqueNames()
     for i, axis in dimensions:
         track = tracks[i]
         by_axis = names.get(track.name, names.get(track.key, {}))
@@ -333,7 +323,6 @@ def _given_names(
             named[i, axis] = by_axis[axis]
     for members in _equal_within(tracks, [d for d in dimensions if d not in named]):
         name = _own_name(tracks, members[0], taken)
-        taken.add(name)
         named |= dict.fromkeys(members, name)
     return named
 
@@ -342,8 +331,7 @@ def _equal_within(
     tracks: Sequence[Track], dimensions: Sequence[Dimension]
 ) -> list[list[Dimension]]:
     """Groups the dimensions of each argument and axis number that were always equal."""
-    groups: list[list[Dimension]] = []
-    for name, axis in dict.fromkeys((tracks[i].name, axis) for i, axis in dimensions):
-        own = [d for d in dimensions if tracks[d[0]].name == name and d[1] == axis]
-        groups += _equal(tracks, own)
-    return groups
+    own: dict[tuple[str, int], list[Dimension]] = {}
+    for i, axis in dimensions:
+        own.setdefault((tracks[i].name, axis), []).append((i, axis))
+    return [group for found in own.values() for group in _equal(tracks, found)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from calltape_analyzer.alignment import Alignment
 from calltape_analyzer.arguments import representative, specialized
@@ -30,7 +32,7 @@ from calltape_analyzer.findings import (
     SizeSeen,
 )
 from calltape_analyzer.flattening import Form
-from calltape_analyzer.patterns import Pattern
+from calltape_analyzer.patterns import Pattern, Patterns
 from calltape_analyzer.traffic_counters import Counters
 from calltape_analyzer.whole_shapes import WholeShapes
 
@@ -41,22 +43,22 @@ _MAX_AXES_NOTED = 3
 
 @dataclass
 class Evidence:
-    """The calls, reduced and aligned. ``groups`` has the tracks of each argument, ``left_out``
-    counts calls that raised."""
+    """The calls, reduced and aligned. ``groups`` has the tracks of each argument, ``reduced``
+    has every call's pattern."""
 
     calls: Sequence[Call]
     signature: Signature
-    left_out: int
+    reduced: Patterns
     patterns: list[Pattern]
     alignment: Alignment
     groups: list[list[Track]]
 
-    @property
+    @cached_property
     def tracks(self) -> list[Track]:
         """All tracks, in flattening order."""
         return [track for group in self.groups for track in group]
 
-    @property
+    @cached_property
     def seen(self) -> int:
         """How many calls the evidence rests on."""
         return sum(len(pattern.calls) for pattern in self.patterns)
@@ -162,7 +164,8 @@ class Evidence:
 
     def _extra(self, named: Sequence[ArgumentFinding]) -> tuple[str, tuple[str, ...]] | None:
         taken_by = self.signature.variadic_keyword
-        outside = tuple(a.name for a in named if a.name not in self.signature.names)
+        names = set(self.signature.names)
+        outside = tuple(a.name for a in named if a.name not in names)
         if taken_by is None or not outside:
             return None
         if any(a.name == taken_by for a in named):
@@ -175,8 +178,8 @@ class Evidence:
 
     def _notes(self) -> tuple[str, ...]:
         notes = list(dict.fromkeys(self.alignment.notes))
-        if self.left_out:
-            notes.append(f"{self.left_out} calls raised and are left out")
+        if self.reduced.left_out:
+            notes.append(f"{self.reduced.left_out} calls raised and are left out")
         if self.alignment.has_late:
             notes.append(
                 "some calls pass an object that has no tensors yet, or not all of them; they count "
@@ -242,10 +245,8 @@ def axis_findings(
 
 def _nesting(form: Form, leaves: Sequence[LeafFinding | None]) -> Nesting:
     """The form of an argument, whose tensors are numbered by the leaves that are there."""
-    numbers: list[int | None] = []
-    for leaf in leaves:
-        numbers.append(None if leaf is None else sum(n is not None for n in numbers))
-    position = iter(numbers)
+    count = itertools.count()
+    position = iter([None if leaf is None else next(count) for leaf in leaves])
 
     def nested(form: Form) -> Nesting:
         if form.slot is not None:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.binding import Signature
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.explanation import (
+    MAX_EXAMPLES,
     DimensionExplanation,
     Explanation,
+    Listing,
     PartExplanation,
     Sighting,
     counted,
@@ -26,6 +29,7 @@ from calltape_analyzer.explanation import (
 )
 from calltape_analyzer.findings import MAX_SIZES_SHOWN
 from calltape_analyzer.fixed_values import fixed_values, structure_values
+from calltape_analyzer.observations import Group
 from calltape_analyzer.splitting import Fixed, column_name
 from calltape_analyzer.symbols import Column, Symbol, value_in
 from calltape_analyzer.tallies import CallRef, Seen
@@ -47,15 +51,17 @@ def explain(tape: Tape, argument: str, axis: int | None = None, *, path: str = "
     """
     text = f"{argument}.{path.lstrip('.')}" if path else argument
     variants = tape.variants()
-    found = [_parts_of(tape, variants, variant, text) for variant in variants]
+    pooled = _Pooled(variants)
+    looks = [_Look(tape, variant, pooled) for variant in variants]
+    found = [_parts_of(look, text) for look in looks]
     if not any(found) and axis is None and (named := re.fullmatch(r"(.+)\[(-?\d{1,9})\]", text)):
         # As `calltape variants` and its warnings write a dimension.
         text, axis = named[1], int(named[2])
-        found = [_parts_of(tape, variants, variant, text) for variant in variants]
+        found = [_parts_of(look, text) for look in looks]
     notes = list(_absences(variants, found, text))
     if not any(found) and axis is None:
         notes = []  # a variant may well do without a symbol
-        found = [_parts_of_symbol(_Look(tape, variants, variant), text) for variant in variants]
+        found = [_parts_of_symbol(look, text) for look in looks]
     if not any(found):
         known = [p.name for p in Signature.of(tape.target).parameters if "VAR_" not in p.kind]
         if text not in known or text in tape.removed:
@@ -86,12 +92,9 @@ def _at_axis(
     return made, axis if only is None else only
 
 
-def _parts_of(
-    tape: Tape, variants: Sequence[Variant], variant: Variant, text: str
-) -> list[PartExplanation]:
+def _parts_of(look: _Look, text: str) -> list[PartExplanation]:
     """What a variant has at a place, or below it."""
-    group = variant.facts.group
-    look = _Look(tape, variants, variant)
+    group = look.facts.group
     found: list[PartExplanation] = []
     for i, place in enumerate(group.layout.tensors):
         if _is_below(str(place), text):
@@ -149,11 +152,12 @@ def _alike(parts: Sequence[PartExplanation]) -> Iterator[PartExplanation]:
         same.setdefault(_key(part), []).append(part)
     for first, *others in same.values():
         places = (*first.places, *(name for part in others for name in part.places))
-        dimensions = tuple(
-            replace(d, equals=tuple(e for e in d.equals if e not in _at_all(places, d.axis)))
-            for d in first.dimensions
-        )
+        dimensions = tuple(_without(d, _at_all(places, d.axis)) for d in first.dimensions)
         yield replace(first, places=places, dimensions=dimensions)
+
+
+def _without(found: DimensionExplanation, names: set[str]) -> DimensionExplanation:
+    return replace(found, equals=tuple(name for name in found.equals if name not in names))
 
 
 def _at_all(places: Sequence[str], axis: int | None) -> set[str]:
@@ -183,13 +187,78 @@ def _unknown(text: str, variants: Sequence[Variant]) -> UsageError:
     return UsageError(f"no call passes {text}", advice=f"{meant}The arguments are: {known}")
 
 
+class _Pooled:
+    """The same dimension in other variants, and in siblings of a list."""
+
+    def __init__(self, variants: Sequence[Variant]) -> None:
+        self._variants = variants
+
+    @cached_property
+    def _columns(self) -> dict[Hashable, list[tuple[VariantFacts, Column]]]:
+        found: dict[Hashable, list[tuple[VariantFacts, Column]]] = {}
+        for facts in (variant.facts for variant in self._variants):
+            for column in facts.dimensions:
+                key = Pools.opened(Pools.key(facts.group, column))
+                found.setdefault(key, []).append((facts, column))
+        return found
+
+    def values(self, group: Group, column: Column) -> list[tuple[int, Seen, VariantFacts, Column]]:
+        """Each value that a dimension had, where it was first seen."""
+        key = Pools.opened(Pools.key(group, column))
+        if key not in self._values:
+            first: dict[int, tuple[int, Seen, VariantFacts, Column]] = {}
+            for facts, other in self._columns.get(key, ()):
+                for value, seen in facts.every.sizes(other).items():
+                    first.setdefault(value, (value, seen, facts, other))
+            self._values[key] = list(first.values())
+        return self._values[key]
+
+    @cached_property
+    def _values(self) -> dict[Hashable, list[tuple[int, Seen, VariantFacts, Column]]]:
+        return {}
+
+
 @dataclass(frozen=True)
 class _Look:
     """Finds the reasons of the columns of one variant."""
 
     tape: Tape
-    variants: Sequence[Variant]
     variant: Variant
+    pooled: _Pooled
+
+    @cached_property
+    def _symbols(self) -> dict[Column, int]:
+        """By column, the number of its symbol."""
+        every = enumerate(self.facts.symbols)
+        return {column: i for i, symbol in every for column in symbol.columns}
+
+    @cached_property
+    def _followers(self) -> dict[int, list[Symbol]]:
+        """By the number of a symbol, those that are computed from it."""
+        found: dict[int, list[Symbol]] = {}
+        for other in self.facts.symbols:
+            for i in dict.fromkeys(i for _, i in other.relation.terms) if other.relation else ():
+                found.setdefault(i, []).append(other)
+        return found
+
+    @cached_property
+    def _told(self) -> dict[str, tuple[str, ...]]:
+        """By the name of a symbol, its warnings."""
+        return {symbol.name: symbol.warnings for symbol in self.variant.findings.symbols}
+
+    @cached_property
+    def _dynamic(self) -> dict[tuple[int | None, int], Listing]:
+        """The dynamic columns by axis and first size."""
+        row = self.facts.rows[0][0]
+        found: dict[tuple[int | None, int], list[str]] = {}
+        for column in self.facts.dynamic():
+            name = column_name(self.facts.group.layout, column)
+            found.setdefault((column.axis, value_in(row, column)), []).append(name)
+        return {key: Listing(names) for key, names in found.items()}
+
+    @cached_property
+    def _names(self) -> dict[int, tuple[str, ...]]:
+        return {}
 
     @property
     def facts(self) -> VariantFacts:
@@ -218,8 +287,8 @@ class _Look:
         )
         if column in facts.whole:
             made = replace(made, whole=facts.whole[column].told())
-        symbol = next((s for s in facts.symbols if column in s.columns), None)
-        return made if symbol is None else self._with_symbol(made, column, symbol)
+        number = self._symbols.get(column)
+        return made if number is None else self._with_symbol(made, number)
 
     def _sighting(self, value: int, seen: Seen) -> Sighting:
         return Sighting(value, seen.calls, seen.first.number, self._path(seen.first))
@@ -227,19 +296,19 @@ class _Look:
     def _path(self, ref: CallRef) -> str | None:
         return self.tape.calls.at(ref).path if len(self.tape.paths) > 1 else None
 
-    def _with_symbol(
-        self, made: DimensionExplanation, column: Column, symbol: Symbol
-    ) -> DimensionExplanation:
-        layout = self.facts.group.layout
-        others = [column_name(layout, c) for c in symbol.columns if c != column]
+    def _with_symbol(self, made: DimensionExplanation, number: int) -> DimensionExplanation:
+        symbol = self.facts.symbols[number]
+        if number not in self._names:
+            layout = self.facts.group.layout
+            self._names[number] = tuple(column_name(layout, c) for c in symbol.columns)
         follows = expression(self.facts, symbol)
         return replace(
             made,
             symbol=symbol.name,
-            equals=tuple(others),
+            equals=self._names[number],  # itself among them, until it is put beside its like
             expression=follows,
             holds=self.facts.calls if follows else 0,
-            related=tuple(self._related(symbol)),
+            related=tuple(self._related(number)),
             warnings=(*made.warnings, *self._warnings(symbol)),
         )
 
@@ -255,60 +324,52 @@ class _Look:
         if reason == "neighbour":
             return (
                 f"always {value} in {calls}, but its argument was seen once, and beside it "
-                f"{listed(self._neighbours(column))} of the same axis and size is dynamic"
+                f"{self._neighbours(column)} of the same axis and size is dynamic"
             )
         here = f"always {value}, in {self.facts.calls} of {calls}"
         if any(isinstance(c, Fixed) and c.column == column for c in self.facts.conditions):
             return f"{here}; it broadcasts, and calls where it is not {value} are another variant"
         if reason == "pooled":
-            return f"{here}, but elsewhere it was {listed(self._elsewhere(column))}"
+            return f"{here}, but elsewhere it was {self._elsewhere(column)}"
         if reason == "one":
             return (
-                f"{here}; elsewhere it was {listed(self._elsewhere(column))}, but torch.export "
+                f"{here}; elsewhere it was {self._elsewhere(column)}, but torch.export "
                 f"takes 0 and 1 for constants"
             )
         return here
 
-    def _neighbours(self, column: Column) -> list[str]:
-        row = self.facts.rows[0][0]
-        size = value_in(row, column)
-        return [
-            column_name(self.facts.group.layout, c)
-            for c in self.facts.dynamic()
-            if c != column and c.axis == column.axis and value_in(row, c) == size
-        ]
+    def _neighbours(self, column: Column) -> str:
+        size = value_in(self.facts.rows[0][0], column)
+        name = column_name(self.facts.group.layout, column)
+        return self._dynamic[column.axis, size].without(name)
 
-    def _elsewhere(self, column: Column) -> list[str]:
+    def _elsewhere(self, column: Column) -> str:
         """Other values of the same dimension in other variants, or in siblings of a list."""
         group = self.facts.group
-        key = Pools.key(group, column)
-        known = {value_in(self.facts.rows[0][0], column)}
-        found: list[str] = []
-        for facts in (variant.facts for variant in self.variants):
-            for c in (c for c in facts.dimensions if Pools.meet(Pools.key(facts.group, c), key)):
-                for value, seen in facts.every.sizes(c).items():
-                    if value not in known:
-                        known.add(value)
-                        name = column_name(facts.group.layout, c)
-                        where = "" if name == column_name(group.layout, column) else f"as {name} "
-                        at = f"{where}in {facts.name}, call {seen.first.number}"
-                        found.append(f"{shown_value(value)} ({at})")
-        return found
+        own = value_in(self.facts.rows[0][0], column)
+        every = self.pooled.values(group, column)
+        shown: list[str] = []
+        for value, seen, facts, c in islice((e for e in every if e[0] != own), MAX_EXAMPLES):
+            name = column_name(facts.group.layout, c)
+            where = "" if name == column_name(group.layout, column) else f"as {name} "
+            at = f"{where}in {facts.name}, call {seen.first.number}"
+            shown.append(f"{shown_value(value)} ({at})")
+        more = len(every) - 1 - len(shown)
+        return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
-    def _related(self, symbol: Symbol) -> Iterator[str]:
+    def _related(self, number: int) -> Iterator[str]:
         """What the symbols of its expression are, and what follows from it."""
         facts, layout = self.facts, self.facts.group.layout
-        own = next(i for i, other in enumerate(facts.symbols) if other is symbol)
+        symbol = facts.symbols[number]
         for _, i in symbol.relation.terms if symbol.relation else ():
             term = facts.symbols[i]
             columns = [column_name(layout, c) for c in term.columns]
             yield f"where {term.name} is {listed(columns)}"
-        for other in facts.symbols:
-            if other.relation and any(i == own for _, i in other.relation.terms):
-                yield f"from it follows {other.name}: always {expression(facts, other)}"
+        for other in self._followers.get(number, ()):
+            yield f"from it follows {other.name}: always {expression(facts, other)}"
 
     def _warnings(self, symbol: Symbol) -> Iterator[str]:
-        known = self.variant.findings.symbol(symbol.name).warnings
+        known = self._told[symbol.name]
         told = {str(self.facts.whole[c].told()) for c in symbol.columns if c in self.facts.whole}
         yield from (text for text in known if text not in told)  # a line of its own
         layout = self.facts.group.layout

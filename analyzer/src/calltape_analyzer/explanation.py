@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from calltape_analyzer.printable import printable
@@ -13,8 +15,10 @@ if TYPE_CHECKING:
     from calltape_analyzer.variants import Reason
 
 __all__ = [
+    "MAX_EXAMPLES",
     "DimensionExplanation",
     "Explanation",
+    "Listing",
     "PartExplanation",
     "Sighting",
     "WholeTraffic",
@@ -28,7 +32,7 @@ __all__ = [
 L = TypeVar("L", bound=Hashable)
 
 _MAX_LISTED = 12
-_MAX_EXAMPLES = 3
+MAX_EXAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,7 @@ def collapsed(names: Sequence[str]) -> list[str]:
     ``past_key_values.layers.*.keys (32 of them)``."""
     by_pattern: dict[str, list[str]] = {}
     for name in names:
-        by_pattern.setdefault(re.sub(r"(?<=\.)\d+", "*", name), []).append(name)
+        by_pattern.setdefault(_pattern(name), []).append(name)
     return [
         same[0] if len(same) == 1 else f"{pattern} ({len(same)} of them)"
         for pattern, same in by_pattern.items()
@@ -238,28 +242,58 @@ def alike(places: Iterable[tuple[str, L]]) -> Iterator[tuple[str, L]]:
     where others are not. No name comes twice."""
     lists: dict[str, dict[L, list[str]]] = {}
     for name, said in places:
-        lists.setdefault(re.sub(r"(?<=\.)\d+", "*", name), {}).setdefault(said, []).append(name)
-    taken: dict[str, int] = {}
+        lists.setdefault(_pattern(name), {}).setdefault(said, []).append(name)
+    taken: set[str] = set()
+    again: Counter[str] = Counter()
     for looks in lists.values():
         for said, names in looks.items():
             (shown,) = collapsed(names) if len(looks) == 1 else names[:1]
             if len(names) > 1 < len(looks):
                 shown = f"{shown} and {len(names) - 1} like it"
             # Keys 1 and "1" of a dict are one in a name.
-            count = taken[shown] = taken.get(shown, -1) + 1
-            name = f"{shown} (again {count})" if count else shown
-            while count and name in taken:
-                count = taken[shown] = count + 1
-                name = f"{shown} (again {count})"
-            taken.setdefault(name, 0)
-            yield name, said
+            made = shown
+            while made in taken:
+                again[shown] += 1
+                made = f"{shown} (again {again[shown]})"
+            taken.add(made)
+            yield made, said
 
 
-def listed(names: Sequence[str], limit: int = _MAX_EXAMPLES) -> str:
+def listed(names: Sequence[str], limit: int = MAX_EXAMPLES) -> str:
     """At most a few names, and how many more there are."""
     shown = collapsed(names)
     more = len(shown) - limit
     return ", ".join(shown[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+class Listing:
+    """Many names of which each is to be told what the others are, without a look at all of them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._alike: dict[str, list[tuple[int, str]]] = {}
+        for at, name in enumerate(names):
+            self._alike.setdefault(_pattern(name), []).append((at, name))
+
+    def without(self, name: str) -> str:
+        """What :func:`listed` says of all names but this one, which is among them."""
+        pattern = _pattern(name)
+        others = (group for key, group in self._alike.items() if key != pattern)
+        found = [(*group[0], group) for group in islice(others, MAX_EXAMPLES)]
+        own = self._alike[pattern]
+        if len(own) > 1:
+            found.append((*(own[0] if own[0][1] != name else own[1]), own[1:]))
+        # A pattern stands where the first name of it does.
+        found.sort(key=lambda one: one[0])
+        shown = [
+            first if len(group) == 1 else f"{_pattern(first)} ({len(group)} of them)"
+            for _, first, group in found[:MAX_EXAMPLES]
+        ]
+        more = len(self._alike) - (len(own) == 1) - len(shown)
+        return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def _pattern(name: str) -> str:
+    return re.sub(r"(?<=\.)\d+", "*", name)
 
 
 def _plain(value: Any) -> Any:

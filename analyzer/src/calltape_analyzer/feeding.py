@@ -157,8 +157,9 @@ def _by_path(outputs: Sequence[Any], call: Call) -> Returned:
     for kinds in ((), (int,), (int, float, bool)):
         paths = [path for path, one in every.items() if one is _TENSOR or type(one) in kinds]
         if len(paths) == len(outputs):
-            rest = [p for p, v in every.items() if p not in paths and not isinstance(v, Unknown)]
-            return Returned(dict(zip(paths, outputs, strict=True)), frozenset(rest))
+            fed = dict(zip(paths, outputs, strict=True))
+            rest = [p for p, v in every.items() if p not in fed and not isinstance(v, Unknown)]
+            return Returned(fed, frozenset(rest))
     tensors = sum(one is _TENSOR for one in every.values())
     raise InferenceError(
         f"the model has {len(outputs)} outputs, and the call returned {tensors} tensors"

@@ -127,12 +127,17 @@ class ShapeFindings(_Finding):
 
     def _by_name(self, named: dict[str, Any]) -> dict[str, Any]:
         shapes: dict[str, Any] = {}
+        members: list[Any] = []
+        extra = frozenset(self.extra[1]) if self.extra is not None else frozenset()
         for position, (name, value) in enumerate(named.items()):
             passed = self.arguments[position].passed
             if self.variadic and passed == "positional" and position >= self.variadic[1]:
-                shapes[self.variadic[0]] = (*shapes.get(self.variadic[0], ()), value)
-            elif self.extra is None or name not in self.extra[1]:
+                members.append(value)
+                shapes[self.variadic[0]] = ()  # its place; all of them follow
+            elif name not in extra:
                 shapes[name] = value
+        if self.variadic and members:
+            shapes[self.variadic[0]] = tuple(members)
         if self.extra is not None:
             shapes[self.extra[0]] = {name: named[name] for name in self.extra[1]}
         return shapes

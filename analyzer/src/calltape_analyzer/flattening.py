@@ -68,10 +68,12 @@ class Form:
 
     def slots(self) -> Iterator[Slot]:
         """The slots in flattening order."""
-        if self.slot is not None:
-            yield self.slot
-        for child in self.children:
-            yield from child.slots()
+        stack: list[Form] = [self]
+        while stack:
+            form = stack.pop()
+            if form.slot is not None:
+                yield form.slot
+            stack.extend(reversed(form.children))
 
 
 Registered = Callable[[FieldsNode, str], "Form | None"]
@@ -178,12 +180,14 @@ def mapping_keys(form: Form, path: str = "") -> frozenset[str]:
     """The paths of everything that stands under a dict key, so that two arguments can be told
     apart whose dicts have different keys."""
     found: set[str] = set()
-    names = form.keys if form.kind == "dict" else tuple(range(len(form.children)))
-    for name, child in zip(names, form.children, strict=True):
-        below = f"{path}.{name}"
-        if form.kind == "dict":
-            found.add(below)
-        found |= mapping_keys(child, below)
+    stack = [(form, path)]
+    while stack:
+        one, at = stack.pop()
+        is_dict = one.kind == "dict"
+        names: Sequence[Any] = one.keys if is_dict else range(len(one.children))
+        below = [(child, f"{at}.{name}") for name, child in zip(names, one.children, strict=True)]
+        found.update(place for _, place in below if is_dict)
+        stack += below
     return frozenset(found)
 
 

@@ -166,14 +166,15 @@ def _other_value(place: Place, known: Any, value: Any) -> str:
 
 def _switches(root: Node, signature: Signature) -> tuple[tuple[int, Any], ...]:
     """The scalars among the arguments whose parameter has a scalar default, with that default."""
-    defaults = {p.name: p.default for p in signature.parameters if p.has_default}
     args, kwargs = children_of(root)
     named = [(signature.complete.name_at(i), node) for i, node in enumerate(args.children)]
     named += zip(kwargs.keys, kwargs.children, strict=True)
     return tuple(
-        (node.scalar, defaults[name])
+        (node.scalar, parameter.default)
         for name, node in named
-        if isinstance(node, ScalarNode) and name in defaults
+        if isinstance(node, ScalarNode)
+        and (parameter := signature.by_name.get(name)) is not None
+        and parameter.has_default
     )
 
 

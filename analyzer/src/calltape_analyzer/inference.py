@@ -23,10 +23,10 @@ from calltape_analyzer.dims import BatchFor, DimNames, check_names, tracks_of
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.evidence import Evidence
 from calltape_analyzer.findings import ShapeFindings
+from calltape_analyzer.named_tuples import NamedTuples
 from calltape_analyzer.patterns import Pattern, Patterns
 from calltape_analyzer.traffic_counters import Counters
 from calltape_schema.records import Target
-from calltape_schema.tree import FieldsNode, children_of, walk
 
 __all__ = ["Inference"]
 
@@ -73,6 +73,7 @@ class Inference:
         self._like_observer = like_observer
         self._evidence: Evidence | None = None
         self._registrations: object = None
+        self._bound: tuple[object, Patterns] | None = None
 
     def check(self) -> None:
         """Binds all calls, without asking whether they are one program.
@@ -103,7 +104,7 @@ class Inference:
 
     def _counters_for(self, found: Evidence) -> Counters | None:
         calls, counters = self._calls, self._counters and self._counters()
-        if counters and found.left_out and isinstance(calls, Calls):
+        if counters and found.reduced.left_out and isinstance(calls, Calls):
             return counters.of_returned(calls)
         return counters
 
@@ -123,7 +124,15 @@ class Inference:
         from calltape_analyzer.targets.torch_export import dynamic_shapes
 
         findings = self.findings(set_batch_dimension_for, dim_names)
-        return dynamic_shapes(findings, self._class_of)
+        # Walks all structures: most tapes have no named tuple.
+        known: list[NamedTuples] = []
+
+        def class_of(type_name: str) -> type | None:
+            if not known:
+                known.append(NamedTuples(self._calls, self.evidence().patterns))
+            return known[0].class_of(type_name)
+
+        return dynamic_shapes(findings, class_of)
 
     def arguments(
         self,
@@ -154,14 +163,14 @@ class Inference:
             UsageError: ``index`` is something else.
         """
         found = self.evidence()
-        row, bound, call = self._asked_for(found, index)
+        row, call = self._asked_for(found, index)
         builder = self._builder(found)
         if flat:
             tensors = builder.tensors(row, call)
             for track, tensor in zip(found.tracks, tensors, strict=True):
                 check_rebuilt(track.name, tensor)
             return tensors
-        values = list(builder.build(row, bound, call))
+        values = list(builder.build(row, call))
         keys = found.alignment.keys
         for key, value in zip(keys, values, strict=True):
             check_rebuilt(self._signature.name_of(key), value)
@@ -178,7 +187,7 @@ class Inference:
             InferenceError: as :meth:`arguments`.
         """
         found = self.evidence()
-        row, _, call = self._asked_for(found, index)
+        row, call = self._asked_for(found, index)
         builder = self._builder(found)
         return [
             (track.name, track.path, tensor, gap)
@@ -195,14 +204,14 @@ class Inference:
             InferenceError: as :meth:`arguments`.
         """
         found = self.evidence()
-        row, _, call = self._asked_for(found, index)
+        row, call = self._asked_for(found, index)
         return self._builder(found).present(row, call)
 
     def as_passed(self, index: int) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
         """The arguments of one call with ``value_if_missing``, nothing filled and their tensors
         detached: positional ones, those by keyword, and the constants among the latter."""
         call = self._calls[index]
-        pattern = self._patterns().pattern(call)
+        pattern = self._bindings().pattern(call)
         recorded = [slot for a in pattern.bound.all if a.given is None for slot in a.slots]
         shared = {
             slot.leaf: detached(call.tensor("inputs", slot.leaf))
@@ -244,7 +253,7 @@ class Inference:
             removed.add(signature.name_of(name))
         count = self._count(removed)
         self._signature = signature.without(frozenset(removed))
-        self._evidence = None
+        self._evidence = self._bound = None
         return count
 
     def _count(self, names: set[str]) -> int:
@@ -270,7 +279,7 @@ class Inference:
         return self._evidence
 
     def _gather(self) -> Evidence:
-        seen = self._patterns()
+        seen = self._bindings()
         if self._like_observer and seen.left_out:
             # The peer refuses where such a call does not fit the others.
             with contextlib.suppress(InferenceError):
@@ -283,7 +292,14 @@ class Inference:
             raise InferenceError(_NO_CALLS, advice="record at least one call of the model")
         alignment = Alignment.of(patterns, self._signature, bind_keywords=self._bind_keywords)
         groups = tracks_of(alignment, patterns, self._signature)
-        return Evidence(self._calls, self._signature, seen.left_out, patterns, alignment, groups)
+        return Evidence(self._calls, self._signature, seen, patterns, alignment, groups)
+
+    def _bindings(self) -> Patterns:
+        """The calls, bound once and kept until something changes."""
+        registrations = _registrations()
+        if self._bound is None or registrations != self._bound[0]:
+            self._bound = registrations, self._patterns()
+        return self._bound[1]
 
     def _patterns(self, with_raised: bool = False) -> Patterns:
         given = {
@@ -300,7 +316,7 @@ class Inference:
             detached=self._like_observer,
         )
 
-    def _asked_for(self, found: Evidence, index: Any) -> tuple[Row, Bound, Call | None]:
+    def _asked_for(self, found: Evidence, index: Any) -> tuple[Row, Call | None]:
         if index is None:
             index = found.representative()
         if isinstance(index, int) and not isinstance(index, bool):
@@ -310,8 +326,8 @@ class Inference:
                     advice="count from 0",
                 )
             call = self._calls[index]
-            pattern = self._patterns().pattern(call)
-            return found.alignment.row(pattern), pattern.bound, call
+            pattern = found.reduced.pattern(call)
+            return found.alignment.row(pattern), call
         if not isinstance(index, tuple | Mapping):
             raise UsageError(
                 f"Unexpected type {type(index)} for the arguments to complete",
@@ -319,16 +335,17 @@ class Inference:
             )
         pattern = self._given(index, found.alignment)
         found.alignment.check_structure(pattern)
-        return found.alignment.row(pattern), pattern.bound, None
+        return found.alignment.row(pattern), None
 
     def _given(self, given: tuple[Any, ...] | Mapping[str, Any], alignment: Alignment) -> Pattern:
         args: tuple[Argument, ...] = ()
         kwargs: dict[str, Argument] = {}
+        known = alignment.names if self._like_observer else frozenset()
         if isinstance(given, tuple):
             args = tuple(given_argument(i, value) for i, value in enumerate(given))
         else:
             for name, value in given.items():
-                if self._like_observer and not alignment.has(name):
+                if self._like_observer and name not in known:
                     continue
                 # Constants are those of the recorded calls.
                 if value is not None and not isinstance(value, int | float | str):
@@ -351,25 +368,6 @@ class Inference:
             )
         named = {self._signature.name_at(i): value for i, value in enumerate(args)}
         return {**named, **kwargs}
-
-    def _class_of(self, type_name: str) -> type | None:
-        """The class of a named tuple on the tape, where this process knows it."""
-        for pattern in self.evidence().patterns:
-            for argument in pattern.bound.all:
-                if argument.given is None:
-                    found = self._class_in(argument, pattern, type_name)
-                    if found is not None:
-                        return found
-        return None
-
-    def _class_in(self, argument: Argument, pattern: Pattern, type_name: str) -> type | None:
-        for node in walk(argument.node):
-            if isinstance(node, FieldsNode) and node.type == type_name:
-                # With nothing for its tensors, so that none is read.
-                empty = dict.fromkeys(range(len(pattern.facts)), None)
-                made = self._calls[pattern.first].build("inputs", node, empty)
-                return type(made) if isinstance(made, tuple) and children_of(node) else None
-        return None
 
 
 def _registrations() -> object:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.binding import Signature
@@ -87,6 +88,16 @@ class Layout:
     scalars: tuple[Place, ...]
     positional: int
 
+    @cached_property
+    def ints(self) -> tuple[Place, ...]:
+        """The scalars that are ints."""
+        return tuple(place for place in self.scalars if place.kind == "int")
+
+    @cached_property
+    def others(self) -> tuple[Place, ...]:
+        """The scalars that are none."""
+        return tuple(place for place in self.scalars if place.kind != "int")
+
     @property
     def arguments(self) -> tuple[str, ...]:
         """The names of the arguments, in the order of the signature."""
@@ -117,8 +128,12 @@ def layout_of_inputs(
         for name, node in passed.items()
         if name not in signature.removed and not _is_default(name, node, scalars, signature)
     }
-    order = {n: i for i, n in enumerate(dict.fromkeys([*positional, *signature.names]))}
-    names = sorted(kept, key=lambda name: (order.get(name, len(order)), name))
+    order = {name: i for i, name in enumerate(positional)}
+    known = signature.places
+    beyond = len(order) + len(known)
+    names = sorted(
+        kept, key=lambda name: (order.get(name, len(order) + known.get(name, beyond)), name)
+    )
     leading = 0
     while leading < len(names) and leading < len(positional):
         if names[leading] != positional[leading]:
@@ -136,11 +151,15 @@ def likeness_of(layout: Layout, facts: Sequence[tuple[str, int]], signature: Sig
         facts: dtype and rank of each tensor.
         signature: of the method that was called.
     """
-    defaults = {p.name for p in signature.parameters if p.has_default and p.default is not None}
+
+    def may_be_default(name: str) -> bool:
+        known = signature.by_name.get(name)
+        return known is not None and known.has_default and known.default is not None
+
     return tuple(facts), tuple(
         (name, key)
         for name, key in layout.keys
-        if not (name in defaults and isinstance(layout.nodes[name], ScalarNode))
+        if not (isinstance(layout.nodes[name], ScalarNode) and may_be_default(name))
     )
 
 
@@ -168,7 +187,7 @@ def _laid_out(kept: Mapping[str, Node], leading: int, renamed: Renamed) -> Layou
 
 
 def _is_default(name: str, node: Node, scalars: Sequence[Any], signature: Signature) -> bool:
-    parameter = next((p for p in signature.parameters if p.name == name), None)
+    parameter = signature.by_name.get(name)
     if parameter is None or not parameter.has_default or parameter.default_missing:
         return False
     default = parameter.default

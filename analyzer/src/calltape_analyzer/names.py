@@ -3,6 +3,7 @@ called."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from calltape_analyzer.binding import Signature
@@ -13,72 +14,106 @@ from calltape_analyzer.printable import printable
 from calltape_analyzer.splitting import column_name
 from calltape_analyzer.switches import shown_constant
 from calltape_analyzer.symbols import Column, Symbol
+from calltape_analyzer.unique_names import UniqueNames
 from calltape_analyzer.variants import VariantFacts
 from calltape_schema.tree import BoolNode, ConstantNode, EnumNode, FieldsNode, Node, walk
 
 __all__ = ["name_symbols", "name_variants"]
 
 _WITH, _WITHOUT = "decode", "prefill"
+_MAX_PHRASES = 32
 
 
 def name_variants(variants: Sequence[VariantFacts], signature: Signature) -> None:
     """Gives each variant a unique name: ``prefill`` and ``decode`` where a cache is empty or not,
     else what distinguishes it (``mask present``, ``add=False``); ``main`` for a single one."""
     features = [_features(variant) for variant in variants]
-    _say_what_is_absent(features, signature)
-    keys = list(dict.fromkeys(key for found in features for key in found))
-    telling = [key for key in keys if len({found.get(key) for found in features}) > 1]
-    chosen: list[str] = []
-    for key in telling:
-        # Only what tells apart two variants that were the same so far.
-        if _distinct(features, [*chosen, key]) > _distinct(features, chosen):
-            chosen.append(key)
-    taken: set[str] = set()
+    absent = _absent(features, signature)
+    phrases = _Phrases(_telling(features, absent), absent)
+    taken = UniqueNames(numbered="{} ({})")
     for variant, found in zip(variants, features, strict=True):
-        phrases = [found[key] for key in chosen if found.get(key)]
-        name = printable(", ".join(dict.fromkeys(phrases)))
-        variant.name = _unique(name or "main", taken)
-        taken.add(variant.name)
+        variant.name = taken.add(printable(", ".join(phrases.of(found))) or "main")
 
 
-def _say_what_is_absent(features: Sequence[dict[str, str]], signature: Signature) -> None:
-    """An argument that some calls leave out is its default there, or absent."""
+def _absent(features: Sequence[Mapping[str, str]], signature: Signature) -> dict[str, str]:
+    """What is said of calls that leave an argument out: its default, or that it is not there."""
     defaults = {p.name: p.default for p in signature.parameters if p.has_default}
-    for key in dict.fromkeys(key for found in features for key in found if key.startswith("has ")):
+    found: dict[str, str] = {}
+    for key in dict.fromkeys(key for own in features for key in own if key.startswith("has ")):
         name = key.removeprefix("has ")
         default = defaults.get(name)
         scalar = isinstance(default, bool | int | float | str)
-        for found in features:
-            if key not in found:
-                found[key] = f"{name}={shown_constant(default)}" if scalar else f"no {name}"
+        found[key] = f"{name}={shown_constant(default)}" if scalar else f"no {name}"
+    return found
 
 
-def _distinct(features: Sequence[Mapping[str, str]], keys: Sequence[str]) -> int:
-    return len({tuple(found.get(key) for key in keys) for found in features})
+def _telling(features: Sequence[Mapping[str, str]], absent: Mapping[str, str]) -> dict[str, int]:
+    """The features that tell variants apart that were the same so far, with their order. Looks at
+    what each variant has, not at all that others have."""
+    own = features[0] if features else {}
+    having: dict[str, list[int]] = {key: [] for key in (*own, *absent)}
+    for number, found in enumerate(features):
+        for key, value in found.items():
+            if value != absent.get(key):
+                having.setdefault(key, []).append(number)
+    part = [0] * len(features)
+    sizes = Counter(part)
+    chosen: dict[str, int] = {}
+    for key, numbers in having.items():
+        moved: dict[tuple[int, str], list[int]] = {}
+        for number in numbers:
+            moved.setdefault((part[number], features[number][key]), []).append(number)
+        left = Counter(part[number] for number in numbers)
+        # Of a part that all leave, one stays.
+        parts = sum(1 for at, count in left.items() if count == sizes[at])
+        if len(moved) == parts:
+            continue
+        chosen[key] = len(chosen)
+        for (at, _), alike in moved.items():
+            new = len(sizes)
+            sizes[new] = len(alike)
+            sizes[at] -= len(alike)
+            for number in alike:
+                part[number] = new
+    return chosen
 
 
-def _unique(name: str, taken: set[str]) -> str:
-    made, count = name, 2
-    while made in taken:
-        made, count = f"{name} ({count})", count + 1
-    return made
+class _Phrases:
+    """What tells each variant apart, in the order of what was chosen. Of very much, what a variant
+    has, and how much more there is: names do not grow with what others have."""
+
+    def __init__(self, chosen: Mapping[str, int], absent: Mapping[str, str]) -> None:
+        self._chosen = chosen
+        self._absent = absent
+        self._optional = [key for key in chosen if key in absent]
+
+    def of(self, found: Mapping[str, str]) -> list[str]:
+        """The phrases of a variant with these features."""
+        chosen = self._chosen
+        own = sorted((chosen[key], text) for key, text in found.items() if text and key in chosen)
+        texts = list(dict.fromkeys(text for _, text in own))
+        lacking = len(self._optional) - sum(key in self._absent for key in found if key in chosen)
+        if len(texts) + lacking > _MAX_PHRASES:
+            shown = texts[:_MAX_PHRASES] or [self._absent[key] for key in self._optional[:1]]
+            return [*shown, f"and {len(texts) + lacking - len(shown)} more"]
+        rest = [(chosen[key], self._absent[key]) for key in self._optional if key not in found]
+        return list(dict.fromkeys(text for _, text in sorted(own + rest)))
 
 
 def _features(variant: VariantFacts) -> dict[str, str]:
     """What could tell a variant apart, the most telling first, as phrases."""
     layout = variant.group.layout
     found: dict[str, str] = {}
-    states = [name for name, node in layout.nodes.items() if is_state(name, node)]
+    states = {name for name, node in layout.nodes.items() if is_state(name, node)}
+    tensors = Counter(place.argument for place in layout.tensors)
     filled = any(place.argument in states and not place.private for place in layout.tensors)
     found["phase"] = "merged" if variant.completions else _WITH if filled else _WITHOUT
-    for condition in variant.conditions:
-        found["condition"] = ", ".join(
-            filter(None, (found.get("condition"), condition.text(layout)))
-        )
+    if variant.conditions:
+        found["condition"] = ", ".join(condition.text(layout) for condition in variant.conditions)
     constants = _constants(variant)
     for name in layout.arguments:
         if name not in states:
-            is_tensor = any(place.argument == name for place in layout.tensors)
+            is_tensor = name in tensors
             own = constants.get(f"bool {name} 0") or constants.get(f"constant {name}")
             found[f"has {name}"] = f"{name} present" if is_tensor or not own else own
     found |= constants
@@ -90,8 +125,7 @@ def _features(variant: VariantFacts) -> dict[str, str]:
             found[f"dtype {place}"] = f"{place} {facts.dtype}"
             found[f"rank {place}"] = f"{place} of rank {facts.rank}"
     for name in layout.arguments:
-        count = sum(place.argument == name for place in layout.tensors)
-        found[f"tensors {name}"] = f"{count} tensors in {name}"
+        found[f"tensors {name}"] = f"{tensors[name]} tensors in {name}"
     return found
 
 
@@ -120,7 +154,7 @@ def _constants(variant: VariantFacts) -> dict[str, str]:
         is_long = isinstance(value, (str, bytes)) and len(value) > len(shown)
         is_whole = not is_long and repr(value) == shown
         found[f"constant {place}"] = f"{place}{'=' if is_whole else ' a '}{shown}"
-    ints = [place for place in layout.scalars if place.kind == "int"]
+    ints = layout.ints
     for column, dimension in variant.dimensions.items():
         is_counted = column.axis is None and ints[column.place].owner is not None
         if column.axis is None and not dimension.dynamic and not is_counted:
@@ -131,14 +165,9 @@ def _constants(variant: VariantFacts) -> dict[str, str]:
 
 def name_symbols(variant: VariantFacts) -> None:
     """Gives the symbols of a variant unique names."""
-    taken: set[str] = set()
+    taken = UniqueNames()
     for symbol in variant.symbols:
-        name = _symbol_name(variant.group.layout, variant, symbol)
-        made, count = name, 2
-        while made in taken:
-            made, count = f"{name}_{count}", count + 1
-        symbol.name = made
-        taken.add(made)
+        symbol.name = taken.add(_symbol_name(variant.group.layout, variant, symbol))
 
 
 def _symbol_name(layout: Layout, variant: VariantFacts, symbol: Symbol) -> str:

@@ -91,12 +91,12 @@ class Group:
     @property
     def ints(self) -> tuple[Place, ...]:
         """The places of :attr:`Row.ints`."""
-        return tuple(place for place in self.layout.scalars if place.kind == "int")
+        return self.layout.ints
 
     @property
     def others(self) -> tuple[Place, ...]:
         """The places of :attr:`constants`."""
-        return tuple(place for place in self.layout.scalars if place.kind != "int")
+        return self.layout.others
 
     @property
     def varying(self) -> tuple[Place, ...]:
@@ -190,6 +190,7 @@ class _Structure:
     likeness: Hashable = None
     parts: dict[Key, Group] = field(default_factory=dict)
     many: frozenset[int] = frozenset()
+    values: list[set[Any]] = field(default_factory=list)
 
     def part(self, key: Key) -> Group | None:
         return self.parts.get(key.without(self.many))
@@ -198,23 +199,26 @@ class _Structure:
         key = group.key = group.key.without(self.many)
         known = self.parts.get(key)
         self.parts[key] = group if known is None else known.merge(group)
-        self._bound()
+        self._bound(key)
         return self.parts[key.without(self.many)]
 
-    def _bound(self) -> None:
-        columns = zip(*(key.constants for key in self.parts), strict=True)
-        many = {i for i, values in enumerate(columns) if len(set(values)) > MAX_VALUES}
+    def _bound(self, key: Key) -> None:
+        """Counts the values of a new part."""
+        self.values = self.values or [set() for _ in key.constants]
+        for values, constant in zip(self.values, key.constants, strict=True):
+            values.add(constant)
+        many = {i for i, values in enumerate(self.values) if len(values) > MAX_VALUES}
         if many:
             self.many |= many
+            for i in many:
+                self.values[i] = {None}
             self.parts = {group.key: group for group in self._without(self.many)}
 
     def _without(self, places: frozenset[int]) -> Iterator[Group]:
-        made: dict[Key, Group] = {}
+        alike: dict[Key, list[Group]] = {}
         for key, group in self.parts.items():
-            less = key.without(places)
-            known = made.get(less)
-            made[less] = replace(group, key=less) if known is None else known.merge(group, less)
-        yield from made.values()
+            alike.setdefault(key.without(places), []).append(group)
+        return (_together(groups, key) for key, groups in alike.items())
 
     def merge(self, other: _Structure) -> _Structure:
         made = _Structure(self.likeness, many=self.many | other.many)
@@ -232,6 +236,15 @@ class _Structure:
         calls = [part.key.constants for part in self.parts.values()]
         places = set(range(len(some.key.constants)))
         yield from self._without(frozenset(places - switches_of(calls, places, every)))
+
+
+def _together(groups: list[Group], key: Key) -> Group:
+    """Groups as one. Each call is copied a few times, however many groups there are."""
+    while len(groups) > 1:
+        pairs = zip(groups[::2], groups[1::2], strict=False)
+        odd = groups[-1:] if len(groups) % 2 else []
+        groups = [*(one.merge(other, key) for one, other in pairs), *odd]
+    return replace(groups[0], key=key)
 
 
 @dataclass
@@ -384,7 +397,8 @@ def _add_scalars(group: Group, found: dict[tuple[str, str], LeafObservation]) ->
         for value, seen in group.rows.sizes(Column(i, None)).items():
             leaf.values.add(value, seen)
         leaf.widen(group.rows.span(Column(i, None)))
+    varying = set(group.varying)
     for place, value in zip(group.others, group.constants, strict=True):
-        if place.private or place not in group.varying:
+        if place.private or place not in varying:
             leaf = found[place.argument, place.path]
             leaf.values.add(value, Seen(group.calls, group.first))

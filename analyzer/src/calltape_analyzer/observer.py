@@ -97,7 +97,7 @@ class InputObserver:
             yield self
         finally:
             segment.stop()
-        self._read()[2].check()
+        self._check(segment)
 
     @property
     def info(self) -> ObserverInfo | None:
@@ -213,6 +213,12 @@ class InputObserver:
         finally:
             release()
         return rows
+
+    def _check(self, segment: _Segment) -> None:
+        """Whether ``value_if_missing`` fits the calls of a block; those before it were checked."""
+        tape = segment.tape()
+        target = self._segments[0].tape().target
+        Inference(target, tape.calls, self.value_if_missing, bind_keywords=False).check()
 
     def _next_path(self) -> Path:
         number = len(self._segments) + 1

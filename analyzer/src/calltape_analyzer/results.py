@@ -36,6 +36,8 @@ ABSENT = object()
 ITSELF = "contains itself"
 """Why something is opaque that stands for what it is in."""
 
+_MAX_MARKS = 16
+
 _LEAVES = (TensorNode, ScalarNode, BoolNode, ConstantNode, EnumNode, ClassNode, NoneNode)
 
 
@@ -94,6 +96,7 @@ class _Walk:
     tensor: Callable[[int], Any]
     scalar: Callable[[int], Any]
     found: dict[str, Any] = field(default_factory=dict)
+    again: dict[str, int] = field(default_factory=dict)
 
     def visit(self, node: Node, path: str) -> None:
         if isinstance(node, SequenceNode) and node.kind in ("set", "frozenset"):
@@ -115,9 +118,20 @@ class _Walk:
     def _put(self, path: str, value: Any) -> None:
         if value is ABSENT:
             return
-        while path in self.found:  # the keys 1 and "1", or "a.b" beside "a"
-            path += "~"
-        self.found[path] = value
+        self.found[self._free(path)] = value
+
+    def _free(self, path: str) -> str:
+        """The path, or one like it: the keys 1 and "1", or "a.b" beside "a", have one."""
+        if path not in self.found:
+            return path
+        count = self.again.get(path, 0)
+        made = path
+        while made in self.found:
+            count += 1
+            # A stranger's tape has thousands of one path, which are not to grow with their number.
+            made = path + "~" * count if count <= _MAX_MARKS else f"{path}~{count}"
+        self.again[path] = count
+        return made
 
     def _value(self, node: Node) -> Any:
         if isinstance(node, TensorNode):

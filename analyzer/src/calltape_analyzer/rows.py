@@ -276,7 +276,7 @@ class Rows:
     def span(self, column: Column) -> Span:
         """The smallest and the largest value of a column."""
         found = self.distinct(column)
-        return Span(min(found), max(found))
+        return self._once(("span", self.line(column)), lambda: Span(min(found), max(found)))
 
     def sizes(self, column: Column) -> dict[int, Seen]:
         """The calls of each value of a column, in the order of first calls."""

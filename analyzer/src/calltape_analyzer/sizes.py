@@ -10,6 +10,7 @@ how large such a run may be; docs/decisions/0030 says why.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
@@ -229,7 +230,8 @@ def _nearby(variant: VariantFacts, row: int) -> Iterator[Sizing]:
     values = _values(variant, row)
     free = [i for i, symbol in enumerate(variant.symbols) if symbol.relation is None]
     # Only what is unfit, or what an unfit one depends on, has a reason to change.
-    moving = [i for i in free if _concerned(variant.symbols, values, i)][:8]
+    concerned = _concerned(variant.symbols, values)
+    moving = [i for i in free if i in concerned][:8]
     steps = (
         sorted(product(range(_MAX_STEPS), repeat=len(moving)), key=lambda s: (sum(s), s))
         if (_MAX_STEPS ** len(moving) <= _MAX_TRIED)
@@ -254,16 +256,12 @@ def _diagonal(count: int) -> Iterator[tuple[int, ...]]:
         yield tuple(start + i for i in range(count))
 
 
-def _concerned(symbols: Sequence[Symbol], values: Sequence[int], i: int) -> bool:
-    def unfit(j: int) -> bool:
-        return values[j] < 2 or sum(v == values[j] for v in values) > 1
-
-    depending = [
-        j
-        for j, symbol in enumerate(symbols)
-        if symbol.relation is not None and any(term == i for _, term in symbol.relation.terms)
-    ]
-    return unfit(i) or any(map(unfit, depending))
+def _concerned(symbols: Sequence[Symbol], values: Sequence[int]) -> set[int]:
+    """The symbols whose values are not fit, and those that such ones follow from."""
+    counts = Counter(values)
+    unfit = {i for i, value in enumerate(values) if value < 2 or counts[value] > 1}
+    relations = ((i, symbol.relation) for i, symbol in enumerate(symbols) if i in unfit)
+    return unfit | {term for _, known in relations if known for _, term in known.terms}
 
 
 def _completed(

@@ -39,11 +39,19 @@ def switches_of(calls: Collection[Constants], places: Collection[int], every: in
     values = {i: {constants[i] for constants in calls} for i in places}
     chosen = {i for i in places if len(values[i]) == 1 and None not in values[i]}
     varying = [i for i in places if i not in chosen and all(map(_may_switch, values[i]))]
+    every_call = list(calls)
+    part = [0] * len(every_call)  # calls of equal values of all switches so far have one number
     for i in sorted(varying, key=lambda i: (len(values[i]), i)):
-        together = {tuple(constants[j] for j in (*chosen, i)) for constants in calls}
-        few = len(values[i]) <= MAX_VALUES and len(together) <= _MAX_COMBINATIONS
-        if few and 2 * len(together) <= every:
+        if len(values[i]) > MAX_VALUES:
+            break
+        together: dict[Any, int] = {}
+        parts = [
+            together.setdefault((at, constants[i]), len(together))
+            for at, constants in zip(part, every_call, strict=True)
+        ]
+        if len(together) <= _MAX_COMBINATIONS and 2 * len(together) <= every:
             chosen.add(i)
+            part = parts
     return chosen
 
 

@@ -9,18 +9,34 @@ named, shared dimensions made fewer than half as many exports succeed).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import cached_property
+from itertools import islice
+from math import gcd
 from operator import mul
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from calltape_analyzer.rows import Row
 
-__all__ = ["Column", "Relation", "Symbol", "columns_of", "refuted", "symbols_of", "value_in"]
+__all__ = [
+    "MAX_SYMBOLS_FOR_SUMS",
+    "Column",
+    "Relation",
+    "Symbol",
+    "columns_of",
+    "refuted",
+    "symbols_of",
+    "value_in",
+]
 
 MAX_SYMBOLS_FOR_SUMS = 24
+"""Which of many symbols are the sum of two others cannot be found in less than quadratic time: sums
+are sought among so many of them (docs/decisions/0027)."""
+
+_MAX_ALIKE = 64
 
 
 class Column(NamedTuple):
@@ -52,7 +68,7 @@ class Relation(NamedTuple):
     terms: tuple[tuple[int, int], ...]
     constant: int = 0
 
-    def value(self, values: Sequence[int]) -> int:
+    def value(self, values: Sequence[int] | Mapping[int, int]) -> int:
         """What it gives for values of all symbols."""
         return sum(factor * values[symbol] for factor, symbol in self.terms) + self.constant
 
@@ -87,6 +103,7 @@ class Symbol:
         name: for people and ONNX, unique among the symbols of a variant.
         ambiguous: whether another symbol never differed from this one in these calls, and only
             other calls tell them apart.
+        capped: whether it may follow from symbols that it was not compared with, of very many.
     """
 
     columns: list[Column]
@@ -94,8 +111,9 @@ class Symbol:
     relation: Relation | None = None
     name: str = ""
     ambiguous: bool = False
+    capped: bool = False
 
-    @property
+    @cached_property
     def varied(self) -> bool:
         """Whether more than one value was seen."""
         return len(set(self.values)) > 1
@@ -118,60 +136,174 @@ def symbols_of(
         Symbol(list(columns), tuple(value_in(row, columns[0]) for row in rows))
         for columns in groups
     ]
-    order = [*preferred, *(i for i in range(len(symbols)) if i not in preferred)]
-    free: list[int] = []
-    for at, i in enumerate(order):
-        relation = _relation(symbols, i, free, order[:at])
-        if relation is None:
-            free.append(i)
-        else:
-            symbols[i].relation = relation
+    first = set(preferred)
+    order = [*preferred, *(i for i in range(len(symbols)) if i not in first)]
+    free, known = _Parts(symbols), _Parts(symbols)
+    for i in order:
+        if not symbols[i].varied:
+            continue  # it follows from nothing, and nothing from it
+        symbols[i].relation = _relation(symbols, i, free, known)
+        if symbols[i].relation is None:
+            free.add(i)
+        known.add(i)
     _relate_totals(symbols, free)
     return symbols
 
 
-def _relate_totals(symbols: Sequence[Symbol], free: list[int]) -> None:
+def _relate_totals(symbols: Sequence[Symbol], free: _Parts) -> None:
     """A total that came before its parts looked free: whether it follows from what came later."""
     used = {f for s in symbols if s.relation is not None for _, f in s.relation.terms}
+    every = _Parts(symbols)
+    for i, symbol in enumerate(symbols):
+        if symbol.varied:
+            every.add(i)
     for i in list(free):
         if i in used:
             continue
-        others = [f for f in free if f != i]
-        relation = _relation(symbols, i, others, [j for j in range(len(symbols)) if j != i])
+        relation = symbols[i].relation = _relation(symbols, i, free, every)
         if relation is not None:
-            symbols[i].relation = relation
             used.update(f for _, f in relation.terms)
             free.remove(i)
 
 
-def _relation(
-    symbols: Sequence[Symbol], i: int, free: Sequence[int], known: Sequence[int]
-) -> Relation | None:
-    """How a symbol follows from free ones: from one, or from the sum of two. A symbol that never
-    varied follows from nothing.
+def _relation(symbols: Sequence[Symbol], i: int, free: _Parts, known: _Parts) -> Relation | None:
+    """How a symbol follows from other ones that are free: from one, or from the sum of two.
 
     Args:
         symbols: all, those in ``known`` with their relations.
-        i: the symbol in question.
+        i: the symbol in question, which varied.
         free: those that it may follow from.
         known: these, and those that follow from them.
     """
-    target = symbols[i].values
-    if not symbols[i].varied:
-        return None
-    for f in free:
-        found = _affine(symbols[f].values, target) if symbols[f].varied else None
-        if found is not None:
-            return Relation(((found[0], f),), found[1])
+    relation = free.line_to(i)
     # Of free ones where there are such, else also of one that follows from a third: mask =
     # ids + past, where past happened to be another dimension plus a constant.
     for parts in (free, known):
-        varied = [p for p in parts if symbols[p].varied][:MAX_SYMBOLS_FOR_SUMS]
-        for a, b in combinations(varied, 2):
-            pairs = zip(symbols[a].values, symbols[b].values, target, strict=True)
-            if all(x + y == z for x, y, z in pairs):
-                return _sum(symbols, a, b)
-    return None
+        pair = parts.sum_to(i) if relation is None else None
+        if pair is not None:
+            relation = _sum(symbols, *pair)
+    symbols[i].capped = relation is None and (free.is_capped(i) or known.is_capped(i))
+    return relation
+
+
+class _Look:
+    """What symbols that are on one line have in common: ``target = factor * given + constant``.
+
+    Two points lie on some line, so that two distinct values are evidence for a difference or a
+    multiple only; a factor with a constant wants three.
+
+    Attributes:
+        values: of a symbol that varied.
+        step: the divisor of all differences, which the line multiplies by its factor.
+        exact: equal for symbols that differ by a constant.
+        alike: equal for those that are multiples of something, with a constant where there are
+            three points; ``size`` is what it was multiplied by.
+    """
+
+    def __init__(self, values: Sequence[int]) -> None:
+        self.values = values
+        first = values[0]
+        differences = [value - first for value in values]
+        self.step = gcd(*differences)
+        shape = tuple(difference // self.step for difference in differences)
+        self.exact: Hashable = (self.step, shape)
+        if len(set(values)) > 2:
+            self.size = self.step
+            self.alike: Hashable = shape
+        else:
+            self.size = gcd(*values)
+            self.alike = tuple(value // self.size for value in values)
+
+    def line_to(self, target: _Look) -> tuple[int, int]:
+        """Factor and constant, where there is a line."""
+        factor = target.step // self.step
+        return factor, target.values[0] - factor * self.values[0]
+
+
+class _Parts:
+    """Symbols that others may follow from, in order. They are found by hash of what they would
+    have to look like, because to compare each with each takes quadratic time."""
+
+    def __init__(self, symbols: Sequence[Symbol]) -> None:
+        self._symbols = symbols
+        self._place: dict[int, int] = {}
+        self._looks: dict[int, _Look] = {}
+        self._exact: dict[Hashable, dict[int, int]] = defaultdict(dict)
+        self._alike: dict[Hashable, dict[int, int]] = defaultdict(dict)
+        self._head: list[int] = []
+        self._ends: dict[tuple[int, int], list[int]] | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._place)
+
+    def add(self, i: int) -> None:
+        """Appends a symbol, which varied."""
+        look = self._look(i)
+        self._place[i] = len(self._place)
+        self._exact[look.exact][i] = look.size
+        self._alike[look.alike][i] = look.size
+        if len(self._head) <= MAX_SYMBOLS_FOR_SUMS:
+            self._head.append(i)
+            self._ends = None
+
+    def remove(self, i: int) -> None:
+        """Takes a symbol out; no other is added afterwards."""
+        look = self._look(i)
+        del self._place[i], self._exact[look.exact][i], self._alike[look.alike][i]
+        if i in self._head:
+            self._head = list(islice(self._place, MAX_SYMBOLS_FOR_SUMS + 1))
+            self._ends = None
+
+    def line_to(self, i: int) -> Relation | None:
+        """How a symbol follows from the first that it follows from alone."""
+        look = self._look(i)
+        exact = (f for f in self._exact.get(look.exact, ()) if f != i)
+        multiples = (
+            f
+            for f, size in islice(self._alike.get(look.alike, {}).items(), _MAX_ALIKE)
+            if f != i and look.size % size == 0
+        )
+        found = [f for f in (next(exact, None), next(multiples, None)) if f is not None]
+        if not found:
+            return None
+        given = min(found, key=self._place.__getitem__)
+        factor, constant = self._looks[given].line_to(look)
+        return Relation(((factor, given),), constant)
+
+    def sum_to(self, i: int) -> tuple[int, int] | None:
+        """The first two others that a symbol is the sum of."""
+        values = self._symbols[i].values
+        parts = [part for part in self._head if part != i][:MAX_SYMBOLS_FOR_SUMS]
+        ends = self._by_ends()
+        for at, part in enumerate(parts):
+            own = self._symbols[part].values
+            for other in ends.get((values[0] - own[0], values[-1] - own[-1]), ()):
+                if other in parts[at + 1 :] and self._is_sum(own, other, values):
+                    return part, other
+        return None
+
+    def is_capped(self, i: int) -> bool:
+        """Whether there were more symbols than this one was compared with."""
+        many = len(self._place) - (i in self._place) > MAX_SYMBOLS_FOR_SUMS
+        return many or len(self._alike.get(self._look(i).alike, ())) > _MAX_ALIKE
+
+    def _look(self, i: int) -> _Look:
+        if i not in self._looks:
+            self._looks[i] = _Look(self._symbols[i].values)
+        return self._looks[i]
+
+    def _by_ends(self) -> dict[tuple[int, int], list[int]]:
+        """The parts that sums are made of, by their first and last value."""
+        if self._ends is None:
+            self._ends = {}
+            for part in self._head:
+                values = self._symbols[part].values
+                self._ends.setdefault((values[0], values[-1]), []).append(part)
+        return self._ends
+
+    def _is_sum(self, own: Sequence[int], other: int, values: Sequence[int]) -> bool:
+        pairs = zip(own, self._symbols[other].values, values, strict=True)
+        return all(x + y == z for x, y, z in pairs)
 
 
 def _sum(symbols: Sequence[Symbol], *parts: int) -> Relation:
@@ -184,21 +316,3 @@ def _sum(symbols: Sequence[Symbol], *parts: int) -> Relation:
         for factor, symbol in relation.terms:
             factors[symbol] = factors.get(symbol, 0) + factor
     return Relation(tuple((factor, symbol) for symbol, factor in factors.items()), constant)
-
-
-def _affine(given: Sequence[int], target: Sequence[int]) -> tuple[int, int] | None:
-    """``factor`` and ``constant`` with ``target = factor * given + constant``.
-
-    Two points lie on some line, so that two distinct values are evidence for a difference or a
-    multiple only; a factor with a constant wants three.
-    """
-    points = sorted(set(zip(given, target, strict=True)))
-    (x0, y0), (x1, y1) = points[0], points[-1]
-    if x0 == x1 or (y1 - y0) % (x1 - x0):
-        return None
-    factor = (y1 - y0) // (x1 - x0)
-    constant = y0 - factor * x0
-    if factor < 1 or any(y != factor * x + constant for x, y in points):
-        return None
-    is_simple = factor == 1 or constant == 0
-    return (factor, constant) if is_simple or len(points) > 2 else None

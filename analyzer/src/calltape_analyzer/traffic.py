@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from calltape_analyzer.explanation import shown_value
 from calltape_analyzer.fixed_values import fixed_values
 from calltape_analyzer.gathering import Gatherer
+from calltape_analyzer.nearby import Nearby
 from calltape_analyzer.observations import Group, Key
 from calltape_analyzer.rows import Rows
 from calltape_analyzer.splitting import Split
 from calltape_analyzer.tallies import CallRef, Seen, Span
 from calltape_analyzer.variants import Pools, VariantFacts
+from calltape_schema.records import Range
 
 if TYPE_CHECKING:
     from calltape_analyzer.call import Call
@@ -64,17 +66,45 @@ class Traffic:
                 found[place] = found[place].merge(span) if place in found else span
         return found
 
+    @cached_property
+    def _structures(self) -> dict[Hashable, list[Group]]:
+        """The groups by what a key has beside its constants: few that meet are of one."""
+        found: dict[Hashable, list[Group]] = {}
+        for key, group in self.observations.groups.items():
+            found.setdefault(key[:2], []).append(group)
+        return found
+
+    def _meeting(self, key: Key) -> Iterator[Group]:
+        return (group for group in self._structures.get(key[:2], ()) if group.key.meets(key))
+
     def rows_of(self, key: Key) -> Rows:
         """The distinct calls of a group of any tape; none where there are no such calls here."""
         found = Rows()
-        for known, group in self.observations.groups.items():
-            if known.meets(key):
-                found = found.merge(group.rows)
+        for group in self._meeting(key):
+            found = found.merge(group.rows)
         return found
 
     def has(self, key: Key) -> bool:
         """Whether there are calls of a group of any tape."""
-        return any(known.meets(key) for known in self.observations.groups)
+        return any(True for _ in self._meeting(key))
+
+    @cached_property
+    def names(self) -> dict[Key, list[str]]:
+        """The names of the variants of each group."""
+        found: dict[Key, list[str]] = {}
+        for variant in self.variants:
+            found.setdefault(variant.group.key, []).append(variant.name)
+        return found
+
+    @cached_property
+    def nearby(self) -> Nearby:
+        """The groups, to find those that are like another one."""
+        return Nearby(self.observations.in_order())
+
+    @cached_property
+    def pooled(self) -> dict[Hashable, tuple[int, int]]:
+        """The smallest and largest value of each dimension over all variants."""
+        return {key: (min(found), max(found)) for key, found in self.pools.values.items() if found}
 
     def path_of(self, ref: CallRef) -> str | None:
         """The file of a call, where the tape is several."""
@@ -85,23 +115,30 @@ class Traffic:
         found = [Seen(1, call.ref) for call in self.tape.calls if is_it(call)]
         return together(found) if found else None
 
-    def calls_beyond(self, place: str, span: Span) -> Seen | None:
-        """The calls in which an integer tensor has elements outside a span."""
+    def calls_beyond(self, spans: Mapping[str, Span]) -> dict[str, Seen]:
+        """By place, the calls in which an integer tensor has elements outside its span; reads all
+        records once."""
         gatherer = Gatherer.of(self.tape)
-
-        def is_beyond(call: Call) -> bool:
+        found: dict[str, Seen] = {}
+        for call in self.tape.calls if spans else ():
             inputs = call.record.inputs
-            numbers = {
-                tensor.number
-                for tensor in gatherer.sorted(inputs).layout.tensors
-                if str(tensor) == place
-            }
-            return any(
-                given.leaf in numbers and not span.min <= given.min <= given.max <= span.max
+            places: dict[int, list[str]] = {}
+            for tensor in gatherer.sorted(inputs).layout.tensors:
+                places.setdefault(tensor.number, []).append(str(tensor))
+            beyond = {
+                place
                 for given in inputs.ranges
-            )
+                for place in places.get(given.leaf, ())
+                if place in spans and not _is_within(given, spans[place])
+            }
+            for place in beyond:
+                seen = Seen(1, call.ref)
+                found[place] = together((found[place], seen)) if place in found else seen
+        return found
 
-        return self.calls_where(is_beyond)
+
+def _is_within(given: Range, span: Span) -> bool:
+    return span.min <= given.min <= given.max <= span.max
 
 
 def _answers(group: Group) -> Iterator[tuple[str, str, str]]:

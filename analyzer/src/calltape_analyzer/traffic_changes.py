@@ -7,6 +7,7 @@ a constant one has its size, and symbols and relations hold.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
@@ -15,7 +16,7 @@ from calltape_analyzer.explanation import counted, listed, shown_value
 from calltape_analyzer.observations import Group
 from calltape_analyzer.rows import Rows
 from calltape_analyzer.splitting import column_name
-from calltape_analyzer.symbols import Column
+from calltape_analyzer.symbols import Column, Relation
 from calltape_analyzer.tallies import Seen
 from calltape_analyzer.traffic import Facet, Traffic, shown_span, together
 from calltape_analyzer.variant_findings import expression
@@ -98,12 +99,10 @@ def _structures(known: Traffic, shown: Traffic, words: str) -> Iterator[Change]:
     for key, group in shown.observations.groups.items():
         if known.has(key):
             continue
-        names = [variant.name for variant in shown.variants if variant.group.key == key]
+        names = shown.names.get(key, [])
         text = words
         closest = min(
-            (_differences(other, group) for other in known.observations.in_order()),
-            key=len,
-            default=[],
+            (_differences(other, group) for other in known.nearby.like(group)), key=len, default=[]
         )
         if closest:
             more = f" and {len(closest) - 3} more" if len(closest) > 3 else ""
@@ -116,11 +115,12 @@ def _differences(known: Group, group: Group) -> list[str]:
     ours, theirs = dict(known.layout.keys), dict(group.layout.keys)
     found = [f"without {name}" for name in ours if name not in theirs]
     found += [f"with {name}" for name in theirs if name not in ours]
+    counts = [Counter(place.argument for place in g.layout.tensors) for g in (known, group)]
     for name in ours:
         if name in theirs and ours[name] != theirs[name]:
-            counts = [sum(p.argument == name for p in g.layout.tensors) for g in (known, group)]
-            tensors = f"{counted(counts[1], 'tensor')} instead of {counts[0]}"
-            found.append(f"{name} has {tensors if counts[0] != counts[1] else 'another structure'}")
+            was, now = (count[name] for count in counts)
+            tensors = f"{counted(now, 'tensor')} instead of {was}"
+            found.append(f"{name} has {tensors if was != now else 'another structure'}")
     facts = {str(p): fact for p, fact in zip(known.layout.tensors, known.facts, strict=True)}
     for place, fact in zip(group.layout.tensors, group.facts, strict=True):
         other = facts.get(str(place), fact)
@@ -150,11 +150,28 @@ def _seen_where(rows: Rows, wanted: Sequence[bool]) -> Seen:
 
 
 class _Collected:
-    """Changes that differ in their place only become one."""
+    """Changes of one variant's rows, of which those that differ in their place only become one."""
 
     def __init__(self, traffic: Traffic) -> None:
         self.traffic = traffic
         self.places: dict[tuple[str, str, Seen], list[str]] = {}
+        self._outside: dict[tuple[int, tuple[int, int]], tuple[str, Seen] | None] = {}
+
+    def outside(
+        self, rows: Rows, column: Column, known: tuple[int, int]
+    ) -> tuple[str, Seen] | None:
+        """The sizes of a column that are not between two others, and their calls; once for all
+        columns that never differed."""
+        key = (rows.line(column), known)
+        if key not in self._outside:
+            low, high = known
+            every = rows.sizes(column).items()
+            found = {size: seen for size, seen in every if not low <= size <= high}
+            sizes = sorted(found)
+            shown = ", ".join(map(shown_value, sizes[:_MAX_SHOWN]))
+            more = ", …" if len(sizes) > _MAX_SHOWN else ""
+            self._outside[key] = (shown + more, together(found.values())) if found else None
+        return self._outside[key]
 
     def add(self, kind: str, place: str, text: str, seen: Seen) -> None:
         self.places.setdefault((kind, text, seen), []).append(place)
@@ -169,26 +186,30 @@ def _sizes(before: Traffic, now: Traffic, variant: VariantFacts, rows: Rows) -> 
     found = _Collected(now)
     counters = variant.counters
     for column, decided in variant.dimensions.items():
-        known = set(variant.every.distinct(column))
         if decided.reason == "counter":
             _check_counter(found, variant, column, counters[column.place], rows)
             continue
+        values = variant.every.distinct(column)
+        known = min(values), max(values)
         if decided.dynamic:
-            known |= before.pools.values.get(Pools.key(variant.group, column), set())
+            pooled = before.pooled.get(Pools.key(variant.group, column), known)
+            known = min(known[0], pooled[0]), max(known[1], pooled[1])
         _check_sizes(found, variant, column, known, rows)
     yield from found
 
 
 def _check_sizes(
-    found: _Collected, variant: VariantFacts, column: Column, known: set[int], rows: Rows
+    found: _Collected,
+    variant: VariantFacts,
+    column: Column,
+    known: tuple[int, int],
+    rows: Rows,
 ) -> None:
-    low, high = min(known), max(known)
-    found_sizes = rows.sizes(column).items()
-    outside = {size: seen for size, seen in found_sizes if not low <= size <= high}
-    if not outside:
+    low, high = known
+    outside = found.outside(rows, column, known)
+    if outside is None:
         return
-    sizes = sorted(outside)
-    shown = ", ".join(map(shown_value, sizes[:_MAX_SHOWN])) + ", …" * (len(sizes) > _MAX_SHOWN)
+    shown, seen = outside
     kind = "int" if column.axis is None else "size"
     if low == high:
         kind = "int" if column.axis is None else "dimension"
@@ -196,7 +217,6 @@ def _check_sizes(
     else:
         text = f"now {shown}; {shown_span(known)} before"
     name = column_name(variant.group.layout, column)
-    seen = together(outside.values())
     found.add(kind, name, f"{text}, in {variant.name}", seen)
 
 
@@ -237,27 +257,36 @@ def _names(variant: VariantFacts, columns: Sequence[Column]) -> str:
 
 def _broken_relations(now: Traffic, variant: VariantFacts, rows: Rows) -> Iterator[Change]:
     """Sums and multiples that always held, and do not now."""
-    for i, symbol in enumerate(variant.symbols):
+    for symbol in variant.symbols:
         if symbol.relation is None:
             continue
-        every = [rows.values(other.columns[0]) for other in variant.symbols]
-        expected = [symbol.relation.value(values) for values in zip(*every, strict=True)]
-        broken = [a != b for a, b in zip(expected, every[i], strict=True)]
+        values = rows.values(symbol.columns[0])
+        expected = _expected(symbol.relation, variant, rows)
+        broken = [a != b for a, b in zip(expected, values, strict=True)]
         if any(broken):
             at = broken.index(True)
             text = (
                 f"no longer {expression(variant, symbol)}, as always in {variant.name}: "
-                f"{shown_value(every[i][at])} instead of {shown_value(expected[at])}"
+                f"{shown_value(values[at])} instead of {shown_value(expected[at])}"
             )
             where = f"{symbol.name} ({_names(variant, symbol.columns)})"
             yield _change(now, "relation", where, text, _seen_where(rows, broken))
+
+
+def _expected(relation: Relation, variant: VariantFacts, rows: Rows) -> list[int]:
+    """What a relation gives in each row."""
+    made = [relation.constant] * len(rows)
+    for factor, i in relation.terms:
+        values = rows.values(variant.symbols[i].columns[0])
+        made = [known + factor * value for known, value in zip(made, values, strict=True)]
+    return made
 
 
 def _sizes_of_new(before: Traffic, now: Traffic, variant: VariantFacts) -> Iterator[Change]:
     """Sizes in calls of a new structure that the same dimension had in no structure before."""
     found = _Collected(now)
     for column in variant.every.columns:
-        known = before.pools.values.get(Pools.key(variant.group, column))
+        known = before.pooled.get(Pools.key(variant.group, column))
         if known:
             _check_sizes(found, variant, column, known, variant.every)
     yield from found
@@ -276,14 +305,17 @@ def _settled_symbols(before: Traffic, variant: VariantFacts, rows: Rows) -> Iter
 
 
 def _spans(before: Traffic, now: Traffic) -> Iterator[Change]:
-    for place, span in now.spans.items():
-        known = before.spans.get(place)
-        if known is None or known.merge(span) == known:
-            continue
-        seen = now.calls_beyond(place, known)
-        if seen is not None:
+    wider = {
+        place: known
+        for place, span in now.spans.items()
+        if (known := before.spans.get(place)) is not None and known.merge(span) != known
+    }
+    beyond = now.calls_beyond(wider)
+    for place, known in wider.items():
+        if place in beyond:
+            span = now.spans[place]
             text = f"elements {span.min}..{span.max}; {known.min}..{known.max} before"
-            yield _change(now, "range", place, text, seen)
+            yield _change(now, "range", place, text, beyond[place])
 
 
 def _errors(before: Traffic, now: Traffic) -> Iterator[Change]:

@@ -212,17 +212,30 @@ class Counters:
     @classmethod
     def of(cls, traffic: Traffic) -> tuple[Counters, list[TapeError]]:
         """Those of one trailer, and why groups were left out; their calls are among the others."""
-        made = cls(other_calls=traffic.other_calls)
+        made = [cls(other_calls=traffic.other_calls)]
         errors: list[TapeError] = []
         for group in traffic.groups:
             try:
                 found = CountedGroup.of(group)
             except TapeError as error:
                 errors.append(error)
-                made = made.merge(cls(other_calls=group.calls))
+                made.append(cls(other_calls=group.calls))
             else:
-                made = made.merge(cls({found.kind: found}))
-        return made, errors
+                made.append(cls({found.kind: found}))
+        return cls.sum_of(made), errors
+
+    @classmethod
+    def sum_of(cls, every: Iterable[Counters]) -> Counters:
+        """The counters of the calls of all."""
+        groups: dict[Kind, CountedGroup] = {}
+        other_calls = 0
+        missing: set[str] = set()
+        for one in every:
+            for kind, group in one.groups.items():
+                groups[kind] = groups[kind].merge(group) if kind in groups else group
+            other_calls += one.other_calls
+            missing |= one.missing
+        return cls(groups, other_calls, frozenset(missing))
 
     @cached_property
     def calls(self) -> int:
@@ -240,10 +253,7 @@ class Counters:
 
     def merge(self, other: Counters) -> Counters:
         """The counters of the calls of both; associative and commutative."""
-        groups = dict(self.groups)
-        for kind, group in other.groups.items():
-            groups[kind] = groups[kind].merge(group) if kind in groups else group
-        return Counters(groups, self.other_calls + other.other_calls, self.missing | other.missing)
+        return self.sum_of((self, other))
 
     def without(self, calls: Iterable[tuple[Tree, int]]) -> Counters:
         """The counters without some calls of the tape: what each had as inputs, and how many."""

@@ -15,7 +15,7 @@ from calltape_analyzer.findings import MAX_SIZES_SHOWN, SizeSeen
 from calltape_analyzer.layout import Place
 from calltape_analyzer.printable import printable
 from calltape_analyzer.splitting import column_name
-from calltape_analyzer.symbols import Column, Symbol
+from calltape_analyzer.symbols import MAX_SYMBOLS_FOR_SUMS, Column, Symbol
 from calltape_analyzer.tallies import Span
 from calltape_analyzer.variants import Reason, VariantFacts
 
@@ -161,6 +161,7 @@ def findings_of(variant: VariantFacts, names: dict[int, str]) -> VariantFindings
     by_column = {c: symbol.name for symbol in variant.symbols for c in symbol.columns}
     layout = variant.group.layout
     group = variant.group
+    counters = variant.counters
     return VariantFindings(
         name=variant.name,
         calls=variant.calls,
@@ -170,7 +171,8 @@ def findings_of(variant: VariantFacts, names: dict[int, str]) -> VariantFindings
             for i, place in enumerate(layout.tensors)
         ),
         ints=tuple(
-            _int(variant, i, place, by_column) for i, place in enumerate(variant.group.ints)
+            _int(variant, i, place, by_column, counters.get(i))
+            for i, place in enumerate(variant.group.ints)
         ),
         constants={str(place): value for place, value in group.fixed()},
         varying={str(place): place.kind for place in group.varying},
@@ -210,10 +212,15 @@ def _tensor(
     )
 
 
-def _int(variant: VariantFacts, i: int, place: Place, by_column: dict[Column, str]) -> IntFinding:
+def _int(
+    variant: VariantFacts,
+    i: int,
+    place: Place,
+    by_column: dict[Column, str],
+    counted: Column | None,
+) -> IntFinding:
     column = Column(i, None)
     range_ = _range(variant, column)
-    counted = variant.counters.get(i)
     return IntFinding(
         argument=place.argument,
         path=place.path,
@@ -241,6 +248,14 @@ def _notes(variant: VariantFacts) -> Iterator[str]:
         told = whole.told()
         if told is not None and not found.dynamic and found.reason != "counter":
             yield f"{column_name(variant.group.layout, column)} is constant, but {told}"
+    if variant.capped:
+        yield "there are too many dimensions to compare all: some may be equal, or broadcast"
+    capped = sum(symbol.capped for symbol in variant.symbols)
+    if capped:
+        yield (
+            f"sums were sought among {MAX_SYMBOLS_FOR_SUMS} symbols: {capped} others of "
+            f"{len(variant.symbols)} may follow from more"
+        )
 
 
 def _symbol(variant: VariantFacts, symbol: Symbol) -> SymbolFinding:
@@ -308,10 +323,11 @@ def _warnings_of_whole(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:
     if told is not None:
         yield str(told)
     if symbol.relation is not None and known:
-        spans = [variant.span(*other.columns) for other in variant.symbols]
+        terms = [i for _, i in symbol.relation.terms]
+        spans = {i: variant.span(*variant.symbols[i].columns) for i in terms}
         own = variant.span(*symbol.columns)
-        low = symbol.relation.value([span.min for span in spans])
-        high = symbol.relation.value([span.max for span in spans])
+        low = symbol.relation.value({i: span.min for i, span in spans.items()})
+        high = symbol.relation.value({i: span.max for i, span in spans.items()})
         if own.min < low or own.max > high:
             yield f"{expression(variant, symbol)} held in the kept calls, but not in all"
     for column, whole in known[1:]:

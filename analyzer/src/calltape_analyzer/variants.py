@@ -9,9 +9,10 @@ that they are.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Literal
 
 from calltape_analyzer.completion import Completion
@@ -31,6 +32,10 @@ from calltape_analyzer.tallies import Seen, Span
 from calltape_analyzer.whole_traffic import Whole
 
 __all__ = ["Dimension", "VariantFacts", "merged", "pooled_as", "variants_of"]
+
+_IN_LISTS = re.compile(r"(?<=\.)\d+(?=\.|$)")
+_MAX_COMPARED = 64
+_MAX_ROUNDS, _MAX_SINGLE = 32, 8
 
 Reason = Literal["varied", "pooled", "neighbour", "constant", "one", "declared", "counter"]
 
@@ -65,6 +70,8 @@ class VariantFacts:
         whole: what counters of the whole traffic say of a column, where the tape has them.
         all_calls: how many calls there were by these, kept or not; None where nobody knows.
         name: unique among the variants of a tape.
+        capped: whether it has so many dimensions that not all were compared with each other, to
+            find broadcasting, or what tells equal ones apart in other variants.
         held: texts and floats, by place among the layout's scalars, that vary over the calls and
             are constants of the program: the model does something else with others.
     """
@@ -80,6 +87,7 @@ class VariantFacts:
     all_calls: int | None = None
     name: str = ""
     held: dict[int, Any] = field(default_factory=dict)
+    capped: bool = False
     _every: Rows | None = None
 
     @property
@@ -181,10 +189,10 @@ def variants_of(
             of which not all need be among these.
     """
     splits = [split for group in observations.in_order() for split in splits_of(group)]
-    pools = Pools(splits)
-    made = [_variant(split, pools, settled) for split in splits]
+    pools = Pools(splits, settled)
+    made = [_variant(split, pools) for split in splits]
     for variant in made:
-        _adopt_neighbours(variant, pools, settled)
+        _adopt_neighbours(variant, pools)
         give_symbols(variant, pools)
     return sorted(made, key=lambda v: v.every.first)
 
@@ -193,22 +201,28 @@ class Pools:
     """The same dimension over all variants: by argument, path, rank and axis; and over the elements
     of lists, by the path with the numbers in it left open."""
 
-    def __init__(self, splits: Iterable[Split]) -> None:
+    def __init__(self, splits: Iterable[Split], settled: Container[Hashable] = ()) -> None:
         self.values: dict[Hashable, set[int]] = defaultdict(set)
         self.calls: dict[Hashable, int] = defaultdict(int)
-        self._siblings: dict[Hashable, set[Hashable]] = defaultdict(set)
-        self._columns: dict[Hashable, dict[int, tuple[Split, Column]]] = defaultdict(dict)
+        self._settled = settled
+        self._lines: dict[Hashable, dict[int, int]] = defaultdict(dict)
+        self._elsewhere: dict[Hashable, Elsewhere] = {}
+        self._interned: dict[tuple[tuple[int, int], ...], Elsewhere] = {}
+        self._presences: dict[tuple[int, ...], int] = {}
+        self._differ: dict[tuple[Elsewhere, Elsewhere], bool] = {}
         for number, split in enumerate(splits):
             self._add(number, split)
+        self._siblings = self._known_siblings()
 
     def _add(self, number: int, split: Split) -> None:
+        calls = split.rows.calls
         for column in split.rows.columns:
             key = self.key(split.group, column)
             self.values[key] |= split.rows.distinct(column)
-            if number not in self._columns[key]:
-                self.calls[key] += split.rows.calls
-                self._columns[key][number] = split, column
-            self._siblings[_opened(key)].add(key)
+            lines = self._lines[key]
+            if number not in lines:
+                self.calls[key] += calls
+                lines[number] = split.rows.line(column)
 
     @staticmethod
     def key(group: Group, column: Column) -> Hashable:
@@ -223,37 +237,58 @@ class Pools:
         return len(self.values[key]) > 1
 
     @staticmethod
-    def meet(one: Hashable, other: Hashable) -> bool:
-        """Whether two dimensions are one, or those of two elements of one list."""
-        return _opened(one) == _opened(other)
+    def opened(key: Hashable) -> Hashable:
+        """Equal for dimensions that are one, or those of elements of one list."""
+        return _opened(key)
 
-    def siblings(self, key: Hashable) -> set[Hashable]:
-        """The same dimension of the other elements of the same lists."""
-        return self._siblings[_opened(key)] - {key}
-
-    def is_open(self, key: Hashable, settled: Container[Hashable] = ()) -> bool:
-        """Whether a dimension was seen in one call only, and no sibling that was seen in several
-        says that it is constant."""
-        if self.calls[key] != 1 or key in settled:
+    def is_open(self, key: Hashable) -> bool:
+        """Whether a dimension was seen in one call only, and no sibling (the same dimension of the
+        other elements of the same lists) that was seen in several says that it is constant."""
+        if self.calls[key] != 1 or key in self._settled:
             return False
-        known = self._known_siblings(key, settled)
-        return all(map(self.varied, known))
+        return self._siblings.get(_opened(key)) is not False
 
-    def is_alike(self, key: Hashable, settled: Container[Hashable] = ()) -> bool:
+    def is_alike(self, key: Hashable) -> bool:
         """The same, where there are such siblings."""
-        return self.is_open(key, settled) and bool(self._known_siblings(key, settled))
+        return self.is_open(key) and _opened(key) in self._siblings
 
-    def _known_siblings(self, key: Hashable, settled: Container[Hashable]) -> list[Hashable]:
-        return [k for k in self.siblings(key) if self.calls[k] > 1 or k in settled]
+    def _known_siblings(self) -> dict[Hashable, bool]:
+        """Over the elements of lists that were seen in several calls, whether all varied."""
+        found: dict[Hashable, bool] = {}
+        for key, calls in self.calls.items():
+            if calls > 1 or key in self._settled:
+                opened = _opened(key)
+                found[opened] = found.get(opened, True) and self.varied(key)
+        return found
 
-    def differ(self, one: Hashable, other: Hashable) -> bool:
+    def elsewhere(self, key: Hashable) -> Elsewhere:
+        """Where a dimension is, and which are equal to it there."""
+        if key not in self._elsewhere:
+            lines = self._lines.get(key, {})
+            presence = self._presences.setdefault(tuple(lines), len(self._presences))
+            made = Elsewhere(lines, presence)
+            self._elsewhere[key] = self._interned.setdefault(tuple(lines.items()), made)
+        return self._elsewhere[key]
+
+    def differ(self, one: Elsewhere, other: Elsewhere) -> bool:
         """Whether two dimensions ever had different sizes in one call."""
-        mine, theirs = self._columns[one], self._columns[other]
-        return any(
-            not split.rows.same(column, theirs[number][1])
-            for number, (split, column) in mine.items()
-            if number in theirs
-        )
+        if one.presence == other.presence:
+            return one is not other
+        pair = (one, other)
+        if pair not in self._differ:
+            few, many = sorted((one.lines, other.lines), key=len)
+            self._differ[pair] = any(many.get(number, line) != line for number, line in few.items())
+        return self._differ[pair]
+
+
+class Elsewhere:
+    """The variants that a dimension is in, by number, and its line in each. One object for all
+    dimensions of which this is equal; ``presence`` is equal for those that are in the same
+    variants."""
+
+    def __init__(self, lines: Mapping[int, int], presence: int) -> None:
+        self.lines = lines
+        self.presence = presence
 
 
 def pooled_as(place: Place, rank: int, axis: int) -> Hashable:
@@ -264,7 +299,7 @@ def pooled_as(place: Place, rank: int, axis: int) -> Hashable:
 def _opened(key: Any) -> Hashable:
     """The key of ``.layers.0.keys`` as that of ``.layers.*.keys``."""
     argument, path, *rest = key
-    return argument, re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path), *rest
+    return argument, _IN_LISTS.sub("*", path), *rest
 
 
 def merged(
@@ -284,32 +319,25 @@ def merged(
     return made
 
 
-def _variant(split: Split, pools: Pools, settled: Container[Hashable] = ()) -> VariantFacts:
+def _variant(split: Split, pools: Pools) -> VariantFacts:
     rows = [(split.rows.row(at), split.rows.seen(at)) for at in split.rows.sample()]
-    made = VariantFacts(split.group, rows, split.conditions, _every=split.rows)
+    made = VariantFacts(split.group, rows, split.conditions, capped=split.capped, _every=split.rows)
     counters = _open_counters(split)
+    fixed = {c.column for c in split.conditions if isinstance(c, Fixed) and not c.negated}
     for column in split.rows.columns:
-        made.dimensions[column] = _decided(column, counters, pools, split, settled)
+        if column.axis is None and column.place in counters:
+            made.dimensions[column] = Dimension(False, "counter")
+        else:
+            made.dimensions[column] = _decided(column, column in fixed, pools, split)
     return made
 
 
-def _decided(
-    column: Column,
-    counters: Mapping[int, Column],
-    pools: Pools,
-    split: Split,
-    settled: Container[Hashable],
-) -> Dimension:
-    if column.axis is None and column.place in counters:
-        return Dimension(False, "counter")
+def _decided(column: Column, fixed: bool, pools: Pools, split: Split) -> Dimension:
     values = split.rows.distinct(column)
     if len(values) > 1:
         return Dimension(True, "varied")
-    fixed = any(
-        isinstance(c, Fixed) and c.column == column and not c.negated for c in split.conditions
-    )
     key = pools.key(split.group, column)
-    pooled = not fixed and (pools.varied(key) or pools.is_alike(key, settled))
+    pooled = not fixed and (pools.varied(key) or pools.is_alike(key))
     if pooled and (values == {1} or (column.axis is None and values == {0})):
         return Dimension(False, "one")
     return Dimension(True, "pooled") if pooled else Dimension(False, "constant")
@@ -324,68 +352,110 @@ def _open_counters(split: Split) -> Mapping[int, Column]:
     }
 
 
-def _adopt_neighbours(variant: VariantFacts, pools: Pools, settled: Container[Hashable]) -> None:
+def _adopt_neighbours(variant: VariantFacts, pools: Pools) -> None:
     row = variant.rows[0][0]
     known = {(c.axis, value_in(row, c)) for c in variant.dynamic() if c.axis is not None}
     for column, found in list(variant.dimensions.items()):
         if found.reason != "constant" or column.axis is None or value_in(row, column) < 2:
             continue
         key = pools.key(variant.group, column)
-        if pools.is_open(key, settled) and (column.axis, value_in(row, column)) in known:
+        if pools.is_open(key) and (column.axis, value_in(row, column)) in known:
             variant.dimensions[column] = Dimension(True, "neighbour")
 
 
 def give_symbols(variant: VariantFacts, pools: Pools) -> None:
     """Finds the symbols of the dynamic columns, and relations that hold in every row: those that
-    the rows at hand suggest are checked against all, and a row that refutes one joins them."""
-    while True:
+    the rows at hand suggest are checked against all, and a row that refutes one joins them. After
+    a few rounds all that refute one join at once, and what is refuted again and again is none."""
+    for rounds in range(_MAX_ROUNDS):
         _learn_symbols(variant, pools)
         refuting = _refuting(variant)
-        if refuting is None:
+        if not refuting:
             return
-        rows = [*variant.rows, (variant.every.row(refuting), variant.every.seen(refuting))]
+        places = [next(iter(refuting.values()))] if rounds < _MAX_SINGLE else refuting.values()
+        every = variant.every
+        rows = [*variant.rows, *((every.row(at), every.seen(at)) for at in set(places))]
         variant.rows = sorted(rows, key=lambda item: item[1].first)
+    _learn_symbols(variant, pools)
+    for number in _refuting(variant):
+        variant.symbols[number].relation = None
+        variant.symbols[number].capped = True
 
 
 def _learn_symbols(variant: VariantFacts, pools: Pools) -> None:
     groups: list[list[Column]] = []
-    by_line: dict[int, list[int]] = defaultdict(list)
+    lines: dict[int, _Line] = defaultdict(lambda: _Line(pools))
     for column in variant.dynamic():
-        line = variant.every.line(column)
+        line = lines[variant.every.line(column)]
         varied = len(variant.every.distinct(column)) > 1
-        for at in by_line[line]:
-            if _is_same(variant, groups[at][0], column, pools, varied):
-                groups[at].append(column)
-                break
-        else:
-            by_line[line].append(len(groups))
+        elsewhere = None if varied else pools.elsewhere(pools.key(variant.group, column))
+        at = line.group_of(elsewhere)
+        if at is None:
+            line.add(elsewhere, len(groups))
             groups.append([column])
+        else:
+            groups[at].append(column)
     rows = [row for row, _ in variant.rows]
     variant.symbols = symbols_of(groups, rows, _preferred(variant, groups))
-    for numbers in by_line.values():
-        for number in numbers if len(numbers) > 1 else ():
+    for line in lines.values():
+        variant.capped |= line.capped
+        for number in line.groups if len(line.groups) > 1 else ():
             variant.symbols[number].ambiguous = True
 
 
-def _refuting(variant: VariantFacts) -> int | None:
-    """The place of the first row in which a relation does not hold."""
+class _Line:
+    """The symbols of columns that never differed in a variant. What varied is one; what did not is
+    told apart by other variants.
+
+    Attributes:
+        groups: numbers of the symbols.
+        capped: whether there were more than some column was compared with.
+    """
+
+    def __init__(self, pools: Pools) -> None:
+        self.groups: list[int] = []
+        self.capped = False
+        self._pools = pools
+        self._equal: dict[Elsewhere, int] = {}
+        self._known: list[Elsewhere] = []
+        self._presences: Counter[int] = Counter()
+
+    def add(self, elsewhere: Elsewhere | None, number: int) -> None:
+        """Makes a symbol."""
+        self.groups.append(number)
+        if elsewhere is not None:
+            self._equal[elsewhere] = number
+            self._known.append(elsewhere)
+            self._presences[elsewhere.presence] += 1
+
+    def group_of(self, elsewhere: Elsewhere | None) -> int | None:
+        """The first symbol that never differed from a column elsewhere."""
+        if elsewhere is None:
+            return self.groups[0] if self.groups else None
+        equal = self._equal.get(elsewhere)
+        # Of those that are in the same variants a look tells which; others are compared.
+        others = len(self._known) - self._presences[elsewhere.presence]
+        if not others:
+            return equal
+        for number, known in islice(zip(self.groups, self._known, strict=True), _MAX_COMPARED):
+            if not self._pools.differ(known, elsewhere):
+                return number
+            others -= known.presence != elsewhere.presence
+        self.capped |= equal is None and others > 0
+        return equal
+
+
+def _refuting(variant: VariantFacts) -> dict[int, int]:
+    """Per symbol whose relation does not hold in every row, the place of the first such row."""
     if len(variant.every) == len(variant.rows):
-        return None
+        return {}
     every = [variant.every.values(symbol.columns[0]) for symbol in variant.symbols]
-    for symbol, own in zip(variant.symbols, every, strict=True):
-        if symbol.relation is None:
-            continue
-        found = refuted(symbol.relation, every, own)
-        if found is not None:
-            return found
-    return None
-
-
-def _is_same(variant: VariantFacts, one: Column, other: Column, pools: Pools, varied: bool) -> bool:
-    if varied:
-        return True
-    keys = pools.key(variant.group, one), pools.key(variant.group, other)
-    return not pools.differ(*keys)
+    found: dict[int, int] = {}
+    for number, (symbol, own) in enumerate(zip(variant.symbols, every, strict=True)):
+        at = None if symbol.relation is None else refuted(symbol.relation, every, own)
+        if at is not None:
+            found[number] = at
+    return found
 
 
 def _preferred(variant: VariantFacts, groups: Sequence[Sequence[Column]]) -> list[int]:

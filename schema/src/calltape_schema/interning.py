@@ -83,12 +83,19 @@ class Interner(Generic[T]):
         self._decode = decode
         self._known: dict[bytes, T] = {}
         self._bytes = 0
+        self._last: tuple[bytes, T] | None = None
 
     def __call__(self, data: bytes) -> T:
+        # One call's bytes are asked for as often as it has leaves: not to be compared each time.
+        last = self._last
+        if last is not None and last[0] is data:
+            return last[1]
         known = self._known.get(data)
         if known is not None:
+            self._last = data, known
             return known
         value = self._decode(data)
+        self._last = data, value
         self._bytes += len(data)
         self._known[data] = value
         while self._bytes > _MAX_INTERNED_BYTES and len(self._known) > 1:

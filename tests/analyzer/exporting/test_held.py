@@ -39,8 +39,8 @@ def test_a_text_that_makes_no_difference_is_no_reason_for_another_program(tmp_pa
     programs = export(taped(tmp_path, module, calls_with("prompt", PROMPTS)), module)
     assert list(programs) == ["main"]
     assert programs.verify().ok
-    (note,) = programs["main"].notes
-    assert note.startswith("prompt varies from call to call and is a constant of it")
+    notes = [note for note in programs["main"].notes if note.startswith("prompt varies")]
+    assert notes[0].startswith("prompt varies from call to call and is a constant of it")
     x = torch.randn(7, 4)
     torch.testing.assert_close(programs(x, prompt="never seen"), torch.tanh(x))
 
@@ -83,7 +83,7 @@ def test_saved_programs_are_for_their_values_still(tmp_path: Path) -> None:
     values = [0.25, 1.5, 4.0]
     tape = taped(tmp_path, Scaled(), calls_with("scale", values))
     export(tape, Scaled()).save(tmp_path / "saved")
-    programs = load_programs(tmp_path / "saved")
+    programs = load_programs(tmp_path / "saved", trusted=True)
     assert len(programs) == 3
     assert programs.verify(tape).ok
     with pytest.raises(NoVariant):

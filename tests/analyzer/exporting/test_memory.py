@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer.exporting import memory
-from calltape_analyzer.exporting.memory import half_of_free, measured
+from calltape_analyzer.exporting import free_memory
+from calltape_analyzer.exporting.free_memory import half_of_free
+from calltape_analyzer.exporting.memory import measured
 
 
 def test_what_is_alive_at_once_is_counted_and_what_was_there_is_not() -> None:
@@ -39,8 +40,8 @@ def test_a_view_is_counted_once_and_what_is_freed_no_more() -> None:
 def groups(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
     for name, text in files.items():
         (folder / name.replace("__", ".")).write_text(text)
-    monkeypatch.setattr(memory, "_groups", lambda: [folder / "none", folder])
-    monkeypatch.setattr(memory, "_available", lambda: 1000)
+    monkeypatch.setattr(free_memory, "_groups", lambda: [folder / "none", folder])
+    monkeypatch.setattr(free_memory, "_available", lambda: 1000)
 
 
 STAT = "anon 5\ninactive_file 40\ntotal_inactive_file 40\n"

@@ -380,7 +380,9 @@ def test_damage_of_what_is_packed_is_a_tape_error(saved: Path, traffic: Tape) ->
     whole = json.loads((saved / MANIFEST).read_text())
     chance = random.Random(0)
     packed = [
-        at for at in paths_of(whole) if at[-1] in ("structure", "scalars", "key", "constants")
+        at
+        for at in paths_of(whole)
+        if at[-1] in ("structure", "scalars", "key", "typed", "constants")
     ]
     packed = [at for at in packed if isinstance(_at(whole, at), str)]
     assert len(packed) >= 8

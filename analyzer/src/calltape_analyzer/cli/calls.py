@@ -185,22 +185,34 @@ def _print_call(call: Call, record: CallRecord) -> None:
         within = f"within {_named(call.parent)}, " if call.parent is not None else ""
         line(f"{within}tree {call.tree:016x}")
     print("inputs")
+    inputs = _Shown(record.inputs)
     for part in children_of(record.inputs.spec().root):
         for name, child in _named_children(part):
-            _print_node(name, child, record.inputs, 1)
+            _print_node(name, child, inputs, 1)
     if record.error is not None or record.outputs is None:
         line("outputs", _result(record))
     else:
-        _print_node("outputs", record.outputs.spec().root, record.outputs, 0)
+        _print_node("outputs", record.outputs.spec().root, _Shown(record.outputs), 0)
         if record.outputs_missing:
             line("outputs are not complete:", record.outputs_missing)
 
 
-def _print_node(name: Any, node: Any, tree: Tree, depth: int) -> None:
+class _Shown:
+    """A tree with what is known of its leaves, decoded once."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.scalars = tree.scalars
+        self.facts = tree.facts()
+        self.ranges: dict[int, list[str]] = {}
+        for given in tree.ranges:
+            self.ranges.setdefault(given.leaf, []).append(f"{given.min}..{given.max}")
+
+
+def _print_node(name: Any, node: Any, tree: _Shown, depth: int) -> None:
     label = f"{'  ' * depth}{name if isinstance(name, str) else repr(name)}:"
     children = list(_named_children(node))
     if not children:
-        line(label, render_node(node, tree.facts(), tree.scalars), _facts(node, tree))
+        line(label, render_node(node, tree.facts, tree.scalars), _facts(node, tree))
         return
     type_name = getattr(node, "type", None)
     line(label, node.kind if type_name is None else f"{node.kind} {type_name}")
@@ -221,14 +233,14 @@ def _named_children(node: Any) -> Iterator[tuple[Any, Any]]:
     return enumerate(children)
 
 
-def _facts(node: Any, tree: Tree) -> str:
+def _facts(node: Any, tree: _Shown) -> str:
     """What is unusual about a tensor, and the reason of a placeholder."""
     if node.kind == "opaque":
         return "" if node.of is not None else f"# {node.type}: {node.reason}"
     if not hasattr(node, "leaf"):
         return ""
-    leaf = tree.facts()[node.leaf]
-    known = [f"{given.min}..{given.max}" for given in tree.ranges if given.leaf == node.leaf]
+    leaf = tree.facts[node.leaf]
+    known = list(tree.ranges.get(node.leaf, ()))
     if leaf.strides is not None:
         known.append(f"strides {list(leaf.strides)}")
     known += [name for name in ("requires_grad", "inference", "conj", "neg") if getattr(leaf, name)]

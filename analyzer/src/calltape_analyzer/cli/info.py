@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -39,6 +39,7 @@ from calltape_schema.records import Manifest, Target
 __all__ = ["info"]
 
 _MOST_IDS = 4
+_MOST_PATHS = 3
 _PROGRESS_FROM_BYTES = 256 * 1024 * 1024
 
 
@@ -156,7 +157,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[Kind]) -> None:
     times = {moment: _time(moment) for moment in moments}
     traffic = list(traffic_lines(tape.counters, Signature.of(target), kept))
     rows = [
-        ("tape", ", ".join(tape.paths)),
+        ("tape", _some(tape.paths, _MOST_PATHS)),
         ("files", files_text(tape)),
         ("recording", _recordings(tape)),
         ("sealed", _sealed(tape)),
@@ -198,8 +199,13 @@ def _coverage(tape: Tape) -> dict[str, Any]:
 def _recordings(tape: Tape) -> str:
     """By what calls of other tapes name this one as their parent's."""
     found = list(dict.fromkeys(manifest.tape.hex()[:8] for manifest in tape.manifests))
-    more = f" and {len(found) - _MOST_IDS} more" if len(found) > _MOST_IDS else ""
-    return ", ".join(found[:_MOST_IDS]) + more
+    return _some(found, _MOST_IDS)
+
+
+def _some(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _sealed(tape: Tape) -> str:

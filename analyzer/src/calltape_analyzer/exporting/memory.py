@@ -1,26 +1,16 @@
-"""How much memory a run takes, and how much it may take."""
+"""How much memory a run takes."""
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Measured", "half_of_free", "measured"]
-
-_UNKNOWN = 4 * 2**30
-_CGROUPS = Path("/sys/fs/cgroup")
-# Of version 2 and 1: the limit, what is used, and what of that is cached.
-_LIMITS = (
-    ("memory.max", "memory.current", "inactive_file"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
+__all__ = ["Measured", "measured"]
 
 
 class Measured(NamedTuple):
@@ -76,60 +66,3 @@ def _storages(tree: Any) -> list[tuple[int, torch.UntypedStorage]]:
             storage = leaf.untyped_storage()
             found.append((storage._cdata, storage))
     return found
-
-
-def half_of_free(device: str = "cpu") -> int:
-    """Half of the bytes that are free now, where the model is: by what the system says is
-    available and what the limits of the process's group leave, whichever is less."""
-    if torch.device(device).type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0]) // 2
-    known = [free for free in (_available(), _left_in_group()) if free is not None]
-    return min(known, default=_UNKNOWN) // 2
-
-
-def _available() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        (line,) = (line for line in lines if line.startswith("MemAvailable:"))
-        return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    try:  # of other systems only the whole is known
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    except (AttributeError, OSError, ValueError):
-        return None
-
-
-def _left_in_group() -> int | None:
-    """What the limits of the process's control groups leave, its own and those around it; None
-    where there is no limit to be read."""
-    found = [left for group in _groups() if (left := _left_in(group)) is not None]
-    return min(found, default=None)
-
-
-def _groups() -> list[Path]:
-    """The folders of the groups that the process is in. In a container the outermost folder is
-    that of its own group."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    found: list[Path] = []
-    for line in lines:
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if controllers in ("", "memory"):
-            inside = Path(path.strip("/"))
-            found += [_CGROUPS / controllers / part for part in (inside, *inside.parents)]
-    return found
-
-
-def _left_in(group: Path) -> int | None:
-    for limit, used, cached in _LIMITS:
-        try:
-            most, now = (int((group / name).read_text()) for name in (limit, used))
-            facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            # Pages of files are given up where memory is short.
-            return max(most - now + int(facts.get(cached, 0)), 0)
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return None

@@ -12,6 +12,7 @@ from calltape_analyzer.exporting.plan import Plan, identifier
 from calltape_analyzer.exporting.templates import Template
 from calltape_analyzer.exporting.translations import translations
 from calltape_analyzer.symbols import Column
+from calltape_analyzer.unique_names import UniqueNames
 from calltape_analyzer.variants import VariantFacts
 
 __all__ = ["to_onnx"]
@@ -81,13 +82,14 @@ def output_names(result: tuple[Template, Form], taken: Any) -> list[str]:
     """A readable name for each output: ``logits``, ``present_layers_0_keys``."""
     template, form = result
     names: list[str] = []
+    unique = UniqueNames(taken)
     for leaf in form.leaves():
         layout = template.layout
         place = (layout.tensors if leaf.kind == "tensor" else layout.scalars)[leaf.place]
         path = place.path.lstrip(".").replace("past_key_values", "present")
         if not path or path[0].isdigit():
             path = f"output_{path}" if path else "output"
-        names.append(identifier(path, [*taken, *names]))
+        names.append(unique.add(identifier(path)))
     return names
 
 
@@ -105,12 +107,8 @@ def _name_dimensions(program: Any, plan: Plan, variant: VariantFacts) -> None:
             symbol = by_column.get(Column(leaf.place, axis))
             if isinstance(text, str) and text.isidentifier() and symbol is not None:
                 ours.setdefault(text, symbol.name)
-    taken: set[str] = set()
-    unique = {}
-    for text, name in ours.items():
-        made = identifier(name, sorted(taken))
-        taken.add(made)
-        unique[text] = made
+    names = UniqueNames()
+    unique = {text: names.add(identifier(name)) for text, name in ours.items()}
     rename = getattr(program, "rename_axes", None)
     if rename is not None and unique:
         rename(unique)

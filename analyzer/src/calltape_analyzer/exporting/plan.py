@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from calltape_analyzer.exporting.templates import Template, derived_tensors
 from calltape_analyzer.layout import Layout
 from calltape_analyzer.samples import Sample
 from calltape_analyzer.symbols import Column
+from calltape_analyzer.unique_names import UniqueNames
 from calltape_analyzer.variants import VariantFacts
 from calltape_schema.tree import ScalarNode, TensorNode
 
@@ -114,14 +116,17 @@ class Plan:
 
     def shapes(self, dynamic: Callable[[Column], Any], variant: VariantFacts) -> dict[str, Any]:
         """What ``dynamic_shapes`` is for the program: ``dynamic`` tells for each dynamic column."""
-        columns = variant.dynamic()
-        ints = [i for i, p in enumerate(self.template.layout.scalars) if p.kind == "int"]
+        axes: dict[int, list[Column]] = defaultdict(list)
+        for column in variant.dynamic():
+            if column.axis is not None:
+                axes[column.place].append(column)
+        scalars = self.template.layout.scalars
+        ints = {i: at for at, i in enumerate(i for i, p in enumerate(scalars) if p.kind == "int")}
 
         def shape(leaf: Leaf) -> Any:
             if leaf.kind == "int":
-                return dynamic(Column(ints.index(leaf.place), None))
-            own = [c for c in columns if c.axis is not None and c.place == leaf.place]
-            return {c.axis: dynamic(c) for c in own} or None
+                return dynamic(Column(ints[leaf.place], None))
+            return {c.axis: dynamic(c) for c in axes[leaf.place]} or None
 
         return {name: form.fill(shape) for name, form in self.forms.items()}
 
@@ -133,19 +138,14 @@ def input_names(variant: VariantFacts) -> dict[int, str]:
     return dict(enumerate(_names(layout, leaves)))
 
 
-def _names(layout: Layout, leaves: Sequence[Leaf]) -> list[str]:
-    names: list[str] = []
+def _names(layout: Layout, leaves: Sequence[Leaf]) -> Iterator[str]:
+    taken = UniqueNames()
     for leaf in leaves:
         places = layout.tensors if leaf.kind == "tensor" else layout.scalars
-        names.append(identifier(str(places[leaf.place]), names))
-    return names
+        yield taken.add(identifier(str(places[leaf.place])))
 
 
-def identifier(text: str, taken: Sequence[str] = ()) -> str:
-    """A Python identifier that reads like the text, and is not taken."""
+def identifier(text: str) -> str:
+    """A Python identifier that reads like the text."""
     name = "".join(c if c.isalnum() and c.isascii() else "_" for c in text)
-    name = name if name and not name[0].isdigit() else f"_{name}"
-    made, count = name, 2
-    while made in taken:
-        made, count = f"{name}_{count}", count + 1
-    return made
+    return name if name and not name[0].isdigit() else f"_{name}"

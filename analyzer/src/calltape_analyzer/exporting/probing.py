@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.explanation import counted
 from calltape_analyzer.exporting.attempts import Attempt, said
-from calltape_analyzer.exporting.memory import half_of_free, measured
+from calltape_analyzer.exporting.free_memory import half_of_free
 from calltape_analyzer.exporting.patience import time_limit
 from calltape_analyzer.sizes import (
     GROWTH,
@@ -139,6 +139,8 @@ class Probing:
         Raises:
             TimeoutError: it takes too long.
         """
+        from calltape_analyzer.exporting.memory import measured
+
         try:
             with time_limit(self.seconds):
                 if sizing.resized and self.probe != "far":

@@ -129,7 +129,7 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
     with _quiet():
         programs, missing = _Exporting(tape, exporter, merging).run()
     if not programs:
-        reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
+        reasons = "; ".join(f"{name}: {why.rstrip('.')}" for name, why in missing.items())
         hint = "; the model is in training mode: eval() is missing?" if training else ""
         raise ExportError(f"nothing could be exported: {reasons}{hint}", exporter.attempts)
     if training:

@@ -113,7 +113,8 @@ def as_call(
     rest = dict(arguments)
     variadic = signature.variadic_positional
     members = [name for name in rest if variadic and name.startswith(f"{variadic[0]}_")]
-    members = [name for name in members if name not in signature.names]
+    known = frozenset(signature.names)
+    members = [name for name in members if name not in known]
     leading = [p for p in signature.parameters if p.kind.startswith("POSITIONAL")]
     needed = 0
     for position, parameter in enumerate(leading):
@@ -122,7 +123,7 @@ def as_call(
             needed = position + 1
     args = [rest.pop(parameter.name, parameter.default) for parameter in leading[:needed]]
     # Beyond what the signature knows, names are positions.
-    positions = [name for name in rest if name.startswith("arg_") and name not in signature.names]
+    positions = [name for name in rest if name.startswith("arg_") and name not in known]
     args += [rest.pop(name) for name in [*members, *positions]]
     return tuple(args), rest
 

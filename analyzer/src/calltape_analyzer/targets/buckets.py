@@ -8,6 +8,7 @@ cluster), solved exactly.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -65,7 +66,13 @@ def buckets(variant: Variant, symbol: str, count: int, *, multiple_of: int = 1) 
     Raises:
         UsageError: no symbol has this name, or a number is below 1.
     """
-    found = next((s for s in variant.facts.symbols if s.name == symbol), None)
+    return _buckets(variant, {s.name: s for s in variant.facts.symbols}, symbol, count, multiple_of)
+
+
+def _buckets(
+    variant: Variant, symbols: Mapping[str, Symbol], symbol: str, count: int, multiple_of: int
+) -> Buckets:
+    found = symbols.get(symbol)
     if found is None:
         names = ", ".join(s.name for s in variant.facts.symbols) or "none"
         raise UsageError(
@@ -76,7 +83,7 @@ def buckets(variant: Variant, symbol: str, count: int, *, multiple_of: int = 1) 
     served = Counter(dict.fromkeys(sizes, 0))
     padded = 0
     for value, number in calls.items():
-        to = next(size for size in sizes if size >= value)
+        to = sizes[bisect_left(sizes, value)]
         served[to] += number
         padded += (to - value) * number
     recorded = sum(value * number for value, number in calls.items())
@@ -127,7 +134,8 @@ def buckets_per_symbol(
     if not isinstance(count, Mapping):
         free = (s for s in variant.facts.symbols if s.relation is None and s.varied)
         count = {symbol.name: count for symbol in free}
-    return [buckets(variant, name, k, multiple_of=multiple_of) for name, k in count.items()]
+    symbols = {symbol.name: symbol for symbol in variant.facts.symbols}
+    return [_buckets(variant, symbols, name, k, multiple_of) for name, k in count.items()]
 
 
 def padding_sizes(calls: Mapping[int, int], count: int, *, multiple_of: int = 1) -> list[int]:

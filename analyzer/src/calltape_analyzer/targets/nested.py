@@ -36,7 +36,7 @@ def nested_shapes(
     layout = gatherer.sorted(tree).layout
     flattener = Flattener(tree.facts(), tree.scalars, classes)
     tensors = {place.number: i for i, place in enumerate(layout.tensors)}
-    ints = [place.number for place in layout.scalars if place.kind == "int"]
+    ints = {place.number: i for i, place in enumerate(layout.ints)}
     dynamic = set(variant.dynamic())
 
     def shape(slot: Slot) -> Any:
@@ -45,7 +45,7 @@ def nested_shapes(
             own = [Column(tensors[slot.leaf], axis) for axis in axes]
             return {c.axis: shown(c) for c in own if c in dynamic}
         if isinstance(slot.node, ScalarNode) and slot.node.scalar in ints:
-            column = Column(ints.index(slot.node.scalar), None)
+            column = Column(ints[slot.node.scalar], None)
             return shown(column) if column in dynamic else None
         return None
 
@@ -92,12 +92,14 @@ def _by_parameter(
     members = names[variadic[1] : positional] if variadic is not None else []
     if len(names) == positional and not members:
         return tuple(shapes.values())
-    extra = [n for n in names[positional:] if n not in signature.names]
+    known = frozenset(signature.names)
+    extra = dict.fromkeys(n for n in names[positional:] if n not in known)
+    left_out = {*members, *(extra if signature.variadic_keyword is not None else ())}
     made: dict[str, Any] = {}
     for name in names:
-        if name in members and variadic is not None:
-            made[variadic[0]] = (*made.get(variadic[0], ()), shapes[name])
-        elif name not in extra or signature.variadic_keyword is None:
+        if members and variadic is not None and name == members[0]:
+            made[variadic[0]] = tuple(shapes[member] for member in members)
+        elif name not in left_out:
             made[name] = shapes[name]
     if extra and signature.variadic_keyword is not None:
         made[signature.variadic_keyword] = {name: shapes[name] for name in extra}

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["DynamicAxes", "dynamic_axes"]
 
 
+_MAX_LINES = 16
+
+
 class DynamicAxes(dict[str, dict[int, str]]):
     """``{tensor name: {axis: dimension name}}``, as ``torch.onnx.export(dynamic_axes=...)`` takes
     it.
@@ -87,7 +90,7 @@ def dynamic_axes(
     tensors = [track for track in inputs if track.shapes]
     declared = [is_batch(t.key, set_batch_dimension_for, evidence.signature) for t in tensors]
     dynamic = [dynamic_axes_of(t, batch) for t, batch in zip(tensors, declared, strict=True)]
-    batches = [track for track, batch in zip(tensors, declared, strict=True) if batch]
+    batches = _batch_sizes([t for t, batch in zip(tensors, declared, strict=True) if batch])
     dynamic += [dynamic_axes_of(track, _is_batch_output(track, batches)) for track in outputs]
     names = name_dimensions([*tensors, *outputs], dynamic, dim_names or True)
 
@@ -159,25 +162,36 @@ def _output_track(slot: Slot, count: int) -> Track:
     return track_of(name, "".join(f".{part}" for part in rest), name)
 
 
-def _is_batch_output(track: Track, batches: Sequence[Track]) -> bool:
+def _batch_sizes(batches: Sequence[Track]) -> list[set[int]]:
+    """The sizes of dimension 0 of some tensors, by pattern."""
+    every = zip(*(batch.by_pattern for batch in batches), strict=True)
+    return [{shape[0] for shape in shapes if shape} for shapes in every]
+
+
+def _is_batch_output(track: Track, batches: Sequence[set[int]]) -> bool:
     if not batches or track.rank == 0:
         return False
     return all(
-        shape is None or other is None or not other or shape[0] == other[0]
-        for batch in batches
-        for shape, other in zip(track.by_pattern, batch.by_pattern, strict=True)
+        shape is None or sizes <= {shape[0]}
+        for shape, sizes in zip(track.by_pattern, batches, strict=True)
     )
 
 
-def _tensor_names(tracks: Sequence[Track], taken: Sequence[str]) -> list[str]:
+def _tensor_names(tracks: Sequence[Track], others: Sequence[str]) -> list[str]:
     names: list[str] = []
+    taken = set(others)
+    lines: dict[str, int] = {}
     for track in tracks:
         name = track.name + re.sub(r"\W+", "_", track.path)
-        if name in taken or name in names:
+        if name in taken:
             name = f"output_{name}"
-        while name in taken or name in names:
-            name += "_"
-        names.append(name)
+        made, count = name, lines.get(name, 0)
+        while made in taken:
+            count += 1
+            made = name + "_" * count if count <= _MAX_LINES else f"{name}_{count}"
+            lines[name] = count
+        taken.add(made)
+        names.append(made)
     return names
 
 

@@ -126,12 +126,16 @@ def _telling_rows(variant: Variant, limit: int) -> list[int]:
     order = sorted(range(len(rows)), key=lambda r: (-rows[r][1].calls, rows[r][1].first))
     seen: dict[Column, set[int]] = {column: set() for column in dynamic}
     chosen: list[int] = []
+    # A column of which two values were seen tells nothing more.
+    unsettled = list(dynamic)
     for r in order:
-        values = {column: value_in(rows[r][0], column) for column in dynamic}
-        # A first value tells nothing yet, a second one that the column varies.
-        if any(len(seen[c]) < 2 and value not in seen[c] for c, value in values.items()):
+        if not unsettled:
+            break
+        told = [c for c in unsettled if value_in(rows[r][0], c) not in seen[c]]
+        if told:
             chosen.append(r)
-        for column, value in values.items():
-            seen[column].add(value)
-    chosen += [r for r in order if r not in chosen]
-    return chosen[:limit]
+        for column in told:
+            seen[column].add(value_in(rows[r][0], column))
+        if any(len(seen[c]) > 1 for c in told):
+            unsettled = [c for c in unsettled if len(seen[c]) < 2]
+    return list(dict.fromkeys(chosen + order))[:limit]
