@@ -260,6 +260,12 @@ class _Look:
     def _names(self) -> dict[int, tuple[str, ...]]:
         return {}
 
+    @cached_property
+    def _warned(self) -> dict[int, tuple[str, ...]]:
+        """Of each symbol, once: it may stand for thousands of dimensions."""
+        symbols = self.facts.symbols
+        return {i: tuple(self._warnings(symbols[i])) for i in set(self._symbols.values())}
+
     @property
     def facts(self) -> VariantFacts:
         return self.variant.facts
@@ -309,7 +315,7 @@ class _Look:
             expression=follows,
             holds=self.facts.calls if follows else 0,
             related=tuple(self._related(number)),
-            warnings=(*made.warnings, *self._warnings(symbol)),
+            warnings=(*made.warnings, *self._warned[number]),
         )
 
     def _why(self, column: Column, reason: Reason, distinct: int) -> str:
