@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from calltape_analyzer.variants import VariantFacts
 from calltape_schema.tree import ScalarNode, TensorNode
 
 __all__ = ["Plan", "identifier", "input_names"]
+
+_OTHER = re.compile("[^0-9A-Za-z]")
 
 
 @dataclass(frozen=True)
@@ -147,5 +150,5 @@ def _names(layout: Layout, leaves: Sequence[Leaf]) -> Iterator[str]:
 
 def identifier(text: str) -> str:
     """A Python identifier that reads like the text."""
-    name = "".join(c if c.isalnum() and c.isascii() else "_" for c in text)
+    name = _OTHER.sub("_", text)
     return name if name and not name[0].isdigit() else f"_{name}"
