@@ -173,6 +173,24 @@ def test_nor_one_that_others_may_put_another_in_the_place_of(
     assert (file.trouble is None) == is_followed
 
 
+@pytest.mark.parametrize(
+    ("bits", "is_followed"), [(0o755, True), (0o1777, True), (0o777, False), (0o770, False)]
+)  # fmt: skip
+def test_nor_one_whose_directory_others_may_replace(
+    tmp_path: Path, bits: int, is_followed: bool
+) -> None:
+    above = folder_of(tmp_path, 0o700)
+    inner = above / "one" / "two"
+    inner.parent.mkdir(mode=0o700)
+    inner.mkdir(mode=0o700)
+    path = written(inner)
+    above.chmod(bits)
+    file, fake = ControlFile(path), Fake()
+    file.poll(fake)
+    assert fake.told == (["pause"] if is_followed else [])
+    assert is_followed or f"others may write {above}" in str(file.trouble)
+
+
 def test_nor_what_a_link_leads_to_in_such_a_directory(tmp_path: Path) -> None:
     link = folder_of(tmp_path, 0o700) / "link.json"
     away = tmp_path / "away"

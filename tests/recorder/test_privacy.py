@@ -56,6 +56,7 @@ TABLE = table()
 STATED = {
     "shapes, strides, dtypes, devices, flags, what shares memory",
     "None, bools",
+    "that an integer tensor of 1,024 elements or more has no elements but 0 and 1",
     "default of a parameter: None, bool, a number up to 1,024",
     "how many calls there were, and why they are not on the tape",
     "time, duration and thread of each call, which ran within which",
@@ -116,6 +117,13 @@ class Secrets:
         self._note(_ELEMENTS, name, ids[:5].numpy().tobytes())
         return ids
 
+    def padded(self, count: int, fill: int = 0) -> Any:
+        """A padded decoding step: some ids, each a secret, at the end of what fills the rest."""
+        made = torch.full((2048,), fill)
+        for place in range(count):
+            made[-1 - place] = self.int(_PADDED, f"{count} in {fill}, {place}")
+        return made
+
 
 _ELEMENTS = "elements of tensors and arrays"
 _NESTED = "text within lists, dicts, dataclasses and other containers"
@@ -124,7 +132,8 @@ _RETURNED = "numbers that are returned, or yielded"
 _NAMES = "names of classes, and of fields of dataclasses"
 _KEYS = "keys of dicts, and names of keyword arguments, that look like names"
 _OTHER_KEYS = "keys of dicts, and names of keyword arguments, that do not"
-_FEW = "smallest and largest of an integer tensor of fewer than 1,024 elements"
+_FEW = "smallest and largest of an integer tensor of fewer than 1,024 different elements"
+_PADDED = "a number that fills or pads an integer tensor, and the few others in it"
 _MACHINE = "environment, command line, host name, user name, paths"
 _YOURS = "name of a predicate (`When`), patterns of `values`, reason of a dump"
 _LOGGED = "in the log: message of an exception of a predicate, or of the recorder"
@@ -221,7 +230,7 @@ S._note("names of parameters", "name", b"quokka_parameter")
 
 def planted() -> tuple[dict[str, Any], dict[str, Any]]:
     """The argument ``secret``, and further keyword arguments."""
-    filled = S.int("a number that fills an integer tensor (beyond ±1,024)", "number")
+    filled = S.int(_PADDED, "number")
     many = "numbers in a list, tuple or set of more than 8"
     secret = {
         "tensor": S.floats(_ELEMENTS, "tensor"),
@@ -231,8 +240,12 @@ def planted() -> tuple[dict[str, Any], dict[str, Any]]:
         "on the edge": S.ids(_FEW, "1,023 ids", 1023),
         "narrow": S.ids(_FEW, "int32", 100, torch.int32),
         "view": S.ids(_FEW, "strided", 40)[::2],
-        "many": S.ids("smallest and largest of a larger integer tensor", "ids", 1024),
+        "many": S.ids("smallest and largest of an integer tensor of more", "ids", 1024),
         "filled": torch.full((1500,), filled),
+        "padded": S.padded(1),
+        "padded, ten": S.padded(10),
+        "padded, a pad id": S.padded(1, S.int(_PADDED, "pad")),
+        "padded, a pad id, ten": S.padded(10, S.int(_PADDED, "another pad")),
         "expanded": torch.full((1,), filled).expand(1500),
         "text": S.text("text that is an argument", "text"),
         "long": S.text("text that is an argument", "long") * 500,

@@ -302,6 +302,43 @@ def test_chunks_of_a_stream(tmp_path: Path) -> None:
             assert outputs(call) == [("str", 6), ("int", None), {"text": ("str", 2)}, "tensor"]
 
 
+def padded(count: int, fill: int, dtype: torch.dtype = torch.int64, size: int = 2048) -> Any:
+    """Of ``count`` different ids, above and below what fills the rest."""
+    made = torch.full((size,), fill, dtype=dtype)
+    made[:count] = torch.arange(17, 17 + count).to(dtype)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (padded(1, 0), None),
+        (padded(10, 20), None),
+        (padded(10, 50_256, torch.int32), None),
+        (padded(200, 0, torch.uint8), None),
+        (padded(10, 2, torch.uint64), None),
+        (padded(1022, 0, size=100_000), None),
+        (padded(1023, 0, size=100_000), (0, 1039)),
+        (padded(1024, 17, torch.uint64), (17, 1040)),
+        (torch.arange(-1, 1023), (-1, 1022)),
+        (torch.ones(1024, dtype=torch.int64), (1, 1)),
+        (padded(2048, 0) % 2, (0, 1)),
+        (torch.ones(1023, dtype=torch.int64), None),
+        (torch.full((2048,), 2), None),
+    ],
+)  # fmt: skip
+def test_the_range_of_few_that_differ_is_withheld(
+    tmp_path: Path, given: Any, expected: tuple[int, int] | None
+) -> None:
+    """A step that is padded to its full length has one id that matters, which is its largest."""
+    model = Echo()
+    with record(model, tmp_path / "t.tape", values="none"):
+        model(given)
+    (call,) = read(tmp_path / "t.tape").calls
+    found = [(one.min, one.max) for one in call.record.inputs.ranges or ()]
+    assert found == ([] if expected is None else [expected])
+
+
 # --- counters ------------------------------------------------------------------------------------
 
 

@@ -1,18 +1,20 @@
 """The counters of a tape's trailers, as far as its calls bear them out.
 
 Counters count all calls, those on the tape among them, so they have to cover these: as many calls
-of each kind, and sizes that contain theirs. A trailer that says otherwise is damage, and nothing
-that it counted is used. What it says of calls that are not on the tape nobody can refute, unless it
-says itself that there are none.
+of each kind, and sizes that contain theirs. They have to add up, too: in each file by themselves
+(:mod:`calltape_analyzer.arithmetic`), and over files with the calls seen. A trailer that says
+otherwise is damage, and nothing that it counted is used. What it says of calls that are not on the
+tape nobody can refute, as long as it leaves room for them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from calltape_analyzer.arithmetic import contradiction_in
 from calltape_analyzer.damage import Damage
 from calltape_analyzer.recordings import missing_numbers, places_of, recordings_of
 from calltape_analyzer.segment import Segment
@@ -74,6 +76,12 @@ def _told(parts: Sequence[Segment], damage: Damage) -> tuple[list[_Told], list[S
             counters, errors = Counters.of(traffic)
             for error in errors:
                 damage.add(error.at(path=segment.path, member=TRAILER))
+            wrong = contradiction_in(segment, traffic, counters)
+            if wrong is not None:
+                reason = f"the counters contradict themselves, and are not used: {wrong}"
+                damage.add(TapeError("damaged", reason, path=segment.path, member=TRAILER))
+                missing.append(segment)
+                continue
             told.append(_Told(segment, counters))
     return told, missing
 
@@ -86,21 +94,51 @@ def _may_be_counted_elsewhere(parts: Sequence[Segment], told: Sequence[_Told]) -
 
 
 def _are_borne_out(told: Sequence[_Told]) -> bool:
+    segments = [one.segment for one in told]
     counters = Counters.sum_of(one.counters for one in told)
-    last = max(told, key=lambda one: one.segment.part).segment
-    seen = sum(one.segment.coverage.seen for one in told)
-    assert last.trailer is not None
-    if counters.calls > seen and not last.trailer.continues:
+    if not _fit_the_calls_seen(segments, counters.calls):
         return False
-    tallies = _tallies_of(one.segment for one in told)
+    tallies = _tallies_of(segments)
     uncovered = sum(_uncovered(tally, counters.groups.get(kind)) for kind, tally in tallies.items())
     if uncovered or counters.other_calls:
         return uncovered <= counters.other_calls
     return all(
-        _is_exact(tally, counters.groups[kind])
+        _has_room(values, counts, group.calls - tally.calls)
         for kind, tally in tallies.items()
-        if kind in counters.groups and counters.groups[kind].calls == tally.calls
+        if (group := counters.groups.get(kind)) is not None
+        for values, counts in _columns(tally, group)
     )
+
+
+_COUNTED = frozenset({
+    "policy", "flight_recorder", "queue_full", "max_disk_bytes", "disk_full", "io", "deleted",
+    "file_removed",
+})  # fmt: skip
+"""Why calls are not on the tape that were counted all the same. Of every other reason a call may
+have been dropped before it was looked at."""
+
+
+def _fit_the_calls_seen(segments: Sequence[Segment], counted: int) -> bool:
+    """Whether as many calls were counted as were seen: none is accounted for before it is counted,
+    and at the end of a recording all are."""
+    coverages = [segment.coverage for segment in segments]
+    seen = sum(coverage.seen for coverage in coverages)
+    last = max(segments, key=lambda segment: segment.part)
+    assert last.trailer is not None
+    ends = not last.trailer.continues
+    if ends and counted > seen:
+        return False
+    numbers = sorted(segment.part for segment in segments)
+    if numbers != list(range(len(numbers))):
+        return True  # calls may have been counted in files that are not here
+    looked_at = sum(coverage.kept + _looked_at(coverage.dropped) for coverage in coverages)
+    if counted < looked_at:
+        return False
+    return not ends or max(max(s.numbers, default=-1) for s in segments) < seen
+
+
+def _looked_at(dropped: Mapping[str, int]) -> int:
+    return sum(calls for reason, calls in dropped.items() if reason in _COUNTED)
 
 
 @dataclass
@@ -163,10 +201,9 @@ def _uncovered(tally: _Tally, group: CountedGroup | None) -> int:
 
 def _columns(tally: _Tally, group: CountedGroup) -> Iterator[tuple[Values, Counter[int]]]:
     yield from zip((axis for leaf in group.leaves for axis in leaf), tally.axes, strict=True)
-    for place, counts in tally.ints.items():
-        values = group.scalars[place] if place < len(group.scalars) else None
+    for place, values in enumerate(group.scalars):
         if values is not None:
-            yield values, counts
+            yield values, tally.ints.get(place, Counter())
 
 
 def _beyond(values: Values, counts: Counter[int]) -> int:
@@ -179,11 +216,16 @@ def _beyond(values: Values, counts: Counter[int]) -> int:
     return outside + max(short - values.other_calls, 0)
 
 
-def _is_exact(tally: _Tally, group: CountedGroup) -> bool:
-    """Whether as many calls were counted as there are, of the same sizes."""
-    for values, counts in _columns(tally, group):
-        if counts and (values.min, values.max) != (min(counts), max(counts)):
-            return False
-        if sum(values.sizes.values()) + values.other_calls > group.calls:
-            return False
-    return True
+def _has_room(values: Values, counts: Counter[int], hidden: int) -> bool:
+    """Whether what was counted beyond the calls on the tape fits the calls that are not there.
+
+    Args:
+        values: what was counted.
+        counts: of the calls on the tape.
+        hidden: how many further calls there are.
+    """
+    on_tape = sum(max(calls - values.sizes.get(value, 0), 0) for value, calls in counts.items())
+    # Each bound is a size that some call had: one on the tape, one that is listed, or another.
+    bounds = {values.min, values.max} - values.sizes.keys() - counts.keys()
+    told = sum(values.sizes.values()) + values.other_calls
+    return len(bounds) <= values.other_calls - on_tape and told <= sum(counts.values()) + hidden

@@ -9,11 +9,11 @@ from typing import Any
 from calltape_recorder.checksum import Checksum, checksum, crc32
 from calltape_recorder.facts import DTYPES, Facts, is_plain, leaf_document
 from calltape_recorder.likeness import Likeness
-from calltape_recorder.ranges import range_of
+from calltape_recorder.ranges import has_many, range_of
 from calltape_recorder.snapshot import RANGE_BYTES, data_of, joined, settle
 from calltape_recorder.structures import Structure, Wanted
 from calltape_recorder.tape_writer import Late, member
-from calltape_recorder.withholding import FEWEST_RANGED, SMALL
+from calltape_recorder.withholding import FEWEST_RANGED
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
 from calltape_schema.framing import BLOCK, blob_name, padding, record_name
 from calltape_schema.leaves import checked_leaves
@@ -322,13 +322,17 @@ def _range(side: Side, leaf: int, known: _Leaves) -> dict[str, int] | None:
     if len(data) > RANGE_BYTES:
         return None
     found = range_of(data, dtype)
-    if found is None or (leaf not in known.stored and _tells(found, len(data) // dtype.itemsize)):
+    if found is None or (leaf not in known.stored and _tells(found, data, dtype)):
         return None
     return {"leaf": leaf, "min": found[0], "max": found[1]}
 
 
-def _tells(found: tuple[int, int], elements: int) -> bool:
-    """Whether a range says what the elements are: that of a few ids is these ids, and that of a
-    number that was repeated is the number."""
+def _tells(found: tuple[int, int], data: Any, dtype: Any) -> bool:
+    """Whether a range says what the elements are: that of a few ids is these ids, and so is that of
+    one id among a thousand zeros. A mask says no more than bools do, which are on the tape."""
     low, high = found
-    return elements < FEWEST_RANGED or (low == high and not -SMALL <= low <= SMALL)
+    if len(data) < FEWEST_RANGED * dtype.itemsize:
+        return True
+    if low >= 0 and high <= 1:
+        return False
+    return high - low < FEWEST_RANGED - 1 or not has_many(data, dtype, FEWEST_RANGED)

@@ -62,14 +62,24 @@ def foreign_hand(path: str, found: os.stat_result) -> str | None:
         return None
     real = os.path.realpath(path)
     reason = _written_by_others(found, "it")
-    # Whoever may write to the directory may put another file there, unless only owners may take
-    # theirs away (/tmp). The same holds for the directory that a link leads to.
-    for folder in dict.fromkeys((os.path.dirname(path) or ".", os.path.dirname(real))):
+    # Whoever may write to a directory above it may put another file, or directory, in its place,
+    # unless only owners may take theirs away (/tmp). The same holds where a link leads.
+    here, there = os.path.dirname(os.path.abspath(path)), os.path.dirname(real)
+    for folder in dict.fromkeys((*_up(here), *_up(there))):
         if reason is None:
             inside = os.stat(folder)
             if not inside.st_mode & stat.S_ISVTX or not _is_ours(inside):
-                reason = _written_by_others(inside, "its directory")
+                is_its = folder in (here, there)
+                reason = _written_by_others(inside, "its directory" if is_its else folder)
     return reason
+
+
+def _up(folder: str) -> list[str]:
+    """A directory, and all above it."""
+    found = [folder]
+    while (above := os.path.dirname(found[-1])) != found[-1]:
+        found.append(above)
+    return found
 
 
 def _written_by_others(found: os.stat_result, what: str) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["range_of"]
+__all__ = ["has_many", "range_of"]
 
 # memoryview's own formats, for the few elements of a decoding step.
 _FORMATS = {
@@ -39,3 +39,16 @@ def range_of(data: Any, dtype: torch.dtype) -> tuple[int, int] | None:
         lows.append(int(low) + half)
         highs.append(int(high) + half)
     return min(lows), max(highs)
+
+
+def has_many(data: Any, dtype: torch.dtype, least: int) -> bool:
+    """Whether so many different integers stand in ``data``. What is padded has few, however long
+    it is."""
+    signed = _SIGNED.get(dtype, dtype)
+    known: set[int] = set()
+    elements: Any = torch.frombuffer(data, dtype=signed)
+    for chunk in elements.split(_CHUNK):
+        known.update(torch.unique(chunk).tolist())
+        if len(known) >= least:
+            return True
+    return False

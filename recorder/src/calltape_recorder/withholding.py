@@ -21,7 +21,7 @@ Degree = Literal["nothing", "values", "numbers"]
 """What is withheld at a path: nothing; tensors, text and bytes; numbers as well."""
 
 FEWEST_RANGED = 1024
-"""Elements from which on the range of a withheld integer tensor says little of any of them."""
+"""Different elements from which on the range of a withheld integer tensor says little of any."""
 MANY = 8
 """More children than these are data, not sizes: their numbers are withheld like a tensor's."""
 SMALL = 1024

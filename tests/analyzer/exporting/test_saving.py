@@ -189,6 +189,7 @@ def test_what_no_save_wrote_is_left_alone(what: str, plain: Programs, tmp_path: 
     with pytest.raises(UsageError) as caught:
         plain.save(tmp_path / "saved")
     assert named in str(caught.value)
+    assert ("no manifest.json names" in str(caught.value)) == (what == "no manifest")
     assert str(caught.value).isprintable()
     assert contents(tmp_path) == before
 

@@ -86,7 +86,7 @@ def _earlier(folder: Path) -> dict[str, Any] | None:
     if not names:
         return {}
     if MANIFEST not in names:
-        _refuse(folder, names)
+        _refuse(folder, names, f"it holds files that no {MANIFEST} names")
     try:
         found = read_manifest(folder)
     except TapeError:
@@ -106,14 +106,17 @@ def _is_own(path: Path, known: set[tuple[str, int, str]]) -> bool:
         return False  # a link, a directory
 
 
-def _refuse(folder: Path, names: Sequence[str]) -> NoReturn:
+def _refuse(
+    folder: Path, names: Sequence[str],
+    why: str = "it is not empty, and these are not what calltape saved there",
+) -> NoReturn:  # fmt: skip
     shown = ", ".join(ascii(name)[1:-1] for name in names[:5])
     shown += f", and {len(names) - 5} more" if len(names) > 5 else ""
     advice = "name a new directory"
     if any(name.startswith(_STAGING) for name in names):
         advice = f"{_STAGING}* is left by a save that was killed: remove it, or {advice}"
     raise UsageError(
-        f"it is not empty, and these are not what calltape saved there: {shown}",
+        f"{why}: {shown}",
         path=str(folder),
         advice=advice,
     )
