@@ -169,7 +169,8 @@ def _runner(tape: Tape, target: Any, trusted: bool) -> Iterator[tuple[Runner, bo
             yield ExportedRunner(tape, target), False
             return
         if isinstance(target, torch.nn.Module):
-            from calltape_analyzer.exporting.module_calls import entry_of, unchanged
+            from calltape_analyzer.exporting.model_state import unchanged
+            from calltape_analyzer.exporting.module_calls import entry_of
 
             # The calls run one after another, and the model is as before when all have.
             stack.enter_context(unchanged(target))

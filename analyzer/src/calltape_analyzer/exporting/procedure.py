@@ -66,7 +66,8 @@ def export(
     Args:
         tape: the recorded calls.
         module: the recorded model, with its weights, in the mode that it should be exported in. It
-            is called, and left as it was.
+            is called. What its calls change is put back: parameters, buffers and Python
+            attributes, except what is written past torch's operators (numpy, compiled kernels).
         to: ``"torch"`` for ``torch.export.ExportedProgram``, ``"onnx"`` for
             ``torch.onnx.ONNXProgram``, judged in ONNX Runtime.
         merge: ``"auto"`` makes one program of a prefill and its decode steps where replaying all of
