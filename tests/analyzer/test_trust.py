@@ -274,7 +274,7 @@ def test_a_file_that_is_no_model_names_what_is_taken(name: str, tmp_path: Path) 
 
     path = tmp_path / name
     path.write_bytes(b"PK\x03\x04 no model")
-    with pytest.raises(TapeError, match=r"pass an intact \.onnx or \.pt2 file") as caught:
+    with pytest.raises(TapeError, match=r"Pass an intact \.onnx or \.pt2 file") as caught:
         onnx_model(path)
     assert "tape" not in str(caught.value).replace("calltape", "").replace(str(path), "")
 
