@@ -201,7 +201,7 @@ def test_pooled_from_a_sibling(tmp_path: Path) -> None:
     calls = [{"xs": [ZEROS(n, 2)]} for n in (3, 5)] + [{"xs": [ZEROS(3, 2), ZEROS(7, 2)]}]
     second = only(explained(write_tape(tmp_path / "a.tape", calls), "xs.1", 0))
     assert second.reason == "pooled"
-    assert "5 (as xs.0[0] in 1 tensors in xs, call 1)" in second.why
+    assert "5 (as xs.0[0] in 1 tensor in xs, call 1)" in second.why
 
 
 def test_a_neighbour(tmp_path: Path) -> None:

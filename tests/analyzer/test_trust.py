@@ -266,3 +266,21 @@ def test_data_in_the_folder_are_read(tape_file: Path, tmp_path: Path) -> None:
     with open_tape(tape_file) as tape:
         assert replay(tape, tmp_path / "m.onnx").ok
         assert check(tape, tmp_path / "m.onnx").ok
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.zip", "model.onnx"])
+def test_a_file_that_is_no_model_names_what_is_taken(name: str, tmp_path: Path) -> None:
+    from calltape_analyzer.trust import onnx_model
+
+    path = tmp_path / name
+    path.write_bytes(b"PK\x03\x04 no model")
+    with pytest.raises(TapeError, match=r"Pass an intact \.onnx or \.pt2 file") as caught:
+        onnx_model(path)
+    assert "tape" not in str(caught.value).replace("calltape", "").replace(str(path), "")
+
+
+def test_a_pt2_is_one_whatever_the_case_of_its_name() -> None:
+    from calltape_analyzer.trust import is_pt2
+
+    assert is_pt2("MODEL.PT2")
+    assert not is_pt2("model.pt")

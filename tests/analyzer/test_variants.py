@@ -83,7 +83,7 @@ def test_prefill_and_decode_are_two(tmp_path: Path) -> None:
         ([given(zeros(2)), given(zeros(2, 2))], {"x of rank 1": [0], "x of rank 2": [1]}),
         (
             [given([zeros(2)]), given([zeros(2), zeros(3)])],
-            {"1 tensors in x": [0], "2 tensors in x": [1]},
+            {"1 tensor in x": [0], "2 tensors in x": [1]},
         ),
         (
             [given(zeros(4), zeros(4)), given(zeros(5), zeros(1)), given(zeros(6), zeros(6))],

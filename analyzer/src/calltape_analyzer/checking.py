@@ -18,7 +18,7 @@ from calltape_analyzer.gathering import Gatherer, Sorted
 from calltape_analyzer.names import is_state
 from calltape_analyzer.printable import printable
 from calltape_analyzer.results import ABSENT, Unknown, values_in
-from calltape_analyzer.trust import demand_trust, exported_program, onnx_model
+from calltape_analyzer.trust import demand_trust, exported_program, is_pt2, onnx_model
 
 if TYPE_CHECKING:
     from calltape_analyzer.exporting.programs import Programs
@@ -178,7 +178,7 @@ def _file_judge(tape: Tape, path: str, trusted: bool) -> Judge:
         return lambda call, placed: within_manifest(path, lambda: judge(call, placed))
     if not os.path.exists(path):
         raise TapeError("not_found", "no such file", path=path)
-    if not path.endswith(".pt2"):
+    if not is_pt2(path):
         return _onnx_judge(onnx_model(path))
     demand_trust(path, trusted)
     from calltape_analyzer.registration import register_flattening_functions

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from calltape_analyzer.alignment import Alignment
 from calltape_analyzer.arguments import representative, specialized
@@ -227,7 +228,7 @@ def axis_findings(
         sizes = track.sizes(axis)
         shown = [
             SizeSeen(size=size, calls=seen.calls, first_call=calls[seen.first].number)
-            for size, seen in list(sizes.items())[:MAX_SIZES_SHOWN]
+            for size, seen in _ends(list(sizes.items()))
         ]
         reason = "declared" if axis in dynamic else "constant"
         found.append(
@@ -241,6 +242,13 @@ def axis_findings(
             )
         )
     return tuple(found)
+
+
+def _ends(sizes: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    """All of few sizes; of many the smallest, and the largest."""
+    if len(sizes) <= MAX_SIZES_SHOWN:
+        return sizes
+    return [*sizes[: MAX_SIZES_SHOWN - 1], sizes[-1]]
 
 
 def _nesting(form: Form, leaves: Sequence[LeafFinding | None]) -> Nesting:

@@ -37,7 +37,8 @@ class SizeSeen(_Finding):
 class AxisFinding(_Finding):
     """One dimension.
 
-    ``sizes`` lists those seen, smallest first, at most 64 of them; ``distinct`` counts all.
+    ``sizes`` lists those seen, smallest first; of more than 64 the smallest and the largest.
+    ``distinct`` counts all.
     ``reason`` is ``varied`` (more than one size was seen), ``declared`` (the caller said that it is
     a batch dimension) or ``constant``. ``name`` is there where names were asked for and the
     dimension is dynamic. ``whole`` is the smallest and largest size over all calls, where the tape

@@ -22,6 +22,7 @@ from calltape_analyzer.call import Call, Calls
 from calltape_analyzer.dims import BatchFor, DimNames, check_names, tracks_of
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.evidence import Evidence
+from calltape_analyzer.explanation import counted
 from calltape_analyzer.findings import ShapeFindings
 from calltape_analyzer.named_tuples import NamedTuples
 from calltape_analyzer.patterns import Pattern, Patterns
@@ -51,6 +52,7 @@ class Inference:
             raised are evidence where they fit the others; of a given dict, names that the calls do
             not have are left out.
         counters: gives those of the whole traffic, where the tape has any.
+        damaged: tells in how many places the tape was found damaged.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class Inference:
         on_recorded_devices: bool = False,
         like_observer: bool = False,
         counters: Callable[[], Counters] | None = None,
+        damaged: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._damaged = damaged
         self._calls = calls
         self._counters = counters
         self._signature = Signature.of(target)
@@ -288,6 +292,9 @@ class Inference:
 
     def _gathered(self, seen: Patterns) -> Evidence:
         patterns = seen.patterns
+        if not patterns and (places := self._damaged()):
+            reason = f"no call can be used: the tape is damaged in {counted(places, 'place')}"
+            raise InferenceError(reason, advice="calltape info tells where")
         if not patterns:
             raise InferenceError(_NO_CALLS, advice="record at least one call of the model")
         alignment = Alignment.of(patterns, self._signature, bind_keywords=self._bind_keywords)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from calltape_analyzer.binding import Signature
 from calltape_analyzer.dims import well_known_name
-from calltape_analyzer.explanation import shown_value
+from calltape_analyzer.explanation import counted, shown_value
 from calltape_analyzer.layout import Layout
 from calltape_analyzer.printable import printable
 from calltape_analyzer.splitting import column_name
@@ -125,7 +125,7 @@ def _features(variant: VariantFacts) -> dict[str, str]:
             found[f"dtype {place}"] = f"{place} {facts.dtype}"
             found[f"rank {place}"] = f"{place} of rank {facts.rank}"
     for name in layout.arguments:
-        found[f"tensors {name}"] = f"{tensors[name]} tensors in {name}"
+        found[f"tensors {name}"] = f"{counted(tensors[name], 'tensor')} in {name}"
     return found
 
 

@@ -25,7 +25,7 @@ from calltape_analyzer.explanation import counted
 from calltape_analyzer.reports import Report, ReportRow, compared_row, failed_row
 from calltape_analyzer.results import Returned
 from calltape_analyzer.segment import UNDER_WAY_WORDS
-from calltape_analyzer.trust import demand_trust, exported_program
+from calltape_analyzer.trust import WANTED, demand_trust, exported_program, is_pt2
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
@@ -158,7 +158,7 @@ def _runner(tape: Tape, target: Any, trusted: bool) -> Iterator[tuple[Runner, bo
                 if not isinstance(target, str):
                     raise
                 reason = f"ONNX Runtime cannot load it: {type(error).__name__}: {str(error)[:200]}"
-                raise TapeError("invalid", reason, path=target) from None
+                raise TapeError("invalid", reason, path=target, advice=WANTED) from None
             stack.callback(runner.close)
             yield runner, True
             return
@@ -169,7 +169,8 @@ def _runner(tape: Tape, target: Any, trusted: bool) -> Iterator[tuple[Runner, bo
             yield ExportedRunner(tape, target), False
             return
         if isinstance(target, torch.nn.Module):
-            from calltape_analyzer.exporting.module_calls import entry_of, unchanged
+            from calltape_analyzer.exporting.model_state import unchanged
+            from calltape_analyzer.exporting.module_calls import entry_of
 
             # The calls run one after another, and the model is as before when all have.
             stack.enter_context(unchanged(target))
@@ -212,7 +213,7 @@ def _left(
 def _loaded(path: str, tape: Tape, stack: contextlib.ExitStack, trusted: bool) -> Any:
     if not os.path.exists(path):
         raise TapeError("not_found", "no such file", path=path)
-    if not path.endswith(".pt2"):
+    if not is_pt2(path):
         return path
     demand_trust(path, trusted)
     _register(tape, stack)

@@ -392,7 +392,11 @@ class Tape:
         if value_if_missing is None and self._inference is not None:
             return self._inference
         made = Inference(
-            self._target, self._calls, value_if_missing, counters=lambda: self.counters
+            self._target,
+            self._calls,
+            value_if_missing,
+            counters=lambda: self.counters,
+            damaged=lambda: len(self.damage),
         )
         if self._removed:
             made.remove_inputs(self._removed)

@@ -10,7 +10,16 @@ from typing import Any
 
 from calltape_analyzer.errors import TapeError, UsageError
 
-__all__ = ["demand_trust", "exported_program", "onnx_model", "refuse_data_outside"]
+__all__ = [
+    "WANTED", "demand_trust", "exported_program", "is_pt2", "onnx_model", "refuse_data_outside",
+]  # fmt: skip
+
+WANTED = "pass an intact .onnx or .pt2 file, or a directory that calltape export saved"
+
+
+def is_pt2(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a program of ``torch.export``, by its name."""
+    return os.fspath(path).lower().endswith(".pt2")
 
 
 def demand_trust(path: str | os.PathLike[str], trusted: bool) -> None:
@@ -43,7 +52,7 @@ def exported_program(path: str | os.PathLike[str], *, trusted: bool) -> Any:
         return torch.export.load(os.fspath(path))
     except Exception as error:  # torch's own, of any type
         reason = f"torch cannot load it: {type(error).__name__}: {str(error)[:200]}"
-        raise TapeError("invalid", reason, path=os.fspath(path)) from None
+        raise TapeError("invalid", reason, path=os.fspath(path), advice=WANTED) from None
 
 
 def onnx_model(model: str | os.PathLike[str] | bytes) -> Any:
@@ -62,7 +71,7 @@ def onnx_model(model: str | os.PathLike[str] | bytes) -> Any:
             proto = onnx.load(model, load_external_data=False)
     except Exception as error:  # protobuf's own
         reason = f"onnx cannot load it: {type(error).__name__}: {str(error)[:200]}"
-        raise TapeError("invalid", reason, path=path) from None
+        raise TapeError("invalid", reason, path=path, advice=WANTED) from None
     refuse_data_outside(proto, path)
     return proto
 
@@ -84,7 +93,8 @@ def refuse_data_outside(proto: Any, path: str | None) -> None:
             raise TapeError("invalid", reason, advice="pass the path of its file")
         if not _is_beside(location, Path(path).parent):
             reason = f"its data are outside of its folder ({location[:100]!r})"
-            raise TapeError("invalid", reason, path=path)
+            advice = "do not trust this file; a model's data lie beside it"
+            raise TapeError("invalid", reason, path=path, advice=advice)
 
 
 def _is_beside(location: str, folder: Path) -> bool:

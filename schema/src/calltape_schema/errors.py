@@ -36,8 +36,9 @@ _ADVICE: dict[str, str] = {
     "io": "check permissions and free space",
     "not_a_tape": "pass a file written by calltape (.tape)",
     "version": "upgrade calltape-analyzer to read it",
-    "damaged": "copy the tape again from its source; the other calls on it are still readable",
-    "invalid": "do not trust this file; ask its sender for the original tape",
+    "damaged": "the other calls on it are still readable; where a fresh copy of its source reads "
+    "the same, do not trust it",
+    "invalid": "do not trust this file; ask its sender for the original",
     "limit": "do not trust this file; a recorder never writes such a member",
     "closed": "open or attach it again",
     "no_value": "record with values='all' to keep tensor values",

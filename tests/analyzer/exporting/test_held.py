@@ -41,6 +41,9 @@ def test_a_text_that_makes_no_difference_is_no_reason_for_another_program(tmp_pa
     assert programs.verify().ok
     notes = [note for note in programs["main"].notes if note.startswith("prompt varies")]
     assert notes[0].startswith("prompt varies from call to call and is a constant of it")
+    tried = f"(texts of lengths {min(map(len, PROMPTS))}..{max(map(len, PROMPTS))}) were tried"
+    assert tried in notes[0]
+    assert notes[0].endswith("others are served too, and nothing was shown of them")
     x = torch.randn(7, 4)
     torch.testing.assert_close(programs(x, prompt="never seen"), torch.tanh(x))
 

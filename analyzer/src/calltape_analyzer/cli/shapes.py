@@ -109,9 +109,7 @@ def _sizes(axis: AxisFinding) -> str:
     sizes = [seen.size for seen in axis.sizes]
     declared = " (declared)" if axis.reason == "declared" else ""
     if axis.distinct > _MAX_SIZES:
-        # Of very many sizes only the smallest are listed.
-        upper = str(sizes[-1]) if axis.distinct == len(sizes) else "…"
-        return f"{sizes[0]}..{upper} ({axis.distinct} sizes){declared}"
+        return f"{sizes[0]}..{sizes[-1]} ({axis.distinct} sizes){declared}"
     return ", ".join(map(str, sizes)) + declared
 
 

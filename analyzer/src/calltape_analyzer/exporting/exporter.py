@@ -13,7 +13,8 @@ from calltape_analyzer.exporting.conditions import Conditions
 from calltape_analyzer.exporting.constants import known_constants
 from calltape_analyzer.exporting.engines import Engine, TorchEngine
 from calltape_analyzer.exporting.judging import Judge, restrict
-from calltape_analyzer.exporting.module_calls import experts_as, preserved, unchanged
+from calltape_analyzer.exporting.model_state import unchanged
+from calltape_analyzer.exporting.module_calls import experts_as, preserved
 from calltape_analyzer.exporting.patience import default_seconds, time_limit
 from calltape_analyzer.exporting.plan import Plan
 from calltape_analyzer.exporting.program import Program
@@ -169,7 +170,7 @@ class Exporter:
         lengths = open_lengths(given.pop("open_lengths", False))
         known = known_constants(bool(plan.frozen))
         limit = time_limit(self.seconds or default_seconds(self.judge.module))
-        stays = (preserved(self.judge.module), unchanged(self.judge.module))
+        stays = (preserved(self.judge.module), unchanged(self.judge.module, tracing=True))
         with stays[0], stays[1], experts, lengths, known, limit, torch.no_grad():
             exported = torch.export.export(
                 traced,
@@ -191,7 +192,8 @@ class Exporter:
         made = Program(variant, plan, result, engine, conditions, classes, judge.device)
         made.returned = traced.traced.returned
         made.notes += self._unchanged(exported, traced.traced.changed)
-        made.has_state(exported.graph_signature.buffers_to_mutate.values())
+        made.kept |= set(exported.graph_signature.buffers_to_mutate.values())
+        made.has_state(dict.fromkeys(made.kept, ""))
         return made
 
     def _unchanged(self, exported: Any, changed: Sequence[str]) -> list[str]:

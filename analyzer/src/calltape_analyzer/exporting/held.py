@@ -18,7 +18,7 @@ from calltape_analyzer.switches import shown_constant
 from calltape_analyzer.tallies import CallRef, Seen
 from calltape_analyzer.variants import VariantFacts
 
-__all__ = ["Held", "held_parts", "refused_value", "values_in"]
+__all__ = ["Held", "held_parts", "lengths_of", "refused_value", "values_in"]
 
 _MAX_KNOWN = 1024
 
@@ -65,6 +65,17 @@ def values_in(variant: VariantFacts, calls: Calls, gatherer: Gatherer) -> list[H
         known = rows.get(placed.row, Seen(0, call.ref))
         rows[placed.row] = Seen(known.calls + count, min(known.first, call.ref))
     return sorted(found.values(), key=lambda held: (-held.calls, held.first))
+
+
+def lengths_of(values: Sequence[Held]) -> str:
+    """How long the texts among values are, in words; nothing where there are none."""
+    texts = [v for held in values for v in held.values.values() if isinstance(v, str | bytes)]
+    if not texts:
+        return ""
+    shortest, longest = min(map(len, texts)), max(map(len, texts))
+    if shortest == longest:
+        return f" (texts of length {shortest})"
+    return f" (texts of lengths {shortest}..{longest})"
 
 
 def _values_of(variant: VariantFacts, placed: Sorted) -> dict[int, Any]:

@@ -7,7 +7,7 @@ kept to the sizes that it was right at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -23,7 +23,8 @@ from calltape_analyzer.comparing import (
 )
 from calltape_analyzer.exporting.attempts import Attempt, said
 from calltape_analyzer.exporting.engines import OnnxEngine
-from calltape_analyzer.exporting.module_calls import apart_from, eager, unchanged
+from calltape_analyzer.exporting.model_state import apart_from, in_words, unchanged
+from calltape_analyzer.exporting.module_calls import eager
 from calltape_analyzer.exporting.plan import Plan
 from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.exporting.program import Program, told_state
@@ -61,7 +62,8 @@ class Judge:
         classes: those that arguments may be made of.
         device: where the model is.
         tolerances: how far a program may be off.
-        state: the buffers and attributes of the model that calls were seen to change.
+        state: the parameters, buffers and attributes of the model that calls were seen to change,
+            with what they were, in words.
         probing: at which other sizes the model is run.
     """
 
@@ -73,8 +75,8 @@ class Judge:
     device: str
     tolerances: Tolerances
     probing: Probing = field(default_factory=Probing)
-    state: set[str] = field(default_factory=set)
-    _looked: bool = False
+    state: dict[str, str] = field(default_factory=dict)
+    _looked: set[Hashable] = field(default_factory=set)
 
     def sample(self, variant: VariantFacts, sizing: Sizing) -> Sample:
         """The values of a recorded row, with other sizes."""
@@ -113,14 +115,15 @@ class Judge:
         program.notes += self.probing.notes(program.variant, attempt)
 
     def _look_for_state(self, program: Program) -> None:
-        """Calls the model once where only that shows what a call changes in it: an ONNX model has
-        no state, and shows nothing."""
-        if self._looked or not isinstance(program.engine, OnnxEngine):
+        """Calls the model once for each kind of call. A program shows only what it changes itself,
+        which Python attributes never are."""
+        variant = program.variant
+        if variant.group.key in self._looked:
             return
-        self._looked = True
-        call = self.find(program.variant.rows[0][1].first)
+        self._looked.add(variant.group.key)
+        call = self.find(variant.rows[0][1].first)
         with suppress(Exception):  # the model's own: no evidence
-            self.eager(program.plan, sample_in(program.variant, call, self.gatherer, self.device))
+            self.eager(program.plan, sample_in(variant, call, self.gatherer, self.device))
 
     def replayed(self, program: Program, call: Call, attempt: Attempt) -> Replayed:
         """What became of a recorded call."""
@@ -174,16 +177,19 @@ class Judge:
             return apart_from(self.module, leaves_of(value))
 
     def _outputs(self, program: Program, sample: Sample) -> dict[str, Any]:
-        with self._undisturbed():
+        with self._undisturbed() as changed:
             found = program.leaves(program.outputs(sample.cloned()))
-            return apart_from(self.module, found)
+            leaves = apart_from(self.module, found)
+        program.kept |= changed.keys()
+        return leaves
 
     @contextmanager
-    def _undisturbed(self) -> Iterator[None]:
+    def _undisturbed(self) -> Iterator[dict[str, Any]]:
         """Takes back what a call changes in the model, and remembers what that was."""
         with unchanged(self.module) as changed:
-            yield
-        self.state.update(changed)
+            yield changed
+        for name, value in changed.items():
+            self.state.setdefault(name, in_words(value))
 
     def refuses(self, variant: VariantFacts, sizing: Sizing) -> str | None:
         """Why the model is not run at sizes that no call had: they would cost too much."""

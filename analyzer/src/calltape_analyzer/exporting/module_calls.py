@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "apart_from", "eager", "entry_of", "experts_as", "preserved", "unchanged", "wanted_classes",
-]  # fmt: skip
+    "eager",
+    "entry_of",
+    "experts_as",
+    "preserved",
+    "wanted_classes",
+]
 
 _MAX_DEPTH = 4
 
@@ -129,123 +133,6 @@ def _put_back(container: Any, held: Any) -> None:
     elif not isinstance(container, tuple) and _is_symbolic(list(container)):
         container.clear()
         (container.update if isinstance(container, set) else container.extend)(held)
-
-
-@contextlib.contextmanager
-def unchanged(module: torch.nn.Module) -> Iterator[list[str]]:
-    """Takes back what a call writes to buffers, in place or by replacing them, and to attributes
-    that are numbers, tensors or None. A program of ``torch.export`` has the same buffers as the
-    model that it was made of.
-
-    Yields:
-        A list that gets, at the end, the names of what the call had changed.
-    """
-    import torch
-
-    parts = list(module.named_modules())
-    registries = [(part, dict(part._buffers)) for _, part in parts]
-    held = {
-        name: (buffer, buffer.clone())
-        for name, buffer in module.named_buffers(remove_duplicate=False)
-    }
-    attributes = [(prefix, part, _plain_attributes(part), _hooks(part)) for prefix, part in parts]
-    changed: list[str] = []
-    try:
-        yield changed
-    finally:
-        now = dict(module.named_buffers(remove_duplicate=False))
-        for name, (_, copy) in held.items():
-            if not _is_same(copy, now.get(name)):
-                changed.append(name)
-        changed += now.keys() - held.keys()
-        with torch.no_grad():
-            for part, buffers in registries:
-                part._buffers.clear()
-                part._buffers.update(buffers)
-            for name, (buffer, copy) in held.items():
-                if name in changed:
-                    buffer.copy_(copy)
-        for prefix, part, before, hooks in attributes:
-            if _hooks(part) == hooks:
-                changed += _put_attributes_back(prefix, part, before)
-
-
-def apart_from(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """The same leaves, of which none is a part of the model's state: what is taken back there would
-    change a result as well."""
-    import torch
-
-    tensors = list(module.buffers())
-    tensors += [
-        value
-        for part in module.modules()
-        for value in vars(part).values()
-        if isinstance(value, torch.Tensor)
-    ]
-    held = {id(tensor): tensor for tensor in tensors}
-    memory = {_memory(tensor) for tensor in held.values()} - {None}
-    return {
-        path: leaf.clone() if isinstance(leaf, torch.Tensor) and _memory(leaf) in memory else leaf
-        for path, leaf in leaves.items()
-    }
-
-
-def _memory(tensor: torch.Tensor) -> int | None:
-    try:
-        return tensor.untyped_storage().data_ptr() or None
-    except (RuntimeError, NotImplementedError):  # sparse: it has none of its own
-        return None
-
-
-def _plain_attributes(part: torch.nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Attributes that can be taken back, each with a copy. Not those of transformers' classes: they
-    note what they installed when a forward first ran, and one without the other breaks them."""
-    import torch
-
-    if type(part).__module__.startswith("transformers."):
-        return {}
-    return {
-        name: (value, value.clone() if isinstance(value, torch.Tensor) else value)
-        for name, value in vars(part).items()
-        if value is None or isinstance(value, bool | int | float | torch.Tensor)
-    }
-
-
-def _put_attributes_back(
-    prefix: str, part: torch.nn.Module, before: Mapping[str, tuple[Any, Any]]
-) -> list[str]:
-    import torch
-
-    changed = []
-    for name, (value, copy) in before.items():
-        now = vars(part).get(name)
-        if now is value and not isinstance(value, torch.Tensor):
-            continue
-        if not _is_same(copy, now):
-            changed.append(f"{prefix}.{name}".lstrip("."))
-            if isinstance(value, torch.Tensor):
-                with torch.no_grad():
-                    value.copy_(copy)
-        vars(part)[name] = value
-    return changed
-
-
-def _hooks(part: torch.nn.Module) -> tuple[int, int]:
-    return len(part._forward_hooks), len(part._forward_pre_hooks)
-
-
-def _is_same(before: Any, now: Any) -> bool:
-    """Whether two values are the same; an element that is NaN in both is."""
-    import torch
-
-    if not isinstance(before, torch.Tensor) or not isinstance(now, torch.Tensor):
-        return type(before) is type(now) and bool(before == now)
-    if before.shape != now.shape or before.dtype != now.dtype or before.device != now.device:
-        return False
-    try:
-        return bool(((before == now) | ((before != before) & (now != now))).all())
-    except Exception:  # a layout or dtype without comparison, or a tensor of a trace
-        return False
 
 
 def _is_symbolic(value: Any) -> bool:

@@ -13,7 +13,7 @@ from calltape_analyzer.comparing import ONNX_TOLERANCES, Tolerances
 from calltape_analyzer.errors import ExportError, InferenceError, UsageError
 from calltape_analyzer.exporting.attempts import Attempt, Outcome
 from calltape_analyzer.exporting.exporter import Exporter
-from calltape_analyzer.exporting.held import held_parts, values_in
+from calltape_analyzer.exporting.held import held_parts, lengths_of, values_in
 from calltape_analyzer.exporting.judging import Judge
 from calltape_analyzer.exporting.module_calls import entry_of, wanted_classes
 from calltape_analyzer.exporting.onnx import to_onnx
@@ -66,7 +66,8 @@ def export(
     Args:
         tape: the recorded calls.
         module: the recorded model, with its weights, in the mode that it should be exported in. It
-            is called, and left as it was.
+            is called. What its calls change is put back: parameters, buffers and Python
+            attributes, except what is written past torch's operators (numpy, compiled kernels).
         to: ``"torch"`` for ``torch.export.ExportedProgram``, ``"onnx"`` for
             ``torch.onnx.ONNXProgram``, judged in ONNX Runtime.
         merge: ``"auto"`` makes one program of a prefill and its decode steps where replaying all of
@@ -295,7 +296,8 @@ class _Exporting:
             good = sum(one.ok for one in found)
             program.notes.append(
                 f"{names} varies from call to call and is a constant of it: that of one call; "
-                f"{good} of {len(values)} recorded values were tried and make no difference"
+                f"{good} of {len(values)} recorded values{lengths_of(values)} were tried and make "
+                "no difference; others are served too, and nothing was shown of them"
             )
             return False
         kept = values[:_MAX_PROGRAMS_PER_VARIANT]

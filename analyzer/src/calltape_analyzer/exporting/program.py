@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,8 @@ class Program:
             all that it does not refuse itself.
         returned: the items of the result that are arguments, which the model changes.
         notes: what a person should know about it.
-        state: the buffers and attributes of the model that a call changes.
+        state: the parameters, buffers and attributes of the model that a call changes.
+        kept: those of them that a run of the program was seen to change as well.
     """
 
     variant: VariantFacts
@@ -59,6 +60,8 @@ class Program:
     returned: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     state: tuple[str, ...] = ()
+    kept: set[str] = field(default_factory=set)
+    _state_notes: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -70,14 +73,19 @@ class Program:
         """The ``torch.export.ExportedProgram`` or ``torch.onnx.ONNXProgram``."""
         return self.engine.program
 
-    def has_state(self, names: Iterable[str]) -> None:
-        """Notes buffers and attributes of the model that a call was seen to change."""
-        known = tuple(sorted({*self.state, *names}))
-        if known == self.state:
+    def has_state(self, values: Mapping[str, str]) -> None:
+        """Notes parameters, buffers and attributes of the model that a call was seen to change.
+
+        Args:
+            values: by name what each was at the export, in words; empty where that is long.
+        """
+        known = tuple(sorted({*self.state, *values}))
+        notes = self._notes_of_state(known, values) if known else []
+        if (known == self.state and not values) or notes == self._state_notes:
             return
-        self.notes = [note for note in self.notes if note != self._state_note()]
-        self.state = known
-        self.notes.append(self._state_note())
+        self.notes = [note for note in self.notes if note not in self._state_notes]
+        self.state, self._state_notes = known, notes
+        self.notes += [note for note in notes if note not in self.notes]
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are not known here."""
@@ -90,18 +98,29 @@ class Program:
                 found[node.type] = None
         return sorted(found)
 
-    def _state_note(self) -> str:
-        named = told_state(self.state)
+    def _notes_of_state(self, names: Sequence[str], values: Mapping[str, str]) -> list[str]:
+        has = "the model has state that its calls change"
+        named = [f"{name}={values[name]}" if values.get(name) else name for name in names]
         if isinstance(self.engine, OnnxEngine):
-            return (
-                f"the model has state that its calls change ({named}); the program has none: each "
-                "call begins with the state at the export"
+            return [
+                f"{has} ({told_state(named)}); the program has none: each call begins with the "
+                "state at the export"
+            ]
+        kept = [name for name in names if name in self.kept]
+        frozen = [shown for name, shown in zip(names, named, strict=True) if name not in self.kept]
+        notes = []
+        if kept:
+            notes.append(
+                f"{has} ({told_state(kept)}); the program changes it as well, so that each call "
+                "begins where the one before ended; recorded calls were judged one by one, from "
+                "the state at the export"
             )
-        return (
-            f"the model has state that its calls change ({named}); the program keeps what of it "
-            "are buffers, so that each call begins where the one before ended; recorded calls were "
-            "judged one by one, from the state at the export"
-        )
+        if frozen:
+            notes.append(
+                f"{has} ({told_state(frozen)}) and the program does not: it is a constant of the "
+                "program, as it was at the export"
+            )
+        return notes
 
     def outputs(self, sample: Sample) -> list[Any]:
         """The flat outputs for a sample, in the order of the result's leaves. The sample's tensors

@@ -21,7 +21,7 @@ from calltape_analyzer.exporting.attempts import Attempt
 from calltape_analyzer.exporting.engines import OnnxEngine, TorchEngine
 from calltape_analyzer.exporting.handing_back import handed_back
 from calltape_analyzer.exporting.judging import Judge, because_of_state
-from calltape_analyzer.exporting.module_calls import apart_from, unchanged
+from calltape_analyzer.exporting.model_state import apart_from, unchanged
 from calltape_analyzer.exporting.program import Program, told_state
 from calltape_analyzer.gathering import Gatherer, Sorted
 from calltape_analyzer.live_calls import LiveCall
