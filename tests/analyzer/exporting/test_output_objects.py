@@ -3,6 +3,7 @@ said, wherever something is verified."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,40 @@ def test_a_part_that_cannot_be_described_is_named_everywhere(tmp_path: Path) -> 
     assert words in " ".join(checked.notes)
     assert words in checked.as_dict()["notes"][0]
     assert words in checked.table()
+
+
+@dataclasses.dataclass
+class Hidden:
+    hidden: torch.Tensor
+
+
+class Beside(torch.nn.Module):
+    """Sets on its result what is none of its fields."""
+
+    def __init__(self, off: float = 0.0) -> None:
+        super().__init__()
+        self.off = off
+
+    def forward(self, x):
+        found = Hidden(x * 2)
+        found.logits = x + self.off
+        return found
+
+
+def test_what_is_set_beside_fields_is_never_reproduced(tmp_path: Path) -> None:
+    words = f"outputs.logits is an attribute of a {__name__}:Hidden beside what is recorded of it"
+    tape = taped(tmp_path, Beside(), CALLS)
+    assert_says_no(replay(tape, Beside(1.0)), f"not verified: {words}")
+    programs = export(tape, Beside().eval())
+    assert_says_no(programs.verify(), f"not verified: {words}")
+    assert words in check(tape, programs).table()
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", classes=[Hidden], trusted=True)
+    assert_says_no(loaded.verify(tape), f"not verified: {words}")
+    row = observed(Beside(), tmp_path).check_discrepancies(
+        b"", initializer=lambda _: Session([lambda x: x * 2])
+    )[0]
+    assert not row["SUCCESS"]
 
 
 def test_nothing_compared_with_nothing_is_a_failure(tmp_path: Path) -> None:
