@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "MAX_NESTED", "MAX_VALUES", "Held", "attributes_of", "is_in_its_module", "names_beside",
-    "names_on_tensor",
+    "names_on_tensor", "slots_of",
 ]  # fmt: skip
 
 MAX_NESTED = 8
@@ -133,7 +133,7 @@ def _looked_at(cls: type[Any]) -> tuple[str | None, dict[str, Any]]:
     module = str(cls.__module__).partition(".")[0]
     if module in sys.stdlib_module_names and module != "argparse":
         return "of a class of Python's own library", {}
-    slots = _slots(cls)
+    slots = slots_of(cls)
     return (_STATELESS if _has_hidden_state(cls, len(slots)) else None), slots
 
 
@@ -141,7 +141,7 @@ def _is_machinery(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
 
 
-def _slots(cls: type) -> dict[str, Any]:
+def slots_of(cls: Any) -> dict[str, Any]:
     """What ``__slots__`` made; classes of C code have members that look the same."""
     return {
         name: descriptor
@@ -152,7 +152,7 @@ def _slots(cls: type) -> dict[str, Any]:
     }
 
 
-_cached_slots = functools.lru_cache(maxsize=1024)(_slots)
+_cached_slots = functools.lru_cache(maxsize=1024)(slots_of)
 
 
 def _has_hidden_state(cls: type, slots: int) -> bool:

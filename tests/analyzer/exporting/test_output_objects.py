@@ -177,10 +177,50 @@ def test_a_report_in_which_no_value_was_compared_is_not_ok(value: Any, tmp_path:
     tape = taped(tmp_path, Empty(value), CALLS)
     report = replay(tape, Empty(value))
     assert not report.ok
+    assert report.reproduced == 0
     assert "no value was compared" in report.summary
     assert "largest difference" not in report.summary
     with pytest.raises(ExportError, match="no recorded output has an element that is a number"):
         export(tape, Empty(value).eval())
+
+
+class Slotted:
+    __slots__ = ("mean",)
+
+    def __init__(self, mean: torch.Tensor) -> None:
+        self.mean = mean
+
+
+class Slots(torch.nn.Module):
+    def forward(self, x):
+        return Slotted(x * 2)
+
+
+def test_slots_are_set_in_what_a_program_returns(tmp_path: Path) -> None:
+    programs = export(taped(tmp_path, Slots(), CALLS), Slots().eval())
+    assert programs.verify().ok
+    x = t(9, 3)
+    found = programs(x)
+    assert type(found) is Slotted
+    torch.testing.assert_close(found.mean, x * 2)
+
+
+class Writing(torch.nn.Module):
+    def forward(self, x, total):
+        total.add_(1)
+        return x * 2
+
+
+@pytest.mark.integration
+def test_what_an_onnx_program_does_not_write_is_not_reproduced(tmp_path: Path) -> None:
+    tape = taped(tmp_path, Writing(), [call(t(n, 3), torch.zeros(2)) for n in (4, 6)])
+    assert export(tape, Writing().eval()).verify().ok  # a torch program writes to it
+    programs = export(tape, Writing().eval(), to="onnx")
+    words = "leaves total as it was, which the model changes in place"
+    assert_says_no(programs.verify(), f"not verified: {words}")
+    assert all(words in program.notes for program in programs.values())
+    programs.save(tmp_path / "saved")
+    assert_says_no(load_programs(tmp_path / "saved", trusted=True).verify(tape), words)
 
 
 def test_a_tape_of_shapes_verifies_nothing(tmp_path: Path) -> None:

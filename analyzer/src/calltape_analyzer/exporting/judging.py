@@ -23,7 +23,7 @@ from calltape_analyzer.comparing import (
 )
 from calltape_analyzer.exporting.attempts import Attempt, said
 from calltape_analyzer.exporting.engines import OnnxEngine
-from calltape_analyzer.exporting.module_calls import apart_from, eager, unchanged
+from calltape_analyzer.exporting.module_calls import apart_from, eager, unchanged, was_written
 from calltape_analyzer.exporting.plan import Plan
 from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.exporting.program import Program, told_state
@@ -74,7 +74,6 @@ class Judge:
     tolerances: Tolerances
     probing: Probing = field(default_factory=Probing)
     state: set[str] = field(default_factory=set)
-    _looked: bool = False
 
     def sample(self, variant: VariantFacts, sizing: Sizing) -> Sample:
         """The values of a recorded row, with other sizes."""
@@ -113,14 +112,23 @@ class Judge:
         program.notes += self.probing.notes(program.variant, attempt)
 
     def _look_for_state(self, program: Program) -> None:
-        """Calls the model once where only that shows what a call changes in it: an ONNX model has
-        no state, and shows nothing."""
-        if self._looked or not isinstance(program.engine, OnnxEngine):
+        """Calls the model once where only that shows what a call changes, in it and in what it is
+        given: an ONNX model has no state, and writes to no input."""
+        if not isinstance(program.engine, OnnxEngine):
             return
-        self._looked = True
         call = self.find(program.variant.rows[0][1].first)
         with suppress(Exception):  # the model's own: no evidence
-            self.eager(program.plan, sample_in(program.variant, call, self.gatherer, self.device))
+            sample = sample_in(program.variant, call, self.gatherer, self.device)
+            given = sample.cloned()
+            with self._undisturbed():
+                eager(self.entry, program.plan, given, self.classes, self.device)
+            places = program.variant.group.layout.tensors
+            handed_back = set(program.returned.values())
+            program.does_not_write(
+                str(place)
+                for place, before, now in zip(places, sample.tensors, given.tensors, strict=True)
+                if place.argument not in handed_back and was_written(before, now)
+            )
 
     def replayed(self, program: Program, call: Call, attempt: Attempt) -> Replayed:
         """What became of a recorded call."""

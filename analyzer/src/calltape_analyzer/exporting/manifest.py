@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.exporting.conditions import MAX_TEXT
@@ -143,6 +143,7 @@ class _Program(TypedDict):
     inputs: tuple[Name, ...]
     notes: tuple[Note, ...]
     state: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
+    unwritten: NotRequired[Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]]
     device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]
     layout: _Layout
     scalars: Packed

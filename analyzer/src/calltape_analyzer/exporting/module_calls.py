@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "apart_from", "eager", "entry_of", "experts_as", "preserved", "unchanged", "wanted_classes",
+    "was_written",
 ]  # fmt: skip
 
 _MAX_DEPTH = 4
@@ -246,6 +247,11 @@ def _is_same(before: Any, now: Any) -> bool:
         return bool(((before == now) | ((before != before) & (now != now))).all())
     except Exception:  # a layout or dtype without comparison, or a tensor of a trace
         return False
+
+
+def was_written(before: torch.Tensor, now: torch.Tensor) -> bool:
+    """Whether somebody wrote to a tensor that was a copy of another, be it the same values."""
+    return bool(now._version) or not _is_same(before, now)
 
 
 def _is_symbolic(value: Any) -> bool:
