@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+from collections import OrderedDict, UserDict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
+from calltape_analyzer.describing import describe_result
 from calltape_recorder import record
 from calltape_schema.attributes import MAX_NESTED, MAX_VALUES, attributes_of
 
@@ -176,6 +179,91 @@ def test_what_is_looked_at_is_bounded(tmp_path: Path) -> None:
 
 def count(node: Any) -> int:
     return 1 + sum(map(count, getattr(node, "children", ())))
+
+
+class Listed(list):
+    pass
+
+
+class Mapped(dict):
+    pass
+
+
+class Counted(int):
+    pass
+
+
+class Said(str):
+    __slots__ = ("mean",)
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+class Grouped(Pair):
+    pass
+
+
+class Tupled(tuple):
+    pass
+
+
+@dataclasses.dataclass
+class Declared:
+    a: Any
+
+
+class Marked(torch.Tensor):
+    pass
+
+
+BESIDE = {
+    "list": lambda: Listed([1]),
+    "dict": lambda: Mapped(a=1),
+    "ordered": lambda: OrderedDict(a=1),
+    "user dict": lambda: UserDict(a=1),
+    "set": lambda: type("Own", (set,), {})([1]),
+    "int": lambda: Counted(1),
+    "text with slots": lambda: Said("a"),
+    "named tuple": lambda: Grouped(1, 2),
+    "tuple": lambda: Tupled([1]),
+    "dataclass": lambda: Declared(1),
+    "tensor": lambda: torch.zeros(2),
+    "parameter": lambda: torch.nn.Parameter(torch.zeros(2)),
+    "tensor of a subclass": lambda: torch.zeros(2).as_subclass(Marked),
+}
+
+
+@pytest.mark.parametrize("made", BESIDE.values(), ids=BESIDE)
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_is_set_on_a_value_of_another_kind_is_named(
+    made: Any, inside: bool, tmp_path: Path
+) -> None:
+    plain, held = made(), made()
+    held.mean = torch.ones(1)
+    node, stats = recorded(tmp_path, [held, plain] if inside else held)
+    if inside:
+        node, other = node.children
+        assert other.beside is None
+    assert stats.kept == 1
+    assert node.beside == ("mean",)
+    assert node.kind != "opaque"
+    assert describe_result(held).node.beside == ("mean",)  # the same look at a live value
+    assert describe_result(plain).node.beside is None
+
+
+def test_what_torch_notes_on_a_tensor_is_no_part_of_it(tmp_path: Path) -> None:
+    noted = torch.ones(2)
+    noted._dynamo_dynamic_indices = {0}  # type: ignore[attr-defined]
+    node, _ = recorded(tmp_path, noted)
+    assert node.beside is None
+
+
+def test_a_class_that_a_call_made_is_not_described(tmp_path: Path) -> None:
+    node, _ = recorded(tmp_path, [type("Made", (), {"mean": torch.ones(1)}), Dist])
+    assert [child.kind for child in node.children] == ["opaque", "class"]
 
 
 def test_names_that_are_no_text_are_refused() -> None:

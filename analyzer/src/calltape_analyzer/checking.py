@@ -161,7 +161,7 @@ def _judge(tape: Tape, model: Any, trusted: bool) -> Judge:
     if isinstance(model, str | os.PathLike):
         return _file_judge(tape, os.fspath(model), trusted)
     if hasattr(model, "accepting"):
-        return _programs_judge(model)
+        return _programs_judge(model, tape)
     if hasattr(model, "graph_signature"):
         return _exported_judge(model)
     proto = getattr(model, "model_proto", model)
@@ -174,7 +174,7 @@ def _file_judge(tape: Tape, path: str, trusted: bool) -> Judge:
     if os.path.isdir(path):
         from calltape_analyzer.exporting.loading import declared_programs
 
-        judge = _programs_judge(declared_programs(path, classes=tape.class_index.by_name))
+        judge = _programs_judge(declared_programs(path, classes=tape.class_index.by_name), tape)
         return lambda call, placed: within_manifest(path, lambda: judge(call, placed))
     if not os.path.exists(path):
         raise TapeError("not_found", "no such file", path=path)
@@ -187,10 +187,13 @@ def _file_judge(tape: Tape, path: str, trusted: bool) -> Judge:
         return _exported_judge(exported_program(path, trusted=trusted))
 
 
-def _programs_judge(programs: Programs) -> Judge:
+def _programs_judge(programs: Programs, tape: Tape) -> Judge:
+    without = tape.removed
+
     def judge(call: Call, _: Sorted) -> tuple[str | None, Refusal | None]:
         # They know without which arguments they were made.
-        found, reasons = programs.for_sizes(programs.gatherer.sorted(call.record.inputs))
+        placed = programs.gatherer.sorted(call.record.inputs)
+        found, reasons = programs.for_sizes(placed, without)
         if found is not None:
             return found, None
         text = "; ".join(f"{name}: {why}" for name, why in reasons.items())

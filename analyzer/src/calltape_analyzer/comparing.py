@@ -10,7 +10,7 @@ value on the tape, is named with its path and is not the same as anything (docs/
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ __all__ = [
     "has_values",
     "is_described",
     "leaves_of",
+    "not_verified",
     "recorded_leaves",
 ]
 
@@ -171,6 +172,14 @@ def compared(
     )
 
 
+def not_verified(found: Difference, parts: Iterable[str]) -> Difference:
+    """A difference of which more is known: what else was to be the same, and could not be
+    compared, or is not."""
+    unverified = (*found.unverified, *parts)
+    error = found.error if found.error and not found.agrees else _not_compared(unverified, True, ())
+    return found._replace(ok=False, error=error, unverified=unverified)
+
+
 def _within(path: str, unknown: Collection[str], lengths: Collection[int]) -> bool:
     """Whether a path is one of these, whose lengths are given, or below one."""
     at = 0 if unknown else -1
@@ -194,7 +203,7 @@ def _other_outputs(expected: Mapping[str, Any], got: Mapping[str, Any]) -> str:
     return f"other outputs ({'; '.join(parts)})"
 
 
-def _not_compared(unverified: list[str], is_any: bool, omitted: Collection[str]) -> str | None:
+def _not_compared(unverified: Sequence[str], is_any: bool, omitted: Collection[str]) -> str | None:
     """Why a comparison without a difference is none, or not one of everything."""
     if is_any and not unverified:
         return None

@@ -20,7 +20,14 @@ from typing import Any, Literal
 from calltape_analyzer.classes import name_of
 from calltape_analyzer.flattening import Form, flatten
 from calltape_analyzer.results import ITSELF
-from calltape_schema.attributes import MAX_NESTED, MAX_VALUES, attributes_of
+from calltape_schema.attributes import (
+    MAX_NESTED,
+    MAX_VALUES,
+    attributes_of,
+    is_in_its_module,
+    names_beside,
+    names_on_tensor,
+)
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -348,7 +355,14 @@ class _OfResult(_AsRecorded):
             self.left -= 1
             if self.left < 0:
                 return self.opaque(type(value), f"more than {MAX_VALUES} values in one object")
-        return super().node(value)
+        made = super().node(value)
+        names = () if self.in_context else _beside(value, made)
+        return made.model_copy(update={"beside": names}) if names else made
+
+    def constant(self, value: Any, cls: type) -> Node | None:
+        if isinstance(value, type) and not is_in_its_module(value):
+            return self.opaque(cls, "a class that its module does not have")
+        return super().constant(value, cls)
 
     def unknown(self, value: Any, cls: type) -> Node:
         torch = sys.modules.get("torch")
@@ -375,6 +389,20 @@ class _OfResult(_AsRecorded):
         finally:
             self.open.discard(id(value))
             self.nested -= 1
+
+
+def _beside(value: Any, node: Node) -> tuple[str, ...]:
+    """What a value has in attributes beside what its node describes, as the recorder notes it."""
+    cls = type(value)
+    if isinstance(node, TensorNode):
+        return names_on_tensor(value) if node.kind == "tensor" else ()
+    if isinstance(node, FieldsNode):
+        known = () if node.kind == "namedtuple" else frozenset(node.fields)
+        return names_beside(value, known, none_is_absent=issubclass(cls, dict))
+    is_subclass = isinstance(node, ScalarNode | SequenceNode | DictNode) and node.type is not None
+    if not is_subclass or cls.__module__ == "numpy":
+        return ()
+    return names_beside(value, ("data",) if issubclass(cls, UserDict) else ())
 
 
 def _is_bare(cls: type) -> bool:

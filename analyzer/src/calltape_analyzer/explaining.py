@@ -64,7 +64,12 @@ def explain(tape: Tape, argument: str, axis: int | None = None, *, path: str = "
         found = [_parts_of_symbol(look, text) for look in looks]
     if not any(found):
         known = [p.name for p in Signature.of(tape.target).parameters if "VAR_" not in p.kind]
-        if text not in known or text in tape.removed:
+        if text in tape.removed:
+            raise UsageError(
+                f"{text} was left out with remove_inputs",
+                advice="open the tape again",
+            )
+        if text not in known:
             raise _unknown(text, variants)
         notes = [f"no call passes {text}, or only its default"]
     parts = [part for parts in found for part in parts]

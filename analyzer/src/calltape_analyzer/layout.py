@@ -9,7 +9,7 @@ with numbered places for tensors, ints and the scalars that select a program (te
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -80,6 +80,8 @@ class Layout:
         tensors: the tensors, in order; ``nodes`` refer to them by position.
         scalars: the ints, floats, texts, in order; likewise.
         positional: how many of the leading arguments were passed by position.
+        left_out: the arguments that the call passes, with a value that is not their default, and
+            that :meth:`Tape.remove_inputs` took out.
     """
 
     keys: tuple[tuple[str, Hashable], ...]
@@ -87,6 +89,7 @@ class Layout:
     tensors: tuple[Place, ...]
     scalars: tuple[Place, ...]
     positional: int
+    left_out: tuple[str, ...] = ()
 
     @cached_property
     def ints(self) -> tuple[Place, ...]:
@@ -123,10 +126,14 @@ def layout_of_inputs(
     passed = {signature.complete.name_at(i): node for i, node in enumerate(args.children)}
     positional = list(passed)
     passed |= dict(zip(kwargs.keys, kwargs.children, strict=True))
+
+    def unpassed(name: str, node: Node) -> bool:
+        return _is_default(name, node, scalars, signature)
+
     kept = {
         name: node
         for name, node in passed.items()
-        if name not in signature.removed and not _is_default(name, node, scalars, signature)
+        if name not in signature.removed and not unpassed(name, node)
     }
     order = {name: i for i, name in enumerate(positional)}
     known = signature.places
@@ -139,7 +146,9 @@ def layout_of_inputs(
         if names[leading] != positional[leading]:
             break
         leading += 1
-    return _laid_out({name: kept[name] for name in names}, leading, renamed)
+    made = _laid_out({name: kept[name] for name in names}, leading, renamed)
+    left_out = (n for n in passed if n in signature.removed and not unpassed(n, passed[n]))
+    return replace(made, left_out=tuple(left_out))
 
 
 def likeness_of(layout: Layout, facts: Sequence[tuple[str, int]], signature: Signature) -> Hashable:

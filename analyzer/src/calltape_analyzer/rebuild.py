@@ -18,6 +18,7 @@ from typing import Any
 from calltape_analyzer.classes import ClassIndex, is_namedtuple
 from calltape_analyzer.placeholder import Placeholder, withheld_words
 from calltape_analyzer.tensors import torch_constant
+from calltape_schema.attributes import slots_of
 from calltape_schema.errors import TapeError
 from calltape_schema.tree import (
     MAX_ALIKE,
@@ -306,12 +307,24 @@ def _object_of(cls: type, state: dict[str, Any]) -> Any:
         return _dataclass_of(cls, state)
     if issubclass(cls, _NOT_PLAIN):
         raise TypeError(f"{cls.__name__} has a state of its own")
+    slots = {name: slot for name, slot in slots_of(cls).items() if _is_open(cls, name, slot)}
     for name in state:
-        if not is_attribute(cls, name):
+        if name not in slots and not is_attribute(cls, name):
             raise TypeError(f"{cls.__name__} has no attribute {name!r} to be set")
     made = _blank(cls)
-    vars(made).update(state)
+    for name, value in state.items():
+        if name in slots:
+            slots[name].__set__(made, value)
+        else:
+            vars(made)[name] = value
     return made
+
+
+def _is_open(cls: type, name: str, slot: Any) -> bool:
+    """Whether a slot is what a class has under a name: no property of a subclass hides it."""
+    if not name.isidentifier() or (name.startswith("__") and name.endswith("__")):
+        return False
+    return next(vars(base)[name] for base in cls.__mro__ if name in vars(base)) is slot
 
 
 _NOT_PLAIN = (

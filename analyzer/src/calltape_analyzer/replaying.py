@@ -100,7 +100,8 @@ def report_on(
     returned = [call for call in tape.calls if call.record.error is None]
     calls = [call for call in returned if not call.under_way]
     rows = [row(call) for call in with_progress(calls, progress)]
-    wrong = [call for call, found in zip(calls, rows, strict=True) if not found.ok]
+    report = Report(rows)
+    wrong = [call for call, found in zip(calls, report, strict=True) if not found.ok]
     if failing is not None and wrong:
         from calltape_analyzer.extracting import extract
 
@@ -113,7 +114,8 @@ def report_on(
         notes.append(
             f"the tape is damaged in {counted(damage, 'place')}: what was there is left out"
         )
-    return Report(rows, notes)
+    report.notes += notes
+    return report
 
 
 def _row(call: Call, run: Runner, tolerances: Tolerances, omitted: set[str]) -> ReportRow:

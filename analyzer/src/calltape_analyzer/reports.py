@@ -6,13 +6,16 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from calltape_analyzer.comparing import Difference
 from calltape_analyzer.explanation import counted
 
 __all__ = ["Report", "ReportRow", "compared_row", "failed_row"]
+
+
+_NOTHING = "no value was compared in any call: what came out is empty, or not a number"
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,10 @@ class Report:
     rows: list[ReportRow]
     notes: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        if not self.has_compared:  # any model would give this
+            self.rows = [replace(r, ok=False, error=_NOTHING) if r.ok else r for r in self.rows]
+
     def __iter__(self) -> Iterator[ReportRow]:
         return iter(self.rows)
 
@@ -109,7 +116,7 @@ class Report:
             rest += f"; {counted(now, 'call')} compared with the model, not with the tape"
         if weak:
             rest += f"; {counted(weak, 'call')} in dtypes and shapes only: no values on the tape"
-        elif self.reproduced and not self.has_compared:
+        elif any(row.error == _NOTHING for row in self.rows):
             rest += "; no value was compared"
         return f"{done} ({parts}){rest}" if parts else f"{done}{rest}"
 

@@ -36,6 +36,9 @@ ABSENT = object()
 ITSELF = "contains itself"
 """Why something is opaque that stands for what it is in."""
 
+BESIDE = "beside"
+"""Why something is unknown that was set on a value of another kind."""
+
 _MAX_MARKS = 16
 
 _LEAVES = (TensorNode, ScalarNode, BoolNode, ConstantNode, EnumNode, ClassNode, NoneNode)
@@ -60,6 +63,8 @@ class Unknown(NamedTuple):
         return self.reason == "policy"
 
     def __str__(self) -> str:
+        if self.reason == BESIDE:
+            return f"is an attribute of a {self.type_name} beside what is recorded of it"
         if self.is_withheld:
             return f"({self.type_name}) has no value on the tape"
         return f"({self.type_name}) cannot be described: {self.reason}"
@@ -114,6 +119,8 @@ class _Walk:
                 self.visit(child, f"{path}.{label!s}")
         else:
             self._put(path, self._value(node))
+        for name in getattr(node, "beside", None) or ():
+            self._put(f"{path}.{name}", Unknown(_type_name(node), BESIDE))
 
     def _put(self, path: str, value: Any) -> None:
         if value is ABSENT:
@@ -160,6 +167,13 @@ class _Walk:
             self.visit(node.children[0], f"{path}.0")
         else:
             self._put(path, Unknown(f"builtins:{node.kind}", "a set of tensors, without an order"))
+
+
+def _type_name(node: Node) -> str:
+    if isinstance(node, TensorNode):
+        return "tensor"
+    name: str | None = getattr(node, "type", None)
+    return name or node.kind
 
 
 def _labels(node: Any) -> Any:

@@ -16,7 +16,7 @@ import enum
 import functools
 import types
 from collections import UserDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,7 @@ from calltape_recorder.known_classes import is_cache, is_named_tuple, is_record
 from calltape_recorder.scalars import (
     Visitor,
     Walk,
+    beside,
     boolean,
     byte_string,
     class_itself,
@@ -43,7 +44,7 @@ from calltape_recorder.scalars import (
     tensor,
     text,
 )
-from calltape_schema.attributes import MAX_NESTED, MAX_VALUES, attributes_of
+from calltape_schema.attributes import MAX_NESTED, MAX_VALUES, attributes_of, names_beside
 from calltape_schema.interning import MAX_DEPTH, MAX_NODES
 from calltape_schema.tree import (
     MAX_ALIKE,
@@ -99,7 +100,7 @@ def capture_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
 def capture_output(value: Any) -> Capture:
     """The root of outputs: what the model returned. Objects of any class are described by their
     attributes, because results can only be compared where they are (docs/decisions/0028)."""
-    if type(value) is _Tensor:
+    if type(value) is _Tensor and not value.__dict__:
         return _new(Capture, (_ONE_TENSOR, [value], _NO_SCALARS))
     walk = Walk(_MAX_TOKENS, nested=0)
     walk.tokens.append("outputs")
@@ -149,11 +150,21 @@ def _children(walk: Walk, value: Any, children: Iterable[Any]) -> None:
     walk.path.discard(id(value))
 
 
+def _beside(
+    walk: Walk, value: Any, known: Container[str] = (), *, none_is_absent: bool = False
+) -> None:
+    """Notes what an output has in attributes beside what is described of it."""
+    if walk.nested is not None and not walk.context:
+        beside(walk, names_beside(value, known, none_is_absent=none_is_absent))
+
+
 def _sequence(kind: str, typed: bool = False) -> Visitor:
     def visitor(walk: Walk, value: Any) -> None:
         # A copy first: another thread may append while its children are walked.
         children = tuple(base.__iter__(value) if typed else value)
         if _enter(walk, value, len(children)):
+            if typed:
+                _beside(walk, value)
             walk.tokens.append((kind, len(children), type(value) if typed else None))
             _children(walk, value, children)
 
@@ -200,6 +211,8 @@ def _mapping(walk: Walk, value: Any, items: list[tuple[Any, Any]], cls: type | N
         opaque(walk, value, f"more than {MAX_ALIKE} keys of one hash")
         return
     if _enter(walk, value, len(items)):
+        if cls is not None:
+            _beside(walk, value, ("data",) if issubclass(cls, UserDict) else ())
         walk.tokens.append(("dict", tuple(_key_token(key) for key, _ in items), cls))
         _children(walk, value, [child for _, child in items])
 
@@ -222,6 +235,11 @@ def _fields(
     if not _names_fit(names):
         opaque(walk, value, "attributes whose names are not short texts")
     elif _enter(walk, value, len(names)):
+        if walk.nested is not None:
+            # Of a model output of transformers a field is not there, or None.
+            is_dict = issubclass(type(value), dict)
+            known = () if kind == "namedtuple" else frozenset(names)
+            _beside(walk, value, known, none_is_absent=is_dict)
         walk.tokens.append((kind, names, type(value)))
         _children(walk, value, children)
 

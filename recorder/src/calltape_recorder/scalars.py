@@ -6,12 +6,16 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from calltape_schema.attributes import is_in_its_module, names_beside, names_on_tensor
 from calltape_schema.packing import MAX_STRING_BYTES
 
 __all__ = [
     "Visitor",
     "Walk",
     "array",
+    "beside",
     "boolean",
     "byte_string",
     "class_itself",
@@ -57,12 +61,15 @@ class Walk:
 
 
 Visitor = Callable[[Walk, Any], None]
+_Tensor = torch.Tensor
 
 
 def tensor(walk: Walk, value: Any) -> None:
     if walk.context:
         opaque(walk, value, "a tensor in the context of a registered class")
         return
+    if walk.nested is not None and (type(value) is not _Tensor or value.__dict__):
+        beside(walk, names_on_tensor(value))
     leaves = walk.leaves
     count = len(leaves)
     leaf = walk.known.setdefault(id(value), count)
@@ -71,6 +78,12 @@ def tensor(walk: Walk, value: Any) -> None:
         walk.tokens.append("tensor")
     else:
         walk.tokens.append(("tensor", leaf))
+
+
+def beside(walk: Walk, names: tuple[str, ...]) -> None:
+    """Notes, before the token of a value, that it has more than what is described of it."""
+    if names:
+        walk.tokens.append(("beside", names))
 
 
 def array(walk: Walk, value: Any) -> None:
@@ -138,6 +151,8 @@ def subclassed(exact: Callable[[Any], Any], visit: Visitor) -> Visitor:
     """A scalar of a subclass: the plain value, read past anything the subclass overrides."""
 
     def visitor(walk: Walk, value: Any) -> None:
+        if walk.nested is not None and not walk.context:
+            beside(walk, names_beside(value))
         visit(walk, exact(value))
         kind = walk.tokens[-1]
         if isinstance(kind, str) and kind not in ("true", "false"):
@@ -172,6 +187,9 @@ def _fits(plain: Any) -> bool:
 
 
 def class_itself(walk: Walk, value: type) -> None:
+    if walk.nested is not None and not is_in_its_module(value):
+        opaque(walk, value, "a class that its module does not have")
+        return
     walk.tokens.append(("class", value))
 
 

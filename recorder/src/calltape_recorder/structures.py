@@ -259,6 +259,10 @@ class _Builder:
     def _class(self, token: Any, at: _At) -> dict[str, Any]:
         return {"kind": "class", "type": self._type(token[1])}
 
+    def _beside(self, token: Any, at: _At) -> dict[str, Any]:
+        names = self._shown(token[1], at)
+        return {**self._node(at), "beside": [pack_text(name) for name in names]}
+
     def _opaque(self, token: Any, at: _At) -> dict[str, Any]:
         return {"kind": "opaque", "type": self._type(token[1]), "reason": token[2]}
 
@@ -331,6 +335,7 @@ _builders: dict[str, Callable[[_Builder, Any, _At], dict[str, Any]]] = {
     **dict.fromkeys(("dtype", "device", "layout", "memory_format"), _Builder._constant),
     "enum": _Builder._enum,
     "class": _Builder._class,
+    "beside": _Builder._beside,
     "opaque": _Builder._opaque,
     "dict": _Builder._dict,
     **dict.fromkeys(("namedtuple", "dataclass", "object"), _Builder._fields),

@@ -9,9 +9,13 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from collections.abc import Container
 from typing import Any, NamedTuple
 
-__all__ = ["MAX_NESTED", "MAX_VALUES", "Held", "attributes_of"]
+__all__ = [
+    "MAX_NESTED", "MAX_VALUES", "Held", "attributes_of", "is_in_its_module", "names_beside",
+    "names_on_tensor", "slots_of",
+]  # fmt: skip
 
 MAX_NESTED = 8
 """How deep objects stand in each other: what is below is not looked at."""
@@ -20,6 +24,10 @@ MAX_VALUES = 2_000
 """How many values one object of an output may hold, all below it counted. Looking at them takes the
 time of the call that is recorded."""
 
+_MAX_BESIDE = 16
+_MAX_NAME = 1000
+_PLAIN_TENSORS = frozenset({"Tensor", "Parameter"})
+_NOTED = frozenset({"_is_buffer", "_is_hf_initialized", "_is_param", "persistent"})
 _WORD = 8
 _BARE = object.__basicsize__
 _namespace = type.__dict__["__dict__"].__get__
@@ -61,13 +69,71 @@ def attributes_of(value: object) -> Held:
     return Held({name: held for name, held in found.items() if not _is_machinery(name)})
 
 
+def names_beside(
+    value: object, known: Container[str] = (), *, none_is_absent: bool = False
+) -> tuple[str, ...]:
+    """The names of what an object has in its ``__dict__`` and slots beside what is described of it:
+    a list its elements, a dataclass its fields. The first of them, where there are many.
+
+    Args:
+        value: an instance of any class. No code of the class runs.
+        known: the names that are described.
+        none_is_absent: whether an attribute that is None says nothing.
+    """
+    cls: Any = type(value)
+    state = _dict_of(value, cls) if cls.__dictoffset__ else None
+    slots = _cached_slots(cls)
+    if not state and not slots:
+        return ()
+    found: list[str] = []
+    for name, held in dict.copy(state or {}).items():
+        if held is None and none_is_absent:
+            continue
+        if type(name) is not str or len(name) > _MAX_NAME:
+            found.append("?")
+        elif name not in known and not _is_machinery(name):
+            found.append(name)
+    for name, slot in slots.items():
+        if name in known or _is_machinery(name):
+            continue
+        try:
+            slot.__get__(value)
+        except AttributeError:  # declared, but not set
+            continue
+        found.append(name)
+    return tuple(dict.fromkeys(found))[:_MAX_BESIDE]
+
+
+def names_on_tensor(value: Any) -> tuple[str, ...]:
+    """The names of what somebody has set on a tensor. What torch and transformers note there says
+    nothing about its value, and torch's own subclasses have their state there."""
+    cls = type(value)
+    if cls.__module__.partition(".")[0] == "torch" and cls.__name__ not in _PLAIN_TENSORS:
+        return ()
+    found = names_beside(value)
+    return tuple(n for n in found if n not in _NOTED and not n.startswith("_dynamo"))
+
+
+def is_in_its_module(cls: type) -> bool:
+    """Whether a class stands in its module under its name: one that a call makes has a state."""
+    found: Any = sys.modules.get(str(cls.__module__))
+    for part in str(cls.__qualname__).split("."):
+        if isinstance(found, type):
+            found = _namespace(found).get(part)
+        elif type(found) is types.ModuleType or isinstance(found, types.ModuleType):
+            found = types.ModuleType.__getattribute__(found, "__dict__").get(part)
+        else:
+            return False
+    return found is cls
+
+
 @functools.lru_cache(maxsize=1024)
 def _looked_at(cls: type[Any]) -> tuple[str | None, dict[str, Any]]:
     """Why no object of a class can be described, and what its slots are."""
     module = str(cls.__module__).partition(".")[0]
     if module in sys.stdlib_module_names and module != "argparse":
         return "of a class of Python's own library", {}
-    slots = _slots(cls)
+    slots = slots_of(cls)
     return (_STATELESS if _has_hidden_state(cls, len(slots)) else None), slots
 
 
@@ -75,7 +141,7 @@ def _is_machinery(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
 
 
-def _slots(cls: type) -> dict[str, Any]:
+def slots_of(cls: Any) -> dict[str, Any]:
     """What ``__slots__`` made; classes of C code have members that look the same."""
     return {
         name: descriptor
@@ -84,6 +150,9 @@ def _slots(cls: type) -> dict[str, Any]:
         for name, descriptor in _namespace(base).items()
         if type(descriptor) is types.MemberDescriptorType
     }
+
+
+_cached_slots = functools.lru_cache(maxsize=1024)(slots_of)
 
 
 def _has_hidden_state(cls: type, slots: int) -> bool:

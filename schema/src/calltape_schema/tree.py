@@ -108,7 +108,14 @@ Key = Annotated[Scalar | tuple[Scalar, ...], PlainValidator(_key)]
 """A dict key: a scalar, or a tuple of scalars."""
 
 
-class TensorNode(Part):
+class Described(Part):
+    """A value of which something is described: its elements, its fields. ``beside`` names what else
+    it has, set on it as attributes and not described; None where there is nothing."""
+
+    beside: Annotated[tuple[Name, ...], Field(max_length=MAX_KEY_PARTS)] | None = None
+
+
+class TensorNode(Described):
     """A tensor, or (``ndarray``) a NumPy array, whose facts are ``leaves[leaf]``. One tensor
     object passed twice is two nodes with the same ``leaf``."""
 
@@ -116,7 +123,7 @@ class TensorNode(Part):
     leaf: Index
 
 
-class ScalarNode(Part):
+class ScalarNode(Described):
     """A value that stands in the call record's ``scalars``; ``type`` where it was a subclass."""
 
     kind: Literal["int", "float", "complex", "str", "bytes"]
@@ -168,7 +175,7 @@ class OpaqueNode(Part):
     length: Index | None = None
 
 
-class SequenceNode(Part):
+class SequenceNode(Described):
     """Children by position. ``type`` only where it is a subclass; ``size`` is torch.Size,
     ``slice`` and ``range`` hold start, stop, step."""
 
@@ -183,7 +190,7 @@ class SequenceNode(Part):
         return self
 
 
-class DictNode(Part):
+class DictNode(Described):
     """Children by key, in insertion order. ``type`` only where it is a subclass of dict."""
 
     kind: Literal["dict"]
@@ -197,7 +204,7 @@ class DictNode(Part):
         return self
 
 
-class FieldsNode(Part):
+class FieldsNode(Described):
     """Children by name: fields of a named tuple or dataclass (transformers' ``ModelOutput``: those
     present), or attributes of an object whose state is known to be plain (caches)."""
 
@@ -347,6 +354,7 @@ def _characters_of_paths(root: Any) -> int:
     while stack:
         node, length = stack.pop()
         total += length
+        total += sum(length + 1 + len(name) for name in getattr(node, "beside", None) or ())
         children = children_of(node)
         names: Sequence[Any] = range(len(children))
         if isinstance(node, CustomNode):

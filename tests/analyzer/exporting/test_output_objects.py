@@ -3,6 +3,7 @@ said, wherever something is verified."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,40 @@ def test_a_part_that_cannot_be_described_is_named_everywhere(tmp_path: Path) -> 
     assert words in checked.table()
 
 
+@dataclasses.dataclass
+class Hidden:
+    hidden: torch.Tensor
+
+
+class Beside(torch.nn.Module):
+    """Sets on its result what is none of its fields."""
+
+    def __init__(self, off: float = 0.0) -> None:
+        super().__init__()
+        self.off = off
+
+    def forward(self, x):
+        found = Hidden(x * 2)
+        found.logits = x + self.off
+        return found
+
+
+def test_what_is_set_beside_fields_is_never_reproduced(tmp_path: Path) -> None:
+    words = f"outputs.logits is an attribute of a {__name__}:Hidden beside what is recorded of it"
+    tape = taped(tmp_path, Beside(), CALLS)
+    assert_says_no(replay(tape, Beside(1.0)), f"not verified: {words}")
+    programs = export(tape, Beside().eval())
+    assert_says_no(programs.verify(), f"not verified: {words}")
+    assert words in check(tape, programs).table()
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", classes=[Hidden], trusted=True)
+    assert_says_no(loaded.verify(tape), f"not verified: {words}")
+    row = observed(Beside(), tmp_path).check_discrepancies(
+        b"", initializer=lambda _: Session([lambda x: x * 2])
+    )[0]
+    assert not row["SUCCESS"]
+
+
 def test_nothing_compared_with_nothing_is_a_failure(tmp_path: Path) -> None:
     tape = taped(tmp_path, Opaque(), CALLS)
     assert_says_no(replay(tape, Opaque()), f"nothing was compared: {OPAQUE}")
@@ -142,10 +177,50 @@ def test_a_report_in_which_no_value_was_compared_is_not_ok(value: Any, tmp_path:
     tape = taped(tmp_path, Empty(value), CALLS)
     report = replay(tape, Empty(value))
     assert not report.ok
+    assert report.reproduced == 0
     assert "no value was compared" in report.summary
     assert "largest difference" not in report.summary
     with pytest.raises(ExportError, match="no recorded output has an element that is a number"):
         export(tape, Empty(value).eval())
+
+
+class Slotted:
+    __slots__ = ("mean",)
+
+    def __init__(self, mean: torch.Tensor) -> None:
+        self.mean = mean
+
+
+class Slots(torch.nn.Module):
+    def forward(self, x):
+        return Slotted(x * 2)
+
+
+def test_slots_are_set_in_what_a_program_returns(tmp_path: Path) -> None:
+    programs = export(taped(tmp_path, Slots(), CALLS), Slots().eval())
+    assert programs.verify().ok
+    x = t(9, 3)
+    found = programs(x)
+    assert type(found) is Slotted
+    torch.testing.assert_close(found.mean, x * 2)
+
+
+class Writing(torch.nn.Module):
+    def forward(self, x, total):
+        total.add_(1)
+        return x * 2
+
+
+@pytest.mark.integration
+def test_what_an_onnx_program_does_not_write_is_not_reproduced(tmp_path: Path) -> None:
+    tape = taped(tmp_path, Writing(), [call(t(n, 3), torch.zeros(2)) for n in (4, 6)])
+    assert export(tape, Writing().eval()).verify().ok  # a torch program writes to it
+    programs = export(tape, Writing().eval(), to="onnx")
+    words = "leaves total as it was, which the model changes in place"
+    assert_says_no(programs.verify(), f"not verified: {words}")
+    assert all(words in program.notes for program in programs.values())
+    programs.save(tmp_path / "saved")
+    assert_says_no(load_programs(tmp_path / "saved", trusted=True).verify(tape), words)
 
 
 def test_a_tape_of_shapes_verifies_nothing(tmp_path: Path) -> None:

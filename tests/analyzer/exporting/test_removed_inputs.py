@@ -11,6 +11,7 @@ import torch
 
 import calltape_analyzer
 from calltape_analyzer import Tape, check, export, load_programs, replay
+from calltape_analyzer.errors import ExportError, NoVariant, UsageError
 
 from .helping import call, taped
 from .test_arguments import t
@@ -65,9 +66,30 @@ def test_export_and_what_it_saved(tape: Tape, tmp_path: Path) -> None:
     programs.save(tmp_path / "saved")
     fresh = taped(tmp_path, Optional(), CALLS, name="again.tape")
     for target in (programs, load_programs(tmp_path / "saved", trusted=True)):
-        for one in (tape, fresh):  # programs know what they were made without
-            assert check(one, target).ok, check(one, target).table()
-            assert replay(one, target).ok
+        assert check(tape, target).ok, check(tape, target).table()
+        assert replay(tape, target).ok
+        # The calls pass what the programs were made without: the model would do something with it.
+        words = "extra is passed, which remove_inputs left out"
+        assert words in check(fresh, target).table()
+        assert words in replay(fresh, target).table()
+        with pytest.raises(NoVariant, match=words):
+            target(t(4, 3), t(2), scale=t(4, 3))
+        for left_out in ((), (None,)):
+            assert target(t(4, 3), *left_out, scale=t(4, 3)).shape == (4, 3)
+    with pytest.raises(UsageError, match="extra was left out with remove_inputs"):
+        tape.explain("extra")
+
+
+class Needing(torch.nn.Module):
+    def forward(self, x, extra):
+        return x * extra
+
+
+def test_an_export_that_misses_what_was_left_out_says_so(tmp_path: Path) -> None:
+    tape = taped(tmp_path, Needing(), [call(t(4, 3), t(3))])
+    tape.remove_inputs(["extra"])
+    with pytest.raises(ExportError, match="without extra, which remove_inputs left out"):
+        export(tape, Needing())
 
 
 def test_check(tape: Tape) -> None:

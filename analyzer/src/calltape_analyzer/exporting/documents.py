@@ -60,6 +60,7 @@ def document_of(program: Program) -> dict[str, Any]:
         "inputs": list(program.plan.names),
         "notes": program.notes,
         "state": list(program.state),
+        "unwritten": list(program.unwritten),
         "device": program.device,
         "layout": _layout_document(group.layout),
         "scalars": _packed(list(program.plan.template.scalars)),

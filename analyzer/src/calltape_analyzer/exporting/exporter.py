@@ -17,7 +17,7 @@ from calltape_analyzer.exporting.model_state import unchanged
 from calltape_analyzer.exporting.module_calls import experts_as, preserved
 from calltape_analyzer.exporting.patience import default_seconds, time_limit
 from calltape_analyzer.exporting.plan import Plan
-from calltape_analyzer.exporting.program import Program
+from calltape_analyzer.exporting.program import Program, told_unchanged
 from calltape_analyzer.exporting.recurrence import has_recurrence, open_lengths
 from calltape_analyzer.exporting.tracing import Traced
 from calltape_analyzer.observations import Row
@@ -191,15 +191,7 @@ class Exporter:
         classes = ClassIndex(traced.traced.classes | dict(judge.classes.by_name))
         made = Program(variant, plan, result, engine, conditions, classes, judge.device)
         made.returned = traced.traced.returned
-        made.notes += self._unchanged(exported, traced.traced.changed)
+        made.notes += [told_unchanged(name) for name in traced.traced.changed]
         made.kept |= set(exported.graph_signature.buffers_to_mutate.values())
         made.has_state(dict.fromkeys(made.kept, ""))
         return made
-
-    def _unchanged(self, exported: Any, changed: Sequence[str]) -> list[str]:
-        """What the model changes in place and a call of the program leaves as it was."""
-        lost = list(changed)
-        if self.convert is not None:
-            # A torch program writes to its inputs; ONNX has no such thing.
-            lost += sorted(exported.graph_signature.user_inputs_to_mutate.values())
-        return [f"leaves {name} as it was, which the model changes in place" for name in lost]

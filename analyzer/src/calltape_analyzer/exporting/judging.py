@@ -23,7 +23,6 @@ from calltape_analyzer.comparing import (
 )
 from calltape_analyzer.exporting.attempts import Attempt, said
 from calltape_analyzer.exporting.engines import OnnxEngine
-from calltape_analyzer.exporting.model_state import apart_from, in_words, unchanged
 from calltape_analyzer.exporting.module_calls import eager
 from calltape_analyzer.exporting.plan import Plan
 from calltape_analyzer.exporting.probing import Probing
@@ -116,14 +115,20 @@ class Judge:
 
     def _look_for_state(self, program: Program) -> None:
         """Calls the model once for each kind of call. A program shows only what it changes itself,
-        which Python attributes never are."""
+        which Python attributes never are, and an ONNX model writes to no input."""
         variant = program.variant
-        if variant.group.key in self._looked:
+        is_onnx = isinstance(program.engine, OnnxEngine)
+        if variant.group.key in self._looked and not is_onnx:
             return
         self._looked.add(variant.group.key)
         call = self.find(variant.rows[0][1].first)
         with suppress(Exception):  # the model's own: no evidence
-            self.eager(program.plan, sample_in(variant, call, self.gatherer, self.device))
+            sample = sample_in(variant, call, self.gatherer, self.device)
+            given = sample.cloned()
+            with self._undisturbed():
+                eager(self.entry, program.plan, given, self.classes, self.device)
+            if is_onnx:
+                program.does_not_write(_written(program, sample, given))
 
     def replayed(self, program: Program, call: Call, attempt: Attempt) -> Replayed:
         """What became of a recorded call."""
@@ -172,11 +177,15 @@ class Judge:
 
     def eager(self, plan: Plan, sample: Sample) -> dict[str, Any]:
         """The leaves of what the model returns now, whose state stays as it is."""
+        from calltape_analyzer.exporting.model_state import apart_from
+
         with self._undisturbed():
             value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
             return apart_from(self.module, leaves_of(value))
 
     def _outputs(self, program: Program, sample: Sample) -> dict[str, Any]:
+        from calltape_analyzer.exporting.model_state import apart_from
+
         with self._undisturbed() as changed:
             found = program.leaves(program.outputs(sample.cloned()))
             leaves = apart_from(self.module, found)
@@ -186,6 +195,8 @@ class Judge:
     @contextmanager
     def _undisturbed(self) -> Iterator[dict[str, Any]]:
         """Takes back what a call changes in the model, and remembers what that was."""
+        from calltape_analyzer.exporting.model_state import in_words, unchanged
+
         with unchanged(self.module) as changed:
             yield changed
         for name, value in changed.items():
@@ -237,6 +248,17 @@ class Judge:
         if not found.agrees:
             attempt.wrong_at.append(sizing)
             attempt.error = attempt.error or f"at unseen sizes: {found.error}"
+
+
+def _written(program: Program, before: Sample, now: Sample) -> Iterator[str]:
+    """The arguments that a call wrote to, and that are no part of its result."""
+    from calltape_analyzer.exporting.model_state import was_written
+
+    handed_back = set(program.returned.values())
+    places = program.variant.group.layout.tensors
+    for place, old, new in zip(places, before.tensors, now.tensors, strict=True):
+        if place.argument not in handed_back and was_written(old, new):
+            yield str(place)
 
 
 def because_of_state(program: Program) -> str:

@@ -103,6 +103,7 @@ def _programs(
             document["returned"],
             list(document["notes"]),
             tuple(document["state"]),
+            unwritten=tuple(document["unwritten"]),
         )
         check_program(program)
         return program

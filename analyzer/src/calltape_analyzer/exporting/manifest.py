@@ -143,6 +143,7 @@ class _Program(TypedDict):
     inputs: tuple[Name, ...]
     notes: tuple[Note, ...]
     state: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
+    unwritten: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
     device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]
     layout: _Layout
     scalars: Packed

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_analyzer.exporting.attributes import Attributes, same
 
-__all__ = ["apart_from", "in_words", "unchanged"]
+__all__ = ["apart_from", "in_words", "unchanged", "was_written"]
 
 # Tensors in attributes are copied up to this; the others are left to the mode.
 _MAX_COPIED = 256 * 2**20
@@ -171,6 +171,11 @@ def apart_from(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dict[str, 
         path: leaf.clone() if isinstance(leaf, torch.Tensor) and _memory(leaf) in memory else leaf
         for path, leaf in leaves.items()
     }
+
+
+def was_written(before: torch.Tensor, now: torch.Tensor) -> bool:
+    """Whether somebody wrote to a tensor that was a copy of another, be it the same values."""
+    return bool(now._version) or not same(before, now)
 
 
 def _memory(tensor: torch.Tensor) -> int | None:

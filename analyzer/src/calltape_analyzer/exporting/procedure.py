@@ -132,6 +132,8 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
     if not programs:
         reasons = "; ".join(f"{name}: {why.rstrip('.')}" for name, why in missing.items())
         hint = "; the model is in training mode: eval() is missing?" if training else ""
+        if tape.removed:  # the likelier cause
+            hint = f"; without {', '.join(tape.removed)}, which remove_inputs left out"
         raise ExportError(f"nothing could be exported: {reasons}{hint}", exporter.attempts)
     if training:
         for program in programs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from calltape_analyzer.samples import Sample
 from calltape_analyzer.variants import VariantFacts
 from calltape_schema.tree import FieldsNode, children_of
 
-__all__ = ["Program", "told_state"]
+__all__ = ["Program", "told_state", "told_unchanged"]
 
 _MAX_TOLD = 4  # names of state
 
@@ -29,6 +29,11 @@ def told_state(names: Sequence[str]) -> str:
     """The names of a state, the first of them where there are many."""
     more = f" and {len(names) - _MAX_TOLD} more" if len(names) > _MAX_TOLD else ""
     return f"{', '.join(names[:_MAX_TOLD])}{more}"
+
+
+def told_unchanged(name: str) -> str:
+    """A note that a program does not change an argument that the model changes."""
+    return f"leaves {name} as it was, which the model changes in place"
 
 
 @dataclass
@@ -47,6 +52,8 @@ class Program:
         notes: what a person should know about it.
         state: the parameters, buffers and attributes of the model that a call changes.
         kept: those of them that a run of the program was seen to change as well.
+        unwritten: the tensors among the arguments that the model writes to, and the program does
+            not. No call of it does what the model does.
     """
 
     variant: VariantFacts
@@ -61,6 +68,7 @@ class Program:
     notes: list[str] = field(default_factory=list)
     state: tuple[str, ...] = ()
     kept: set[str] = field(default_factory=set)
+    unwritten: tuple[str, ...] = ()
     _state_notes: list[str] = field(default_factory=list)
 
     @property
@@ -86,6 +94,12 @@ class Program:
         self.notes = [note for note in self.notes if note not in self._state_notes]
         self.state, self._state_notes = known, notes
         self.notes += [note for note in notes if note not in self.notes]
+
+    def does_not_write(self, names: Iterable[str]) -> None:
+        """Notes tensors among the arguments that the model writes to, and the program does not."""
+        more = [name for name in dict.fromkeys(names) if name not in self.unwritten]
+        self.unwritten += tuple(more)
+        self.notes += [told_unchanged(name) for name in more]
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are not known here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from calltape_analyzer.comparing import (
     Tolerances,
     compared,
     has_values,
+    not_verified,
     recorded_leaves,
 )
 from calltape_analyzer.errors import InferenceError, NoVariant, UsageError
@@ -21,8 +22,7 @@ from calltape_analyzer.exporting.attempts import Attempt
 from calltape_analyzer.exporting.engines import OnnxEngine, TorchEngine
 from calltape_analyzer.exporting.handing_back import handed_back
 from calltape_analyzer.exporting.judging import Judge, because_of_state
-from calltape_analyzer.exporting.model_state import apart_from, unchanged
-from calltape_analyzer.exporting.program import Program, told_state
+from calltape_analyzer.exporting.program import Program, told_state, told_unchanged
 from calltape_analyzer.gathering import Gatherer, Sorted
 from calltape_analyzer.live_calls import LiveCall
 from calltape_analyzer.replaying import report_on
@@ -78,7 +78,8 @@ class Programs(Mapping[str, Program]):
         without returning it, stays as it was (:attr:`Program.notes` then says so).
 
         Raises:
-            NoVariant: no program accepts them; says why not, by variant.
+            NoVariant: no program accepts them; says why not, by variant. None does where an
+                argument that :meth:`Tape.remove_inputs` left out is not its default.
         """
         live = LiveCall(args, kwargs, self._gatherer)
         program, outputs = self._dispatch(live.placed, live.sample, clone=False)
@@ -108,17 +109,29 @@ class Programs(Mapping[str, Program]):
             raise NoVariant("no program is for these arguments", reasons)
         return found[0].name
 
-    def for_sizes(self, placed: Sorted) -> tuple[str | None, dict[str, str]]:
+    def for_sizes(
+        self, placed: Sorted, without: Collection[str] = ()
+    ) -> tuple[str | None, dict[str, str]]:
         """The program that would take a call of these sizes, by its conditions, and why the others
-        would not. Nothing is run."""
-        found, reasons = self._candidates(placed)
+        would not. Nothing is run.
+
+        Args:
+            placed: the call.
+            without: arguments that it passes and that are not meant (:meth:`Tape.remove_inputs`).
+        """
+        found, reasons = self._candidates(placed, without)
         return (found[0].name if found else None), reasons | self.missing
 
-    def _candidates(self, placed: Sorted) -> tuple[list[Program], dict[str, str]]:
+    def _candidates(
+        self, placed: Sorted, without: Collection[str] = ()
+    ) -> tuple[list[Program], dict[str, str]]:
         found: list[Program] = []
         reasons: dict[str, str] = {}
+        # The model would do something with it, and no program knows what.
+        given = [name for name in placed.layout.left_out if name not in without]
+        refused = f"{', '.join(given)} is passed, which remove_inputs left out" if given else None
         for program in self._programs.values():
-            reason = program.refuses_call(placed)
+            reason = refused or program.refuses_call(placed)
             if reason is None:
                 found.append(program)
             else:
@@ -126,9 +139,9 @@ class Programs(Mapping[str, Program]):
         return found, reasons
 
     def _dispatch(
-        self, placed: Sorted, sample: Sample, *, clone: bool
+        self, placed: Sorted, sample: Sample, *, clone: bool, without: Collection[str] = ()
     ) -> tuple[Program, list[Any]]:
-        found, reasons = self._candidates(placed)
+        found, reasons = self._candidates(placed, without)
         for program in found:
             own = in_variant(program.variant, sample, placed.key, placed.row, program.device)
             reason = program.refuses_values(own)
@@ -169,7 +182,9 @@ class Programs(Mapping[str, Program]):
         if source is None:
             raise UsageError("there is no tape to verify with", advice="pass one: verify(tape)")
         bounds = tolerances or self.tolerances
-        report = report_on(source, lambda call: self._row(call, bounds), progress, failing)
+        report = report_on(
+            source, lambda call: self._row(call, bounds, source.removed), progress, failing
+        )
         for program in self._programs.values():
             notes = list(program.notes)
             if unknown := program.unknown_classes():
@@ -177,16 +192,18 @@ class Programs(Mapping[str, Program]):
             report.notes += [f"{program.name}: {note}" for note in notes]
         return report
 
-    def _row(self, call: Call, tolerances: Tolerances) -> ReportRow:
+    def _row(self, call: Call, tolerances: Tolerances, without: Collection[str]) -> ReportRow:
+        from calltape_analyzer.exporting.model_state import apart_from
+
         placed = self._gatherer.sorted(call.record.inputs)
-        found, _ = self._candidates(placed)
+        found, _ = self._candidates(placed, without)
         name = found[0].name if found else None
         against = "tape"
         try:
             device = found[0].device if found else None
             sample = recorded_sample(call, self._gatherer, device)
             with self._undisturbed() as modules:
-                program, outputs = self._dispatch(placed, sample, clone=True)
+                program, outputs = self._dispatch(placed, sample, clone=True, without=without)
                 name, got = program.name, program.leaves(outputs)
                 for module in modules:
                     got = apart_from(module, got)
@@ -194,6 +211,8 @@ class Programs(Mapping[str, Program]):
             difference = compared(expected, got, tolerances)
             if not difference.agrees and against == "tape":
                 difference = self._explained(program, call, got, difference)
+            if program.unwritten:
+                difference = not_verified(difference, map(told_unchanged, program.unwritten))
         except Exception as error:  # whatever torch, the runtime or the tape have to say
             return failed_row(call.number, name, error, against)
         return compared_row(call.number, name, difference, against)
@@ -202,6 +221,8 @@ class Programs(Mapping[str, Program]):
     def _undisturbed(self) -> Iterator[list[Any]]:
         """Leaves the model's buffers alone, which its programs share and may write to; without the
         model those of the programs. Yields the modules that have them."""
+        from calltape_analyzer.exporting.model_state import unchanged
+
         modules = [
             program.engine.module
             for program in self._programs.values()
