@@ -21,6 +21,7 @@ from calltape_analyzer.comparing import (
     leaves_of,
     recorded_leaves,
 )
+from calltape_analyzer.describing import describe_result
 from calltape_analyzer.exporting.attempts import Attempt, said
 from calltape_analyzer.exporting.engines import OnnxEngine
 from calltape_analyzer.exporting.module_calls import apart_from, eager, unchanged, was_written
@@ -121,14 +122,13 @@ class Judge:
             sample = sample_in(program.variant, call, self.gatherer, self.device)
             given = sample.cloned()
             with self._undisturbed():
-                eager(self.entry, program.plan, given, self.classes, self.device)
-            places = program.variant.group.layout.tensors
+                value = eager(self.entry, program.plan, given, self.classes, self.device)
             handed_back = set(program.returned.values())
-            program.does_not_write(
-                str(place)
-                for place, before, now in zip(places, sample.tensors, given.tensors, strict=True)
-                if place.argument not in handed_back and was_written(before, now)
-            )
+            returned = {id(tensor) for tensor in describe_result(value).tensors}
+            places = program.variant.group.layout.tensors
+            for place, before, now in zip(places, sample.tensors, given.tensors, strict=True):
+                if place.argument not in handed_back and was_written(before, now):
+                    program.does_not_write(str(place), is_returned=id(now) in returned)
 
     def replayed(self, program: Program, call: Call, attempt: Attempt) -> Replayed:
         """What became of a recorded call."""

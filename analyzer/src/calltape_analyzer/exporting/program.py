@@ -51,8 +51,8 @@ class Program:
         returned: the items of the result that are arguments, which the model changes.
         notes: what a person should know about it.
         state: the buffers and attributes of the model that a call changes.
-        unwritten: the tensors among the arguments that the model writes to, and the program does
-            not. No call of it does what the model does.
+        unwritten: the tensors among the arguments that the model writes to and does not return, and
+            that the program does not write to. No call of it does what the model does.
     """
 
     variant: VariantFacts
@@ -87,11 +87,15 @@ class Program:
         self.state = known
         self.notes.append(self._state_note())
 
-    def does_not_write(self, names: Iterable[str]) -> None:
-        """Notes tensors among the arguments that the model writes to, and the program does not."""
-        more = [name for name in dict.fromkeys(names) if name not in self.unwritten]
-        self.unwritten += tuple(more)
-        self.notes += [told_unchanged(name) for name in more]
+    def does_not_write(self, name: str, *, is_returned: bool) -> None:
+        """Notes a tensor among the arguments that the model writes to, and the program does not.
+        One that the model returns as well has its new values in the result."""
+        told = told_unchanged(name)
+        if is_returned:
+            self.notes.append(f"{told} and returns: its new values are in the result only")
+        elif name not in self.unwritten:
+            self.unwritten += (name,)
+            self.notes.append(told)
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are not known here."""
