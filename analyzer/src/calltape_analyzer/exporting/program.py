@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.classes import ClassIndex, name_of
+from calltape_analyzer.describing import describe_result
 from calltape_analyzer.exporting.conditions import Conditions, Sized
 from calltape_analyzer.exporting.engines import Engine, OnnxEngine
 from calltape_analyzer.exporting.forms import Form
@@ -15,14 +16,22 @@ from calltape_analyzer.exporting.plan import Plan
 from calltape_analyzer.exporting.templates import Template
 from calltape_analyzer.gathering import Sorted, difference_of
 from calltape_analyzer.observations import Row
+from calltape_analyzer.placeholder import Placeholder
+from calltape_analyzer.rebuild import UNMADE
 from calltape_analyzer.results import ABSENT, values_in
 from calltape_analyzer.samples import Sample
 from calltape_analyzer.variants import VariantFacts
-from calltape_schema.tree import FieldsNode, children_of
+from calltape_schema.tree import DictNode, FieldsNode, Node, ScalarNode, SequenceNode, children_of
 
 __all__ = ["Program", "told_state", "told_unchanged"]
 
 _MAX_TOLD = 4  # names of state
+_TOLD = ("type_name", "reason")
+PLACEHOLDER = name_of(Placeholder)
+
+
+def _text(node: Node, scalars: Sequence[Any]) -> str:
+    return str(scalars[node.scalar]) if isinstance(node, ScalarNode) else ""
 
 
 def told_state(names: Sequence[str]) -> str:
@@ -104,9 +113,28 @@ class Program:
         while waiting:
             node = waiting.pop()
             waiting += children_of(node)
-            if isinstance(node, FieldsNode) and self.classes.get(node.type) is None:
-                found[node.type] = None
+            name = node.type if isinstance(node, FieldsNode | SequenceNode | DictNode) else None
+            if name is not None and self.classes.get(name) is None:
+                found[name] = None
         return sorted(found)
+
+    def unmade(self, outputs: Sequence[Any]) -> list[str]:
+        """The objects of a result whose classes are known here and that cannot be made all the
+        same, each with the reason: whoever calls the program gets placeholders for them."""
+        described = describe_result(self.value(outputs))
+        if PLACEHOLDER not in described.classes:
+            return []
+        found: list[str] = []
+        waiting: list[Node] = [described.node]
+        while waiting:
+            node = waiting.pop()
+            waiting += children_of(node)
+            if isinstance(node, FieldsNode) and node.type == PLACEHOLDER:
+                held = dict(zip(node.fields, node.children, strict=True))
+                name, reason = (_text(held[of], described.scalars) for of in _TOLD)
+                if reason.startswith(UNMADE):
+                    found.append(f"a {name} comes as a placeholder: {reason}")
+        return found
 
     def _state_note(self) -> str:
         named = told_state(self.state)
