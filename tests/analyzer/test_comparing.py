@@ -420,3 +420,17 @@ def test_outputs_that_were_not_kept_are_none(tmp_path: Path) -> None:
 def test_a_difference_is_plain_data() -> None:
     found = difference(torch.zeros(2), torch.ones(2))
     assert json.dumps([found.ok, found.max_abs, found.error])
+
+
+@pytest.mark.parametrize(
+    ("expected", "got"),
+    [
+        (1.0, 1),
+        (torch.tensor([complex(1, math.nan)]), torch.tensor([complex(2, math.nan)])),
+        (torch.eye(2).to_sparse(), torch.eye(2)),
+    ],
+    ids=["int for float", "complex beside NaN", "dense for sparse"],
+)
+def test_what_only_looks_alike_is_not_the_same(expected: Any, got: Any) -> None:
+    assert not difference(expected, got).ok
+    assert difference(expected, expected).ok

@@ -228,11 +228,17 @@ def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
     for one in (expected, got):
         if isinstance(one, torch.Tensor) and one.device.type == "meta":
             return _Found(unverified=_NO_VALUE)
+    # A number that was a tensor may be an int for a float; of two numbers each has its type.
+    numbers = (
+        (int, float)
+        if isinstance(expected, torch.Tensor) or isinstance(got, torch.Tensor)
+        else (float,)
+    )
     if isinstance(expected, torch.Tensor) and expected.numel() == 1:
         expected = expected.item()  # an ONNX model has no ints, only tensors
     elif isinstance(got, torch.Tensor) and got.numel() == 1:
         got = got.item()
-    if type(expected) is float and type(got) in (int, float):
+    if type(expected) is float and type(got) in numbers:
         rtol, atol = tolerances.of("float32")
         both_nan = math.isnan(expected) and math.isnan(got)
         same = both_nan or math.isclose(expected, got, rel_tol=rtol, abs_tol=atol)
@@ -257,6 +263,9 @@ def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Fou
         return _Found(math.inf, math.inf, error, 1)
     if "meta" in (expected.device.type, got.device.type):
         return _Found(unverified=_NO_VALUE)
+    if expected.layout != got.layout:
+        error = f"{_shown(path)} is {got.layout} instead of {expected.layout}"
+        return _Found(math.inf, math.inf, error, 1)
     if expected.numel() == 0:
         return _Found()  # its dtype and shape are all of it
     largest, relative, beyond, counted = _distances(expected, got, tolerances.of(facts[0][1]))
@@ -303,6 +312,11 @@ def _distances_of(
     if torch.equal(one, other):
         return 0.0, 0.0, 0, one.numel()
     unknown = one.isnan() & other.isnan()
+    if wide.is_complex:
+        # One part may be a number on both sides, and differ.
+        parts, others = torch.view_as_real(one), torch.view_as_real(other)
+        alike = (parts == others) | (parts.isnan() & others.isnan())
+        unknown &= alike.all(-1)
     same = (one == other) | unknown
     if wide.is_floating_point or wide.is_complex:
         distance = torch.where(same, 0.0, (one - other).abs())

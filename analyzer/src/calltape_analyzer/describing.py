@@ -311,6 +311,7 @@ class _AsRecorded(_Describing):
             if isinstance(value, base):
                 plain: Any = base  # past what the subclass overrides
                 children = self.nodes(plain.__iter__(value))
+                self.to.classes[name_of(cls)] = cls
                 return SequenceNode.model_construct(kind=kind, children=children, type=name_of(cls))
         return None if registered is None else self.custom(value, cls, registered)
 
@@ -319,6 +320,7 @@ class _AsRecorded(_Describing):
         children = tuple(tuple.__iter__(value))
         if isinstance(names, tuple):
             return self.fields("namedtuple", cls, dict(zip(names, children, strict=True)))
+        self.to.classes[name_of(cls)] = cls
         return SequenceNode.model_construct(
             kind="tuple", children=self.nodes(children), type=name_of(cls)
         )
@@ -327,6 +329,8 @@ class _AsRecorded(_Describing):
         items = dict(dict.items(value))
         if not all(map(_is_key, items)):
             return None
+        if cls is not dict:
+            self.to.classes[name_of(cls)] = cls
         return DictNode.model_construct(
             kind="dict",
             keys=tuple(items),

@@ -38,7 +38,10 @@ from calltape_schema.tree import (
     are_distinct,
 )
 
-__all__ = ["rebuild"]
+__all__ = ["UNMADE", "rebuild"]
+
+UNMADE = "cannot be rebuilt"
+"""How the reason of a placeholder begins whose class is known."""
 
 
 def rebuild(
@@ -176,7 +179,7 @@ class _Rebuilding:
         try:
             return make()
         except Exception as error:  # the class may raise whatever it likes
-            reason = f"cannot be rebuilt: {type(error).__name__}: {error}"
+            reason = f"{UNMADE}: {type(error).__name__}: {error}"
             return Placeholder(name, reason[:200], tuple(names), items)
 
 

@@ -205,6 +205,50 @@ def test_slots_are_set_in_what_a_program_returns(tmp_path: Path) -> None:
     torch.testing.assert_close(found.mean, x * 2)
 
 
+class Listed(list):
+    pass
+
+
+class Refusing:
+    """Cannot be made without a call of its constructor."""
+
+    def __new__(cls, *given: Any) -> Any:
+        if not given:
+            raise TypeError("needs an argument")
+        return object.__new__(cls)
+
+    def __init__(self, mean: torch.Tensor) -> None:
+        self.mean = mean
+
+
+class Returning(torch.nn.Module):
+    def __init__(self, made: Any) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, x):
+        return self.made(x * 2)
+
+
+def test_a_list_of_a_subclass_is_one_in_what_a_program_returns(tmp_path: Path) -> None:
+    model = Returning(lambda x: Listed([x]))
+    programs = export(taped(tmp_path, model, CALLS), model.eval())
+    assert programs.verify().ok
+    assert type(programs(t(9, 3))) is Listed
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    notes = loaded.verify(open_tape(tmp_path / "calls.tape")).notes
+    assert f"main: returns placeholders for {__name__}:Listed, not known here" in notes
+
+
+def test_what_a_program_can_only_give_a_placeholder_for_is_not_reproduced(tmp_path: Path) -> None:
+    model = Returning(Refusing)
+    programs = export(taped(tmp_path, model, CALLS), model.eval())
+    assert isinstance(programs(t(9, 3)), Placeholder)
+    words = f"a {__name__}:Refusing comes as a placeholder: cannot be rebuilt: TypeError"
+    assert_says_no(programs.verify(), f"not verified: {words}")
+
+
 class Writing(torch.nn.Module):
     def forward(self, x, total):
         total.add_(1)

@@ -21,6 +21,7 @@ from calltape_analyzer.comparing import (
     leaves_of,
     recorded_leaves,
 )
+from calltape_analyzer.describing import describe_result
 from calltape_analyzer.exporting.attempts import Attempt, said
 from calltape_analyzer.exporting.engines import OnnxEngine
 from calltape_analyzer.exporting.module_calls import eager
@@ -126,9 +127,11 @@ class Judge:
             sample = sample_in(variant, call, self.gatherer, self.device)
             given = sample.cloned()
             with self._undisturbed():
-                eager(self.entry, program.plan, given, self.classes, self.device)
+                value = eager(self.entry, program.plan, given, self.classes, self.device)
             if is_onnx:
-                program.does_not_write(_written(program, sample, given))
+                returned = {id(tensor) for tensor in describe_result(value).tensors}
+                for place, tensor in _written(program, sample, given):
+                    program.does_not_write(place, is_returned=id(tensor) in returned)
 
     def replayed(self, program: Program, call: Call, attempt: Attempt) -> Replayed:
         """What became of a recorded call."""
@@ -250,15 +253,15 @@ class Judge:
             attempt.error = attempt.error or f"at unseen sizes: {found.error}"
 
 
-def _written(program: Program, before: Sample, now: Sample) -> Iterator[str]:
-    """The arguments that a call wrote to, and that are no part of its result."""
+def _written(program: Program, before: Sample, now: Sample) -> Iterator[tuple[str, Any]]:
+    """The tensors that a call wrote to and that the program does not hand back, by place."""
     from calltape_analyzer.exporting.model_state import was_written
 
     handed_back = set(program.returned.values())
     places = program.variant.group.layout.tensors
     for place, old, new in zip(places, before.tensors, now.tensors, strict=True):
         if place.argument not in handed_back and was_written(old, new):
-            yield str(place)
+            yield str(place), new
 
 
 def because_of_state(program: Program) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from calltape_analyzer.classes import ClassIndex
+from calltape_analyzer.classes import ClassIndex, name_of
+from calltape_analyzer.describing import describe_result
 from calltape_analyzer.exporting.conditions import Conditions, Sized
 from calltape_analyzer.exporting.engines import Engine, OnnxEngine
 from calltape_analyzer.exporting.forms import Form
@@ -15,14 +16,22 @@ from calltape_analyzer.exporting.plan import Plan
 from calltape_analyzer.exporting.templates import Template
 from calltape_analyzer.gathering import Sorted, difference_of
 from calltape_analyzer.observations import Row
+from calltape_analyzer.placeholder import Placeholder
+from calltape_analyzer.rebuild import UNMADE
 from calltape_analyzer.results import ABSENT, values_in
 from calltape_analyzer.samples import Sample
 from calltape_analyzer.variants import VariantFacts
-from calltape_schema.tree import FieldsNode, children_of
+from calltape_schema.tree import DictNode, FieldsNode, Node, ScalarNode, SequenceNode, children_of
 
 __all__ = ["Program", "told_state", "told_unchanged"]
 
 _MAX_TOLD = 4  # names of state
+_TOLD = ("type_name", "reason")
+PLACEHOLDER = name_of(Placeholder)
+
+
+def _text(node: Node, scalars: Sequence[Any]) -> str:
+    return str(scalars[node.scalar]) if isinstance(node, ScalarNode) else ""
 
 
 def told_state(names: Sequence[str]) -> str:
@@ -52,8 +61,8 @@ class Program:
         notes: what a person should know about it.
         state: the parameters, buffers and attributes of the model that a call changes.
         kept: those of them that a run of the program was seen to change as well.
-        unwritten: the tensors among the arguments that the model writes to, and the program does
-            not. No call of it does what the model does.
+        unwritten: the tensors among the arguments that the model writes to and does not return, and
+            that the program does not write to. No call of it does what the model does.
     """
 
     variant: VariantFacts
@@ -95,11 +104,15 @@ class Program:
         self.state, self._state_notes = known, notes
         self.notes += [note for note in notes if note not in self.notes]
 
-    def does_not_write(self, names: Iterable[str]) -> None:
-        """Notes tensors among the arguments that the model writes to, and the program does not."""
-        more = [name for name in dict.fromkeys(names) if name not in self.unwritten]
-        self.unwritten += tuple(more)
-        self.notes += [told_unchanged(name) for name in more]
+    def does_not_write(self, name: str, *, is_returned: bool) -> None:
+        """Notes a tensor among the arguments that the model writes to, and the program does not.
+        One that the model returns as well has its new values in the result."""
+        told = told_unchanged(name)
+        if is_returned:
+            self.notes.append(f"{told} and returns: its new values are in the result only")
+        elif name not in self.unwritten:
+            self.unwritten += (name,)
+            self.notes.append(told)
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are not known here."""
@@ -108,9 +121,28 @@ class Program:
         while waiting:
             node = waiting.pop()
             waiting += children_of(node)
-            if isinstance(node, FieldsNode) and self.classes.get(node.type) is None:
-                found[node.type] = None
+            name = node.type if isinstance(node, FieldsNode | SequenceNode | DictNode) else None
+            if name is not None and self.classes.get(name) is None:
+                found[name] = None
         return sorted(found)
+
+    def unmade(self, outputs: Sequence[Any]) -> list[str]:
+        """The objects of a result whose classes are known here and that cannot be made all the
+        same, each with the reason: whoever calls the program gets placeholders for them."""
+        described = describe_result(self.value(outputs))
+        if PLACEHOLDER not in described.classes:
+            return []
+        found: list[str] = []
+        waiting: list[Node] = [described.node]
+        while waiting:
+            node = waiting.pop()
+            waiting += children_of(node)
+            if isinstance(node, FieldsNode) and node.type == PLACEHOLDER:
+                held = dict(zip(node.fields, node.children, strict=True))
+                name, reason = (_text(held[of], described.scalars) for of in _TOLD)
+                if reason.startswith(UNMADE):
+                    found.append(f"a {name} comes as a placeholder: {reason}")
+        return found
 
     def _notes_of_state(self, names: Sequence[str], values: Mapping[str, str]) -> list[str]:
         has = "the model has state that its calls change"

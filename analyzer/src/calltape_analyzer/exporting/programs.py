@@ -205,14 +205,15 @@ class Programs(Mapping[str, Program]):
             with self._undisturbed() as modules:
                 program, outputs = self._dispatch(placed, sample, clone=True, without=without)
                 name, got = program.name, program.leaves(outputs)
+                unmade = program.unmade(outputs)
                 for module in modules:
                     got = apart_from(module, got)
             expected, against = self._expected(program, call)
             difference = compared(expected, got, tolerances)
             if not difference.agrees and against == "tape":
                 difference = self._explained(program, call, got, difference)
-            if program.unwritten:
-                difference = not_verified(difference, map(told_unchanged, program.unwritten))
+            if beside := [*map(told_unchanged, program.unwritten), *unmade]:
+                difference = not_verified(difference, beside)
         except Exception as error:  # whatever torch, the runtime or the tape have to say
             return failed_row(call.number, name, error, against)
         return compared_row(call.number, name, difference, against)
