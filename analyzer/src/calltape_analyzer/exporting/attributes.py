@@ -134,8 +134,10 @@ def _fill(container: Any, held: list[Any]) -> None:
         half = len(held) // 2
         for key, value in zip(held[:half], held[half:], strict=True):
             kind.__setitem__(container, key, value)
+    elif isinstance(container, set):
+        set.update(container, held)
     else:
-        (kind.update if kind is set else kind.extend)(container, held)
+        kind.extend(container, held)
 
 
 def _is_object(value: Any) -> bool:

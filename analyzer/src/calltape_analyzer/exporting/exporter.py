@@ -13,7 +13,6 @@ from calltape_analyzer.exporting.conditions import Conditions
 from calltape_analyzer.exporting.constants import known_constants
 from calltape_analyzer.exporting.engines import Engine, TorchEngine
 from calltape_analyzer.exporting.judging import Judge, restrict
-from calltape_analyzer.exporting.model_state import unchanged
 from calltape_analyzer.exporting.module_calls import experts_as, preserved
 from calltape_analyzer.exporting.patience import default_seconds, time_limit
 from calltape_analyzer.exporting.plan import Plan
@@ -158,6 +157,8 @@ class Exporter:
     def _traced(self, variant: VariantFacts, sample: Sample, options: dict[str, Any]) -> Program:
         import torch
         import torch._dynamo  # an import that the limit below interrupts would stay half done
+
+        from calltape_analyzer.exporting.model_state import unchanged
 
         plan = Plan.of(variant, sample, self.judge.gatherer.signature)
         traced = Traced(self.judge.module, self.judge.entry, plan, self.judge.classes)

@@ -23,7 +23,6 @@ from calltape_analyzer.comparing import (
 )
 from calltape_analyzer.exporting.attempts import Attempt, said
 from calltape_analyzer.exporting.engines import OnnxEngine
-from calltape_analyzer.exporting.model_state import apart_from, in_words, unchanged
 from calltape_analyzer.exporting.module_calls import eager
 from calltape_analyzer.exporting.plan import Plan
 from calltape_analyzer.exporting.probing import Probing
@@ -172,11 +171,15 @@ class Judge:
 
     def eager(self, plan: Plan, sample: Sample) -> dict[str, Any]:
         """The leaves of what the model returns now, whose state stays as it is."""
+        from calltape_analyzer.exporting.model_state import apart_from
+
         with self._undisturbed():
             value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
             return apart_from(self.module, leaves_of(value))
 
     def _outputs(self, program: Program, sample: Sample) -> dict[str, Any]:
+        from calltape_analyzer.exporting.model_state import apart_from
+
         with self._undisturbed() as changed:
             found = program.leaves(program.outputs(sample.cloned()))
             leaves = apart_from(self.module, found)
@@ -186,6 +189,8 @@ class Judge:
     @contextmanager
     def _undisturbed(self) -> Iterator[dict[str, Any]]:
         """Takes back what a call changes in the model, and remembers what that was."""
+        from calltape_analyzer.exporting.model_state import in_words, unchanged
+
         with unchanged(self.module) as changed:
             yield changed
         for name, value in changed.items():

@@ -21,7 +21,6 @@ from calltape_analyzer.exporting.attempts import Attempt
 from calltape_analyzer.exporting.engines import OnnxEngine, TorchEngine
 from calltape_analyzer.exporting.handing_back import handed_back
 from calltape_analyzer.exporting.judging import Judge, because_of_state
-from calltape_analyzer.exporting.model_state import apart_from, unchanged
 from calltape_analyzer.exporting.program import Program, told_state
 from calltape_analyzer.gathering import Gatherer, Sorted
 from calltape_analyzer.live_calls import LiveCall
@@ -178,6 +177,8 @@ class Programs(Mapping[str, Program]):
         return report
 
     def _row(self, call: Call, tolerances: Tolerances) -> ReportRow:
+        from calltape_analyzer.exporting.model_state import apart_from
+
         placed = self._gatherer.sorted(call.record.inputs)
         found, _ = self._candidates(placed)
         name = found[0].name if found else None
@@ -202,6 +203,8 @@ class Programs(Mapping[str, Program]):
     def _undisturbed(self) -> Iterator[list[Any]]:
         """Leaves the model's buffers alone, which its programs share and may write to; without the
         model those of the programs. Yields the modules that have them."""
+        from calltape_analyzer.exporting.model_state import unchanged
+
         modules = [
             program.engine.module
             for program in self._programs.values()
