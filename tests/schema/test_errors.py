@@ -25,7 +25,7 @@ def test_where_it_happened_comes_first() -> None:
     error = TapeError(
         "damaged", "short", path="a.tape", member="calls/00000001.msgpack", offset=512
     )
-    assert str(error).startswith("a.tape: calls/00000001.msgpack at byte 512: short. Copy ")
+    assert str(error).startswith("a.tape: calls/00000001.msgpack at byte 512: short. The other ")
     assert str(TapeError("damaged", "x", offset=0)).startswith("byte 0: x. ")
     assert str(TapeError("damaged", "x", member="m")).startswith("m: x. ")
 
