@@ -23,7 +23,7 @@ from calltape_analyzer import TapeError, check, diff, open_tape, render
 from calltape_analyzer.cli import app
 from calltape_analyzer.cli.shapes import python_source
 from calltape_analyzer.scripting import script
-from tests.analyzer.mutation.classes import CLASSES
+from tests.analyzer.mutation.classes import CLASSES, Registered
 
 __all__ = ["Finding", "Outcome", "read"]
 
@@ -191,10 +191,17 @@ class _Reading:
 
 def _without_tensors(value: Any) -> Any:
     """The same, where printing is about names: torch prints the values of a tensor."""
-    leaves = torch.utils._pytree.tree_leaves(value)
+    leaves = torch.utils._pytree.tree_leaves(value, is_leaf=_is_bare)
     if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
-        return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: None, value)
+        return torch.utils._pytree.tree_map_only(
+            torch.Tensor, lambda tensor: None, value, is_leaf=_is_bare
+        )
     return value
+
+
+def _is_bare(value: Any) -> bool:
+    """Whether an object has not what the flatten function of its class, which is ours, asks for."""
+    return isinstance(value, Registered) and not hasattr(value, "a")
 
 
 @functools.cache
