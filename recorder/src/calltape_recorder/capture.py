@@ -44,7 +44,13 @@ from calltape_recorder.scalars import (
     tensor,
     text,
 )
-from calltape_schema.attributes import MAX_NESTED, MAX_VALUES, attributes_of, names_beside
+from calltape_schema.attributes import (
+    MAX_NESTED,
+    MAX_VALUES,
+    attributes_of,
+    names_beside,
+    slots_of,
+)
 from calltape_schema.interning import MAX_DEPTH, MAX_NODES
 from calltape_schema.tree import (
     MAX_ALIKE,
@@ -230,16 +236,16 @@ def _user_dict(walk: Walk, value: Any) -> None:
 
 
 def _fields(
-    walk: Walk, value: Any, kind: str, names: tuple[Any, ...], children: tuple[Any, ...]
-) -> None:
+    walk: Walk, value: Any, kind: str, names: tuple[Any, ...], children: tuple[Any, ...],
+    known: Container[str] | None = None,
+) -> None:  # fmt: skip
+    """Describes an object by some of its attributes, or by all where ``known`` is None."""
     if not _names_fit(names):
         opaque(walk, value, "attributes whose names are not short texts")
     elif _enter(walk, value, len(names)):
-        if walk.nested is not None:
+        if known is not None:
             # Of a model output of transformers a field is not there, or None.
-            is_dict = issubclass(type(value), dict)
-            known = () if kind == "namedtuple" else frozenset(names)
-            _beside(walk, value, known, none_is_absent=is_dict)
+            _beside(walk, value, known, none_is_absent=isinstance(value, dict))
         walk.tokens.append((kind, names, type(value)))
         _children(walk, value, children)
 
@@ -253,7 +259,7 @@ def _named_tuple(walk: Walk, value: Any) -> None:
     names = type(value)._fields
     children = tuple(tuple.__iter__(value))
     if len(names) == len(children):
-        _fields(walk, value, "namedtuple", names, children)
+        _fields(walk, value, "namedtuple", names, children, ())
     else:
         opaque(walk, value, "a named tuple whose fields do not fit")
 
@@ -266,12 +272,13 @@ def _dataclass(walk: Walk, value: Any) -> None:
         for declared in dataclasses.fields(value):
             with contextlib.suppress(AttributeError):  # declared, but not set
                 present[declared.name] = object.__getattribute__(value, declared.name)
-    _fields(walk, value, "dataclass", tuple(present), tuple(present.values()))
+    _fields(walk, value, "dataclass", tuple(present), tuple(present.values()), present)
 
 
 def _object(walk: Walk, value: Any) -> None:
     attributes = dict(vars(value))  # at one moment: another thread may set some
-    _fields(walk, value, "object", tuple(attributes), tuple(attributes.values()))
+    known = attributes if slots_of(type(value)) else None
+    _fields(walk, value, "object", tuple(attributes), tuple(attributes.values()), known)
 
 
 def _registered(walk: Walk, value: Any) -> None:

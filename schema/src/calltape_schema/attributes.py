@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any, NamedTuple
 
 __all__ = [
@@ -82,7 +82,7 @@ def names_beside(
     """
     cls: Any = type(value)
     state = _dict_of(value, cls) if cls.__dictoffset__ else None
-    slots = _cached_slots(cls)
+    slots = slots_of(cls)
     if not state and not slots:
         return ()
     found: list[str] = []
@@ -141,8 +141,7 @@ def _is_machinery(name: str) -> bool:
     return name.startswith("__") and name.endswith("__")
 
 
-def slots_of(cls: Any) -> dict[str, Any]:
-    """What ``__slots__`` made; classes of C code have members that look the same."""
+def _slots_of(cls: Any) -> dict[str, Any]:
     return {
         name: descriptor
         for base in cls.__mro__
@@ -152,7 +151,9 @@ def slots_of(cls: Any) -> dict[str, Any]:
     }
 
 
-_cached_slots = functools.lru_cache(maxsize=1024)(slots_of)
+slots_of: Callable[[type], dict[str, Any]] = functools.lru_cache(maxsize=1024)(_slots_of)
+"""What ``__slots__`` of a class made; classes of C code have members that look the same. Not to be
+changed: it is remembered."""
 
 
 def _has_hidden_state(cls: type, slots: int) -> bool:
@@ -166,9 +167,15 @@ def _has_hidden_state(cls: type, slots: int) -> bool:
 
 def _dict_of(value: object, cls: type) -> dict[Any, Any] | None:
     """The instance's own dict, past a property of that name."""
+    getter = _dict_getter(cls)
+    found = None if getter is None else getter.__get__(value)
+    return found if isinstance(found, dict) else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _dict_getter(cls: type) -> Any:
     for base in cls.__mro__:
         descriptor = _namespace(base).get("__dict__")
         if type(descriptor) is types.GetSetDescriptorType:
-            found = descriptor.__get__(value)
-            return found if isinstance(found, dict) else None
+            return descriptor
     return None
