@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from calltape_analyzer.damage import Damage
+from calltape_analyzer.printable import some_of
 from calltape_analyzer.segment import Segment
 from calltape_schema.errors import TapeError
 
@@ -91,8 +92,7 @@ def _drop(file: Segment, originals: Iterable[Segment], damage: Damage) -> None:
 
 def _names(files: Iterable[Segment]) -> str:
     every = list(dict.fromkeys(file.path for file in files))
-    more = f" and {len(every) - _MAX_NAMED} more" if len(every) > _MAX_NAMED else ""
-    return ", ".join(map(os.path.basename, every[:_MAX_NAMED])) + more
+    return some_of([os.path.basename(path) for path in every], _MAX_NAMED)
 
 
 def _in_several(files: Sequence[Segment]) -> set[int]:
@@ -166,9 +166,7 @@ def _say(
 def _calls(numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"call {numbers[0]} is"
-    shown = ", ".join(map(str, numbers[:_MAX_NAMED]))
-    more = f" and {len(numbers) - _MAX_NAMED} more" if len(numbers) > _MAX_NAMED else ""
-    return f"calls {shown}{more} are"
+    return f"calls {some_of([str(number) for number in numbers], _MAX_NAMED)} are"
 
 
 def _leave_out_completed(complete: Sequence[Segment], ahead: Sequence[Segment]) -> None:

@@ -30,11 +30,12 @@ from calltape_analyzer.explanation import (
 from calltape_analyzer.findings import MAX_SIZES_SHOWN
 from calltape_analyzer.fixed_values import fixed_values, structure_values
 from calltape_analyzer.observations import Group
+from calltape_analyzer.pools import Pools, opened
 from calltape_analyzer.splitting import Fixed, column_name
 from calltape_analyzer.symbols import Column, Symbol, value_in
 from calltape_analyzer.tallies import CallRef, Seen
 from calltape_analyzer.variant_findings import expression
-from calltape_analyzer.variants import Pools, Reason, VariantFacts
+from calltape_analyzer.variants import Reason, VariantFacts
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
@@ -203,13 +204,13 @@ class _Pooled:
         found: dict[Hashable, list[tuple[VariantFacts, Column]]] = {}
         for facts in (variant.facts for variant in self._variants):
             for column in facts.dimensions:
-                key = Pools.opened(Pools.key(facts.group, column))
+                key = opened(Pools.key(facts.group, column))
                 found.setdefault(key, []).append((facts, column))
         return found
 
     def values(self, group: Group, column: Column) -> list[tuple[int, Seen, VariantFacts, Column]]:
         """Each value that a dimension had, where it was first seen."""
-        key = Pools.opened(Pools.key(group, column))
+        key = opened(Pools.key(group, column))
         if key not in self._values:
             first: dict[int, tuple[int, Seen, VariantFacts, Column]] = {}
             for facts, other in self._columns.get(key, ()):

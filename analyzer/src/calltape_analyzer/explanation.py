@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from calltape_analyzer.printable import printable
+from calltape_analyzer.printable import printable, some_of
 
 if TYPE_CHECKING:
     from calltape_analyzer.variants import Reason
@@ -261,9 +261,7 @@ def alike(places: Iterable[tuple[str, L]]) -> Iterator[tuple[str, L]]:
 
 def listed(names: Sequence[str], limit: int = MAX_EXAMPLES) -> str:
     """At most a few names, and how many more there are."""
-    shown = collapsed(names)
-    more = len(shown) - limit
-    return ", ".join(shown[:limit]) + (f" and {more} more" if more > 0 else "")
+    return some_of(collapsed(names), limit)
 
 
 class Listing:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["printable", "printable_lines"]
+from collections.abc import Sequence
+
+__all__ = ["printable", "printable_lines", "some_of"]
 
 
 def printable(text: str) -> str:
@@ -18,3 +20,9 @@ def printable_lines(text: str) -> str:
     if text.isprintable():  # it may be long
         return text
     return "\n".join(map(printable, text.split("\n")))
+
+
+def some_of(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more

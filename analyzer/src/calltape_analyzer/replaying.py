@@ -22,6 +22,7 @@ from calltape_analyzer.comparing import (
 )
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
 from calltape_analyzer.explanation import counted
+from calltape_analyzer.printable import some_of
 from calltape_analyzer.reports import Report, ReportRow, compared_row, failed_row
 from calltape_analyzer.results import Returned
 from calltape_analyzer.segment import UNDER_WAY_WORDS
@@ -136,9 +137,8 @@ def _row(call: Call, run: Runner, tolerances: Tolerances, omitted: set[str]) -> 
 def _omitted_note(omitted: set[str]) -> list[str]:
     if not omitted:
         return []
-    names = ", ".join(f"outputs{path}" for path in sorted(omitted)[:5])
-    more = f" and {len(omitted) - 5} more" if len(omitted) > 5 else ""
-    return [f"not compared, because the model does not return them: {names}{more}"]
+    names = some_of([f"outputs{path}" for path in sorted(omitted)], 5)
+    return [f"not compared, because the model does not return them: {names}"]
 
 
 @contextmanager

@@ -11,10 +11,11 @@ from calltape_analyzer.fixed_values import fixed_values
 from calltape_analyzer.gathering import Gatherer
 from calltape_analyzer.nearby import Nearby
 from calltape_analyzer.observations import Group, Key
+from calltape_analyzer.pools import Pools
 from calltape_analyzer.rows import Rows
 from calltape_analyzer.splitting import Split
 from calltape_analyzer.tallies import CallRef, Seen, Span
-from calltape_analyzer.variants import Pools, VariantFacts
+from calltape_analyzer.variants import VariantFacts
 from calltape_schema.records import Range
 
 if TYPE_CHECKING:

@@ -14,13 +14,15 @@ from itertools import zip_longest
 from calltape_analyzer.difference import Change
 from calltape_analyzer.explanation import counted, listed, shown_value
 from calltape_analyzer.observations import Group
+from calltape_analyzer.pools import Pools
+from calltape_analyzer.printable import some_of
 from calltape_analyzer.rows import Rows
 from calltape_analyzer.splitting import column_name
 from calltape_analyzer.symbols import Column, Relation
 from calltape_analyzer.tallies import Seen
 from calltape_analyzer.traffic import Facet, Traffic, shown_span, together
 from calltape_analyzer.variant_findings import expression
-from calltape_analyzer.variants import Pools, VariantFacts
+from calltape_analyzer.variants import VariantFacts
 
 __all__ = ["appeared", "disappeared"]
 
@@ -105,8 +107,7 @@ def _structures(known: Traffic, shown: Traffic, words: str) -> Iterator[Change]:
             (_differences(other, group) for other in known.nearby.like(group)), key=len, default=[]
         )
         if closest:
-            more = f" and {len(closest) - 3} more" if len(closest) > 3 else ""
-            text += f": {'; '.join(closest[:3])}{more}"
+            text += f": {some_of(closest, 3, '; ')}"
         yield _change(shown, "structure", ", ".join(names), text, Seen(group.calls, group.first))
 
 

@@ -12,10 +12,11 @@ from calltape_analyzer.dims import BatchFor, check_declared, is_batch
 from calltape_analyzer.gathering import Gatherer, difference_of
 from calltape_analyzer.names import name_symbols, name_variants
 from calltape_analyzer.observations import Observations
+from calltape_analyzer.pools import Pools
 from calltape_analyzer.symbols import Column
 from calltape_analyzer.traffic_counters import Counters
 from calltape_analyzer.variant_findings import VariantFindings, findings_of
-from calltape_analyzer.variants import Dimension, Pools, VariantFacts, give_symbols, variants_of
+from calltape_analyzer.variants import Dimension, VariantFacts, give_symbols, variants_of
 from calltape_analyzer.whole_traffic import attribute, calls_by_likeness, settled
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from calltape_analyzer.explanation import alike, counted
+from calltape_analyzer.printable import some_of
 from calltape_analyzer.tallies import Span
 from calltape_analyzer.traffic_counters import CountedGroup, Counters, Kind
 
@@ -102,5 +103,4 @@ class WholeShapes:
             if is_dynamic(i, axis) == which
         ]
         shown = [f"{name} {span}" for name, span in alike(wanted)]
-        more = len(shown) - _MAX_SHOWN
-        return ", ".join(shown[:_MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        return some_of(shown, _MAX_SHOWN)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from calltape_analyzer.binding import Signature
 from calltape_analyzer.explanation import WholeTraffic
 from calltape_analyzer.layout import Layout, Renamed, layout_of_inputs, likeness_of
+from calltape_analyzer.pools import pooled_as
 from calltape_analyzer.symbols import Column
 from calltape_analyzer.tallies import Span
 from calltape_analyzer.traffic_counters import CountedGroup, Counters, Values
@@ -112,14 +113,12 @@ def _by_likeness(
 
 
 def settled(counters: Counters, signature: Signature, renamed: Renamed = str) -> set[Hashable]:
-    """The dimensions (as :func:`~calltape_analyzer.variants.pooled_as` names them) that had one
+    """The dimensions (as :func:`~calltape_analyzer.pools.pooled_as` names them) that had one
     size in several calls: evidence that the second call is, and need not be kept for.
 
     Args:
         counters, signature, renamed: as for :func:`attribute`.
     """
-    from calltape_analyzer.variants import pooled_as
-
     calls: Counter[Hashable] = Counter()
     spans: dict[Hashable, Span] = {}
     for group in counters.groups.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -31,6 +31,7 @@ from calltape_analyzer.cli.recording import (
     size,
     traffic_lines,
 )
+from calltape_analyzer.printable import some_of
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.traffic_counters import Kind
 from calltape_schema.errors import TapeError
@@ -157,7 +158,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[Kind]) -> None:
     times = {moment: _time(moment) for moment in moments}
     traffic = list(traffic_lines(tape.counters, Signature.of(target), kept))
     rows = [
-        ("tape", _some(tape.paths, _MOST_PATHS)),
+        ("tape", some_of(tape.paths, _MOST_PATHS)),
         ("files", files_text(tape)),
         ("recording", _recordings(tape)),
         ("sealed", _sealed(tape)),
@@ -199,13 +200,7 @@ def _coverage(tape: Tape) -> dict[str, Any]:
 def _recordings(tape: Tape) -> str:
     """By what calls of other tapes name this one as their parent's."""
     found = list(dict.fromkeys(manifest.tape.hex()[:8] for manifest in tape.manifests))
-    return _some(found, _MOST_IDS)
-
-
-def _some(names: Sequence[str], most: int) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return some_of(found, _MOST_IDS)
 
 
 def _sealed(tape: Tape) -> str:

@@ -17,6 +17,7 @@ from calltape_analyzer.exporting.templates import Template
 from calltape_analyzer.gathering import Sorted, difference_of
 from calltape_analyzer.observations import Row
 from calltape_analyzer.placeholder import Placeholder
+from calltape_analyzer.printable import some_of
 from calltape_analyzer.rebuild import UNMADE
 from calltape_analyzer.results import ABSENT, values_in
 from calltape_analyzer.samples import Sample
@@ -36,8 +37,7 @@ def _text(node: Node, scalars: Sequence[Any]) -> str:
 
 def told_state(names: Sequence[str]) -> str:
     """The names of a state, the first of them where there are many."""
-    more = f" and {len(names) - _MAX_TOLD} more" if len(names) > _MAX_TOLD else ""
-    return f"{', '.join(names[:_MAX_TOLD])}{more}"
+    return some_of(names, _MAX_TOLD)
 
 
 def told_unchanged(name: str) -> str:

@@ -31,6 +31,7 @@ from calltape_analyzer.exporting.manifest import (
 )
 from calltape_analyzer.exporting.plan import input_names
 from calltape_analyzer.exporting.program import Program
+from calltape_analyzer.printable import some_of
 from calltape_analyzer.trust import onnx_model
 from calltape_analyzer.variant_findings import findings_of
 
@@ -110,8 +111,7 @@ def _refuse(
     folder: Path, names: Sequence[str],
     why: str = "it is not empty, and these are not what calltape saved there",
 ) -> NoReturn:  # fmt: skip
-    shown = ", ".join(ascii(name)[1:-1] for name in names[:5])
-    shown += f", and {len(names) - 5} more" if len(names) > 5 else ""
+    shown = some_of([ascii(name)[1:-1] for name in names], 5)
     advice = "name a new directory"
     if any(name.startswith(_STAGING) for name in names):
         advice = f"{_STAGING}* is left by a save that was killed: remove it, or {advice}"
