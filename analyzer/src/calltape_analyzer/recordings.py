@@ -17,26 +17,23 @@ _MAX_MISSING = 1000
 def coverage_of(segments: Sequence[Segment]) -> Coverage:
     """Calls seen, kept, and dropped by reason, in all files: a sum, which no limit of one file
     holds for."""
+    return _coverage_from(*_summed(map(_coverage, recordings_of(segments))))
+
+
+def _summed(parts: Iterable[Coverage]) -> tuple[int, int, Counter[str]]:
     dropped: Counter[str] = Counter()
     seen = kept = 0
-    for parts in recordings_of(segments):
-        found = _coverage(parts)
+    for found in parts:
         seen += found.seen
         kept += found.kept
         dropped.update(found.dropped)
-    return _coverage_from(seen, kept, dropped)
+    return seen, kept, dropped
 
 
 def _coverage(parts: Sequence[Segment]) -> Coverage:
     """Of one recording. Where a file has no trailer, the numbers of the calls tell how many were
     seen at least."""
-    dropped: Counter[str] = Counter()
-    seen = kept = 0
-    for alike in places_of(parts):
-        found = _coverage_of_place(alike)
-        seen += found.seen
-        kept += found.kept
-        dropped.update(found.dropped)
+    seen, kept, dropped = _summed(map(_coverage_of_place, places_of(parts)))
     ahead = sum(len(part) for part in parts if part.is_ahead)
     seen, kept = seen + ahead, kept + ahead
     if dropped[UNSEALED] and not missing_numbers(parts):
