@@ -4,8 +4,8 @@ that are ended when they take too much, with what they found."""
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
+import pickle
 import resource
 import subprocess
 import sys
@@ -13,48 +13,36 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.analyzer.mutation.reading import Finding
+from tests.analyzer.mutation.running import Tally, run
+
 _EACH = 100
 _VIRTUAL = 8 * 10**9
 _SECONDS = 900
 
 
 def _run_here(first: int, count: int) -> None:
-    """One process's share: the lines of its tally, and what is counted, as JSON."""
+    """One process's share: writes its tally to standard output."""
     resource.setrlimit(resource.RLIMIT_AS, (_VIRTUAL, _VIRTUAL))
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     faulthandler.enable()
     import torch
 
-    from tests.analyzer.mutation.running import run
-
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         tally = run(range(first, first + count), Path(folder))
-    print(
-        json.dumps(
-            {
-                "mutants": tally.mutants,
-                "kinds": tally.kinds,
-                "slowest": tally.slowest,
-                "largest": tally.largest,
-                "findings": {
-                    kind: [len(found), found[0][0], found[0][1].step, found[0][1].text]
-                    for kind, found in tally.findings.items()
-                },
-            }
-        )
-    )
+    sys.stdout.buffer.write(pickle.dumps(tally))
 
 
-def _share(first: int, count: int) -> dict:
+def _share(first: int, count: int) -> Tally:
     words = [sys.executable, "-m", "tests.analyzer.mutation", "--here", str(first), str(count)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    try:
-        return json.loads(done.stdout.splitlines()[-1])
-    except (IndexError, ValueError):
-        return {"mutants": 0, "kinds": {}, "slowest": [0, -1, ""], "largest": [0, -1],
-                "findings": {f"process ended with {done.returncode}":
-                             [1, first, "", done.stderr[-3000:]]}}  # fmt: skip
+    done = subprocess.run(words, capture_output=True, check=False)
+    if done.returncode == 0:
+        found: Tally = pickle.loads(done.stdout)  # of our own child
+        return found
+    kind = f"process ended with {done.returncode}"
+    finding = Finding("", kind, done.stderr.decode(errors="replace")[-3000:])
+    return Tally(findings={kind: [(first, finding)]})
 
 
 def main() -> int:
@@ -64,27 +52,15 @@ def main() -> int:
     count = int(sys.argv[1])
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     starts = range(first, first + count, _EACH)
+    tally = Tally()
     with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(starts)))) as pool:
-        shares = []
-        for share in pool.map(lambda at: _share(at, min(_EACH, first + count - at)), starts):
-            shares.append(share)
-            found = ", ".join(share["findings"]) or "nothing found"
-            print(f"{len(shares)} of {len(starts)} shares: {found}", file=sys.stderr, flush=True)
-    kinds: dict[str, int] = {}
-    findings: dict[str, list] = {}
-    for share in shares:
-        for kind, number in share["kinds"].items():
-            kinds[kind] = kinds.get(kind, 0) + number
-        for kind, (number, *rest) in share["findings"].items():
-            known = findings.setdefault(kind, [0, *rest])
-            known[0] += number
-    print(f"{sum(share['mutants'] for share in shares)} mutants; errors by kind: {kinds}")
-    print("slowest:", max(share["slowest"] for share in shares))
-    print("largest:", max(share["largest"] for share in shares))
-    for kind, (number, seed, step, text) in sorted(findings.items(), key=lambda i: -i[1][0]):
-        print(f"FOUND {number} x {kind} (seed {seed}) at {step}")
-        print("    " + text.strip().replace("\n", "\n    "))
-    return 1 if findings else 0
+        shares = pool.map(lambda at: _share(at, min(_EACH, first + count - at)), starts)
+        for number, share in enumerate(shares, 1):
+            found = ", ".join(share.findings) or "nothing found"
+            print(f"{number} of {len(starts)} shares: {found}", file=sys.stderr, flush=True)
+            tally.merge(share)
+    print("\n".join(tally.lines()))
+    return 1 if tally.findings else 0
 
 
 if __name__ == "__main__":

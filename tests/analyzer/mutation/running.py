@@ -63,6 +63,16 @@ class Tally:
             finding = Finding("", "large", f"{outcome.rise / 1e6:.0f} MB")
             self.findings.setdefault("large", []).append((seed, finding))
 
+    def merge(self, other: Tally) -> None:
+        """Adds what another run gave."""
+        self.mutants += other.mutants
+        self.skipped += other.skipped
+        self.kinds.update(other.kinds)
+        for kind, found in other.findings.items():
+            self.findings.setdefault(kind, []).extend(found)
+        self.slowest = max(self.slowest, other.slowest)
+        self.largest = max(self.largest, other.largest)
+
     def lines(self) -> Iterator[str]:
         yield f"{self.mutants} mutants, {self.skipped} that no encoder can write"
         yield "errors: " + ", ".join(f"{kind} {n}" for kind, n in self.kinds.most_common())
