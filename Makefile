@@ -1,13 +1,15 @@
 # The habits of this repository. Needs Python 3.10 or newer and make; the rest comes into .venv.
 
 PYTHON ?= python3
-# for pytest: make test ARGS="-k framing -x"
+# for pytest: make test ARGS="-k framing -x"; ARGS="-n 0 --pdb" for one process
 ARGS ?=
+# two processes, each file as a whole in one of them
+TWO := -n 2 --dist loadfile
 BIN := .venv/bin
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check lint bench fixtures clean
+.PHONY: help setup demo test test-all test-cuda check lint bench fixtures clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,11 +28,15 @@ $(STAMP): pyproject.toml schema/pyproject.toml recorder/pyproject.toml analyzer/
 demo: $(STAMP)  ## record, analyze and export a small Llama, in three processes
 	$(BIN)/python examples/demo.py
 
-test: $(STAMP)  ## the fast tests
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP)  ## the fast tests: less than two minutes on two cores
+	$(BIN)/python -m pytest $(TWO) $(ARGS)
 
-test-all: $(STAMP)  ## all three tiers: fast, integration, chaos
-	$(BIN)/python -m pytest -m "" $(ARGS)
+test-all: $(STAMP)  ## all three tiers: fast, integration, chaos; properties with more examples
+	$(BIN)/python -m pytest $(TWO) -m "not chaos" --hypothesis-profile=thorough $(ARGS)
+	$(BIN)/python -m pytest -m chaos $(ARGS)
+
+test-cuda: $(STAMP)  ## what needs a CUDA device: recording from it, replay, export
+	$(BIN)/python -m pytest -m cuda $(ARGS)
 
 lint: $(STAMP)  ## formatting, rules, types, layers
 	$(BIN)/ruff format --check .

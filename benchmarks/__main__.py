@@ -9,7 +9,17 @@ import sys
 
 import torch
 
-from benchmarks import call_cost, copies, export_memory, imports, scan, serving, throughput
+from benchmarks import (
+    call_cost,
+    copies,
+    device_cost,
+    export_memory,
+    imports,
+    real_sizes,
+    scan,
+    serving,
+    throughput,
+)
 from benchmarks.report import Row, table
 
 _BENCHMARKS = {
@@ -19,7 +29,12 @@ _BENCHMARKS = {
     "scan": scan.rows,
     "imports": imports.rows,
 }
-_BY_NAME_ONLY = {"copies": copies.rows, "export_memory": export_memory.rows}
+_BY_NAME_ONLY = {
+    "copies": copies.rows,
+    "device_cost": device_cost.rows,
+    "export_memory": export_memory.rows,
+    "real_sizes": real_sizes.rows,
+}
 
 
 def main() -> None:

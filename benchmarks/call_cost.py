@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from benchmarks.report import Row
 from benchmarks.rounds import Samples, measure, measure_paced
 from calltape_recorder import Rate, Recorder
 
-__all__ = ["rows"]
+__all__ = ["CALLTAPE", "EMPTY", "add_contenders", "decode_contenders", "rows", "rows_of"]
 
 NO_RECORDER, CALLTAPE, CLONES, PEER = "no recorder", "calltape", "bare clones", "InputObserver"
 SHAPES, SKIPPED, EMPTY = "shapes only", "skipped", "an empty forward hook"
@@ -63,20 +63,24 @@ def _attached(twins: dict[str, torch.nn.Module], calls: int) -> Iterator[None]:
         yield
 
 
-def _add_contenders(calls: int, stack: contextlib.ExitStack) -> dict[str, Callable[[], object]]:
+def add_contenders(
+    calls: int, stack: contextlib.ExitStack, shape: Sequence[int] = (4, 8), device: str = "cpu"
+) -> dict[str, Callable[[], object]]:
+    """An addition, for each contender."""
     twins: dict[str, torch.nn.Module] = {name: Add() for name in _ALL}
     stack.enter_context(_attached(twins, calls))
-    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    x, y = torch.randn(*shape, device=device), torch.randn(*shape, device=device)
     runs: dict[str, Callable[..., object]] = {**twins, CLONES: _clone_around(twins[CLONES])}
     return {name: (lambda run=run: run(x, y)) for name, run in runs.items()}
 
 
-def _decode_contenders(
-    calls: int, stack: contextlib.ExitStack
+def decode_contenders(
+    calls: int, stack: contextlib.ExitStack, device: str = "cpu"
 ) -> tuple[dict[str, Callable[[], object]], Callable[[], object]]:
+    """A decode step, for each contender, and what makes its arguments."""
     from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model
 
-    step = DecodeStep()
+    step = DecodeStep(device)
     # The peer needs a registration to see into a cache; calltape does not care.
     register_cache_pytrees_for_model(step.module)
     twins = {name: step.twin() for name in _ALL}
@@ -93,7 +97,8 @@ def _decode_contenders(
     return {name: run(name) for name in twins}, prepare
 
 
-def _rows(what: str, samples: Samples, skipped_against: str) -> Iterator[Row]:
+def rows_of(what: str, samples: Samples, skipped_against: str) -> Iterator[Row]:
+    """The rows of one kind of call: recorded whole, shapes only, and skipped."""
     added = samples.added(CALLTAPE, NO_RECORDER)
     base = samples.median(NO_RECORDER)
     others = {other: samples.added(other, NO_RECORDER) for other in (PEER, CLONES)}
@@ -115,28 +120,28 @@ def rows(scale: float) -> Iterator[Row]:
     with torch.no_grad():
         calls = max(int(1500 * scale), 20)
         with contextlib.ExitStack() as stack:
-            contenders = _add_contenders(10**9, stack)
+            contenders = add_contenders(10**9, stack)
             measure_paced(contenders, 50)
-            yield from _rows("add [4,8], 1,000 calls/s", measure_paced(contenders, calls), EMPTY)
+            yield from rows_of("add [4,8], 1,000 calls/s", measure_paced(contenders, calls), EMPTY)
         with contextlib.ExitStack() as stack:
-            contenders = _add_contenders(10**9, stack)
-            yield from _rows(
+            contenders = add_contenders(10**9, stack)
+            yield from rows_of(
                 "add [4,8], tight loop",
                 measure(contenders, max(int(100 * scale), 5), repeat=100),
                 EMPTY,
             )
         calls = max(int(500 * scale), 20)
         with contextlib.ExitStack() as stack:
-            contenders, prepare = _decode_contenders(10**9, stack)
+            contenders, prepare = decode_contenders(10**9, stack)
             measure_paced(contenders, 20, prepare=prepare)
-            yield from _rows(
+            yield from rows_of(
                 "Llama decode step, 2 layers, paced",
                 measure_paced(contenders, calls, prepare=prepare),
                 CALLTAPE,  # of a call of milliseconds a hook is less than the noise
             )
         with contextlib.ExitStack() as stack:
-            contenders, prepare = _decode_contenders(10**9, stack)
-            yield from _rows(
+            contenders, prepare = decode_contenders(10**9, stack)
+            yield from rows_of(
                 "Llama decode step, 2 layers, back to back",
                 measure(contenders, calls, prepare=prepare),
                 CALLTAPE,

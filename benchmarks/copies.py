@@ -1,28 +1,34 @@
-"""Ways to get 64 MiB of tensors into memory of our own, and to check them: those that the recorder
-takes against those that it does not (decision 0022). Not in the README's table."""
+"""Ways to copy 64 MiB of tensors into memory of our own, and to check them: the recorder's way
+against others (decisions 0022 and 0031). Not in the README's table."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 import statistics
+import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
 from benchmarks.report import Row
 from benchmarks.rounds import Samples, measure
 from benchmarks.throughput import longest_stall
-from calltape_recorder import gathering
-from calltape_recorder.buffers import Buffer
-from calltape_recorder.checksum import crc32
+from calltape_recorder.snapshot.buffers import Buffer
+from calltape_recorder.snapshot.large_copies import copy_all
+from calltape_recorder.write.checksum import crc32
 
 __all__ = ["rows"]
 
 MIB = 1024 * 1024
 _TENSORS = 64  # of 1 MiB
-_ONE_CALL, _LOCKED, _UNLOCKED = "one system call", "under the lock", "a lock per tensor"
+_RECORDER, _THREADS = "one operator, one thread", "one operator, all threads"
+_LOCKED, _UNLOCKED, _CLONES = "under the lock", "a lock per tensor", "fresh clones"
+_copy_unlocked = ctypes.memmove
+_copy_locked = ctypes.PYFUNCTYPE(
+    ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+)(ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0)
 
 
 def rows(scale: float) -> Iterator[Row]:
@@ -38,22 +44,31 @@ def _copies(rounds: int) -> Iterator[Row]:
     tensors = [torch.randn(MIB // 4) for _ in range(_TENSORS)]
     sources = [(tensor.data_ptr(), MIB) for tensor in tensors]
     buffer = Buffer(_TENSORS * MIB)
-    if not gathering._gathered(sources, buffer.address):
-        return  # it is not done here
+    memory = torch.frombuffer(buffer.memory, dtype=torch.float32).split(MIB // 4)
+    other = Buffer(_TENSORS * MIB)
+    others = torch.frombuffer(other.memory, dtype=torch.float32).split(MIB // 4)
     ways: dict[str, Callable[[], object]] = {
-        _ONE_CALL: lambda: gathering.gather(sources, buffer.address),
-        _LOCKED: lambda: _one_by_one(gathering.copy_locked, sources, buffer.address),
-        _UNLOCKED: lambda: _one_by_one(gathering.copy_unlocked, sources, buffer.address),
+        _RECORDER: lambda: copy_all(sources, buffer),
+        _THREADS: lambda: torch._foreach_copy_(memory, tensors),
+        _LOCKED: lambda: _one_by_one(_copy_locked, sources, buffer.address),
+        _UNLOCKED: lambda: _one_by_one(_copy_unlocked, sources, buffer.address),
+        _CLONES: lambda: [tensor.clone() for tensor in tensors],
     }
     yield _row("64 copies of 1 MiB", measure(ways, rounds), ways)
     busy: dict[str, list[float]] = {way: [] for way in ways}
     stalls: dict[str, list[float]] = {way: [] for way in ways}
+    both: dict[str, list[float]] = {way: [] for way in (_RECORDER, _THREADS)}
     for _ in range(rounds):
+        both[_RECORDER].append(_at_once(ways[_RECORDER], lambda: copy_all(sources, other)))
+        both[_THREADS].append(
+            _at_once(ways[_THREADS], lambda: torch._foreach_copy_(others, tensors))
+        )
         for way, copy in ways.items():
             stall = longest_stall(lambda way=way, copy=copy: busy[way].append(_seconds(copy)))
             stalls[way].append(stall)
     yield _row("64 copies of 1 MiB, beside a busy thread", Samples(busy), ways)
     yield _row("longest stall of that thread", Samples(stalls), ways)
+    yield _row("64 copies of 1 MiB, in two threads at once", Samples(both), both)
 
 
 def _one_by_one(
@@ -62,6 +77,17 @@ def _one_by_one(
     for address, size in sources:
         copy(target, address, size)
         target += size
+
+
+def _at_once(*works: Callable[[], object]) -> float:
+    def all_of_them() -> None:
+        threads = [threading.Thread(target=work) for work in works]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    return _seconds(all_of_them)
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -92,7 +118,7 @@ def _checked(rounds: int) -> Row:
     return _row("checksum of 64 MiB", measure(ways, rounds), ways)
 
 
-def _row(what: str, samples: Samples, ways: dict[str, Callable[[], object]]) -> Row:
+def _row(what: str, samples: Samples, ways: Iterable[str]) -> Row:
     first, *others = ways
     ours = statistics.median(samples.seconds[first])
     ratios = tuple(

@@ -21,7 +21,7 @@ class DecodeStep:
     """A two-layer Llama with random weights and a cache of 64 tokens; every call gets a cache of
     its own, because forward appends to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
         from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
         config = LlamaConfig(
@@ -34,10 +34,12 @@ class DecodeStep:
             max_position_embeddings=128,
         )
         torch.manual_seed(0)
-        self.module = LlamaForCausalLM(config).eval()
+        self.module = LlamaForCausalLM(config).eval().to(device)
         self._cache = DynamicCache(config=config)
+        self._device = device
         with torch.no_grad():
-            self.module(input_ids=torch.ones(1, 64, dtype=torch.int64), past_key_values=self._cache)
+            tokens = torch.ones(1, 64, dtype=torch.int64, device=device)
+            self.module(input_ids=tokens, past_key_values=self._cache)
 
     def twin(self) -> torch.nn.Module:
         """The same model as another object, to be recorded by somebody else."""
@@ -45,9 +47,9 @@ class DecodeStep:
 
     def arguments(self) -> dict[str, Any]:
         return {
-            "input_ids": torch.ones(1, 1, dtype=torch.int64),
-            "attention_mask": torch.ones(1, 65, dtype=torch.int64),
-            "position_ids": torch.full((1, 1), 64),
+            "input_ids": torch.ones(1, 1, dtype=torch.int64, device=self._device),
+            "attention_mask": torch.ones(1, 65, dtype=torch.int64, device=self._device),
+            "position_ids": torch.full((1, 1), 64, device=self._device),
             "past_key_values": copy.deepcopy(self._cache),
         }
 

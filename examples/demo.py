@@ -34,7 +34,7 @@ def main(folder: Path) -> None:
     tape, programs = str(folder / "llama.tape"), str(folder / "programs")
     scripts = HERE / "llama"
     run("1. A server records generate() of a small Llama.", str(scripts / "record.py"), tape)
-    run("2. What is on the tape?", "-m", "calltape_analyzer.cli", "info", tape)
+    run("2. What is on the tape?", "-m", "calltape_analyzer", "info", tape)
     run("3. Another process, without the model, infers.", str(scripts / "analyze.py"), tape)
     run("4. A third exports, and runs every call.", str(scripts / "export.py"), tape, programs)
     print(f"\nThe tape is {shown(tape)}; look at it with `calltape ls` and `calltape shapes`.")

@@ -51,7 +51,7 @@ def export(name, folder):
         warnings.simplefilter("ignore")  # the exporter of this form is deprecated, and says so
         torch.onnx.export(
             model,
-            tape.infer_arguments(),
+            tape.infer_arguments().args,
             onnx_path,
             input_names=axes.input_names,
             output_names=axes.output_names,

@@ -28,7 +28,7 @@ def main(path):
             model(x=torch.randn(batch, 8), labels=torch.randint(0, 3, (batch,)))
     tape = open_tape(path)
     shapes = tape.infer_dynamic_shapes()
-    program = torch.export.export(model, (), kwargs=tape.infer_arguments(), dynamic_shapes=shapes)
+    program = torch.export.export(model, *tape.infer_arguments(), dynamic_shapes=shapes)
     logits, loss = program.module()(x=torch.randn(11, 8), labels=torch.randint(0, 3, (11,)))
     print(shapes)
     print("exported; at a batch of 11 it gives", tuple(logits.shape), float(loss.detach()))

@@ -25,9 +25,11 @@ def main(path):
             )
     tape = open_tape(path)
     batch = {0: "batch_size"}
+    args, kwargs = tape.infer_arguments()
     program = torch.onnx.export(
         model,
-        tape.infer_arguments(),
+        args,
+        kwargs=kwargs,
         dynamic_shapes=tape.infer_dynamic_shapes(
             dim_names={"x": batch, "extras": batch, "more": batch}
         ),

@@ -31,6 +31,7 @@ def test_generating_writes_the_same_bytes(tmp_path: Path) -> None:
         assert changed == [], "run `make fixtures`, and look at what changed"
 
 
+@pytest.mark.integration
 def test_generating_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     program = "import generate, hashlib; from golden import golden_tapes; print(hashlib.sha256("
     program += "b''.join([bytes(t.data) for _, t in golden_tapes()]"

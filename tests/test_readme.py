@@ -34,6 +34,7 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.integration
 def test_the_python_blocks_run(tour: Path) -> None:
     printed = (tour / "printed.txt").read_text()
     assert "float32[4,8]" in printed
@@ -45,11 +46,12 @@ def commands() -> list[str]:
     return re.findall(r"^\$ (calltape .*)$", prompts, re.MULTILINE)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("command", commands())
 def test_the_commands_run(tour: Path, command: str) -> None:
     arguments = shlex.split(command)[1:]
     done = subprocess.run(
-        [sys.executable, "-m", "calltape_analyzer.cli", *arguments],
+        [sys.executable, "-m", "calltape_analyzer", *arguments],
         cwd=tour,
         capture_output=True,
         text=True,

@@ -20,6 +20,7 @@ MEMBERS = ("schema", "recorder", "analyzer")
 # Top-level modules that a member may import besides the standard library and itself.
 _SCHEMA = {"msgpack", "pydantic", "pydantic_core", "typing_extensions"}
 _RECORDER = {*_SCHEMA, "calltape_schema", "opentelemetry", "safetensors", "torch", "zlib_ng"}
+_RECORDER |= {"calltape_variable"}  # at start-up its files lie on the path, outside of any package
 ALLOWED = {"schema": _SCHEMA, "recorder": _RECORDER}
 
 # What installing a member installs. Recorders go into servers, so theirs is not to grow unnoticed.
@@ -91,7 +92,7 @@ def test_only_the_observer_imports_the_recorder() -> None:
         for file, name in imports_of(package)
         if name.partition(".")[0] == "calltape_recorder"
     }
-    assert importers <= {"observer.py"}
+    assert importers <= {"observer/input_observer.py"}
 
 
 def test_schema_loads_without_tensors() -> None:

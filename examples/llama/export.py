@@ -19,7 +19,7 @@ def main(path: str, folder: str) -> None:
             print(f"{name}: {report.summary}")
             for attempt in programs.attempts:
                 print(
-                    f"  {attempt.variant}: {attempt.what}, {attempt.held} of {attempt.probed} "
+                    f"  {attempt.variant}: {attempt.what}, {attempt.agreed} of {attempt.probed} "
                     f"sizes that were never recorded hold"
                 )
             if not report.ok:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from calltape_recorder import FlightRecorder, Novelty, Rate, Recorder, pipeline, record
-from calltape_recorder.stats import Stats
+from calltape_recorder.keep.ledger import Stats
 from tests.recorder.appearance import appearance_of
 
 QUARTER = 65_536  # as many rows as Novelty remembers: each quarter ends with as many
@@ -65,9 +65,9 @@ def serve(model: torch.nn.Module, first: int) -> None:
 
 def caches(recorder: Recorder) -> dict[str, int]:
     """Sizes of everything in which something is remembered."""
-    mine = recorder._tap.pipeline
+    mine = recorder._handler.pipeline
     assert mine is not None
-    assert mine.flight is not None
+    assert mine.held_calls is not None
     encoder = mine.writer._encoder
     novelty: Any = mine._decider._left  # type: ignore[attr-defined]  # of Novelty() | Rate()
     return {
@@ -77,11 +77,11 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "novelty rows": len(novelty._rows),
         "novelty groups": len(novelty._groups),
         "novelty patterns": novelty._patterns,
-        "familiar calls": len(mine.traffic._familiars),
+        "repeats": len(mine.repeats),
         "classes": len(recorder.classes),
         "traffic rows": len(mine.traffic._waiting),
         "traffic groups": len(mine.traffic._groups),
-        "held calls": len(mine.flight._calls),
+        "held calls": len(mine.held_calls._calls),
         "queue": len(mine.writer._items),
         "under way": len(recorder._attachment.under_way),  # type: ignore[union-attr]
         "files": mine.segments.count,

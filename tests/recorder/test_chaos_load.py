@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from calltape_recorder import FlightRecorder, Novelty, Rate, record
-from calltape_recorder.stats import Stats
+from calltape_recorder.keep.ledger import Stats
 from calltape_schema.traffic import MAX_GROUPS
 from tests.recorder import long_run
 from tests.recorder.appearance import appearance_of
 from tests.recorder.reading import ReadTape, read
-from tests.recorder.test_chaos_disk import SlowDisk
+from tests.recorder.write.test_chaos_disk import SlowDisk
 
 pytestmark = pytest.mark.chaos
 
@@ -148,7 +148,7 @@ def test_a_crowd_and_policies(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 MOST = {
     "structures": 1024, "encoded leaves": 2048, "headers": 512, "novelty rows": 65_536,
-    "novelty groups": 1024, "novelty patterns": 16_384, "familiar calls": 512, "classes": 0,
+    "novelty groups": 1024, "novelty patterns": 16_384, "repeats": 2048, "classes": 0,
     "traffic rows": 8192, "traffic groups": MAX_GROUPS, "held calls": long_run.FLIGHT.calls,
     "queue": 0, "under way": 0, "files": long_run.DISK_BYTES // long_run.SEGMENT_BYTES + 1,
     "unsealed": 0,

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,38 +15,8 @@ import torch
 
 from calltape_recorder import First, FlightRecorder, Recorder, record
 from tests.recorder.models import Add
+from tests.recorder.processes import child, in_a_fork
 from tests.recorder.reading import read
-
-ROOT = Path(__file__).parents[2]
-
-
-def child(body: str, *args: str, code: int | None = 0) -> str:
-    """Runs ``body`` in a fresh interpreter, with a model and ``path`` at hand."""
-    source = (
-        "import os, sys, signal, threading, time, multiprocessing, torch\n"
-        "from calltape_recorder import Recorder, record\n"
-        "from tests.recorder.models import Add\n"
-        "model, one = Add(), torch.ones(2)\n"
-    ) + textwrap.dedent(body)
-    done = subprocess.run(
-        [sys.executable, "-c", source, *args], capture_output=True, text=True, cwd=ROOT, timeout=120
-    )
-    assert code is None or done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr or code != 0, done.stderr
-    return done.stdout
-
-
-def in_a_fork(work: Callable[[], bool]) -> int:
-    """Forks, runs ``work`` there and checks that it is true; gives the child's number."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = 0 if work() else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    return pid
 
 
 @pytest.mark.parametrize("via", ["hook", "method"])
@@ -151,7 +120,7 @@ def test_fork_while_every_lock_of_the_recorder_is_busy(tmp_path: Path) -> None:
         threads = [threading.Thread(target=work) for _ in range(3)]
         for thread in threads:
             thread.start()
-        for _ in range(25):
+        for _ in range(10):
             pid = os.fork()
             if pid == 0:
                 try:
@@ -249,7 +218,10 @@ def test_multiprocessing_children_have_tapes_of_their_own(tmp_path: Path, method
             """
         )
     )
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}",
+    }
     subprocess.run(
         [sys.executable, str(script), method, str(tmp_path)],
         check=True, env=environment, timeout=200,
@@ -261,7 +233,7 @@ def test_multiprocessing_children_have_tapes_of_their_own(tmp_path: Path, method
 
 
 def test_a_recorder_that_was_never_closed_is_sealed_once(tmp_path: Path) -> None:
-    from calltape_recorder import lifecycle
+    from calltape_recorder.host import lifecycle
 
     recorder = Recorder(tmp_path / "t.tape").attach(Add())
     assert recorder in lifecycle._open

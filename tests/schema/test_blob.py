@@ -25,7 +25,7 @@ from calltape_schema.blob import (
     stored_as,
 )
 from calltape_schema.errors import TapeError
-from calltape_schema.interning import MAX_LEAVES, MAX_RANK
+from calltape_schema.interning import MAX_RANK
 from calltape_schema.leaves import Leaf
 from tests.schema.raising import raises
 
@@ -91,7 +91,7 @@ GOOD = described()
         ({"a": GOOD, "b": described(offsets=(4, 12))}, 12, "overlaps"),
         ({"a": described(offsets=(8, 16))}, 16, "gap"),
         ({"a": GOOD, "b": described(offsets=(12, 20))}, 20, "gap"),
-        ({"a": GOOD}, 16, "16 bytes of tensor data, 8 of them described"),
+        ({"a": GOOD}, 16, "there are 16 bytes of tensor data, but 8 are described"),
         ({"a": GOOD}, 4, "4 bytes of tensor data"),
         ({}, 1, "1 bytes of tensor data"),
         ({"a": described(offsets=(8, 0))}, 8, "-8 bytes"),
@@ -143,7 +143,7 @@ def test_header_sizes_are_checked_before_anything_is_read() -> None:
         header_size(b"abc", 3)
     with raises("damaged", "too short"):
         header_size(bytes(8), 0)
-    with raises("damaged", "a header of 9 bytes in a blob of 16"):
+    with raises("damaged", "a header has 9 bytes, but its blob has 16"):
         header_size((9).to_bytes(8, "little"), 16)
     assert header_size((8).to_bytes(8, "little"), 16) == 16
 
@@ -160,10 +160,11 @@ def test_a_header_that_grows_in_memory_is_refused_first() -> None:
         tracemalloc.stop()
 
 
-def test_too_many_tensors() -> None:
+def test_too_many_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calltape_schema.blob.MAX_LEAVES", most := 100)
     empty = described(shape=(0,), offsets=(0, 0))
-    parse_header(full := header_of({str(i): empty for i in range(MAX_LEAVES)}), len(full))
-    header = header_of({str(i): empty for i in range(MAX_LEAVES + 1)})
+    parse_header(full := header_of({str(i): empty for i in range(most)}), len(full))
+    header = header_of({str(i): empty for i in range(most + 1)})
     with raises("limit"):
         parse_header(header, len(header))
 

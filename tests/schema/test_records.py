@@ -107,7 +107,7 @@ def test_trailer() -> None:
 @pytest.mark.parametrize("version", [2, 3, 2**63])
 def test_a_newer_version_is_refused_by_name(version: int) -> None:
     newer = {"format": "calltape", "version": version, "everything": "else changed"}
-    with raises("version", f"format version {version}; this reads 1") as caught:
+    with raises("version", f"format version {version}; this reader knows 1") as caught:
         decode_manifest(sealed(newer))
     assert str(caught.value).endswith("Upgrade calltape-analyzer to read it.")
 

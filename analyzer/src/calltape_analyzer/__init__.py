@@ -1,7 +1,9 @@
 """Reads tapes: dynamic shapes and representative arguments for torch.export and torch.onnx.export.
 
-Importing this package, reading records and inferring shapes as plain data do not import torch; the
-names below are imported when they are first used.
+Every function, class and error that users meet is importable from here, those for single tools from
+:mod:`calltape_analyzer.targets`; every other module is internal. Importing this package, reading
+records and inferring shapes as plain data do not import torch: the names below are imported when
+they are first used.
 """
 
 from __future__ import annotations
@@ -10,39 +12,141 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calltape_analyzer.allowance import granted
-    from calltape_analyzer.call import Call
-    from calltape_analyzer.checking import check
-    from calltape_analyzer.comparing import Tolerances
-    from calltape_analyzer.difference import diff
-    from calltape_analyzer.errors import ExportError, InferenceError, NoVariant, TapeError
-    from calltape_analyzer.exporting.loading import load_programs
-    from calltape_analyzer.exporting.procedure import export
-    from calltape_analyzer.exporting.programs import Programs
-    from calltape_analyzer.observer import InputObserver
+    from calltape_analyzer.arguments.sizings import Sizing
+    from calltape_analyzer.comparison.comparing import Tolerances
+    from calltape_analyzer.comparison.reports import Report, ReportRow
+    from calltape_analyzer.differences.change import Change
+    from calltape_analyzer.differences.difference import TapeDifference, diff
+    from calltape_analyzer.errors import (
+        ExportError,
+        InferenceError,
+        KeyTypeError,
+        NoVariant,
+        TapeError,
+        UnsupportedError,
+        UsageError,
+    )
+    from calltape_analyzer.explanation.explanation import (
+        DimensionExplanation,
+        Explanation,
+        PartExplanation,
+        Sighting,
+    )
+    from calltape_analyzer.exporting.export import export
+    from calltape_analyzer.inference.findings import (
+        ArgumentFinding,
+        AxisFinding,
+        LeafFinding,
+        Nesting,
+        ShapeFindings,
+    )
+    from calltape_analyzer.inference.one_program import OneProgram
+    from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
+    from calltape_analyzer.observer.input_observer import InputObserver
+    from calltape_analyzer.observing.columns import Column, SizeRow
+    from calltape_analyzer.observing.leaf_observations import LeafObservation
+    from calltape_analyzer.observing.observations import Observations
+    from calltape_analyzer.observing.signature import Signature
+    from calltape_analyzer.observing.sizes_seen import SizeSeen
+    from calltape_analyzer.observing.tallies import Seen, Span, Tally
+    from calltape_analyzer.observing.traffic_counters import (
+        CountedGroup,
+        CountedKind,
+        TrafficCounters,
+        Values,
+    )
     from calltape_analyzer.opening import open_tape
-    from calltape_analyzer.placeholder import Placeholder
-    from calltape_analyzer.registration import register_flattening_functions
-    from calltape_analyzer.rendering import render
-    from calltape_analyzer.replaying import replay
-    from calltape_analyzer.reports import Report
+    from calltape_analyzer.programs.attempts import Attempt
+    from calltape_analyzer.programs.loading import load_programs
+    from calltape_analyzer.programs.program import Program
+    from calltape_analyzer.programs.programs import Programs
+    from calltape_analyzer.pytree.classes import ClassIndex
+    from calltape_analyzer.pytree.inputs import Inputs
+    from calltape_analyzer.pytree.memory_limit import granted
+    from calltape_analyzer.pytree.placeholder import Placeholder
+    from calltape_analyzer.pytree.registration import register_flattening_functions
+    from calltape_analyzer.pytree.rendering import render
+    from calltape_analyzer.reading.call import Call
+    from calltape_analyzer.reading.call_ref import CallRef
+    from calltape_analyzer.reading.calls import Calls
+    from calltape_analyzer.replaying.check_report import CheckReport, CheckRow
+    from calltape_analyzer.replaying.checking import check
+    from calltape_analyzer.replaying.replaying import replay
+    from calltape_analyzer.scripting import script
     from calltape_analyzer.tape import Tape
-    from calltape_analyzer.targets.onnx import dynamic_axes
-    from calltape_analyzer.variant import Variant
+    from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
+    from calltape_analyzer.variant import Acceptance, Variant, VariantShapes
+    from calltape_analyzer.variants.counted_sizes import CountedRange
+    from calltape_analyzer.variants.variant_findings import (
+        DimensionFinding,
+        IntFinding,
+        SymbolFinding,
+        TensorFinding,
+        VariantFindings,
+    )
 
 __all__ = [
+    "Acceptance",
+    "ArgumentFinding",
+    "Attempt",
+    "AxisFinding",
     "Call",
+    "CallRef",
+    "Calls",
+    "Change",
+    "CheckReport",
+    "CheckRow",
+    "ClassIndex",
+    "Column",
+    "CountedGroup",
+    "CountedKind",
+    "CountedRange",
+    "DimensionExplanation",
+    "DimensionFinding",
+    "DynamicAxes",
+    "Explanation",
     "ExportError",
     "InferenceError",
+    "InputCandidate",
     "InputObserver",
+    "Inputs",
+    "IntFinding",
+    "KeyTypeError",
+    "LeafFinding",
+    "LeafObservation",
+    "Nesting",
     "NoVariant",
+    "Observations",
+    "ObserverInfo",
+    "OneProgram",
+    "PartExplanation",
     "Placeholder",
+    "Program",
     "Programs",
     "Report",
+    "ReportRow",
+    "Seen",
+    "ShapeFindings",
+    "Sighting",
+    "Signature",
+    "SizeRow",
+    "SizeSeen",
+    "Sizing",
+    "Span",
+    "SymbolFinding",
+    "Tally",
     "Tape",
+    "TapeDifference",
     "TapeError",
+    "TensorFinding",
     "Tolerances",
+    "TrafficCounters",
+    "UnsupportedError",
+    "UsageError",
+    "Values",
     "Variant",
+    "VariantFindings",
+    "VariantShapes",
     "__version__",
     "check",
     "diff",
@@ -54,34 +158,81 @@ __all__ = [
     "register_flattening_functions",
     "render",
     "replay",
+    "script",
 ]
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Call": "call",
-    "ExportError": "errors",
-    "InferenceError": "errors",
-    "InputObserver": "observer",
-    "NoVariant": "errors",
-    "Placeholder": "placeholder",
-    "Programs": "exporting.programs",
-    "Report": "reports",
-    "Tape": "tape",
-    "TapeError": "errors",
-    "Tolerances": "comparing",
-    "Variant": "variant",
-    "check": "checking",
-    "diff": "difference",
-    "dynamic_axes": "targets.onnx",
-    "export": "exporting.procedure",
-    "granted": "allowance",
-    "load_programs": "exporting.loading",
-    "open_tape": "opening",
-    "register_flattening_functions": "registration",
-    "render": "rendering",
-    "replay": "replaying",
+_NAMES = {
+    "arguments.sizings": ("Sizing",),
+    "comparison.comparing": ("Tolerances",),
+    "comparison.reports": ("Report", "ReportRow"),
+    "differences.change": ("Change",),
+    "differences.difference": ("TapeDifference", "diff"),
+    "errors": (
+        "ExportError",
+        "InferenceError",
+        "KeyTypeError",
+        "NoVariant",
+        "TapeError",
+        "UnsupportedError",
+        "UsageError",
+    ),
+    "explanation.explanation": (
+        "DimensionExplanation",
+        "Explanation",
+        "PartExplanation",
+        "Sighting",
+    ),
+    "exporting.export": ("export",),
+    "inference.findings": (
+        "ArgumentFinding",
+        "AxisFinding",
+        "LeafFinding",
+        "Nesting",
+        "ShapeFindings",
+    ),
+    "inference.one_program": ("OneProgram",),
+    "observing.columns": ("Column", "SizeRow"),
+    "observer.candidates": ("InputCandidate", "ObserverInfo"),
+    "observer.input_observer": ("InputObserver",),
+    "observing.leaf_observations": ("LeafObservation",),
+    "observing.observations": ("Observations",),
+    "observing.signature": ("Signature",),
+    "observing.sizes_seen": ("SizeSeen",),
+    "observing.tallies": ("Seen", "Span", "Tally"),
+    "observing.traffic_counters": ("CountedGroup", "CountedKind", "TrafficCounters", "Values"),
+    "opening": ("open_tape",),
+    "programs.attempts": ("Attempt",),
+    "programs.loading": ("load_programs",),
+    "programs.program": ("Program",),
+    "programs.programs": ("Programs",),
+    "pytree.memory_limit": ("granted",),
+    "pytree.classes": ("ClassIndex",),
+    "pytree.inputs": ("Inputs",),
+    "pytree.placeholder": ("Placeholder",),
+    "pytree.registration": ("register_flattening_functions",),
+    "pytree.rendering": ("render",),
+    "reading.call": ("Call",),
+    "reading.call_ref": ("CallRef",),
+    "reading.calls": ("Calls",),
+    "replaying.check_report": ("CheckReport", "CheckRow"),
+    "replaying.checking": ("check",),
+    "replaying.replaying": ("replay",),
+    "scripting": ("script",),
+    "tape": ("Tape",),
+    "targets.onnx": ("DynamicAxes", "dynamic_axes"),
+    "variant": ("Acceptance", "Variant", "VariantShapes"),
+    "variants.variant_findings": (
+        "DimensionFinding",
+        "IntFinding",
+        "SymbolFinding",
+        "TensorFinding",
+        "VariantFindings",
+    ),
+    "variants.counted_sizes": ("CountedRange",),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

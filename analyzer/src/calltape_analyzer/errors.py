@@ -1,10 +1,10 @@
 """The errors of the analyzer.
 
-TapeError                anything wrong with a tape, by ``kind`` (from calltape_schema)
+TapeError                something is wrong with a tape; ``kind`` says what (from calltape_schema)
 ├── InferenceError       the recorded calls do not determine an answer; also a RuntimeError
-├── UsageError           something that does not exist was asked for; also a ValueError
-├── KeyTypeError         a key that is neither a name nor a position; also a TypeError
-├── UnsupportedError     what the calls leave no room for; also a NotImplementedError
+├── UsageError           the caller named something that does not exist; also a ValueError
+├── KeyTypeError         a key is neither a name nor a position; also a TypeError
+├── UnsupportedError     a position that a recorded call does not have; also a NotImplementedError
 ├── NoVariant            no exported program accepts a call; also a LookupError
 └── ExportError          nothing could be exported; also a RuntimeError
 """
@@ -31,8 +31,7 @@ __all__ = [
 class InferenceError(TapeError, RuntimeError):
     """The recorded calls do not determine an answer.
 
-    Also a :class:`RuntimeError`, because that is what callers of ``torch.onnx.InputObserver``
-    catch.
+    It is a :class:`RuntimeError` too, because callers of ``torch.onnx.InputObserver`` catch that.
     """
 
     def __init__(self, reason: str, *, path: str | None = None, advice: str | None = None) -> None:
@@ -40,28 +39,32 @@ class InferenceError(TapeError, RuntimeError):
 
 
 class UsageError(TapeError, ValueError):
-    """A call of the analyzer that names something that does not exist; also a ValueError."""
+    """The caller named something that does not exist, or that is not possible. It is a
+    :class:`ValueError` too."""
 
     def __init__(self, reason: str, *, path: str | None = None, advice: str | None = None) -> None:
         super().__init__("usage", reason, path=path, advice=advice)
 
 
 class KeyTypeError(TapeError, TypeError):
-    """A key of ``value_if_missing`` that is neither a name nor a position; also a TypeError."""
+    """A key of ``value_if_missing`` is neither a name nor a position. It is a :class:`TypeError`
+    too."""
 
     def __init__(self, reason: str, *, advice: str | None = None) -> None:
         super().__init__("usage", reason, advice=advice)
 
 
 class UnsupportedError(TapeError, NotImplementedError):
-    """A request that the recorded calls leave no room for; also a NotImplementedError."""
+    """A position in ``value_if_missing`` that a recorded call does not have. It is a
+    :class:`NotImplementedError` too."""
 
     def __init__(self, reason: str, *, advice: str | None = None) -> None:
         super().__init__("usage", reason, advice=advice)
 
 
 class NoVariant(TapeError, LookupError):  # noqa: N818 - what users catch reads like the report
-    """No exported program accepts a call; ``reasons`` say why, by variant."""
+    """No exported program accepts a call. ``reasons`` says why, for each variant. It is a
+    :class:`LookupError` too."""
 
     def __init__(self, reason: str, reasons: Mapping[str, str] | None = None) -> None:
         self.reasons = dict(reasons or {})
@@ -74,7 +77,8 @@ class NoVariant(TapeError, LookupError):  # noqa: N818 - what users catch reads 
 
 
 class ExportError(TapeError, RuntimeError):
-    """No variant could be exported; ``attempts`` tell what was tried."""
+    """No variant could be exported. ``attempts`` has what was tried. It is a :class:`RuntimeError`
+    too."""
 
     def __init__(self, reason: str, attempts: Sequence[object] = (), *, advice: str = "") -> None:
         self.attempts = tuple(attempts)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Hashable, Iterable, Sequence
-from pathlib import Path
 
-from calltape_analyzer.classes import Classes
-from calltape_analyzer.copies import without_repeats
-from calltape_analyzer.damage import Damage
-from calltape_analyzer.descriptors import DescriptorError
-from calltape_analyzer.segment import Segment
+from calltape_analyzer.pytree.classes import Classes
+from calltape_analyzer.reading.damage import Damage
+from calltape_analyzer.reading.file_descriptors import DescriptorError
+from calltape_analyzer.reading.files import Paths, files_of
+from calltape_analyzer.reading.repeated_calls import without_repeats
+from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.reading.tape_file import is_ahead
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.tape_file import is_ahead
 from calltape_schema.errors import TapeError
 
-__all__ = ["files_of", "open_tape"]
-
-Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+__all__ = ["open_tape"]
 
 
 def open_tape(path: Paths, *, classes: Classes = (), verify: bool = False) -> Tape:
@@ -36,7 +33,7 @@ def open_tape(path: Paths, *, classes: Classes = (), verify: bool = False) -> Ta
 
     Raises:
         TapeError: ``not_found``, ``not_a_tape``, ``version``, ``io``, ``damaged`` or ``invalid``
-            where nothing can be read; ``usage`` for tapes of different models. Of several files
+            if nothing can be read; ``usage`` for tapes of different models. Of several files
             one that cannot be read is damage, like a damaged call. So is a copy of another one, and
             a call that another file has too: it counts once.
     """
@@ -49,7 +46,7 @@ def open_tape(path: Paths, *, classes: Classes = (), verify: bool = False) -> Ta
         raise
     if verify:
         tape.verify()
-        tape.leave_out_damaged()
+        tape._leave_out_damaged()
     return tape
 
 
@@ -77,7 +74,7 @@ def _opened(names: Sequence[str], damage: Damage) -> list[Segment]:
     """The files that can be read; of several, one that cannot be is damage.
 
     Raises:
-        TapeError: where there is none, or the process may open no more files.
+        TapeError: there is none, or the process may open no more files.
     """
     segments: list[Segment] = []
     errors: list[TapeError] = []
@@ -114,48 +111,3 @@ def _holds_no_call(path: str | None) -> bool:
         return os.stat(path).st_size == 0
     except OSError:
         return True
-
-
-def files_of(path: Paths) -> list[str]:
-    """The files that a path, a pattern or several of them stand for.
-
-    Raises:
-        TapeError: ``not_found`` or ``io``.
-    """
-    given = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    if not given:
-        raise TapeError("not_found", "no path was given")
-    found: dict[Hashable, str] = {}
-    for one in given:
-        for name in _files(os.fspath(one)):
-            found.setdefault(_identity(name), name)
-    return list(found.values())
-
-
-def _identity(path: str) -> Hashable:
-    """Equal for two ways to one file: names, links, patterns that match it twice."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return path  # whoever opens it is told
-    return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(path)
-
-
-def _files(path: str) -> list[str]:
-    if "\0" in path:
-        raise TapeError("not_found", "no such file", path=path.replace("\0", "\\0"))
-    if os.path.isdir(path):
-        try:
-            found = os.listdir(path)
-        except OSError as error:
-            raise TapeError("io", f"cannot read it: {error.strerror}", path=path) from None
-        names = sorted(str(Path(path) / name) for name in found if name.endswith(".tape"))
-        if not names:
-            raise TapeError("not_found", "no *.tape in this directory", path=path)
-        return names
-    if not os.path.lexists(path) and glob.has_magic(path):
-        names = sorted(glob.glob(path, recursive=True))
-        if not names:
-            raise TapeError("not_found", "no file matches", path=path)
-        return names
-    return [path]

@@ -14,13 +14,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from calltape_analyzer.binding import Signature
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.explanation import counted
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.tape import Tape, check_tape
+from calltape_analyzer.text import counted
 
 if TYPE_CHECKING:
-    from calltape_analyzer.tape import Tape
-    from calltape_analyzer.variant_findings import DimensionFinding, VariantFindings
+    from calltape_analyzer.variants.variant_findings import DimensionFinding, VariantFindings
 
 __all__ = ["is_factory", "literal", "script"]
 
@@ -40,7 +40,7 @@ _WORDS = frozenset(
 _TEMPLATE = '''\
 """Exports a recorded model, and runs every recorded call through the result.
 
-Ends with 0 where all of them give what was recorded. Wants the model's own code, torch and
+Ends with 0 if all of them give what was recorded. Wants the model's own code, torch and
 calltape-analyzer{extras}.
 """
 
@@ -57,7 +57,7 @@ TAPES = {tapes}
 def main() -> int:
     # Arguments of classes of your own: open_tape(TAPES, classes=[...])
     with open_tape(TAPES) as tape:
-        programs = export(tape, build_model(), to={to})
+        programs = export({part}, build_model(), to={to})
         for attempt in programs.attempts:
             done = f"{{attempt.reproduced}} of {{attempt.tried}} sizes reproduced"
             print(f"{{attempt.variant}}: {{attempt.what}}: {{done}} {{attempt.error or ''}}")
@@ -93,14 +93,15 @@ def script(tape: Tape, *, model: str | None = None, to: Literal["torch", "onnx"]
     """Python source that loads the tape, builds the model, exports it, and prints what came of it.
 
     Args:
-        tape: the tape; its files are named in the source as they were opened.
+        tape: a tape, or a part of one; its files are named in the source as they were opened.
         model: ``package.module:factory``, a function without arguments that makes the model, or a
             module object. Without it the source has a marked function to fill in.
         to: as in :func:`calltape_analyzer.export`.
 
     Raises:
-        UsageError: ``model`` has another form.
+        UsageError: ``model`` or ``to`` has another form.
     """
+    check_tape(tape, "script")
     if model is not None and not is_factory(model):
         raise UsageError(f"{model!r} is not of the form package.module:factory")
     if to not in ("torch", "onnx"):
@@ -112,6 +113,7 @@ def script(tape: Tape, *, model: str | None = None, to: Literal["torch", "onnx"]
         facts="\n".join(f"#   {_comment(fact)}" for fact in _facts(tape)),
         tapes=_texts(tape.paths),
         build=_TO_FILL_IN if model is None else _import(model),
+        part=_part(tape),
         to=literal(to),
     )
 
@@ -156,7 +158,7 @@ def _facts(tape: Tape) -> Iterator[str]:
 
 
 def _name(found: VariantFindings, number: int, parameters: set[str]) -> str:
-    """The name of a variant, where it says nothing of what was passed."""
+    """The name of a variant, if it says nothing of what was passed."""
     words = re.findall(r"\w+", found.name)
     known = all(word in _WORDS or word in parameters or word.isdecimal() for word in words)
     is_quoting = any(quote in found.name for quote in "'\"")
@@ -186,6 +188,20 @@ def literal(text: str) -> str:
     # JSON's escapes are Python's as well, and keep everything but ASCII out of the source. A
     # character beyond the 16 bits of one escape is a pair in JSON, which Python reads as two.
     return ascii(text) if any(ord(char) > 0xFFFF for char in text) else json.dumps(text)
+
+
+def _part(tape: Tape) -> str:
+    """The expression for the part of the tape that this one is. Names of variants may have what was
+    passed in them; positions have not."""
+    given = [f"{name}={_list(chosen)}" for name, chosen in tape.selected.items()]
+    if tape.removed:
+        given.append(f"ignore={_list(tape.removed)}")
+    return f"tape.only({', '.join(given)})" if given else "tape"
+
+
+def _list(items: Sequence[str | int]) -> str:
+    shown = [literal(item) if isinstance(item, str) else str(item) for item in items]
+    return f"[{', '.join(shown)}]"
 
 
 def _texts(paths: Sequence[str]) -> str:

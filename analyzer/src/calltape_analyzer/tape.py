@@ -1,41 +1,66 @@
-"""Tape files as one sequence of calls, and what can be asked of it."""
+"""Tape files as one sequence of calls, and what can be asked of it.
+
+In come the files that were opened. Out go calls, what the recorder said of them, and answers:
+observations, variants, explanations, dynamic shapes and arguments.
+"""
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from typing_extensions import Self
-
-from calltape_analyzer.accounts import counters_of
-from calltape_analyzer.binding import Signature
-from calltape_analyzer.call import Call, Calls
-from calltape_analyzer.classes import Classes, ClassIndex
-from calltape_analyzer.damage import is_damage
-from calltape_analyzer.recordings import coverage_of, dumps_of, missing_numbers
-from calltape_analyzer.segment import UNDER_WAY_WORDS, Damage, Segment
-from calltape_analyzer.tallies import CallRef
-from calltape_analyzer.traffic_counters import Counters
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.inference.program_source import DimKind, GivenArguments, ProgramSource
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.traffic_counters import TrafficCounters
+from calltape_analyzer.observing.trusted_counters import trusted_counters
+from calltape_analyzer.pytree.classes import Classes
+from calltape_analyzer.pytree.inputs import Inputs
+from calltape_analyzer.reading.calls import Calls
+from calltape_analyzer.reading.damage import Damage, is_damage
+from calltape_analyzer.reading.recorded_calls import RecordedCalls
+from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.reading.selection import ChosenCalls, only_calls, only_known, ranges_of
 from calltape_schema.errors import TapeError
-from calltape_schema.records import Coverage, Dump, Manifest, Observed, Target
 
 if TYPE_CHECKING:
-    from calltape_analyzer.dims import BatchFor, DimNames
-    from calltape_analyzer.explanation import Explanation
-    from calltape_analyzer.findings import ShapeFindings
-    from calltape_analyzer.inference import Inference
-    from calltape_analyzer.observations import Observations
-    from calltape_analyzer.variant import Variant
+    from calltape_analyzer.explanation.explanation import Explanation
+    from calltape_analyzer.inference.aligned_calls import AlignedCalls
+    from calltape_analyzer.inference.findings import ShapeFindings
+    from calltape_analyzer.inference.one_program import OneProgram
+    from calltape_analyzer.observing.declarations import BatchFor, DimNames
+    from calltape_analyzer.observing.observations import Observations
+    from calltape_analyzer.variant import Chosen, Variant
 
-__all__ = ["Tape"]
+__all__ = ["Tape", "check_tape"]
 
 T = TypeVar("T")
 
 
-class Tape:
+def check_tape(value: Any, what: str) -> None:
+    """Raises UsageError if this is not a tape.
+
+    Args:
+        value: what somebody passed as one.
+        what: the name of the function that takes it.
+    """
+    if isinstance(value, Tape):
+        return
+    if isinstance(value, str | os.PathLike):
+        raise UsageError(
+            f"{what} takes a tape, not a path", advice=f"pass open_tape({str(value)!r})"
+        )
+    kind = type(value).__name__
+    one_variant = "pass tape.only(variant=...), which is the part of a tape that is one variant"
+    raise UsageError(
+        f"{what} takes a tape, not {kind}",
+        advice=one_variant if kind == "Variant" else "pass what open_tape(path) gives",
+    )
+
+
+class Tape(RecordedCalls, ProgramSource):
     """One or several tape files as one sequence of calls; :func:`open_tape` makes it.
 
     ``len(tape)`` counts the calls whose records are whole, ``tape[i]`` is one of them (negative
@@ -45,70 +70,13 @@ class Tape:
     """
 
     def __init__(self, segments: Sequence[Segment], damage: Damage, classes: Classes = ()) -> None:
-        self._segments = tuple(segments)
-        self._damage = damage
-        self._classes = ClassIndex(classes)
-        self._calls = Calls(self._segments, self._classes)
-        self._target = _common_target(self._segments)
-        self._inference: Inference | None = None
+        super().__init__(segments, damage, classes)
+        self._inference: OneProgram | None = None
+        self._counters: TrafficCounters | None = None
         self._removed: list[str | int] = []
-
-    def __repr__(self) -> str:
-        ahead = len(self.under_way)
-        died = f", {ahead} of them {UNDER_WAY_WORDS}" if ahead else ""
-        return f"<Tape {', '.join(self.paths[:3])}: {len(self)} calls{died}>"
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    @overload
-    def __getitem__(self, index: int) -> Call: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Call]: ...
-
-    def __getitem__(self, index: int | slice) -> Call | list[Call]:
-        return self._calls[index]
-
-    def __iter__(self) -> Iterator[Call]:
-        return self._whole_calls(entries=False)
-
-    def _whole_calls(self, *, entries: bool) -> Iterator[Call]:
-        for call in self._calls:
-            try:
-                call.check(entries=entries)
-            except TapeError as error:
-                if not is_damage(error):
-                    raise
-            else:
-                yield call
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Lets go of the files. Values that were read stay valid; reading on is a ``closed``
-        error."""
-        for segment in self._segments:
-            segment.close()
-
-    @property
-    def classes(self) -> tuple[type, ...]:
-        """The classes that the caller of :func:`open_tape` allowed."""
-        return self._classes.given
-
-    @property
-    def class_index(self) -> ClassIndex:
-        """The same, with those that this process wants anyway."""
-        return self._classes
+        self._whole = self
+        self._chosen: list[Variant] | None = None
+        self._selected: dict[str, Any] = {}
 
     @property
     def signature(self) -> Signature:
@@ -123,130 +91,84 @@ class Tape:
         return tuple(signature.name_of(name) for name in self._removed)
 
     @property
-    def calls(self) -> Calls:
-        """The calls as a plain sequence, whose tensors are not looked at."""
-        return self._calls
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The files, in the order of the calls."""
-        return tuple(segment.path for segment in self._segments)
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the files in bytes, when they were opened."""
-        return sum(segment.size for segment in self._segments)
-
-    @property
-    def manifests(self) -> tuple[Manifest, ...]:
-        """The first member of each file: what wrote it, when, and with which policy."""
-        return tuple(segment.manifest for segment in self._segments)
-
-    @property
-    def manifest(self) -> Manifest:
-        """The manifest of the first file."""
-        return self._segments[0].manifest
-
-    @property
-    def target(self) -> Target | None:
-        """What was recorded: class, method and signature; None where the tape does not say."""
-        return self._target
-
-    @property
-    def sealed(self) -> bool:
-        """Whether every file ends as a closed recorder leaves it. An unsealed one is as readable;
-        its process was killed, or is still recording."""
-        return all(segment.trailer is not None for segment in self._segments)
-
-    @property
-    def unfinished(self) -> int:
-        """Bytes at the end of unsealed files that belong to a call which was being written."""
-        return sum(segment.unfinished for segment in self._segments)
-
-    @property
-    def coverage(self) -> Coverage:
-        """How much of the traffic is on the tape: calls seen, kept, and dropped by reason, those
-        that were not to be kept (``unwanted``) among them. For an unsealed file as far as the
-        numbers of its calls tell: at least so many were seen. What came before a recorder was
-        attached, none saw (:attr:`observed`)."""
-        return coverage_of(self._segments)
-
-    @property
-    def observed(self) -> dict[bytes, Observed]:
-        """Of each recording (by its id) of what was running before: since when its calls were
-        seen. How many came before that, nobody knows."""
-        found = ((s.manifest.tape, s.manifest.observed) for s in self._segments)
-        return {tape: observed for tape, observed in found if observed is not None}
-
-    @cached_property
-    def counters(self) -> Counters:
+    def counters(self) -> TrafficCounters:
         """What was counted of the whole traffic, whichever calls are on the tape: per structure how
-        many calls, and the sizes of every axis; :attr:`Counters.missing` names the files that have
-        no counters, or such as contradict the calls that are on the tape (which is damage)."""
-        return counters_of(self._segments, self._damage)
+        many calls, and the sizes of every axis; :attr:`TrafficCounters.missing` names the files
+        that have no counters, or such as contradict the calls that are on the tape (which is
+        damage)."""
+        if self._counters is None:
+            self._counters = trusted_counters(self._segments, self._damage)
+        return self._counters
 
-    @property
-    def under_way(self) -> tuple[Call, ...]:
-        """The calls that were written ahead and had not ended when the process died (or have not
-        ended yet): their inputs are known, and nothing else."""
-        return tuple(
-            self._calls.at(CallRef(segment.manifest.tape, segment.number(position)))
-            for segment in self._segments
-            if segment.is_ahead
-            for position in segment.order
-        )
+    def only(
+        self,
+        *,
+        calls: ChosenCalls | None = None,
+        variant: Chosen | None = None,
+        ignore: Sequence[str | int] = (),
+    ) -> Tape:
+        """This tape with some of its calls, or without some arguments: for every function that
+        takes a tape. It reads from the same files, which :meth:`close` of either closes; what the
+        recorder counted of all calls (:attr:`counters`) says nothing of some of them.
 
-    @property
-    def missing_files(self) -> dict[bytes, tuple[int, ...]]:
-        """Per recording (by its id) that lacks any, the numbers of its files that are not here:
-        deleted when the disk was full, or not opened."""
-        return missing_numbers(self._segments)
-
-    @property
-    def dumps(self) -> tuple[Dump, ...]:
-        """When the calls of a flight recorder were written, and why, in the order of time."""
-        return dumps_of(self._segments)
-
-    @property
-    def damage(self) -> list[TapeError]:
-        """Everything that was found wrong so far, each with file, member and byte offset."""
-        return self._damage.list()
-
-    def find(self, number: int) -> Call:
-        """The call of a number (:attr:`Call.number`).
+        Args:
+            calls: numbers, ranges and addresses of calls: ``"0..99,3f9a01bc:120"``, ``[3, 5]``.
+            variant: the calls of one variant or of several: names, or positions in
+                :meth:`variants`, of the calls that ``calls`` and ``ignore`` leave. What is said of
+                a variant stays as it is: other variants are still evidence.
+            ignore: parameters to leave out, as :meth:`remove_inputs` does.
 
         Raises:
-            TapeError: ``usage`` where no call, or calls in several files, have it.
+            UsageError: for calls or variants that are not there, or an argument that no call
+                passes.
         """
-        found = [call for call in self._calls if call.number == number]
-        if len(found) == 1:
-            return found[0]
-        if not found:
-            raise TapeError(
-                "usage",
-                f"no call {number} on this tape",
-                advice="`calltape ls` shows which there are",
-            )
-        files = ", ".join(call.path for call in found)
-        raise TapeError(
-            "usage", f"call {number} is on several tapes: {files}", advice="pass one of them"
-        )
+        made = self._part(self._segments)
+        for name in [ignore] if isinstance(ignore, str) else ignore:
+            known = made.signature.names
+            if not made.remove_inputs([name]) and made.signature.name_of(name) not in known:
+                advice = f"the parameters are: {', '.join(known)}"
+                raise UsageError(f"no call passes {name}", advice=advice)
+        if calls is not None:
+            ranges = ranges_of(calls)
+            made = made._part(only_calls(made._segments, ranges))
+            made._selected = {"calls": [str(one) for one in ranges]}
+            if self._selected:  # what was chosen before is in what is left
+                made._selected = {"calls": [call.address for call in made._calls]}
+        return made if variant is None else made._only_variants(variant)
 
-    def verify(self) -> list[TapeError]:
-        """Compares every tensor byte with its checksum and every tree with the format.
+    @property
+    def whole(self) -> Tape:
+        """The tape whose variants :meth:`only` chose from: its calls are evidence of what is said
+        of them. This tape itself if no variant was chosen."""
+        return self._whole
 
-        Returns:
-            All damage that is known now; empty for a clean tape.
-        """
-        for _ in self._whole_calls(entries=True):
-            pass
-        return self.damage
+    def _part(self, segments: Sequence[Segment]) -> Tape:
+        """A tape of the same files, with other calls."""
+        made = copy.copy(self)
+        if segments is not self._segments:
+            made._counters = TrafficCounters(missing=frozenset(self.paths))
+        made._segments = tuple(segments)
+        made._calls = Calls(made._segments, made._classes)
+        made._removed = list(self._removed)
+        made._inference = made._chosen = None
+        made._whole = made
+        return made
 
-    def leave_out_damaged(self) -> None:
-        for segment in self._segments:
-            segment.drop_damaged()
-        self._calls = Calls(self._segments, self._classes)
-        self._inference = None
+    def _only_variants(self, wanted: Chosen) -> Tape:
+        from calltape_analyzer.variant import chosen_variants
+
+        places, chosen = chosen_variants(self.variants(), wanted)
+        refs = (call.ref for variant in chosen for call in variant.calls)
+        made = self._part(only_known(self._segments, refs))
+        made._whole, made._chosen = self, chosen
+        made._selected = {**self._selected, "variant": places}
+        return made
+
+    @property
+    def selected(self) -> dict[str, Any]:
+        """Which calls :meth:`only` chose, as its arguments ``calls`` and ``variant``; empty for a
+        whole tape."""
+        return dict(self._selected)
 
     def shape_findings(
         self,
@@ -255,58 +177,61 @@ class Tape:
         value_if_missing: Mapping[str | int, Any] | None = None,
     ) -> ShapeFindings:
         """The dynamic dimensions with their evidence, as plain data and without torch; see
-        :meth:`calltape_analyzer.inference.Inference.findings`.
+        :meth:`calltape_analyzer.inference.one_program.OneProgram.findings`.
 
         Raises:
-            InferenceError: where the calls cannot be one program.
+            InferenceError: the calls cannot be one program.
         """
         return self._asked(
             value_if_missing,
             lambda inference: inference.findings(set_batch_dimension_for, dim_names),
         )
 
-    def infer_dynamic_shapes(
+    def _signature(self) -> Signature:
+        return self.signature
+
+    def _dynamic_shapes(
         self,
-        set_batch_dimension_for: BatchFor = None,
-        dim_names: DimNames = None,
-        value_if_missing: Mapping[str | int, Any] | None = None,
+        declared: BatchFor,
+        names: DimNames,
+        value_if_missing: Mapping[str | int, Any] | None,
+        dim: DimKind | None,
     ) -> tuple[Any, ...] | dict[str, Any]:
-        """What ``torch.export.export(dynamic_shapes=...)`` takes; see
-        :meth:`calltape_analyzer.inference.Inference.dynamic_shapes`. Reads no tensor bytes.
-
-        Raises:
-            InferenceError: where the calls cannot be one program.
-        """
+        if self._chosen and len(self._chosen) == 1:
+            return self._chosen[0].infer_dynamic_shapes(declared, names, value_if_missing, dim=dim)
+        named = names or (dim == "names") or None
+        unnamed: Literal["auto", "dynamic"] = "auto" if dim == "auto" else "dynamic"
         return self._asked(
             value_if_missing,
-            lambda inference: inference.dynamic_shapes(set_batch_dimension_for, dim_names),
+            lambda inference: inference.dynamic_shapes(declared, named, dim=unnamed),
         )
 
-    def infer_arguments(
+    def _arguments(
         self,
-        index: int | tuple[Any, ...] | Mapping[str, Any] | None = None,
-        *,
-        as_args_kwargs: bool = False,
-        value_if_missing: Mapping[str | int, Any] | None = None,
-    ) -> Any:
-        """Representative arguments, or with ``index`` those of one call; see
-        :meth:`calltape_analyzer.inference.Inference.arguments`.
-
-        Raises:
-            InferenceError: where the calls cannot be one program.
-        """
-        return self._asked(
+        index: GivenArguments,
+        value_if_missing: Mapping[str | int, Any] | None,
+        device: Any,
+    ) -> Inputs:
+        if self._chosen and len(self._chosen) == 1:
+            return self._chosen[0].infer_arguments(
+                index, value_if_missing=value_if_missing, device=device
+            )
+        args, kwargs = self._asked(
             value_if_missing,
-            lambda inference: inference.arguments(index, as_args_kwargs=as_args_kwargs),
+            lambda inference: inference.arguments(index, as_args_kwargs=True, device=device),
         )
+        return Inputs(args, kwargs)
+
+    def _aligned_calls(self, value_if_missing: Mapping[str | int, Any] | None) -> AlignedCalls:
+        return self._asked(value_if_missing, lambda inference: inference.aligned_calls())
 
     def _asked(
-        self, value_if_missing: Mapping[str | int, Any] | None, question: Callable[[Inference], T]
+        self, value_if_missing: Mapping[str | int, Any] | None, question: Callable[[OneProgram], T]
     ) -> T:
         return self._soundly(lambda: question(self.inference(value_if_missing)))
 
     def _soundly(self, question: Callable[[], T]) -> T:
-        """The answer; where a call that breaks the format is in the way, without such calls."""
+        """The answer, without the calls that break the format and are in the way."""
         try:
             return question()
         except TapeError as error:
@@ -324,20 +249,24 @@ class Tape:
             except TapeError as error:
                 if not is_damage(error):
                     raise
-        self.leave_out_damaged()
+        self._leave_out_damaged()
         return len(self) < before
+
+    def _leave_out_damaged(self) -> None:
+        super()._leave_out_damaged()
+        self._inference = None
 
     def observations(self) -> Observations:
         """What was seen of every argument: presence, kinds, dtypes, ranks, sizes, ranges. Reads
         every record once, and no tensor bytes. Those of several tapes add up with ``merge``."""
-        from calltape_analyzer.gathering import Gatherer
-        from calltape_analyzer.variant import counters_for
-        from calltape_analyzer.whole_traffic import calls_by_likeness
+        from calltape_analyzer.observing.evidence import counters_of_evidence
+        from calltape_analyzer.observing.sorting import CallSorter
+        from calltape_analyzer.variants.counters_by_variant import counted_calls
 
-        gatherer = Gatherer.of(self)
-        made = self._soundly(lambda: gatherer.observations(self._calls, ranges=True))
-        counters = counters_for(self, made)
-        made.know_whole(calls_by_likeness(counters, gatherer.signature, gatherer.renamed))
+        sorter = CallSorter.of(self)
+        made = self._soundly(lambda: sorter.observations(self._calls, ranges=True))
+        counters = counters_of_evidence(self.counters, self._calls, made.left_out)
+        made.set_counted_calls(counted_calls(counters, sorter.signature, sorter.renamed))
         return made
 
     def variants(self) -> list[Variant]:
@@ -351,6 +280,8 @@ class Tape:
         """
         from calltape_analyzer.variant import variants_in
 
+        if self._chosen is not None:
+            return list(self._chosen)
         return self._soundly(lambda: variants_in(self))
 
     def explain(self, argument: str, axis: int | None = None, *, path: str = "") -> Explanation:
@@ -361,16 +292,17 @@ class Tape:
             argument: the name of an argument, or a place below it as :meth:`variants` writes them
                 (``"past_key_values.layers.0.keys"``, also with a dimension: ``"input_ids[1]"``), or
                 the name of a symbol (``"batch_size"``).
-            axis: one dimension, from the end where it is negative; all by default.
-            path: the place below the argument, where it is not part of ``argument``.
+            axis: one dimension, from the end if it is negative; all by default.
+            path: the place below the argument, if it is not part of ``argument``.
 
         Raises:
             UsageError: for something that no call passes, or a dimension that no tensor there has;
                 lists what there is.
         """
-        from calltape_analyzer.explaining import explain
+        from calltape_analyzer.explanation.subjects import explain
 
-        return explain(self, argument, axis, path=path)
+        chosen = None if self._chosen is None else [variant.name for variant in self._chosen]
+        return explain(self.whole, self.whole.variants(), argument, axis, path=path, only=chosen)
 
     def remove_inputs(self, names: Sequence[str | int]) -> int:
         """Leaves parameters out of everything that is inferred from here on.
@@ -385,13 +317,13 @@ class Tape:
         self._removed.extend(names)
         return count
 
-    def inference(self, value_if_missing: Mapping[str | int, Any] | None = None) -> Inference:
+    def inference(self, value_if_missing: Mapping[str | int, Any] | None = None) -> OneProgram:
         """The inference over all calls of this tape, kept from one question to the next."""
-        from calltape_analyzer.inference import Inference
+        from calltape_analyzer.inference.one_program import OneProgram
 
         if value_if_missing is None and self._inference is not None:
             return self._inference
-        made = Inference(
+        made = OneProgram(
             self._target,
             self._calls,
             value_if_missing,
@@ -403,18 +335,3 @@ class Tape:
         if value_if_missing is None:
             self._inference = made
         return made
-
-
-def _common_target(segments: Sequence[Segment]) -> Target | None:
-    # The first file of each model stands for all of them.
-    found = {
-        (target.type, target.method): (target, os.path.basename(segment.path))
-        for segment in reversed(segments)
-        if (target := segment.manifest.target) is not None
-    }
-    if len(found) > 1:
-        names = ", ".join(sorted(f"{cls}.{way} ({f})" for (cls, way), (_, f) in found.items()))
-        raise TapeError(
-            "usage", f"these are tapes of different models: {names}", advice="open them one by one"
-        )
-    return next((target for target, _ in found.values()), None)

@@ -1,28 +1,69 @@
-"""The calls of a tape that one exported program can serve, and what to export it with."""
+"""The calls of a tape that one exported program can serve, and what to export it with.
+
+In come the calls of a tape. Out go its variants, each with its findings, its dynamic shapes and
+its arguments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from calltape_analyzer.call import Call
-from calltape_analyzer.dims import BatchFor, check_declared, is_batch
-from calltape_analyzer.gathering import Gatherer, difference_of
-from calltape_analyzer.names import name_symbols, name_variants
-from calltape_analyzer.observations import Observations
-from calltape_analyzer.pools import Pools
-from calltape_analyzer.symbols import Column
-from calltape_analyzer.traffic_counters import Counters
-from calltape_analyzer.variant_findings import VariantFindings, findings_of
-from calltape_analyzer.variants import Dimension, VariantFacts, give_symbols, variants_of
-from calltape_analyzer.whole_traffic import attribute, calls_by_likeness, settled
+from calltape_analyzer.errors import InferenceError, UsageError
+from calltape_analyzer.inference.program_source import DimKind, GivenArguments, ProgramSource
+from calltape_analyzer.observing.call_source import CallSource
+from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.declarations import (
+    BatchFor,
+    DimNames,
+    check_batch,
+    check_dim_names,
+    is_batch,
+)
+from calltape_analyzer.observing.evidence import (
+    counters_of_evidence,
+    has_raised,
+    raised_are_evidence,
+)
+from calltape_analyzer.observing.observations import Observations
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.sorting import CallSorter, difference_of
+from calltape_analyzer.plain_data import PlainData, Text
+from calltape_analyzer.pytree.inputs import Inputs
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.variants.counters_by_variant import (
+    add_counted_sizes,
+    constant_pools,
+    counted_calls,
+)
+from calltape_analyzer.variants.derivation import find_symbols, variants_of
+from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
+from calltape_analyzer.variants.pools import Pools
+from calltape_analyzer.variants.symbol_names import name_symbols
+from calltape_analyzer.variants.variant_findings import VariantFindings, findings_of
+from calltape_analyzer.variants.variant_names import name_variants
 
 if TYPE_CHECKING:
-    from calltape_analyzer.tape import Tape
+    from calltape_analyzer.arguments.samples import Sample
+    from calltape_analyzer.inference.aligned_calls import AlignedCalls
 
-__all__ = ["Acceptance", "Variant", "counters_for", "named_facts", "variants_in"]
+__all__ = [
+    "Acceptance",
+    "Chosen",
+    "Variant",
+    "VariantShapes",
+    "chosen_variants",
+    "named_facts",
+    "variants_in",
+]
+
+
+Chosen: TypeAlias = "str | int | Variant | Iterable[str | int | Variant]"
+"""Variants of a tape: names, positions, or the variants."""
+
+_MAX_NAMED = 12
 
 
 class Acceptance(NamedTuple):
@@ -35,16 +76,31 @@ class Acceptance(NamedTuple):
         return self.accepted
 
 
-class Variant:
+class VariantShapes(PlainData):
+    """The dynamic dimensions of a variant.
+
+    Attributes:
+        variant: its name.
+        dynamic_shapes: in the nesting of the arguments, per tensor ``{axis: name}`` with its
+            dynamic axes, the name of an int that varied, and None for what is constant.
+        findings: the evidence.
+    """
+
+    variant: Text
+    dynamic_shapes: Any
+    findings: VariantFindings
+
+
+class Variant(ProgramSource):
     """Calls that one program can serve (rules 2, 7, 8 and 9 of docs/decisions/0012).
 
     Attributes:
         facts: the evidence.
     """
 
-    def __init__(self, tape: Tape, facts: VariantFacts, gatherer: Gatherer) -> None:
+    def __init__(self, tape: CallSource, facts: VariantFacts, sorter: CallSorter) -> None:
         self._tape = tape
-        self._gatherer = gatherer
+        self._sorter = sorter
         self.facts = facts
 
     def __repr__(self) -> str:
@@ -64,12 +120,13 @@ class Variant:
         did."""
         found: dict[bool, list[Call]] = {False: [], True: []}
         for call in self._tape.calls:
-            placed = self._gatherer.sorted(call.record.inputs)
+            placed = self._sorter.sorted(call.record.inputs)
             if self.facts.group.key.takes(placed.key) and all(
                 condition.holds(placed.row) for condition in self.facts.conditions
             ):
-                found[call.record.error is not None].append(call)
-        return found[False] or found[True]
+                found[has_raised(call)].append(call)
+        returned, raised = found[False], found[True]
+        return raised if raised_are_evidence(len(returned)) else returned
 
     def accepts(
         self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -80,9 +137,9 @@ class Variant:
         that never varied; not texts and floats that vary from call to call. The program itself may
         still refuse sizes, when it is run.
         """
-        from calltape_analyzer.live_calls import LiveCall
+        from calltape_analyzer.arguments.live_calls import LiveCall
 
-        placed = LiveCall(tuple(args), dict(kwargs or {}), self._gatherer).placed
+        placed = LiveCall(tuple(args), dict(kwargs or {}), self._sorter).placed
         if not self.facts.group.key.takes(placed.key):
             return Acceptance(False, difference_of(self.facts.group, placed))
         reason = self.facts.refuses(placed.row)
@@ -94,123 +151,252 @@ class Variant:
         return self._findings(self.facts)
 
     def _findings(self, facts: VariantFacts) -> VariantFindings:
-        from calltape_analyzer.exporting.plan import input_names
+        from calltape_analyzer.arguments.plan import input_names
 
-        return findings_of(facts, input_names(facts))
+        found = findings_of(facts, input_names(facts))
+        address = self._tape.calls.address_of(facts.every.first)
+        return found if address is None else found.model_copy(update={"address": address})
 
-    def infer_dynamic_shapes(
+    def _signature(self) -> Signature:
+        return self._sorter.signature
+
+    def _dynamic_shapes(
         self,
-        set_batch_dimension_for: BatchFor = None,
-        *,
-        dim: Literal["auto", "dynamic", "names"] = "auto",
+        declared: BatchFor,
+        names: DimNames,
+        value_if_missing: Mapping[str | int, Any] | None,
+        dim: DimKind | None,
     ) -> tuple[Any, ...] | dict[str, Any]:
-        """What ``torch.export.export(dynamic_shapes=...)`` takes for this variant.
-
-        Args:
-            set_batch_dimension_for: names or positions of arguments whose dimension 0 is declared
-                dynamic although it never varied; True for all.
-            dim: ``"auto"`` for ``torch.export.Dim.AUTO``, with which most exports succeed (rule 3
-                of docs/decisions/0012), ``"dynamic"`` for ``Dim.DYNAMIC``, ``"names"`` for the
-                names of the symbols, as ``torch.onnx.export`` takes them.
-
-        Returns:
-            A tuple where all arguments are positional, else a dict by parameter, in the nesting of
-            the arguments as this process flattens them (see
-            :func:`~calltape_analyzer.register_flattening_functions`).
-        """
         import torch
 
-        from calltape_analyzer.targets.nested import nested_shapes
-
-        facts = self._declared(set_batch_dimension_for)
-        name_symbols(facts)
-        named = {c: symbol.name for symbol in facts.symbols for c in symbol.columns}
+        self._check_complete(value_if_missing)
+        facts = self._declared(declared)
+        is_named = bool(names) or dim == "names"
+        named = self._dimension_names(facts, names) if is_named else {}
+        is_dynamic = is_named or dim == "dynamic"  # torch has no names for ints
+        unnamed = torch.export.Dim.DYNAMIC if is_dynamic else torch.export.Dim.AUTO
 
         def shown(column: Column) -> Any:
-            if dim == "names":
-                return named[column] if column.axis is not None else torch.export.Dim.DYNAMIC
-            return torch.export.Dim.AUTO if dim == "auto" else torch.export.Dim.DYNAMIC
+            return named.get(column, unnamed)
 
-        call = self._tape.calls.at(facts.rows[0][1].first)
-        return nested_shapes(call, facts, self._gatherer, self._tape.class_index, shown)
+        return self._nested(facts, shown)
+
+    def _nested(
+        self, facts: VariantFacts, shown: Callable[[Column], Any]
+    ) -> tuple[Any, ...] | dict[str, Any]:
+        """The dynamic columns in the nesting of the arguments."""
+        from calltape_analyzer.arguments.nested_shapes import nested_shapes
+
+        call = self._tape.calls.at(facts.rows.first)
+        return nested_shapes(call, facts, self._sorter, self._tape.class_index, shown)
+
+    def _named_shapes(
+        self, declared: BatchFor, shown: Callable[[str, Column], Any]
+    ) -> tuple[Any, ...] | dict[str, Any]:
+        """The same, by the name of the symbol and the column."""
+        facts = self._declared(declared)
+        name_symbols(facts)
+        names = {column: symbol.name for symbol in facts.symbols for column in symbol.columns}
+        return self._nested(facts, lambda column: shown(names[column], column))
+
+    def shape_findings(self, set_batch_dimension_for: BatchFor = None) -> VariantShapes:
+        """The dynamic dimensions with their evidence, as plain data and without torch.
+
+        Args:
+            set_batch_dimension_for: as for :meth:`infer_dynamic_shapes`.
+
+        Raises:
+            UsageError: for names that are none.
+        """
+        facts = self._declared(set_batch_dimension_for)
+        shapes = self._named_shapes(set_batch_dimension_for, lambda name, _: name)
+        name_symbols(facts)
+        return VariantShapes(
+            variant=self.name, dynamic_shapes=shapes, findings=self._findings(facts)
+        )
+
+    def _dimension_names(self, facts: VariantFacts, names: DimNames) -> dict[Column, str]:
+        """The names of the dynamic dimensions: of their symbols, or the given ones. A given name
+        is that of all dimensions that were always equal."""
+        name_symbols(facts)
+        layout = facts.group.layout
+        position = self._positions(facts)
+        given = names if isinstance(names, Mapping) else {}
+        check_dim_names(names, {*layout.arguments, *position.values()})
+        found: dict[Column, str] = {}
+        for symbol in facts.symbols:
+            own: dict[Column, str | None] = {}
+            for column in symbol.columns:
+                if column.axis is not None:
+                    name = layout.path(column).argument
+                    by_axis = given.get(name, given.get(position.get(name, name), {}))
+                    own[column] = by_axis.get(column.axis)
+            shared = next(filter(None, own.values()), symbol.name)
+            found |= {column: name or shared for column, name in own.items()}
+        return found
+
+    @staticmethod
+    def _positions(facts: VariantFacts) -> dict[str, int]:
+        """The positions of the arguments that are passed by position."""
+        layout = facts.group.layout
+        return {name: i for i, name in enumerate(layout.arguments[: layout.positional])}
+
+    def _aligned_calls(self, value_if_missing: Mapping[str | int, Any] | None) -> AlignedCalls:
+        from calltape_analyzer.inference.one_program import OneProgram
+
+        self._check_complete(value_if_missing)
+        made = OneProgram(self._tape.target, self.calls)
+        if self._tape.removed:
+            made.remove_inputs(self._tape.removed)
+        return made.aligned_calls()
+
+    def _check_complete(self, value_if_missing: Mapping[str | int, Any] | None) -> None:
+        if value_if_missing:
+            raise UsageError(
+                f"value_if_missing={dict(value_if_missing)!r:.100} for variant {self.name}, whose "
+                "calls all pass the same arguments",
+                advice="ask the tape, which completes calls that leave an argument out",
+            )
 
     def _declared(self, declared: BatchFor) -> VariantFacts:
-        check_declared(declared)
+        signature = self._sorter.signature
+        layout = self.facts.group.layout
+        # What another variant has as **kwargs is not known here.
+        known = {*signature.names, *layout.arguments} if not signature.variadic_keyword else None
+        check_batch(declared, known)
         if not declared:
             return self.facts
         made = replace(self.facts, dimensions=dict(self.facts.dimensions))
-        signature = self._gatherer.signature
-        layout = made.group.layout
-        position = {name: i for i, name in enumerate(layout.arguments[: layout.positional])}
+        position = self._positions(made)
         for column, found in made.dimensions.items():
             if column.axis != 0 or found.dynamic:
                 continue
-            name = layout.tensors[column.place].argument
+            name = layout.path(column).argument
             if is_batch(position.get(name, name), declared, signature):
-                made.dimensions[column] = Dimension(True, "declared")
-        give_symbols(made, Pools([]))
+                made.dimensions[column] = DimensionDecision(True, "declared")
+        find_symbols(made, Pools([]))
         return made
 
-    def infer_arguments(self, *, device: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Representative arguments, as ``(args, kwargs)``.
+    def _arguments(
+        self,
+        index: GivenArguments,
+        value_if_missing: Mapping[str | int, Any] | None,
+        device: Any,
+    ) -> Inputs:
+        from calltape_analyzer.arguments.samples import resized, sample_in
+        from calltape_analyzer.arguments.sizings import sizings_for_tracing
 
-        Those of a recorded call whose dynamic sizes are all at least 2 and pairwise different, else
-        of one resized to be so by cyclic tiling, in which dimensions that were always equal, and
-        sums that always held, stay so (rule 4 of docs/decisions/0012). Values that are not on the
-        tape are made up within their recorded ranges.
-
-        Args:
-            device: where the tensors are made; the CPU by default.
-
-        Raises:
-            InferenceError: an argument holds an object of a class that is not known here.
-        """
-        from calltape_analyzer.exporting.plan import Plan
-        from calltape_analyzer.exporting.templates import as_passed, checked
-        from calltape_analyzer.samples import resized, sample_in
-        from calltape_analyzer.sizes import sizings_for_tracing
-
+        self._check_complete(value_if_missing)
+        if isinstance(index, int) and not isinstance(index, bool):
+            sample = sample_in(self.facts, self._call_at(index), self._sorter, device)
+            return self._built(sample, device)
+        if index is not None:
+            return self._completed(index)
         sizing = sizings_for_tracing(self.facts)[0]
-        call = self._tape.calls.at(self.facts.rows[sizing.row][1].first)
-        sample = sample_in(self.facts, call, self._gatherer, device)
+        call = self._tape.calls.at(self.facts.rows.seen(sizing.row).first)
+        sample = sample_in(self.facts, call, self._sorter, device)
         if sizing.resized:
             sample = resized(sample, self.facts, sizing.row, sizing.values)
         else:
             sample = sample.contiguous()
-        plan = Plan.of(self.facts, sample, self._gatherer.signature)
+        return self._built(sample, device)
+
+    def _built(self, sample: Sample, device: Any) -> Inputs:
+        from calltape_analyzer.arguments.plan import Plan
+        from calltape_analyzer.arguments.templates import as_passed, checked
+
+        plan = Plan.of(self.facts, sample, self._sorter.signature)
         arguments = plan.build(sample, self._tape.class_index, device)
         checked(arguments)
-        return as_passed(arguments, self.facts.group.layout.positional, plan.signature)
+        return Inputs(*as_passed(arguments, self.facts.group.layout.positional, plan.signature))
+
+    def _call_at(self, index: int) -> Call:
+        calls = self.calls
+        if -len(calls) <= index < len(calls):
+            return calls[index]
+        raise InferenceError(
+            f"no call at position {index} of variant {self.name}: it has {len(calls)} calls",
+            advice="count from 0",
+        )
+
+    def _completed(self, given: Any) -> Inputs:
+        """Arguments of the caller's own, with the constants that all calls pass."""
+        if not isinstance(given, tuple | Mapping):
+            raise UsageError(
+                f"{type(given)} stands for no arguments",
+                advice="give a position, a tuple of arguments or a dict of them",
+            )
+        args = given if isinstance(given, tuple) else ()
+        kwargs = {} if isinstance(given, tuple) else dict(given)
+        signature, layout = self._sorter.signature, self.facts.group.layout
+        known = {signature.name_at(i) for i in range(len(args))} | kwargs.keys()
+        filled = {place.argument for place in layout.tensors}
+        if any(name not in known and name not in filled for name in layout.arguments):
+            recorded = self._arguments(0, None, None)
+            named = {signature.name_at(i): value for i, value in enumerate(recorded.args)}
+            for name, value in (named | recorded.kwargs).items():
+                if name not in known and name not in filled:
+                    kwargs[name] = value
+        accepted = self.accepts(args, kwargs)
+        if not accepted:
+            raise UsageError(
+                f"variant {self.name} does not take these arguments ({accepted.reason})",
+                advice="ask tape.variants() for the one whose accepts() is true",
+            )
+        return Inputs(args, kwargs)
 
 
-def variants_in(tape: Tape) -> list[Variant]:
+def chosen_variants(variants: Sequence[Variant], wanted: Chosen) -> tuple[list[int], list[Variant]]:
+    """Some of the variants of a tape, with their positions.
+
+    Args:
+        variants: all.
+        wanted: a name, a position, a variant, or several of these. ``"2"`` is a position unless
+            it is a name.
+
+    Raises:
+        UsageError: there is no such variant; says which there are.
+    """
+    names = [variant.name for variant in variants]
+    places: list[int] = []
+    given = [wanted] if isinstance(wanted, str | int | Variant) else list(wanted)
+    for one in given:
+        name = one.name if isinstance(one, Variant) else one
+        at = int(name) if isinstance(name, str) and name.isdecimal() else name
+        if name in names:
+            places.append(names.index(str(name)))
+        elif isinstance(at, int) and at in range(len(names)):
+            places.append(at)
+        else:
+            known = ", ".join(map(repr, names[:_MAX_NAMED])) or "none"
+            more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+            raise UsageError(f"there is no variant {one!r}", advice=f"there are: {known}{more}")
+    places = sorted(set(places))
+    return places, [variants[place] for place in places]
+
+
+def variants_in(tape: CallSource) -> list[Variant]:
     """The variants of a tape, in the order of their first call, with their names."""
-    gatherer = Gatherer.of(tape)
-    observed = gatherer.observations(tape.calls)
-    found = named_facts(tape, observed, gatherer)
-    attribute(counters_for(tape, observed), found, gatherer.signature, gatherer.renamed)
-    return [Variant(tape, facts, gatherer) for facts in found]
+    sorter = CallSorter.of(tape)
+    observed = sorter.observations(tape.calls)
+    found = named_facts(tape, observed, sorter)
+    counters = counters_of_evidence(tape.counters, tape.calls, observed.left_out)
+    add_counted_sizes(counters, found, sorter.signature, sorter.renamed)
+    return [Variant(tape, facts, sorter) for facts in found]
 
 
-def named_facts(tape: Tape, observed: Observations, gatherer: Gatherer) -> list[VariantFacts]:
+def named_facts(tape: CallSource, observed: Observations, sorter: CallSorter) -> list[VariantFacts]:
     """The variants with their names, and no ranges but those of the calls on the tape.
 
     Args:
         tape: gives the counters, by which some dimension may be known to be constant.
-        observed: its calls, by ``gatherer``.
+        observed: its calls, by ``sorter``.
     """
-    counters = counters_for(tape, observed)
-    names = gatherer.signature, gatherer.renamed
-    observed.know_whole(calls_by_likeness(counters, *names))
-    found = variants_of(observed, settled(counters, *names))
-    name_variants(found, gatherer.signature)
+    counters = counters_of_evidence(tape.counters, tape.calls, observed.left_out)
+    names = sorter.signature, sorter.renamed
+    observed.set_counted_calls(counted_calls(counters, *names))
+    found = variants_of(observed, constant_pools(counters, *names))
+    name_variants(found, sorter.signature)
     for facts in found:
         name_symbols(facts)
     return found
-
-
-def counters_for(tape: Tape, observed: Observations) -> Counters:
-    """Those of calls that are evidence, as far as they are known."""
-    if observed.raised and not observed.of_raised:
-        return tape.counters.of_returned(tape.calls)
-    return tape.counters

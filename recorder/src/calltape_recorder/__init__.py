@@ -9,12 +9,12 @@
     print(recorder.stats())
 """
 
-from calltape_recorder.flight import FlightRecorder
-from calltape_recorder.novelty import Novelty
+from calltape_recorder.keep.ledger import Stats
+from calltape_recorder.keep.novelty import Novelty
+from calltape_recorder.keep.policies import Every, First, Keep, PerSecond, PerStructure, Rate, When
 from calltape_recorder.options import Options
-from calltape_recorder.policies import Every, First, Keep, PerSecond, PerStructure, Rate, When
 from calltape_recorder.recorder import Recorder, record
-from calltape_recorder.stats import Stats
+from calltape_recorder.write.flight_recorder import FlightRecorder
 from calltape_schema import TapeError
 
 __all__ = [

@@ -1,14 +1,14 @@
-"""Control from outside: a small file that the user writes and the recorder looks at.
+"""Controls a recorder from outside, with a small file that the user writes and the recorder reads.
 
 ::
 
     {"paused": false, "rate": 0.1, "seal": 1, "dump": {"id": 3, "reason": "latency alarm"}}
 
-``paused`` and ``rate`` are states: they hold from the moment that the file says so, also when it
-says so before recording begins; ``"rate": null`` is every call again. ``seal`` and ``dump`` are
-counters: a change makes it happen once, and what is there when recording begins is no change. A
-state that the file brought about ends when its key is left out; a vanished file changes nothing.
-A file that others than this user or root may write, or put another in its place, is not followed.
+``paused`` and ``rate`` are states. They hold as long as the file says so, and it may say so before
+recording begins. ``"rate": null`` means every call again. A state that the file set ends when its
+key is left out. ``seal`` and ``dump`` are counters. A change of the value makes the action happen
+once; the value that the file has when recording begins is not a change. If the file is deleted,
+nothing changes. A file is refused if anybody but this user or root may write or replace it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from calltape_recorder.permissions import foreign_hand
+from calltape_recorder.write.permissions import foreign_hand
 from calltape_schema import TapeError
 
 __all__ = ["ControlFile", "Controlled"]
@@ -49,7 +49,7 @@ class Controlled(Protocol):
 
 
 class _Refused(Exception):  # noqa: N818 - a decision, not an error
-    """Somebody else may have written the file."""
+    """Another user may have written the file."""
 
 
 class _Record(BaseModel):
@@ -72,21 +72,22 @@ class _Wishes(_Record):
         return self.dump.id if isinstance(self.dump, _Dump) else self.dump
 
 
-_Seen = tuple[int, int, int]  # mtime in nanoseconds, size, inode
+_FileState = tuple[int, int, int]  # mtime in nanoseconds, size, inode
 
 
 class ControlFile:
-    """Follows one file. A broken, half-written, too large (64 KiB) or vanished file changes nothing
-    and is said once through ``logging.getLogger("calltape")``. Several processes may follow one.
+    """Follows one file. If it is broken, half-written, larger than 64 KiB or deleted, nothing
+    changes, and that is logged once through ``logging.getLogger("calltape")``. Several processes
+    may follow one file.
 
     Args:
-        path: the file; it need not exist yet.
+        path: the file. It need not exist yet.
 
     Attributes:
-        trouble: why it is not followed; None where it is, or there is none.
+        trouble: why the file is not followed; None if it is followed or does not exist.
 
     Raises:
-        TapeError: ``usage`` if this is no path.
+        TapeError: ``usage`` if this is not a path.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -95,22 +96,22 @@ class ControlFile:
         except TypeError:
             reason = f"control={path!r:.100}"
             raise TapeError("usage", reason, advice="pass the path of a JSON file") from None
-        self._seen: _Seen | None = None  # the file as it was last read
-        self._bad: _Seen | None = None  # read, and of no use: once more before it is said
+        self._seen: _FileState | None = None  # the file as it was last read
+        self._bad: _FileState | None = None  # the file as it was when it could not be read once
         self._said: set[str] = set()
         self.trouble: str | None = None
-        self._fresh = True  # nothing read yet: what is there is no change
+        self._fresh = True  # nothing was read yet, so the first values are not a change
         self._paused: bool | None = None
         self._rate: tuple[float | None] | None = None
         self._seal: int | str | None = None
         self._dump: int | str | None = None
         self._first = self._read()
         if self._seen is None and self._bad is None:
-            self._fresh = False  # no file: whatever it will say is news
+            self._fresh = False  # there is no file yet, so all that it will say is a change
 
     def poll(self, recorder: Controlled) -> None:
-        """Does what the file asks for since it was last looked at. Costs one ``stat`` where nothing
-        changed. Never raises; to be called by one thread at a time."""
+        """Does what the file newly asks for. It costs one ``stat`` if nothing changed. It never
+        raises. Only one thread may call it at a time."""
         try:
             first, self._first = self._first, None
             for wishes in (first, self._read()):
@@ -120,17 +121,17 @@ class ControlFile:
             self._say("control", f"the control file {self.path} was not followed: {error!r:.300}")
 
     def renewed(self) -> ControlFile:
-        """For a fork, before its first call: this one may have been in the middle of something. The
-        states that it brought about hold there, too; ``seal`` and ``dump`` of before are the
-        parent's."""
+        """A new one for a fork, before its first call: the fork may have come in the middle of a
+        :meth:`poll`. The states that the file set hold in the fork, too. The earlier ``seal`` and
+        ``dump`` were for the parent."""
         new = ControlFile(self.path)
         new._paused, new._rate = self._paused, self._rate
         return new
 
     def _read(self) -> _Wishes | None:
-        """What the file says, if it changed and can be read."""
+        """What the file says; None if it did not change or cannot be read."""
         try:
-            seen = _look(self.path)
+            seen = _state_of(self.path)
             if seen is None:
                 self.trouble = None
             if seen == self._seen:
@@ -143,11 +144,12 @@ class ControlFile:
                 self._seen = None
                 return None
             text = _load(self.path)
-            if _look(self.path) != seen:
-                return None  # it is being written: next time
+            if _state_of(self.path) != seen:
+                return None  # somebody is writing it; the next poll reads it
             wishes = _Wishes.model_validate_json(text)
         except _Refused as refused:
-            # Looked at again every time: its permissions may change, and what it says not.
+            # Every poll looks at it again, because its permissions may change while its text does
+            # not.
             self.trouble = f"refused: {refused}"
             self._say("refused", f"the control file {self.path} is refused: {refused}")
             return None
@@ -161,10 +163,11 @@ class ControlFile:
         return wishes
 
     def _doubt(self, error: Exception) -> None:
-        """Says that the file cannot be read, unless it was just caught half-written."""
-        seen: _Seen | None = None
+        """Says that the file cannot be read, if this is so twice in a row: the first time somebody
+        may be writing it."""
+        seen: _FileState | None = None
         with contextlib.suppress(OSError, ValueError):
-            seen = _look(self.path)
+            seen = _state_of(self.path)
         if seen is None or seen == self._bad:
             self.trouble = _one_line(error)
             self._say("broken", f"the control file {self.path} is not followed: {_one_line(error)}")
@@ -176,13 +179,15 @@ class ControlFile:
         if self._fresh:
             self._fresh = False
             self._seal, self._dump = wishes.seal, wishes.dump_id
-        # What the file no longer asks for is taken back; what it never asked for is left alone.
+        # A state that the file set and no longer asks for is taken back. A state that it never set
+        # is left alone.
         paused = wishes.paused
         if paused is None and self._paused:
             paused = False
         if paused is not None and paused != self._paused:
             self._do(recorder.pause if paused else recorder.resume)
-            self._paused = paused  # afterwards: a fork in between does it again
+            # This comes after the action, so that a fork in between does the action again.
+            self._paused = paused
         if ("rate" in given or self._rate is not None) and (wishes.rate,) != self._rate:
             self._do(recorder.set_rate, wishes.rate)
             self._rate = (wishes.rate,)
@@ -195,7 +200,7 @@ class ControlFile:
             self._do(recorder.seal)
 
     def _do(self, action: Callable[..., Any], *args: Any) -> None:
-        """One action that fails does not keep the others from happening."""
+        """Runs an action. If it fails, that is said, and the other actions still run."""
         try:
             action(*args)
         except Exception as error:
@@ -203,26 +208,26 @@ class ControlFile:
             self._say(name, f"{name} from the control file {self.path}: {_one_line(error)}")
 
     def _say(self, what: str, text: str) -> None:
-        """Each thing once; another mistake in the file is another thing."""
+        """Logs each text once."""
         if text not in self._said and len(self._said) < _MAX_SAID:
             self._said.add(text)
-            with contextlib.suppress(Exception):  # a handler of the host's that raises
+            with contextlib.suppress(Exception):  # the host's log handler may raise
                 _log.warning(text)
 
 
-def _look(path: str) -> _Seen | None:
-    """None where there is no such file.
+def _state_of(path: str) -> _FileState | None:
+    """The state of a file by which a change is noticed. None if the file does not exist.
 
     Raises:
-        OSError: it cannot be looked at.
-        ValueError: it is no regular file (opening a pipe would wait), or too large.
+        OSError: the system does not tell.
+        ValueError: it is not a regular file (to open a pipe would wait), or it is too large.
     """
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     if not stat.S_ISREG(found.st_mode):
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     if found.st_size > _MAX_BYTES:
         raise ValueError(f"it has {found.st_size} bytes, at most {_MAX_BYTES} are read")
     return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,4 +1,4 @@
-"""What a recorder may be told, and what it may be attached to, checked before a file is created."""
+"""Checks the options of a recorder and what it is attached to, before a file is created."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from typing_extensions import TypedDict
 
-from calltape_recorder.flight import FlightRecorder
-from calltape_recorder.permissions import OWNER_ONLY
+from calltape_recorder.keep.policies import Every, Keep
 from calltape_recorder.pipeline import Settings
-from calltape_recorder.policies import Every, Keep
-from calltape_recorder.segments import Bounds
+from calltape_recorder.write.flight_recorder import FlightRecorder
+from calltape_recorder.write.permissions import OWNER_ONLY
+from calltape_recorder.write.segments import Bounds
 from calltape_schema import TapeError
 
 __all__ = ["Choices", "Options", "check_options", "check_path", "check_target"]
@@ -26,10 +26,10 @@ _MAX_PATTERN = 1000
 
 
 def check_path(path: Any) -> str:
-    """The path as text.
+    """The path as absolute text.
 
     Raises:
-        TapeError: ``usage``.
+        TapeError: ``usage`` if this is not a path.
     """
     try:
         text = os.fsdecode(path)
@@ -39,52 +39,54 @@ def check_path(path: Any) -> str:
         ) from None
     if "\0" in text:
         raise TapeError(
-            "usage", "no path has a zero character in it", path=text, advice="remove it"
+            "usage", "the path has a zero character in it", path=text, advice="remove it"
         )
     try:
-        # A host that turns into a daemon goes to another directory.
+        # A relative path would change its meaning: a host that becomes a daemon changes directory.
         return os.path.join(os.getcwd(), text)
-    except OSError:  # its directory is gone
+    except OSError:  # the current directory was deleted
         return text
 
 
 class Options(TypedDict, total=False):
-    """What a recorder may be told; sizes in bytes, times in seconds, None for no bound.
+    """The options of a recorder. Sizes are in bytes, times in seconds; None means no bound.
 
     Attributes:
-        overwrite: replace a file that is there, instead of refusing.
-        outputs: record what the model returns, not only what it is given.
-        values: ``"all"`` keeps the bytes of every tensor, text and number; ``"none"`` keeps shapes,
-            and of text the length; a dict says which by leaf path, the last pattern that matches
-            deciding: ``{"*": "all", "past_key_values.*": "none"}``. A pattern is one of
-            :mod:`fnmatch`, and one for what is below; outputs begin with ``outputs``. One without
-            wildcards withholds numbers as well. docs/privacy.md has all of it in a table.
-        keep: which calls (:mod:`calltape_recorder.policies`); every one by default.
-        flight_recorder: what ``keep`` does not take is held in memory for a while, and written when
-            a call raises, on :meth:`Recorder.dump`, or when the process dies of an exception.
-        write_ahead: writes the inputs of each call to a file before the model runs, so that a crash
-            of the process leaves the call that caused it. This one makes the call wait for a write.
-        max_calls: stop recording after so many calls.
-        max_seconds: stop recording after so long.
-        max_queue_bytes: bound of the memory that calls under way and waiting to be written may
-            hold, pooled buffers included. A call that does not fit is dropped, without being
-            copied, and counted.
-        max_disk_bytes: bound of all files together.
-        min_free_bytes: floor of free space on the disk.
-        when_full: at these two, ``"stop"`` drops calls (until there is room again),
-            ``"delete_oldest"`` deletes this recorder's oldest file.
-        segment_bytes, segment_seconds: go on in another file, ``<name>-00001.tape`` and so on, when
-            one is that large or old.
-        file_mode: permissions of the files, whatever the umask is: the owner's alone (0o600) by
-            default. Directories that are made for them can be searched by those who may read.
-        control: a file that is looked at about once a second, to pause, resume, seal and dump from
-            outside (:mod:`calltape_recorder.control`). One that others may write is refused.
-        via: ``"hook"`` records what goes through ``module(...)``; ``"method"`` replaces the method
-            on the instance, which also sees direct calls of it. Hooks are not told of a
-            ``BaseException`` that is no ``Exception``, such as ``KeyboardInterrupt``: where it does
-            not leave the ``with`` block, its type and message are unknown, and the tape has
+        overwrite: replace an existing file. Otherwise the recorder refuses to start.
+        outputs: record what the model returns as well, not only what it is given.
+        values: ``"all"`` keeps the bytes of every tensor, text and number. ``"none"`` keeps the
+            shapes of tensors and the length of texts. A dict chooses by leaf path, and the last
+            pattern that matches decides: ``{"*": "all", "past_key_values.*": "none"}``. A pattern
+            is one of :mod:`fnmatch`. It also matches everything below its path. Paths of outputs
+            begin with ``outputs``. A pattern without wildcards withholds numbers as well.
+            docs/privacy.md has a table of all this.
+        keep: which calls are kept (:mod:`calltape_recorder.keep.policies`); all by default.
+        flight_recorder: holds calls in memory that ``keep`` does not keep. They are written when a
+            call raises, on :meth:`Recorder.dump`, or when an exception ends the process.
+        write_ahead: writes the inputs of each call to a file before the model runs. If the process
+            crashes, the inputs of the call that was running are left. Each call waits for this
+            write.
+        max_calls: stop recording after this many calls.
+        max_seconds: stop recording after this time.
+        max_queue_bytes: the most memory for calls that are under way or wait to be written, with
+            pooled buffers. A call that does not fit is counted and dropped before it is copied.
+        max_disk_bytes: the most bytes of all files together.
+        min_free_bytes: how much space of the disk stays free.
+        when_full: what happens if one of these two is reached. ``"stop"`` drops calls until there
+            is space again, ``"delete_oldest"`` deletes the oldest file of this recorder.
+        segment_bytes, segment_seconds: go on in another file (``<name>-00001.tape`` and so on) when
+            a file has this size or age.
+        file_mode: the permissions of the files. The umask does not change them. By default only the
+            owner has access (0o600). New directories can be searched by everybody who may read the
+            files.
+        control: a file that is read about once a second, to pause, resume, seal and dump from
+            outside (:mod:`calltape_recorder.control`). It is refused if others may write it.
+        via: ``"hook"`` records the calls that go through ``module(...)``. ``"method"`` replaces the
+            method on the instance, and sees direct calls of it as well. Hooks do not see a
+            ``BaseException`` that is not an ``Exception``, such as ``KeyboardInterrupt``. If it
+            does not leave the ``with`` block, its type and message are unknown, and the tape has
             ``BaseException``.
-        method: name of the method; any other than ``forward`` implies ``via="method"``.
+        method: the name of the method. Any name but ``forward`` implies ``via="method"``.
     """
 
     overwrite: bool
@@ -118,10 +120,10 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class Choices(NamedTuple):
-    """Checked options.
+    """Options that were checked.
 
     Attributes:
-        settings: what the pipeline goes by.
+        settings: the options that the pipeline needs.
         overwrite, control, via, method: see :class:`Options`.
     """
 
@@ -136,8 +138,8 @@ def check_options(options: Mapping[str, Any]) -> Choices:
     """Checks the keyword arguments of a recorder, and fills in the others.
 
     Raises:
-        TapeError: ``usage``.
-        TypeError: an option that does not exist, as for any function.
+        TapeError: ``usage`` if an option has a wrong value.
+        TypeError: an option does not exist, as with any function.
     """
     for name in options:
         if name not in _DEFAULTS:
@@ -227,7 +229,7 @@ def check_target(
     """Checks that this method of this object can be recorded.
 
     Raises:
-        TapeError: ``usage``.
+        TapeError: ``usage`` if it cannot.
     """
     name = type(target).__name__
     if isinstance(target, type):

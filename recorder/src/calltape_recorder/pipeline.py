@@ -1,4 +1,8 @@
-"""Everything that a recording is made of in one process: built when it begins, anew in a fork."""
+"""Builds and connects the parts of one recording in one process.
+
+Checked settings and a path come in. Counters, queue, writer and files go out, as one object. A fork
+gets a new one.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from calltape_recorder.ahead import Ahead
-from calltape_recorder.buffers import Buffers
-from calltape_recorder.calltree import leave
-from calltape_recorder.encoding import Call, Encoder
-from calltape_recorder.flight import Flight, FlightRecorder
-from calltape_recorder.gate import Answer, Gate
-from calltape_recorder.likeness import Likeness
-from calltape_recorder.permissions import OWNER_ONLY
-from calltape_recorder.policies import Every, Keep, Rate, forget
-from calltape_recorder.segments import Bounds, Segments
-from calltape_recorder.sight import Sight
-from calltape_recorder.snapshot import release
-from calltape_recorder.stats import Ledger
-from calltape_recorder.structures import Structure, Structures
-from calltape_recorder.target import describe_producer
-from calltape_recorder.traffic import TrafficCounter
-from calltape_recorder.withholding import Withholding
-from calltape_recorder.writer import Writer
+from calltape_recorder.call import Call
+from calltape_recorder.capture.call_view import CallView
+from calltape_recorder.capture.structures import Structure, Structures
+from calltape_recorder.capture.withholding import Withholding
+from calltape_recorder.host.calltree import leave
+from calltape_recorder.host.target import describe_producer
+from calltape_recorder.keep.admission import Admission, Answer
+from calltape_recorder.keep.ledger import Ledger
+from calltape_recorder.keep.policies import Every, Keep, Rate, start_over
+from calltape_recorder.keep.traffic import TrafficCounter
+from calltape_recorder.locks import HasLock
+from calltape_recorder.snapshot.buffers import Buffers
+from calltape_recorder.snapshot.copies import release
+from calltape_recorder.snapshot.repeats import Repeats
+from calltape_recorder.write.encoding import Encoder
+from calltape_recorder.write.flight_recorder import FlightRecorder, HeldCalls
+from calltape_recorder.write.permissions import OWNER_ONLY
+from calltape_recorder.write.segments import Bounds, Segments
+from calltape_recorder.write.write_ahead import WriteAhead
+from calltape_recorder.write.writer import Writer
 from calltape_schema.records import (
     MINOR,
     VERSION,
@@ -43,14 +49,16 @@ from calltape_schema.traffic import Traffic
 
 __all__ = ["Pipeline", "Settings", "child_path", "free_path"]
 
-_LIVE_SEED = 0x5EED  # so that a rate set while recording samples others than Rate(seed=0)
-# Evidence that is gathered anew may itself be what does not fit: not at every call that is lost.
+# A rate that is set while recording must not choose the same calls as Rate(seed=0).
+_LIVE_SEED = 0x5EED
+# After a loss, policies forget what they kept, so more calls are kept. If these calls are what does
+# not fit, more losses follow. So policies forget at most once in this time.
 _REMEMBER_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the recorder was asked for; see :class:`calltape_recorder.options.Options`."""
+    """The settings of a recording; see :class:`calltape_recorder.options.Options`."""
 
     outputs: bool
     values: tuple[tuple[str, str], ...]
@@ -64,7 +72,7 @@ class Settings:
     file_mode: int = OWNER_ONLY
 
     def policy(self) -> Policy:
-        """The same, as the manifest notes it."""
+        """The settings as the manifest notes them."""
         flight, bounds = self.flight_recorder, self.bounds
         held = None if flight is None else FlightPolicy(calls=flight.calls, bytes=flight.bytes)
         is_plain = len(self.values) == 1 and self.values[0][0] == "*"
@@ -86,22 +94,21 @@ class Pipeline:
     """Counters, queue, writer and files of one recording in one process.
 
     Args:
-        settings: what was asked for.
-        path: of the first file.
-        overwrite: replaces a file that is there.
-        on_new: is told of every new structure.
-        settle: puts calls that ended unnoticed; None where there are none.
-        look: is called about once a second, in the writer's thread.
+        settings: see :class:`Settings`.
+        path: the path of the first file.
+        overwrite: whether an existing file is replaced.
+        on_new: is called with every new structure.
+        each_second: is called about once a second, in the writer's thread.
+        others: objects with locks that ``each_second`` takes.
 
     Attributes:
-        gate: what every call passes first.
-        returned: how the tensor looked that the model returned last, where it returned a tensor of
-            which no bytes are kept.
-        take: hands over a call that ended.
-        withholds: whether something of a call is not to be on the tape although it could be.
+        admission: decides first, from the number of a call, whether it is kept.
+        repeats: what is known of calls that look like earlier ones.
+        hand_over: takes a call that ended.
+        withholds: whether values are withheld.
 
     Raises:
-        TapeError: ``exists`` or ``io``.
+        TapeError: ``exists`` if the path is taken, ``io`` if the file cannot be created.
     """
 
     def __init__(
@@ -110,8 +117,8 @@ class Pipeline:
         path: str,
         overwrite: bool,
         on_new: Callable[[Structure], None],
-        settle: Callable[[], None] | None,
-        look: Callable[[], None],
+        each_second: Callable[[], None],
+        *others: HasLock,
     ) -> None:
         self.settings = settings
         self.tape_id = uuid.uuid4().bytes
@@ -121,41 +128,47 @@ class Pipeline:
         self._on_new = on_new
         self._manifest: Manifest | None = None
         self._deadline: float | None = None
-        self._look_more = look
+        self._each_second_more = each_second
         flight = settings.flight_recorder
         held = 0 if flight is None else flight.bytes
         self.ledger = Ledger(settings.max_queue_bytes + held, settings.max_calls)
         self.buffers = Buffers(settings.max_queue_bytes + held)
-        self.gate = Gate(self, self.ledger, holds=flight is not None)
+        self.repeats = Repeats()
+        self.admission = Admission(self, self.ledger, self.repeats, holds=flight is not None)
         withholding = Withholding(settings.values)
         self.withholds = withholding.withholds
-        self.traffic = TrafficCounter(self.gate, written_only=self.withholds)
+        self.traffic = TrafficCounter(self.repeats, written_only=self.withholds)
         self.segments = Segments(
-            path, overwrite, settings.file_mode, settings.bounds, self.ledger, self._take_traffic,
+            path, overwrite, settings.file_mode, settings.bounds, self.ledger, self._drain_traffic,
             self._gone, lambda about, error: self.writer.complain(about, error),
         )  # fmt: skip
         self.writer = Writer(
-            self.segments, Encoder(self.tape_id), self.ledger, self.buffers, self._look, settle,
+            self.segments, Encoder(self.tape_id), self.ledger, self.buffers, self._each_second,
             self.evidence_lost, self._written if self.withholds else None,
         )  # fmt: skip
+        self.writer.waits_with = [
+            self.ledger, self.buffers, self.repeats, self.traffic, self.segments.budget, *others,
+        ]  # fmt: skip
         self.structures = Structures(on_new, withholding)
-        self.flight = None if flight is None else Flight(flight, self.writer.put, self._unheld)
-        self.ahead: Ahead | None = None
+        self.held_calls: HeldCalls | None = None
+        if flight is not None:
+            self.held_calls = HeldCalls(flight, self.writer.put, self._unheld)
+            self.writer.waits_with.append(self.held_calls)
+        self.write_ahead: WriteAhead | None = None
         self._decider = settings.keep.decider()
-        # Where nothing else is to be asked it is the writer's own.
+        # Without a flight recorder and write-ahead, calls go to the writer directly.
         is_plain = flight is None and not settings.write_ahead
-        self.take: Callable[[Call], None] = self.writer.put if is_plain else self._take
+        self.hand_over: Callable[[Call], None] = self.writer.put if is_plain else self._hand_over
         self._is_evidence_lost = False
         self._remembers_until = 0.0
-        self.returned: Likeness | None = None
         self.set_rate(None)
 
     def begin(self, target: Target | None, observed: Observed | None = None) -> None:
         """Writes the manifest and starts the writer, once.
 
         Args:
-            target: what is recorded.
-            observed: since when, where calls may have come before.
+            target: the class, method and signature that are recorded; None if nothing is.
+            observed: since when calls are seen; None if there were no calls before.
 
         Raises:
             OSError: the file cannot be written.
@@ -174,8 +187,8 @@ class Pipeline:
         self.segments.begin(self._manifest)
         if settings.write_ahead:
             stem = self.segments.first_path.removesuffix(".tape")
-            self.ahead = Ahead(
-                stem, self._fresh_manifest, self.writer.complain, self.segments.room,
+            self.write_ahead = WriteAhead(
+                stem, self._fresh_manifest, self.writer.complain, self.segments.budget,
                 self._overwrite, settings.file_mode,
             )  # fmt: skip
         if settings.max_seconds is not None:
@@ -184,8 +197,8 @@ class Pipeline:
         self.writer.start()
 
     def _check_patterns(self, parameters: tuple[Parameter, ...]) -> None:
-        """Says which patterns of ``values`` match nothing: whoever mistyped one expects values not
-        to be on the tape."""
+        """Warns of patterns of ``values`` that match nothing. If one is mistyped, values are on the
+        tape that its author wants to withhold."""
         if not parameters or any(p.kind.startswith("VAR_") for p in parameters):
             return
         known = {"args", "kwargs", "outputs", *(parameter.name for parameter in parameters)}
@@ -195,57 +208,57 @@ class Pipeline:
                 self.writer.warn(f"values: no argument matches {pattern!r}")
 
     def set_rate(self, fraction: float | None) -> None:
-        """Keeps only this share of what would be kept; None takes that back."""
+        """Keeps only this share of the calls that would be kept. None means all of them again."""
         keep = self.settings.keep
         answer: Answer = self._decider if keep.by_number else None
         if isinstance(keep, Every):
             answer = True
         rate = None if fraction is None or fraction == 1 else Rate(fraction, _LIVE_SEED)
-        self.gate.follow(answer, None if rate is None else rate.decider())
+        self.admission.follow(answer, None if rate is None else rate.decider())
 
-    def decide(self, sight: Sight) -> bool:
-        """Whether a call is kept that the gate leaves open. What the host's predicate raises
-        passes through; no lock is held while it runs."""
+    def decide(self, view: CallView) -> bool:
+        """Whether a call is kept, if the admission cannot tell. An exception of the host's
+        predicate passes through; no lock is held while the predicate runs."""
         if self._is_evidence_lost:
-            self._forget_evidence()
-        return self._decider(sight.number, sight)
+            self._start_over()
+        return self._decider(view.number, view)
 
     def evidence_lost(self) -> None:
-        """A call that was kept will not be on the tape, or its file is gone: those like it are to
-        be kept again. Takes no lock."""
+        """Notes that a kept call will not be on the tape, or that its file is gone. Policies must
+        keep calls like it again. Takes no lock."""
         self._is_evidence_lost = True
 
     def _written(self, call: Call) -> None:
-        """A call is on the tape, and what it looks like no secret."""
+        """Notes that a call is on the tape, so its structure may stand in traffic counters."""
         if call.inputs is not None:
             self.traffic.may_tell(call.inputs.structure)
 
-    def _forget_evidence(self) -> None:
+    def _start_over(self) -> None:
         now = time.monotonic()
         if now >= self._remembers_until:
             self._remembers_until = now + _REMEMBER_SECONDS
             self._is_evidence_lost = False
-            forget(self._decider)
+            start_over(self._decider)
 
-    def _take(self, call: Call) -> None:
-        if call.ahead is not None and self.ahead is not None:
-            self.ahead.done(call)
-        flight = self.flight
-        if flight is None:
+    def _hand_over(self, call: Call) -> None:
+        if call.ahead_file is not None and self.write_ahead is not None:
+            self.write_ahead.done(call)
+        held_calls = self.held_calls
+        if held_calls is None:
             self.writer.put(call)
         elif call.error is not None:
-            flight.dump(f"a call raised {call.error[0]}", call)
+            held_calls.dump(f"a call raised {call.error[0]}", call)
         elif call.held:
-            flight.hold(call)
+            held_calls.hold(call)
         else:
             self.writer.put(call)
 
-    def forget(self, call: Call, reason: str) -> None:
+    def drop(self, call: Call, reason: str) -> None:
         """Counts a call as dropped, and gives its memory back."""
-        if call.is_settled:
+        if call.is_accounted:
             return
         leave(call.node)
-        self.ledger.settle(call, reason)
+        self.ledger.account(call, reason)
         if not call.held and reason not in ("tracing", "unfinished"):
             self.evidence_lost()
         for side in (call.inputs, call.outputs):
@@ -254,50 +267,55 @@ class Pipeline:
         chunks, call.chunks = call.chunks, None
         if chunks is not None:
             release(chunks.pieces, self.buffers)
-        if call.ahead is not None and self.ahead is not None:
-            self.ahead.done(call)
+        if call.ahead_file is not None and self.write_ahead is not None:
+            self.write_ahead.done(call)
 
     def lost(self, call: Call) -> None:
-        """Counts a call of which nobody knows any more."""
+        """Counts a call that was deleted before it was handed over."""
         if not self._is_abandoned:
-            self.forget(call, "interrupted")
+            self.drop(call, "interrupted")
 
     def close(self) -> None:
-        """Writes what is queued, and seals the last file. Interrupted, it can be called again."""
+        """Writes what is queued, and seals the last file. If an interrupt ends it, it can be called
+        again."""
         path = self.segments.first_path
         try:
-            if self.flight is not None:
-                self.flight.clear()
+            if self.held_calls is not None:
+                self.held_calls.clear()
             is_done = self.writer.stop()
             self.ledger.close("unfinished")
-            if not is_done:  # in the middle of a write
+            if not is_done:  # the writer hangs within a write
                 self.writer.warn(f"the disk does not answer: the tape {path} is not sealed")
                 return
             self.segments.seal()
         except Exception as trouble:
-            # The tape stays readable without its trailer.
+            # A tape is readable without its trailer, too.
             self.writer.complain(f"the tape {path} cannot be sealed", trouble)
         self.segments.close()
         self.buffers.clear()
-        if self.ahead is not None:
-            self.ahead.close()
+        if self.write_ahead is not None:
+            self.write_ahead.close()
 
     def abandon(self) -> None:
-        """In a fork: everything belongs to the parent, and its locks may be held by threads that do
-        not exist here."""
+        """Lets go of all files in a fork: they are the parent's. It takes no lock, because a thread
+        that does not exist here may hold it."""
         self._is_abandoned = True
         self.segments.close()
-        if self.ahead is not None:
-            self.ahead.abandon()
+        if self.write_ahead is not None:
+            self.write_ahead.abandon()
 
     def _unheld(self, call: Call) -> None:
-        self.forget(call, "flight_recorder")
+        self.drop(call, "flight_recorder")
 
-    def _take_traffic(self) -> tuple[Traffic, tuple[Dump, ...]]:
-        return self.traffic.take(), () if self.flight is None else self.flight.take_dumps()
+    def _drain_traffic(self) -> tuple[Traffic, tuple[Dump, ...]]:
+        return (
+            self.traffic.drain(),
+            () if self.held_calls is None else self.held_calls.drain_dumps(),
+        )
 
     def _gone(self, traffic: Traffic) -> None:
-        """A file is gone: what it counted is counted again, what it had can be kept again."""
+        """Notes that a file is gone: its traffic is counted again, and calls like the ones in it
+        may be kept again."""
         self.traffic.absorb(traffic)
         self.evidence_lost()
 
@@ -305,23 +323,23 @@ class Pipeline:
         assert self._manifest is not None
         return self._manifest.model_copy(update={"created_ns": time.time_ns()})
 
-    def _look(self) -> None:
+    def _each_second(self) -> None:
         self.traffic.fold()
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self.ledger.stop("max_seconds")
-        self.segments.look()
-        self._look_more()
+        self.segments.check()
+        self._each_second_more()
 
 
 def child_path(path: str) -> str:
-    """A free path for a fork of the process that records at ``path``: a process may have the number
-    that another one had before."""
+    """A free path for a fork of the process that records at ``path``. Files with its process number
+    may exist, because the system gives numbers again."""
     return free_path(f"{path.removesuffix('.tape')}-p{os.getpid()}")
 
 
 def free_path(stem: str) -> str:
-    """``<stem>.tape``, or with a number where any file of such a recording is there: of one that
-    crashed the first may be gone, and what its last call got be there."""
+    """``<stem>.tape``. A number is added if any file of a recording of that name exists. Its first
+    file may be gone while others exist: segments, or the inputs of the last call before a crash."""
     folder, name = os.path.split(stem)
     try:
         there = os.listdir(folder or ".")

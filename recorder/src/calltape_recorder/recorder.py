@@ -1,4 +1,7 @@
-"""The public face: :class:`Recorder` and :func:`record`."""
+"""What users call: :class:`Recorder` and :func:`record`.
+
+A module and options come in, and a tape of its calls goes out.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,19 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
-from calltape_recorder import lifecycle
-from calltape_recorder.attach import Attachment, ReplacedMethod
-from calltape_recorder.compilers import may_be_inlined
+from calltape_recorder.capture.structures import Structure
 from calltape_recorder.control import ControlFile
-from calltape_recorder.hooks import HookPair
+from calltape_recorder.handler import CallHandler
+from calltape_recorder.host import lifecycle
+from calltape_recorder.host.attachment import Attachment
+from calltape_recorder.host.compilers import may_be_inlined
+from calltape_recorder.host.hooks import HookPair
+from calltape_recorder.host.method import ReplacedMethod
+from calltape_recorder.host.target import describe_target
+from calltape_recorder.keep.ledger import State, Stats
+from calltape_recorder.keep.policies import Rate
 from calltape_recorder.options import Options, check_options, check_path, check_target
-from calltape_recorder.patience import Patient
 from calltape_recorder.pipeline import Pipeline, child_path, free_path
-from calltape_recorder.policies import Rate
-from calltape_recorder.stats import State, Stats
-from calltape_recorder.structures import Structure
-from calltape_recorder.tap import Tap
-from calltape_recorder.target import describe_target
 from calltape_schema import TapeError
 from calltape_schema.records import Observed, Target
 
@@ -37,21 +40,29 @@ _MAX_CLASSES = 10_000
 _FOUND = "when the target was found"
 
 
+class _States:
+    __slots__ = ("lock",)
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+
 class Recorder:
     """Writes the calls of one module to a tape, until it is closed.
 
-    The host does not notice: whatever goes wrong after construction is counted in :meth:`stats`,
-    said once through ``logging.getLogger("calltape")``, and swallowed. In a forked child it goes on
-    with the first call there, in a file of its own: ``<name>-p<pid>.tape``.
+    The host does not notice it: if something goes wrong after construction, it is counted in
+    :meth:`stats` and logged once through ``logging.getLogger("calltape")``, and never raised. In a
+    forked child the recorder goes on at the first call, in a file of its own:
+    ``<name>-p<pid>.tape``.
 
     Args:
-        path: the tape to create, for its owner alone (``file_mode``); missing directories are
-            created likewise. For a directory (one that is there, or a path that ends in ``/``) a
-            new one in it.
+        path: the tape to create. Its owner alone may read it (see ``file_mode``), and so it is with
+            missing directories, which are created. If the path is a directory (it exists, or the
+            path ends in ``/``), a new tape is created in it.
         options: see :class:`calltape_recorder.Options`.
 
     Attributes:
-        path: the (first) file of this process.
+        path: the first file of this process.
         classes: the classes met in calls, by ``module:qualname``, for readers in this process.
 
     Raises:
@@ -62,28 +73,28 @@ class Recorder:
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[Options]) -> None:
         self._choices = choices = check_options(options)
         self.classes: dict[str, type] = {}
-        self._lock = threading.RLock()  # attach, detach and close; never held in a call
+        self._lock = threading.RLock()  # for attach, detach and close; a call never takes it
         self._state: State = "open"
         self._is_closing = False
         self._attachment: Attachment | None = None
         self._target: Target | None = None
         self._control = None if choices.control is None else ControlFile(choices.control)
-        # What was asked for holds in a forked child as well, from its first call.
+        # These two hold in a forked child as well, from its first call.
         self._paused = False
         self._rate: float | None = None
-        self._states = threading.RLock()  # of these two, held for a few assignments
+        self._states = _States()  # guards these two; it is held for a few assignments
         self.path = _file_in(check_path(path), "tape")
         pipeline = self._pipeline_at(self.path, choices.overwrite)
-        self._tap = Tap(pipeline, self._renew, outputs=choices.settings.outputs)
+        self._handler = CallHandler(pipeline, self._renew, outputs=choices.settings.outputs)
         lifecycle.know(self)
 
     def attach(self, module: Any, *, running: bool = False) -> Self:
         """Begins to record the calls of this module (with ``via="method"``: of any object).
 
         Args:
-            module: what is recorded.
-            running: whether it may have been called before. Of such calls nobody knows: the tape
-                says since when calls were seen, and so does its coverage.
+            module: the module, or the object, to record.
+            running: whether it may have been called before. Nobody knows of such calls, so the tape
+                and its coverage say since when calls were seen.
 
         Raises:
             TapeError: ``closed`` after :meth:`close`, ``usage`` if something else is attached or
@@ -91,11 +102,11 @@ class Recorder:
         """
         via, method = self._choices.via, self._choices.method
         with self._lock:
-            pipeline = self._tap.pipeline
+            pipeline = self._handler.pipeline
             if pipeline is None and self._state == "forked":
                 pipeline = self._pipeline_of_child()
                 self._enter(pipeline)
-            if self._state == "closed" or pipeline is None or not self._tap.active:
+            if self._state == "closed" or pipeline is None or not self._handler.active:
                 raise TapeError(
                     "closed", "the recorder is closed", path=self.path,
                     advice="make a new Recorder with another path",
@@ -117,19 +128,19 @@ class Recorder:
         """Stops seeing calls, and leaves the module as it was. The tape stays open."""
         with self._lock:
             if self._attachment is not None:
-                self._attachment.settle(None)
+                self._attachment.hand_over_ended(None)
                 self._attachment.detach()
                 self._attachment = None
             if self._state == "recording":
                 self._state = "open"
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Returns when every call that has ended so far is in the file; False after ``timeout``
-        seconds without that. Calls that a flight recorder holds are not waited for."""
-        pipeline = self._tap.pipeline
+        """Waits until every call that has ended so far is in the file; False if that takes longer
+        than ``timeout`` seconds. It does not wait for calls that a flight recorder holds."""
+        pipeline = self._handler.pipeline
         if pipeline is None:
             return False
-        self._settle()
+        self._hand_over_ended()
         return pipeline.writer.flush(timeout)
 
     def close(self) -> None:
@@ -138,7 +149,7 @@ class Recorder:
 
     def stats(self) -> Stats:
         """The accounts of this process at this moment."""
-        pipeline = self._tap.pipeline
+        pipeline = self._handler.pipeline
         if pipeline is None:
             found = Stats(0, 0, paused=self._paused, state="forked")
         else:
@@ -148,7 +159,7 @@ class Recorder:
         return found if control is None else replace(found, control=control)
 
     def pause(self) -> None:
-        """Only counts calls from now on."""
+        """From now on only counts calls."""
         self._pause(True)
 
     def resume(self) -> None:
@@ -156,91 +167,90 @@ class Recorder:
         self._pause(False)
 
     def _pause(self, paused: bool) -> None:
-        with Patient(self._states):
+        with self._states.lock:
             self._paused = paused
-            if self._tap.pipeline is not None:
-                self._tap.pipeline.ledger.pause(paused)
+            if self._handler.pipeline is not None:
+                self._handler.pipeline.ledger.pause(paused)
 
     def set_rate(self, fraction: float | None) -> None:
-        """Keeps only this share of the calls that would be kept; None takes that back.
+        """Keeps only this share of the calls that would be kept. None means all of them again.
 
         Raises:
-            TapeError: ``usage`` for anything but 0 to 1.
+            TapeError: ``usage`` if the share is not a number from 0 to 1.
         """
         if fraction is not None:
             Rate(fraction)  # checks it
-        with Patient(self._states):
+        with self._states.lock:
             self._rate = fraction
-            if self._tap.pipeline is not None:
-                self._tap.pipeline.set_rate(fraction)
+            if self._handler.pipeline is not None:
+                self._handler.pipeline.set_rate(fraction)
 
     def seal(self, timeout: float | None = None) -> bool:
-        """Completes the current file with its trailer, and goes on in the next one; False where
-        that is not done after ``timeout`` seconds."""
-        pipeline = self._tap.pipeline
+        """Completes the current file with its trailer, and goes on in the next one; False if that
+        takes longer than ``timeout`` seconds, or nothing has begun."""
+        pipeline = self._handler.pipeline
         if pipeline is None or not pipeline.begun:
             return False
-        self._settle()
+        self._hand_over_ended()
         return pipeline.writer.ask(pipeline.segments.roll, timeout)
 
     def dump(self, reason: str) -> int:
         """Writes the calls that the flight recorder holds; the trailer says when and why.
 
         Args:
-            reason: for people.
+            reason: a text for people.
 
         Returns:
             How many calls were handed to the writer; 0 without a flight recorder.
         """
-        pipeline = self._tap.pipeline
-        if pipeline is None or pipeline.flight is None:
+        pipeline = self._handler.pipeline
+        if pipeline is None or pipeline.held_calls is None:
             return 0
-        return pipeline.flight.dump(str(reason))
+        return pipeline.held_calls.dump(str(reason))
 
     def dying(self, error: BaseException) -> None:
-        """An exception ends the process."""
+        """Dumps the held calls, because an exception ends the process."""
         self.dump(f"the process died of {type(error).__name__}")
 
     def abandon(self) -> None:
-        """In a forked child: what there is, is the parent's. No lock is taken: another thread of
-        the parent may have held it at the fork."""
-        pipeline = self._tap.pipeline
-        self._tap.lead_to(None)
-        self._lock, self._states = threading.RLock(), threading.RLock()
+        """Lets go of all files in a forked child, because they are the parent's. No lock is taken:
+        another thread of the parent may have held it at the fork."""
+        pipeline = self._handler.pipeline
+        self._handler.set_pipeline(None)
+        self._lock, self._states = threading.RLock(), _States()
         if pipeline is not None:
             pipeline.abandon()
         if self._state != "closed":
             self._state = "forked"
 
     def _pipeline_at(self, path: str, overwrite: bool) -> Pipeline:
-        settle = self._settle if self._choices.via == "hook" else None
         settings = self._choices.settings
-        return Pipeline(settings, path, overwrite, self._met, settle, self._look)
+        return Pipeline(settings, path, overwrite, self._met, self._each_second, self._states)
 
     def _renew(self) -> Pipeline | None:
-        """In a forked child, at its first call: a tape of its own; None where there can be none."""
+        """Makes a tape for a forked child, at its first call. None if it cannot be made."""
         with self._lock:
-            if self._tap.pipeline is None and self._state == "forked":
+            if self._handler.pipeline is None and self._state == "forked":
                 try:
                     pipeline = self._pipeline_of_child()
                     self._begin(pipeline, self._target)
                     self._enter(pipeline)
                     self._state = "recording"
                 except Exception as error:
-                    self._tap.close()
-                    with contextlib.suppress(Exception):  # a handler of the host's that raises
+                    self._handler.close()
+                    with contextlib.suppress(Exception):  # the host's log handler may raise
                         log.warning("nothing is recorded in a forked process: %s", error)
-            return self._tap.pipeline
+            return self._handler.pipeline
 
     def _enter(self, pipeline: Pipeline) -> None:
-        """Calls go there from now on, on the terms that hold."""
-        with Patient(self._states):
+        """Sends calls to this pipeline from now on, with the pause and the rate that hold."""
+        with self._states.lock:
             pipeline.ledger.pause(self._paused)
             pipeline.set_rate(self._rate)
-            self._tap.lead_to(pipeline)
+            self._handler.set_pipeline(pipeline)
 
     def _pipeline_of_child(self) -> Pipeline:
-        # A file that is there is left by a process that had this number before.
+        # If a file of that name exists, an earlier process had the same number, and it stays.
         pipeline = self._pipeline_at(child_path(self.path), overwrite=False)
         self.path = pipeline.segments.first_path
         if self._control is not None:
@@ -250,8 +260,8 @@ class Recorder:
     def _attached(self, module: Any, pipeline: Pipeline) -> Attachment:
         try:
             if self._choices.via == "method":
-                return ReplacedMethod(module, self._choices.method, self._tap)
-            attachment = HookPair(module, self._tap)
+                return ReplacedMethod(module, self._choices.method, self._handler)
+            attachment = HookPair(module, self._handler)
         except Exception as error:
             raise TapeError(
                 "usage", f"a {type(module).__name__} takes no recorder: {error}", path=self.path,
@@ -259,27 +269,29 @@ class Recorder:
             ) from None  # fmt: skip
         if may_be_inlined(module):
             pipeline.writer.warn(
-                "graphs were compiled before attach(): where one contains the recorded module, its"
-                " calls in there are not seen. Attach before the first compiled call, or pass"
-                ' via="method"'
+                "graphs were compiled before attach(): if one of them contains the recorded module,"
+                " the calls in that graph are not seen. Attach before the first compiled call, or"
+                ' pass via="method"'
             )
         return attachment
 
-    def _settle(self) -> None:
-        """Hands over calls that ended unnoticed."""
+    def _hand_over_ended(self) -> None:
+        """Hands over calls that ended unnoticed, as far as this thread can know."""
         attachment = self._attachment
         if attachment is not None:
-            attachment.settle(None)
+            attachment.hand_over_ended(None)
 
-    def _look(self) -> None:
-        """About once a second, in the writer's thread; first of all before there is one."""
+    def _each_second(self) -> None:
+        """Is called about once a second by the writer's thread, and once before that starts."""
+        # Calls of threads that ended would hold memory until the recorder is closed.
+        self._hand_over_ended()
         if self._control is not None:
             self._control.poll(self)
 
     def discard(self) -> None:
-        """Closes, and removes the tape if no call was seen: :func:`record` failed."""
+        """Closes, and removes the tape if no call was seen. :func:`record` calls it if it fails."""
         self.close()
-        pipeline = self._tap.pipeline
+        pipeline = self._handler.pipeline
         if pipeline is not None and not pipeline.ledger.seen:
             pipeline.segments.remove()
 
@@ -294,34 +306,35 @@ class Recorder:
                     advice="use a second Recorder for this one",
                 )  # fmt: skip
             return
-        self._look()  # it may say that nothing is to be recorded
+        self._each_second()  # the control file may ask for a pause from the first call on
         try:
             pipeline.begin(target, observed)
         except OSError as error:
             raise TapeError("io", error.strerror or str(error), path=self.path) from None
         self._target = target
         lifecycle.watch(self)
-        if pipeline.flight is not None:
+        if pipeline.held_calls is not None:
             lifecycle.watch_exceptions()
 
     def _close(self, error: BaseException | None) -> None:
         with self._lock:
-            if self._state == "closed" or self._is_closing:  # a signal handler closes it, too
+            # A signal handler may close it while this thread does.
+            if self._state == "closed" or self._is_closing:
                 return
             self._is_closing = True
             try:
                 self._finish(error)
                 self._state = "closed"
-                lifecycle.forget(self)
-            finally:  # interrupted, it can be closed again
+                lifecycle.unwatch(self)
+            finally:  # if an interrupt ended this, it can be closed again
                 self._is_closing = False
 
     def _finish(self, error: BaseException | None) -> None:
         if self._attachment is not None:
-            self._attachment.settle(error)
+            self._attachment.hand_over_ended(error)
         self.detach()
-        self._tap.close()
-        pipeline = self._tap.pipeline
+        self._handler.close()
+        pipeline = self._handler.pipeline
         if pipeline is None:
             return
         try:
@@ -354,7 +367,7 @@ class Recorder:
 def record(
     model: Any, path: str | os.PathLike[str], *, running: bool = False, **options: Unpack[Options]
 ) -> Recorder:
-    """A :class:`Recorder` attached to ``model``; use it in a ``with`` statement, which seals it.
+    """Attaches a new :class:`Recorder` to ``model``. A ``with`` statement seals its tape.
 
     Args:
         model: see :meth:`Recorder.attach`.
@@ -365,7 +378,7 @@ def record(
     Raises:
         TapeError: as :class:`Recorder` and :meth:`Recorder.attach`.
     """
-    # All of it before a file is created, or with overwrite=True destroyed.
+    # All is checked before a file is created, or destroyed with overwrite=True.
     text = check_path(path)
     choices = check_options(options)
     check_target(model, choices.method, choices.via, text)
@@ -378,7 +391,7 @@ def record(
 
 
 def _file_in(path: str, name: str) -> str:
-    """The first file: the path itself, or one in it where it is a directory."""
+    """The first file: the path itself, or a new file in it if it is a directory."""
     if path.endswith(("/", os.sep)) or os.path.isdir(path):
         return free_path(os.path.join(path, f"{name}-{os.getpid()}"))
     return path

@@ -1,4 +1,6 @@
-"""The accounts of recorders as OpenTelemetry metrics; ``pip install calltape-recorder[otel]``.
+"""Reports the accounts of recorders as OpenTelemetry metrics.
+
+It needs OpenTelemetry: ``pip install calltape-recorder[otel]``.
 
 =========================  =======  ============================================
 ``calltape.calls.seen``    counter  calls of the recorded method
@@ -8,7 +10,7 @@
 ``calltape.tape.bytes``    counter  bytes written to the tape
 =========================  =======  ============================================
 
-All have the attribute ``calltape.tape``, the name of the tape's file.
+All metrics have the attribute ``calltape.tape``, the name of the tape's file.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
+from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.recorder import Recorder
-from calltape_recorder.stats import Stats
 from calltape_schema import TapeError
 
 if TYPE_CHECKING:
@@ -35,18 +37,21 @@ _Values = Callable[[Stats], Iterable[tuple[int, dict[str, str]]]]
 
 
 class Observing:
-    """What :func:`observe` began; ends with :meth:`stop`, a ``with`` statement, or the recorder."""
+    """The metrics of one recorder, from :func:`observe` on.
+
+    They end with :meth:`stop`, with the ``with`` statement, or with the recorder.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder: weakref.ref[Recorder] | None = weakref.ref(recorder)
 
     @property
     def recorder(self) -> Recorder | None:
-        """None when it is no longer observed, or no longer there."""
+        """The recorder; None if it is no longer observed, or no longer exists."""
         return None if self._recorder is None else self._recorder()
 
     def stop(self) -> None:
-        """Nothing is reported from here on. It may be called twice."""
+        """Ends the metrics of this recorder. It may be called twice."""
         self._recorder = None
 
     def __enter__(self) -> Self:
@@ -62,12 +67,13 @@ class Observing:
 
 
 def observe(recorder: Recorder, meter: Meter | None = None) -> Observing:
-    """Reports a recorder's accounts whenever metrics are collected; costs nothing in between, and
-    does not keep the recorder alive.
+    """Reports a recorder's accounts whenever metrics are collected.
+
+    It costs nothing between two collections, and does not keep the recorder alive.
 
     Args:
-        recorder: the recorder.
-        meter: the meter to report to; the global provider's ``calltape`` if there is none.
+        recorder: the recorder to observe.
+        meter: the meter to report to; None for the meter ``calltape`` of the global provider.
 
     Raises:
         TapeError: ``usage`` if OpenTelemetry is not installed.
@@ -84,8 +90,8 @@ def observe(recorder: Recorder, meter: Meter | None = None) -> Observing:
 
 
 class _Instruments:
-    """One set for each meter: OpenTelemetry cannot take an instrument away, and warns of two with
-    one name."""
+    """The instruments of one meter. There is one set per meter, because OpenTelemetry cannot remove
+    an instrument, and warns if two have one name."""
 
     def __init__(self, meter: Meter) -> None:
         self._observed: list[Observing] = []
@@ -99,7 +105,7 @@ class _Instruments:
         counter("calltape.tape.bytes", [self._each(_tape)], size, "bytes written to the tape")
 
     def renew(self) -> None:
-        """In a fork."""
+        """Makes a new lock in a fork: a thread that the fork does not have may hold the old one."""
         self._lock = threading.Lock()
 
     def add(self, observing: Observing) -> None:
@@ -121,7 +127,7 @@ class _Instruments:
         with self._lock:
             found = [(one, one.recorder) for one in self._observed]
             self._observed = [one for one, recorder in found if recorder is not None]
-        # One that is observed twice is reported once.
+        # A recorder that is observed twice is reported once.
         return list({id(recorder): recorder for _, recorder in found if recorder}.values())
 
 
@@ -151,7 +157,7 @@ _making = threading.Lock()
 
 
 def _renew() -> None:
-    """In a fork: a thread that is not there may have held these."""
+    """Makes new locks in a fork: a thread that the fork does not have may hold the old ones."""
     global _making
     _making = threading.Lock()
     for instruments in list(_of_meter.values()):

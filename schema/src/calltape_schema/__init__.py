@@ -1,11 +1,140 @@
-"""The tape format: models, limits and framing, without torch or NumPy.
+"""The tape format: records, limits and framing, without torch or NumPy.
 
-``FORMAT.md`` beside this package's sources is the specification; this is its Python form, used by
-the recorder to write and by the analyzer to read.
+``FORMAT.md``, beside the sources of this package, is the specification. This package is its Python
+form: the recorder writes with it, and the analyzer reads with it. The models are imported when they
+are first used.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from calltape_schema.errors import Kind, Problem, TapeError
 
-__all__ = ["Kind", "Problem", "TapeError", "__version__"]
+if TYPE_CHECKING:
+    from calltape_schema.leaves import Leaf, Quantizer
+    from calltape_schema.records import (
+        BlobFacts,
+        CallRecord,
+        Coverage,
+        Dump,
+        FlightPolicy,
+        Manifest,
+        ModelError,
+        Observed,
+        Parameter,
+        Parent,
+        Policy,
+        Producer,
+        Range,
+        Segment,
+        Target,
+        Tree,
+    )
+    from calltape_schema.tree import (
+        BoolNode,
+        ClassNode,
+        ConstantNode,
+        CustomNode,
+        DictNode,
+        EnumNode,
+        FieldsNode,
+        NoneNode,
+        OpaqueNode,
+        ScalarNode,
+        SequenceNode,
+        Structure,
+        TensorNode,
+    )
+
+__all__ = [
+    "BlobFacts",
+    "BoolNode",
+    "CallRecord",
+    "ClassNode",
+    "ConstantNode",
+    "Coverage",
+    "CustomNode",
+    "DictNode",
+    "Dump",
+    "EnumNode",
+    "FieldsNode",
+    "FlightPolicy",
+    "Kind",
+    "Leaf",
+    "Manifest",
+    "ModelError",
+    "NoneNode",
+    "Observed",
+    "OpaqueNode",
+    "Parameter",
+    "Parent",
+    "Policy",
+    "Problem",
+    "Producer",
+    "Quantizer",
+    "Range",
+    "ScalarNode",
+    "Segment",
+    "SequenceNode",
+    "Structure",
+    "TapeError",
+    "Target",
+    "TensorNode",
+    "Tree",
+    "__version__",
+]
 
 __version__ = "0.1.0"
+
+_NAMES = {
+    "leaves": ("Leaf", "Quantizer"),
+    "records": (
+        "BlobFacts",
+        "CallRecord",
+        "Coverage",
+        "Dump",
+        "FlightPolicy",
+        "Manifest",
+        "ModelError",
+        "Observed",
+        "Parameter",
+        "Parent",
+        "Policy",
+        "Producer",
+        "Range",
+        "Segment",
+        "Target",
+        "Tree",
+    ),
+    "tree": (
+        "BoolNode",
+        "ClassNode",
+        "ConstantNode",
+        "CustomNode",
+        "DictNode",
+        "EnumNode",
+        "FieldsNode",
+        "NoneNode",
+        "OpaqueNode",
+        "ScalarNode",
+        "SequenceNode",
+        "Structure",
+        "TensorNode",
+    ),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,7 +1,8 @@
-"""What an object of an unknown class holds, read without running any of its code.
+"""The attributes of an object of an unknown class, read without running code of that class.
 
-The recorder describes objects among outputs with it, and the analyzer the live results that it
-compares with them, so that the same object gives the same attributes on both sides.
+In comes an object. Out go its attributes, or the reason why it cannot be described. The recorder
+describes outputs with this, and the analyzer the live results that it compares with them, so that
+equal objects have equal attributes on both sides.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_NESTED = 8
-"""How deep objects stand in each other: what is below is not looked at."""
+"""How many objects may be nested. An object deeper than this is not described."""
 
 MAX_VALUES = 2_000
-"""How many values one object of an output may hold, all below it counted. Looking at them takes the
-time of the call that is recorded."""
+"""How many values one object of an output may hold, at all depths together. To read them takes time
+in the call that is recorded."""
 
 _MAX_BESIDE = 16
 _MAX_NAME = 1000
@@ -36,21 +37,21 @@ _STATELESS = "its state is not in Python attributes"
 
 
 class Held(NamedTuple):
-    """The attributes of an object in the order in which they were set, those of slots last; or why
-    it cannot be described, and no attributes."""
+    """The attributes of an object in the order in which they were set, slots last. If the object
+    cannot be described, no attributes and the reason."""
 
     attributes: dict[str, Any]
     reason: str | None = None
 
 
 def attributes_of(value: object) -> Held:
-    """The state of an object: its ``__dict__`` and what its ``__slots__`` hold.
+    """The state of an object: its ``__dict__``, and the values of its ``__slots__``.
 
-    No property, ``__getattr__`` or other code of its class runs. Names with two underscores on both
-    sides belong to the machinery of libraries and are left out.
+    No property, ``__getattr__`` or other code of the class runs. Names with two underscores on both
+    sides are left out: libraries use them for their own purposes.
     """
     cls: Any = type(value)
-    reason, slots = _looked_at(cls)
+    reason, slots = _slots_or_reason(cls)
     if reason is not None:
         return Held({}, reason)
     found: dict[str, Any] = {}
@@ -58,7 +59,7 @@ def attributes_of(value: object) -> Held:
         state = _dict_of(value, cls)
         if state is None:
             return Held({}, _STATELESS)
-        found = dict.copy(state)  # at one moment: another thread may set some
+        found = dict.copy(state)  # in one step: another thread may set attributes
     for name, slot in slots.items():
         try:
             found.setdefault(name, slot.__get__(value))
@@ -72,13 +73,13 @@ def attributes_of(value: object) -> Held:
 def names_beside(
     value: object, known: Container[str] = (), *, none_is_absent: bool = False
 ) -> tuple[str, ...]:
-    """The names of what an object has in its ``__dict__`` and slots beside what is described of it:
-    a list its elements, a dataclass its fields. The first of them, where there are many.
+    """The names of the attributes (in ``__dict__`` and slots) that an object has beside what is
+    described of it: the elements of a list, the fields of a dataclass. At most the first 16.
 
     Args:
         value: an instance of any class. No code of the class runs.
         known: the names that are described.
-        none_is_absent: whether an attribute that is None says nothing.
+        none_is_absent: whether an attribute that is None is left out.
     """
     cls: Any = type(value)
     state = _dict_of(value, cls) if cls.__dictoffset__ else None
@@ -105,8 +106,9 @@ def names_beside(
 
 
 def names_on_tensor(value: Any) -> tuple[str, ...]:
-    """The names of what somebody has set on a tensor. What torch and transformers note there says
-    nothing about its value, and torch's own subclasses have their state there."""
+    """The names of the attributes that somebody has set on a tensor. Left out are the notes of
+    torch and transformers, which say nothing about the value, and the state of torch's own
+    subclasses."""
     cls = type(value)
     if cls.__module__.partition(".")[0] == "torch" and cls.__name__ not in _PLAIN_TENSORS:
         return ()
@@ -115,7 +117,8 @@ def names_on_tensor(value: Any) -> tuple[str, ...]:
 
 
 def is_in_its_module(cls: type) -> bool:
-    """Whether a class stands in its module under its name: one that a call makes has a state."""
+    """Whether a class is in its module under its name. A class that a call makes is not, and may
+    have values of the call."""
     found: Any = sys.modules.get(str(cls.__module__))
     for part in str(cls.__qualname__).split("."):
         if isinstance(found, type):
@@ -128,8 +131,8 @@ def is_in_its_module(cls: type) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _looked_at(cls: type[Any]) -> tuple[str | None, dict[str, Any]]:
-    """Why no object of a class can be described, and what its slots are."""
+def _slots_or_reason(cls: type[Any]) -> tuple[str | None, dict[str, Any]]:
+    """Why objects of a class cannot be described (None if they can), and the slots of the class."""
     module = str(cls.__module__).partition(".")[0]
     if module in sys.stdlib_module_names and module != "argparse":
         return "of a class of Python's own library", {}
@@ -152,13 +155,13 @@ def _slots_of(cls: Any) -> dict[str, Any]:
 
 
 slots_of: Callable[[type], dict[str, Any]] = functools.lru_cache(maxsize=1024)(_slots_of)
-"""What ``__slots__`` of a class made; classes of C code have members that look the same. Not to be
-changed: it is remembered."""
+"""The descriptors that ``__slots__`` of a class and its bases made. Classes of C code have members
+that look the same, and are left out. The dict is remembered: do not change it."""
 
 
 def _has_hidden_state(cls: type, slots: int) -> bool:
-    """Whether an instance has room for more than a ``__dict__``, weak references and slots, which
-    is how :mod:`copyreg` finds the classes that cannot be copied by their attributes."""
+    """Whether an instance has memory for more than a ``__dict__``, weak references and slots. In
+    this way :mod:`copyreg` finds the classes that cannot be copied by their attributes."""
     known = _BARE + _WORD * slots
     known += _WORD * (cls.__dictoffset__ > 0) + _WORD * (cls.__weakrefoffset__ > 0)
     is_plain = bool(cls.__dictoffset__) or slots > 0
@@ -166,7 +169,7 @@ def _has_hidden_state(cls: type, slots: int) -> bool:
 
 
 def _dict_of(value: object, cls: type) -> dict[Any, Any] | None:
-    """The instance's own dict, past a property of that name."""
+    """The instance's dict, also if the class has a property with the name ``__dict__``."""
     getter = _dict_getter(cls)
     found = None if getter is None else getter.__get__(value)
     return found if isinstance(found, dict) else None

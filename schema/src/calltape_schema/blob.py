@@ -1,8 +1,10 @@
-"""The safetensors blob of a call, seen from its header: names, dtypes, shapes, offsets.
+"""The header of a call's safetensors blob: names, dtypes, shapes and offsets of its tensors.
 
-The header layout is the safetensors format's own (its README): 8 bytes little-endian length N,
-N bytes of JSON, then the data. calltape pads N with spaces so that the data starts at a multiple
-of 64 bytes in the blob, and so in the tape, whose members start at multiples of 512.
+In come the facts of leaves, and out goes a header; or in come the bytes of a header, and out go
+entries. The layout is that of the safetensors format (see its README): a length N of 8 bytes,
+little-endian, then N bytes of JSON, then the data. calltape pads the JSON with spaces so that the
+data start at a multiple of 64 bytes in the blob. Members start at multiples of 512, so the data do
+too in the tape.
 """
 
 from __future__ import annotations
@@ -51,20 +53,21 @@ _STORED: dict[str, tuple[str, tuple[int, ...]]] = {
     "float32": ("F32", ()), "float64": ("F64", ()), "complex64": ("C64", ()),
     "float8_e4m3fn": ("F8_E4M3", ()), "float8_e5m2": ("F8_E5M2", ()),
     "float8_e4m3fnuz": ("F8_E4M3FNUZ", ()), "float8_e5m2fnuz": ("F8_E5M2FNUZ", ()),
-    # No safetensors dtype: real and imaginary parts,
+    # Dtypes that safetensors does not have are stored as their real and imaginary parts,
     "complex128": ("F64", (2,)), "complex32": ("F16", (2,)), "bcomplex32": ("BF16", (2,)),
-    # the bytes of each element,
+    # as the bytes of each element,
     "float8_e8m0fnu": ("U8", (1,)), "float4_e2m1fn_x2": ("U8", (1,)), "bits8": ("U8", (1,)),
     "bits16": ("U8", (2,)), "bits1x8": ("U8", (1,)), "bits2x4": ("U8", (1,)),
     "bits4x2": ("U8", (1,)),
     **{f"{sign}int{bits}": ("U8", (1,)) for sign in ("", "u") for bits in range(1, 8)},
-    # or the integers of a quantized tensor.
+    # or as the integers of a quantized tensor.
     "qint8": ("I8", ()), "quint8": ("U8", ()), "qint32": ("I32", ()),
 }  # fmt: skip
 
 
 class Stored(NamedTuple):
-    """How a tensor stands in the blob: safetensors dtype and shape, and its size in bytes."""
+    """How a tensor is stored in the blob: its safetensors dtype and shape, and its size in
+    bytes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -81,11 +84,11 @@ class Entry(NamedTuple):
 
 
 def stored_as(leaf: Leaf) -> Stored | None:
-    """The blob entry that holds this leaf's value, or None where the format has no encoding.
+    """The blob entry for the value of this leaf; None if the format has no encoding for its dtype.
 
-    The rule: expanded axes (stride 0) are stored once, with size 1; then each element becomes the
-    safetensors dtype above, with the trailing sizes given there. Elements are stored contiguously
-    in the order of the logical indices, conjugation and negation resolved.
+    The rule: an expanded axis (stride 0) is stored once, with size 1. Each element becomes the
+    safetensors dtype of the table above, with the trailing sizes of the table. Elements are stored
+    contiguously in the order of the logical indices, after conjugation and negation.
     """
     shape = leaf.shape
     if leaf.expanded:
@@ -94,7 +97,7 @@ def stored_as(leaf: Leaf) -> Stored | None:
 
 
 def contiguous(dtype: str, shape: tuple[int, ...]) -> Stored | None:
-    """The blob entry of a contiguous tensor; None where the format has no encoding."""
+    """The blob entry of a contiguous tensor; None if the format has no encoding for its dtype."""
     known = _STORED.get(dtype)
     if known is None:
         return None
@@ -104,7 +107,8 @@ def contiguous(dtype: str, shape: tuple[int, ...]) -> Stored | None:
 
 
 def build_header(entries: Mapping[str, Stored]) -> bytes:
-    """The length field and padded JSON of a blob whose data are the entries' bytes in order."""
+    """The length field and the padded JSON of a blob whose data are the bytes of these entries, in
+    this order."""
     header: dict[str, Any] = {}
     position = 0
     for name, stored in entries.items():
@@ -121,23 +125,27 @@ def build_header(entries: Mapping[str, Stored]) -> bytes:
 
 
 def header_size(prefix: bytes, blob_bytes: int) -> int:
-    """Where the data starts, from the first 8 bytes; checked before anything is allocated."""
+    """Where the data start in the blob, from its first 8 bytes.
+
+    Raises:
+        TapeError: ``damaged`` or ``limit``, before memory is allocated.
+    """
     if min(len(prefix), blob_bytes) < _LENGTH_BYTES:
         raise TapeError("damaged", f"a blob of {blob_bytes} bytes is too short for a header")
     length = int.from_bytes(prefix[:_LENGTH_BYTES], "little")
     if length > MAX_HEADER_BYTES:
-        reason = f"a safetensors header of {length} bytes (at most {MAX_HEADER_BYTES})"
+        reason = f"a safetensors header has {length} bytes (at most {MAX_HEADER_BYTES})"
         raise TapeError("limit", reason)
     if _LENGTH_BYTES + length > blob_bytes:
-        raise TapeError("damaged", f"a header of {length} bytes in a blob of {blob_bytes}")
+        raise TapeError("damaged", f"a header has {length} bytes, but its blob has {blob_bytes}")
     return _LENGTH_BYTES + length
 
 
 def parse_header(header: bytes, blob_bytes: int) -> dict[str, Entry]:
-    """Entries of a blob from its header bytes (length field included).
+    """The entries of a blob, from the bytes of its header with the length field.
 
-    Follows the safetensors library's own checks: known dtypes, sizes that match the shape, data
-    covered from first to last byte without gap or overlap.
+    The checks are those of the safetensors library: dtypes are known, sizes match shapes, and
+    tensors cover the data from the first to the last byte without gap or overlap.
 
     Raises:
         TapeError: ``invalid``, ``damaged`` or ``limit``, before any tensor memory is allocated.
@@ -149,16 +157,17 @@ def parse_header(header: bytes, blob_bytes: int) -> dict[str, Entry]:
     tensors: dict[str, Any] = document
     tensors.pop("__metadata__", None)
     if len(tensors) > MAX_LEAVES:
-        raise TapeError("limit", f"{len(tensors)} tensors in one blob (at most {MAX_LEAVES})")
+        raise TapeError("limit", f"a blob has {len(tensors)} tensors (at most {MAX_LEAVES})")
     entries = {name: _entry(name, facts) for name, facts in tensors.items()}
     _check_coverage(entries, blob_bytes - start)
     return entries
 
 
 def _parse_json(text: bytes) -> Any:
-    # Three bytes of "[]," cost a reader sixty; a tensor has three brackets, its name may have some.
+    # The three bytes "[]," become sixty bytes in a reader. A tensor needs three brackets, and its
+    # name may have more.
     if text.count(b"[") + text.count(b"{") > MAX_HEADER_BRACKETS:
-        raise TapeError("limit", f"a header of more than {MAX_HEADER_BRACKETS} brackets")
+        raise TapeError("limit", f"a header has more than {MAX_HEADER_BRACKETS} brackets")
     if text[:1] != b"{":
         raise TapeError("invalid", "the safetensors header does not start with a brace")
     try:
@@ -182,7 +191,7 @@ def _entry(name: str, facts: Any) -> Entry:
     if not isinstance(dtype, str) or dtype not in _DTYPE_BITS:
         reason = f"tensor {name[:80]!r} has the unknown dtype {str(dtype)[:40]!r}"
         raise TapeError("invalid", reason)
-    # One more than a tensor's own: complex numbers are stored with a last axis of 2.
+    # One axis more than a tensor may have: complex numbers are stored with a last axis of 2.
     if shape is None or len(shape) > MAX_RANK + 1:
         raise TapeError("invalid", f"tensor {name[:80]!r} has no valid shape")
     if offsets is None or len(offsets) != 2:
@@ -196,7 +205,7 @@ def _entry(name: str, facts: Any) -> Entry:
 
 
 def _naturals(value: Any) -> tuple[int, ...] | None:
-    """A JSON array of unsigned 63-bit integers, or None for anything else."""
+    """The integers of a JSON array of unsigned 63-bit integers; None for anything else."""
     if not is_list(value):
         return None
     if not all(type(item) is int and 0 <= item <= 2**63 - 1 for item in value):
@@ -211,5 +220,5 @@ def _check_coverage(entries: Mapping[str, Entry], data_bytes: int) -> None:
             raise TapeError("invalid", f"tensor {name[:80]!r} overlaps another or leaves a gap")
         position = entry.end
     if position != data_bytes:
-        reason = f"{data_bytes} bytes of tensor data, {position} of them described"
+        reason = f"there are {data_bytes} bytes of tensor data, but {position} are described"
         raise TapeError("invalid", reason)

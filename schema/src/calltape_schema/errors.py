@@ -1,10 +1,10 @@
-"""The one error of a tape.
+"""The error of calltape.
 
     Exception
-    └── TapeError            anything wrong with a tape, by ``kind``
+    └── TapeError            something is wrong with a tape; ``kind`` says what
 
-The analyzer adds subclasses where the standard library has a type that callers already catch
-(``InferenceError`` is also a ``RuntimeError``); all of them are ``TapeError``.
+The analyzer adds subclasses that are built-in errors too, because callers catch these
+(``InferenceError`` is also a ``RuntimeError``). All of them are a ``TapeError``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _ADVICE: dict[str, str] = {
     "io": "check permissions and free space",
     "not_a_tape": "pass a file written by calltape (.tape)",
     "version": "upgrade calltape-analyzer to read it",
-    "damaged": "the other calls on it are still readable; where a fresh copy of its source reads "
-    "the same, do not trust it",
+    "damaged": "the other calls on it are still readable; copy the file again from where it came, "
+    "and if the copy has the same damage, do not trust it",
     "invalid": "do not trust this file; ask its sender for the original",
     "limit": "do not trust this file; a recorder never writes such a member",
     "closed": "open or attach it again",
@@ -55,7 +55,7 @@ def _short(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Messages quote names from the file; escape sequences in them must not reach a terminal."""
+    """Messages quote names of the file. Escape sequences in them must not reach a terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -65,7 +65,7 @@ def _printable(text: str) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """One finding of a validation.
+    """One thing that a validation found wrong.
 
     ``loc`` is the path inside the member, such as ``("structure", "inputs", "children", 0)``.
     """
@@ -79,15 +79,15 @@ class Problem:
 
 
 class TapeError(Exception):
-    """Anything wrong with a tape.
+    """Something is wrong with a tape, or with what was asked of it.
 
     Attributes:
-        kind: machine-readable cause, one of :data:`Kind`.
+        kind: the cause for programs, one of :data:`Kind`.
         reason: what is wrong, without location and advice.
-        path: the file, as given by the caller, or None.
-        member: name of the tar member, or None.
-        offset: byte offset of that member's header in the file, or None.
-        problems: every finding of the validation, in document order.
+        path: the file, as the caller gave it, or None.
+        member: the name of the tar member, or None.
+        offset: the offset of that member's header in the file, in bytes, or None.
+        problems: everything that the validation found wrong, in document order.
         advice: what to do; ``str(error)`` ends with it.
     """
 
@@ -114,7 +114,7 @@ class TapeError(Exception):
     def at(
         self, *, path: str | None = None, member: str | None = None, offset: int | None = None
     ) -> TapeError:
-        """Fills in where it happened, where that was not known yet, and returns itself."""
+        """Sets the parts of the location that are not known yet, and returns the error itself."""
         self.path = path if self.path is None else self.path
         self.member = member if self.member is None else self.member
         self.offset = offset if self.offset is None else self.offset
@@ -132,8 +132,8 @@ class TapeError(Exception):
         return _printable(": ".join(part for part in (self.path, member, advice) if part))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions cross process boundaries (multiprocessing, pytest-xdist) by pickle, which
-        # calls the class with ``args`` alone.
+        # Exceptions go to other processes (multiprocessing, pytest-xdist) by pickle, which calls
+        # the class with ``args`` only.
         return (_restore, (type(self), self.args, self.__dict__.copy()))
 
 

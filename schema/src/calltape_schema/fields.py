@@ -1,4 +1,4 @@
-"""What the fields of records have in common."""
+"""The types of fields that records share, and their base class."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Record(BaseModel):
-    """Base of all records: unknown fields are skipped, because minor versions add some."""
+    """The base class of all records. Unknown fields are skipped, because minor versions add
+    some."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")

@@ -1,8 +1,9 @@
-"""Tar members: how a tape is cut into pieces, and found again after damage.
+"""The tar members of a tape: their headers, and how a reader finds the next one after damage.
 
-Headers follow POSIX.1-1988 *ustar* (the ``pax`` page of POSIX describes it), so that any ``tar``
-lists and extracts a tape. Sizes of 8 GiB and more use the base-256 form that GNU tar, libarchive
-and Python's tarfile understand.
+In come names and sizes, and out go headers; or in come bytes, and out go members. Headers follow
+POSIX.1-1988 *ustar* (the ``pax`` page of POSIX describes it), so that any ``tar`` lists and
+extracts a tape. Sizes of 8 GiB and more are in base 256, which GNU tar, libarchive and Python's
+tarfile understand.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = [
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
-"""What follows the last member of a sealed tape."""
+"""The bytes after the last member of a sealed tape."""
 
 MANIFEST = "tape.msgpack"
 TRAILER = "trailer.msgpack"
@@ -43,14 +44,15 @@ _BLOB_SUFFIX = ".safetensors"
 _RECORD_SUFFIX = ".msgpack"
 _MAX_OCTAL_SIZE = 8**11 - 1
 
-# ustar fields: name, mode and owner, size, time, checksum, and the rest from the type on.
+# Fields of ustar: name; mode and owner; size; time; checksum; the rest, which begins with the type.
 _FIELDS = struct.Struct("100s24s12s12s8s356s")
 _MAGIC = slice(101, 106)  # in the rest
 _MAGIC_AT = 257
 
 
 class Member(NamedTuple):
-    """A member as its header describes it: ``offset`` of the header, ``start`` of the content."""
+    """A member as its header describes it: ``offset`` is that of the header, ``start`` that of the
+    content, in bytes."""
 
     name: str
     offset: int
@@ -62,12 +64,12 @@ class Member(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Offset of the next header."""
+        """The offset of the next header."""
         return self.offset + BLOCK + self.size + padding(self.size)
 
 
 def padding(size: int) -> int:
-    """Zero bytes that fill the last block of a member."""
+    """How many zero bytes fill the last block of a member."""
     return -size % BLOCK
 
 
@@ -79,7 +81,7 @@ def record_name(call: int) -> str:
     return f"calls/{call:08d}{_RECORD_SUFFIX}"
 
 
-# At most 19 digits: what a 63-bit count can be. One spelling per number: "000000001" would be a
+# At most 19 digits, as a 63-bit count has. Each number has one spelling: "000000001" would be a
 # second member for call 1.
 _CALL_NAME = re.compile(r"calls/([0-9]{8}|[1-9][0-9]{8,18})\.(?:(msgpack)|safetensors)")
 
@@ -90,26 +92,26 @@ def record_beside(blob_name: str) -> str:
 
 
 def call_member(name: str) -> tuple[int, bool] | None:
-    """The call that a member belongs to, and whether it is the record and not the blob; None for
-    members that belong to none."""
+    """The number of the call that a member belongs to, and whether the member is its record (True)
+    or its blob (False). None if it belongs to no call."""
     match = _CALL_NAME.fullmatch(name)
     return None if match is None else (int(match[1]), match.lastindex == 2)
 
 
 def call_number(name: str) -> int | None:
-    """The call that a record belongs to; None for other members."""
+    """The number of the call that a record belongs to; None for other members."""
     number, is_record = call_member(name) or (None, True)
     return number if is_record else None
 
 
 def blob_call_number(name: str) -> int | None:
-    """The call that a blob belongs to; None for other members."""
+    """The number of the call that a blob belongs to; None for other members."""
     number, is_record = call_member(name) or (None, False)
     return None if is_record else number
 
 
-# Everything but name, size and checksum is the same in every header: mode 0644, no owner, time 0
-# (the records hold the time; a constant keeps equal tapes equal), type regular file.
+# All of a header but name, size and checksum is constant: mode 0644, no owner, time 0, type regular
+# file. The time of a call is in its record; with a constant here, equal tapes have equal bytes.
 _OWNER = b"0000644\0" + b"0000000\0" * 2
 _TIME = b"00000000000\0"
 _REST = b"0" + bytes(100) + b"ustar\x0000" + bytes(247)
@@ -117,7 +119,7 @@ _CONSTANT_SUM = sum(_OWNER) + sum(_TIME) + 8 * ord(" ") + sum(_REST)
 
 
 def member_header(name: str, size: int) -> bytes:
-    """The 512 bytes before a member of ``size`` bytes. ``name`` is ASCII, under 100 bytes."""
+    """The header (512 bytes) of a member of ``size`` bytes. ``name`` is ASCII, below 100 bytes."""
     encoded = name.encode("ascii")
     if not 0 < len(encoded) < 100:
         raise ValueError(f"a member name of {len(encoded)} bytes")
@@ -126,10 +128,10 @@ def member_header(name: str, size: int) -> bytes:
     return _FIELDS.pack(encoded, _OWNER, field, _TIME, checksum, _REST)
 
 
-# Both are remembered, because the members of a tape share a few sizes and checksums.
+# Both functions remember their results: the members of a tape have few sizes and checksums.
 @lru_cache(4096)
 def _parse_size(field: bytes) -> tuple[int, int] | None:
-    """The size that a field states, and the sum of its bytes."""
+    """The size in a field, and the sum of the field's bytes."""
     size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else _parse_octal(field)
     return (size, sum(field)) if size is not None and size < 2**63 else None
 
@@ -138,18 +140,18 @@ def _parse_size(field: bytes) -> tuple[int, int] | None:
 def _parse_octal(field: bytes) -> int | None:
     digits = field.rstrip(b"\0 ")
     try:
-        # isdigit: int() would take a sign, an underscore or a prefix as well
+        # isdigit: int() would accept a sign, an underscore or a prefix too
         return int(digits, 8) if digits.isdigit() else None
     except ValueError:  # an 8 or a 9
         return None
 
 
 def _parse_header(header: bytes, offset: int) -> Member | None:
-    """The member that a block describes, or None for a block that is no header; without a name
-    where it is not a regular file.
+    """The member that a block describes; None if the block is no header. The name is empty if the
+    member is not a regular file.
 
-    The checksum must hold: a size that is wrong by one digit would hop over whole calls that are
-    not damaged.
+    The checksum must match: with one wrong digit in the size, a reader would skip whole calls that
+    are not damaged.
     """
     if len(header) < BLOCK:
         return None
@@ -159,8 +161,8 @@ def _parse_header(header: bytes, offset: int) -> Member | None:
         return None
     name = name.rstrip(b"\0")
     if rest == _REST and owner == _OWNER and time == _TIME:
-        # What every writer of this format writes: only name and size are left to add up, a tenth
-        # of the 512 bytes that would be most of the time of a hop.
+        # The constant part, as every writer of this format writes it: only name and size have to be
+        # added up. The sum over all 512 bytes would take most of the time of a walk.
         total = _CONSTANT_SUM + sum(name) + size[1]
     elif rest[_MAGIC] == b"ustar":
         if rest[:1] not in (b"0", b"\0"):
@@ -180,14 +182,19 @@ def members(
     start: int = 0,
     next_data: Callable[[int], int] = int,
 ) -> Iterator[Member]:
-    """Hops over the members of a tape of ``length`` bytes, from header to header, and yields those
-    that are regular files.
+    """Walks over a tape from header to header, and yields the members that are regular files.
 
-    Where a header does not make sense, it tells ``on_damage`` and resynchronises at the next block
-    that is a header with a valid checksum; a zero block ends the walk only where nothing but zero
-    blocks follow. A last member that is cut short is damage as well. ``read(offset, size)`` returns
-    up to ``size`` bytes. ``next_data(offset)`` may tell where the next byte is that is stored at
-    all: a file of 4 KiB can claim terabytes of holes, which are zeros.
+    If a block should be a header and is none, that is damage, and the walk goes on at the next
+    block that is a header with a valid checksum. A member that is cut short at the end is damage
+    too. A zero block ends the walk if only zeros follow.
+
+    Args:
+        read: ``read(offset, size)`` returns up to ``size`` bytes.
+        length: of the tape, in bytes.
+        on_damage: called with each damage.
+        start: the offset of the first header.
+        next_data: ``next_data(offset)`` may return the offset of the next byte that is stored: a
+            file of 4 KiB can claim terabytes of holes, which are zeros.
     """
     offset = start
     while offset < length:
@@ -207,19 +214,21 @@ def members(
             and not _holds_data(read, offset, length, next_data)
         ):
             return
-        what = "a member cut short" if member is not None else "not a member header"
-        skipped = (following if following is not None else length) - offset
-        on_damage(
-            TapeError(
-                "damaged",
-                f"{what}, {skipped} bytes skipped",
-                member=member.name if member is not None else None,
-                offset=offset,
-            )
-        )
+        on_damage(_skipped(member, offset, length if following is None else following))
         if following is None:
             return
         offset = following
+
+
+def _skipped(member: Member | None, offset: int, end: int) -> TapeError:
+    """The damage between two offsets, which begins with a member that is cut short, or with no
+    header."""
+    what, name = (
+        ("no member begins here", None)
+        if member is None
+        else ("a member is cut short", member.name)
+    )
+    return TapeError("damaged", f"{what}, {end - offset} bytes skipped", member=name, offset=offset)
 
 
 _WINDOW = 1024 * BLOCK
@@ -231,8 +240,8 @@ def _resynchronise(
     offset: int,
     next_data: Callable[[int], int],
 ) -> int | None:
-    """The next block that is a header beyond doubt."""
-    # The next header is usually near, and a file may hold nothing but bad headers: start small.
+    """The offset of the next block that is a header; None if there is none."""
+    # The next header is usually near, and a file may consist of bad headers: begin with little.
     size = 8 * BLOCK
     while (offset := _block_of(next_data(offset))) < length:
         window = read(offset, size)
@@ -242,7 +251,7 @@ def _resynchronise(
             at = block * BLOCK
             if remainder == 0 and _parse_header(window[at : at + BLOCK], offset + at):
                 return offset + at
-            # At most one look per block, whatever the data between says.
+            # Each block is tried at most once, whatever the bytes between are.
             found = window.find(b"ustar", at + BLOCK + _MAGIC_AT)
         if len(window) < BLOCK:
             return None

@@ -1,4 +1,7 @@
-"""Documents inside a call record: validated, and decoded once per distinct bytes."""
+"""The documents inside a call record: validated, and decoded once for equal bytes.
+
+In come the bytes of a document; out goes its model, or an error with all problems.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ __all__ = [
 
 MAX_DEPTH = 64
 MAX_NESTING = 2 * MAX_DEPTH + 2
-"""Of maps and arrays: a node is a map, and its children stand in an array in it."""
+"""How deep maps and arrays may be nested. A node is a map, and its children are in an array in
+it."""
 MAX_NODES = 50_000
 MAX_LEAVES = 50_000
 MAX_RANK = 64
@@ -39,11 +43,12 @@ MAX_ELEMENTS = 2**63 - 1
 _MAX_INTERNED_BYTES = 4 * 1024 * 1024
 
 TypeName = Annotated[str, Field(max_length=512, pattern=r"^[^:\s]+:[^:\s]+$")]
-"""A class as ``module:qualified.name``: a key into the reader's allow-list, never imported."""
+"""A class as ``module:qualified.name``. A reader looks it up among the classes that it allows, and
+never imports it."""
 
 
 def _text_of(limit: int) -> Callable[[Any], str]:
-    # pydantic's own str refuses lone surrogates, which Python programs do pass around.
+    # pydantic's str refuses lone surrogates, but a Python program may pass them to a model.
     def text(value: Any) -> str:
         if type(value) is not str:
             raise ValueError(f"Input should be text, not {type(value).__name__}")
@@ -61,13 +66,14 @@ Size = Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]
 
 
 class Part(BaseModel):
-    # strict: a hostile "1" is not an int. Unknown fields are skipped, so that a minor version
-    # of the format can add some.
+    """The base class of all parts of these documents."""
+
+    # strict: "1" is no int. Unknown fields are skipped, so that a minor version can add some.
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
 
 def problems_of(error: ValidationError) -> list[Problem]:
-    """Every finding of a pydantic validation, in document order."""
+    """Everything that a pydantic validation found wrong, in document order."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return [Problem(tuple(e["loc"]), e["msg"]) for e in found]
 
@@ -76,8 +82,9 @@ T = TypeVar("T")
 
 
 class Interner(Generic[T]):
-    """Decodes once per distinct bytes, and forgets the oldest past a budget of encoded bytes, so
-    that a tape of ever new structures stays cheap."""
+    """Decodes equal bytes once. When the remembered documents have more than 4 MiB of encoded
+    bytes, the oldest is dropped, so that a tape with a new structure in each call takes little
+    memory."""
 
     def __init__(self, decode: Callable[[bytes], T]) -> None:
         self._decode = decode
@@ -86,7 +93,8 @@ class Interner(Generic[T]):
         self._last: tuple[bytes, T] | None = None
 
     def __call__(self, data: bytes) -> T:
-        # One call's bytes are asked for as often as it has leaves: not to be compared each time.
+        # The same bytes object is asked for once per leaf of a call. Comparing it by identity first
+        # is faster than by content.
         last = self._last
         if last is not None and last[0] is data:
             return last[1]
@@ -99,7 +107,7 @@ class Interner(Generic[T]):
         self._bytes += len(data)
         self._known[data] = value
         while self._bytes > _MAX_INTERNED_BYTES and len(self._known) > 1:
-            # pop with a default: two threads may evict at once
+            # pop with a default: two threads may drop the oldest at once
             oldest = next(iter(self._known))
             if self._known.pop(oldest, None) is not None:
                 self._bytes -= len(oldest)
@@ -107,7 +115,7 @@ class Interner(Generic[T]):
 
 
 def _check_depth(document: Any) -> None:
-    """Bounds depth and count of a decoded document before models are built from it."""
+    """Raises if a decoded document is too deep or has too many nodes, before models are made."""
     level: list[Any] = [document]
     nodes = 0
     for _ in range(MAX_NESTING):
@@ -117,11 +125,11 @@ def _check_depth(document: Any) -> None:
             values: Iterable[Any] = item.values() if is_map(item) else item
             below.extend(value for value in values if is_map(value) or is_array(value))
         if nodes > MAX_NODES:
-            raise TapeError("limit", f"a tree of more than {MAX_NODES} nodes")
+            raise TapeError("limit", f"a tree has more than {MAX_NODES} nodes")
         if not below:
             return
         level = below
-    raise TapeError("limit", f"a tree deeper than {MAX_DEPTH} levels")
+    raise TapeError("limit", f"a tree is deeper than {MAX_DEPTH} levels")
 
 
 def _validated(adapter: TypeAdapter[T], document: Any, what: str) -> T:
@@ -138,6 +146,6 @@ def _validated(adapter: TypeAdapter[T], document: Any, what: str) -> T:
 
 
 def decoder(adapter: TypeAdapter[T], what: str) -> Callable[[bytes], T]:
-    """From the bytes of one document to its model, or to ``TapeError`` (``invalid``, ``damaged``
-    or ``limit``) with every problem found."""
+    """A function from the bytes of one document to its model. It raises ``TapeError`` (``invalid``,
+    ``damaged`` or ``limit``) with all problems."""
     return lambda data: _validated(adapter, unpack(data), what)

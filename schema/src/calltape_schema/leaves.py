@@ -1,4 +1,7 @@
-"""Facts of the tensors of a tree: all that their bytes in the blob do not say."""
+"""The leaves of a tree: the facts of its tensors that their bytes in the blob do not say.
+
+In come plain data or bytes; out go bytes or :class:`Leaf` models.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ __all__ = ["Leaf", "Quantizer", "checked_leaves", "decode_leaves", "encode_leave
 
 
 class Quantizer(Part):
-    """Per-tensor affine quantization: ``real = scale * (stored - zero_point)``."""
+    """The quantization of a whole tensor: ``real = scale * (stored - zero_point)``."""
 
     scheme: Literal["per_tensor_affine", "per_tensor_symmetric"]
     scale: float
@@ -36,12 +39,12 @@ class Quantizer(Part):
 
 
 class Leaf(Part):
-    """Facts of one tensor.
+    """The facts of one tensor.
 
-    ``dtype``, ``shape`` and ``strides`` (elements; absent when contiguous) are the tensor's own,
-    as torch names them. ``key`` names its bytes in the blob; a leaf without one was not kept, and
-    ``missing`` says why. How the stored entry follows from these facts is
-    :func:`calltape_schema.blob.stored_as`.
+    ``dtype``, ``shape`` and ``strides`` (in elements; None if contiguous) are those of the tensor,
+    in torch's terms. ``key`` names its bytes in the blob. A leaf without a key was not kept, and
+    ``missing`` says why. :func:`calltape_schema.blob.stored_as` says which entry of the blob
+    follows from these facts.
     """
 
     dtype: Annotated[str, Field(max_length=64)]
@@ -64,7 +67,7 @@ class Leaf(Part):
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
-        # Zero-size tensors may not hide an overflowing product behind their 0.
+        # A size of 0 must not hide that the product of the other sizes is too large.
         if math.prod(max(size, 1) for size in self.shape) > MAX_ELEMENTS:
             raise ValueError("more elements than fit in 63 bits")
         if self.strides is not None and len(self.strides) != len(self.shape):
@@ -84,17 +87,21 @@ _leaves: TypeAdapter[tuple[Leaf, ...]] = TypeAdapter(
 
 
 def encode_leaves(document: list[dict[str, Any]]) -> bytes:
-    """Validates and encodes the leaf facts of one tree."""
+    """Validates and encodes the leaves of one tree.
+
+    Raises:
+        TapeError: ``invalid`` or ``limit``: no reader would accept them.
+    """
     return checked_leaves(document)[0]
 
 
 def checked_leaves(document: list[dict[str, Any]]) -> tuple[bytes, tuple[Leaf, ...]]:
-    """The same, and what the bytes decode to. Neither is remembered: a recorder has no use for it,
-    and decoded it is many times as large."""
+    """Like :func:`encode_leaves`, and the decoded leaves too. They are not remembered: a recorder
+    does not need them again, and they take many times the memory of the bytes."""
     data = pack(document)
     return data, _decode(data)
 
 
 _decode = decoder(_leaves, "leaves")
 decode_leaves: Callable[[bytes], tuple[Leaf, ...]] = Interner(_decode)
-"""Leaf facts from their bytes; the same tuple for the same bytes while it is remembered."""
+"""The leaves from their bytes. Equal bytes give the same tuple while it is remembered."""

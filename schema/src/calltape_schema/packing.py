@@ -1,8 +1,9 @@
-"""msgpack with the limits that a stranger's bytes need, and the checksummed envelope around it.
+"""msgpack documents with limits, and the envelope with a checksum around them.
 
-Every msgpack member of a tape is an envelope: a two-element array ``[crc32, payload]`` where
-``payload`` is a ``bin`` holding a msgpack document and ``crc32`` (zlib's CRC-32) covers exactly
-those payload bytes.
+In comes plain data, and out go bytes, or the other way round. The bytes may come from a stranger,
+so limits are checked before memory is allocated. Every msgpack member of a tape is an envelope: an
+array ``[crc32, payload]``. ``payload`` is a ``bin`` that holds a msgpack document, and ``crc32`` is
+zlib's CRC-32 of exactly its bytes.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ MAX_DOCUMENT_TOKENS = 1_000_000
 MAX_STRING_BYTES = 1024 * 1024
 MAX_INT_BYTES = 1024
 
-# Below this size a document cannot hurt: one byte can cost a reader about 64 bytes of Python
-# object, and each of the 1,000 arrays that a decoder nests can announce, and get, as many elements
-# as the document has bytes (32 MB). Above it, its values are counted before they are decoded.
+# A larger document's values are counted before they are decoded. Below this size, no document can
+# take much memory: one byte becomes at most about 64 bytes of Python objects; a decoder nests at
+# most 1,000 arrays, and makes room in each for at most as many elements as the document has bytes
+# (32 MB).
 _COUNT_FROM_BYTES = 4 * 1024
 
 _EXT_BIG_INT = 1
@@ -67,11 +69,11 @@ def is_list(value: Any) -> TypeGuard[list[Any]]:
 
 
 def pack(document: Any) -> bytes:
-    """Encodes plain data, with ints and text wrapped as :func:`pack_int` and :func:`pack_text` do
-    where they must be.
+    """Encodes plain data. Ints and text that msgpack cannot hold become extension types
+    (:func:`pack_int`, :func:`pack_text`).
 
     Raises:
-        TapeError: ``limit`` for an int of more than :data:`MAX_INT_BYTES`.
+        TapeError: ``limit`` for an int of more bytes than :data:`MAX_INT_BYTES`.
     """
     try:
         return _packb(document, use_bin_type=True, default=_pack_wide)
@@ -90,31 +92,32 @@ def _with_wrapped_text(value: Any) -> Any:
 
 
 def _pack_wide(value: Any) -> int | msgpack.ExtType:
-    # msgpack asks for what it has no form for: of plain data, only ints beyond 64 bits.
+    # msgpack calls this for values that it cannot encode. In plain data, only ints of more than 64
+    # bits are such values.
     if type(value) is int:
         return pack_int(value)
     raise TypeError(f"a {type(value).__name__} is not plain data")
 
 
 def pack_int(value: int) -> int | msgpack.ExtType:
-    """An int as msgpack holds it: natively within 64 bits, else extension type 1 (big-endian
-    two's complement).
+    """An int for msgpack: itself within 64 bits, else extension type 1 (big-endian two's
+    complement).
 
     Raises:
-        TapeError: ``limit`` beyond :data:`MAX_INT_BYTES`, which no reader accepts.
+        TapeError: ``limit`` for more bytes than :data:`MAX_INT_BYTES`, which no reader accepts.
     """
     if -(2**63) <= value < 2**64:
         return value
     size = value.bit_length() // 8 + 1
     if size > MAX_INT_BYTES:
-        raise TapeError("limit", f"an int of {size} bytes (at most {MAX_INT_BYTES})")
+        raise TapeError("limit", f"an int has {size} bytes (at most {MAX_INT_BYTES})")
     return msgpack.ExtType(_EXT_BIG_INT, value.to_bytes(size, "big", signed=True))
 
 
 def pack_text(value: str) -> str | msgpack.ExtType:
-    """A str as msgpack holds it: natively where it is valid UTF-8, else (lone surrogates)
-    extension type 2 (UTF-8 with ``surrogatepass``)."""
-    # isascii() is a flag test; only the rare rest pays for a trial encoding.
+    """A str for msgpack: itself if it is valid UTF-8; if it has lone surrogates, extension type 2
+    (UTF-8 with ``surrogatepass``)."""
+    # isascii() reads a flag. Only other text, which is rare, is encoded to find out.
     if value.isascii():
         return value
     try:
@@ -139,22 +142,22 @@ def _unpack_pairs(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     return document
 
 
-# All of msgpack's own errors derive from these; its messages name the cause.
+# The base classes of all errors of msgpack. Their messages name the cause.
 _UNPACK_ERRORS = (
     ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException
 )  # fmt: skip
 
 
 def unpack(data: bytes) -> Any:
-    """Decodes one msgpack document; arrays become tuples.
+    """Decodes one msgpack document. Arrays become tuples.
 
     Raises:
-        TapeError: ``limit`` for a document too large or with too many values, ``damaged`` for
-            bytes that are not one msgpack document, announce more than they hold, hold a key
-            twice, or use an unknown extension.
+        TapeError: ``limit`` if the document is too large or has too many values; ``damaged`` if
+            the bytes are not one msgpack document, announce more than they hold, hold a key twice,
+            or have an unknown extension type.
     """
     if len(data) > MAX_DOCUMENT_BYTES:
-        raise TapeError("limit", f"a document of {len(data)} bytes (at most {MAX_DOCUMENT_BYTES})")
+        raise TapeError("limit", f"a document has {len(data)} bytes (at most {MAX_DOCUMENT_BYTES})")
     if len(data) > _COUNT_FROM_BYTES:
         _count_values(data)
     try:
@@ -174,12 +177,12 @@ def unpack(data: bytes) -> Any:
 
 
 def unpack_plain(data: bytes) -> Any:
-    """Decodes one msgpack document in half the time that :func:`unpack` takes, for a caller who
-    knows what to expect and leaves the rest to that: arrays become tuples, and maps *lists* of
-    pairs, in which a key may stand twice; extension types stay msgpack's own objects.
+    """Decodes one msgpack document in half the time of :func:`unpack`, for a caller that calls
+    :func:`unpack` if the document is not what it expects. Arrays become tuples, and maps become
+    *lists* of pairs, in which a key may stand twice. Extension types stay objects of msgpack.
 
     Returns:
-        None where :func:`unpack` would raise.
+        The document; None if it cannot be decoded.
     """
     try:
         if len(data) > _COUNT_FROM_BYTES:
@@ -191,8 +194,9 @@ def unpack_plain(data: bytes) -> Any:
         return None
 
 
-# By the first byte of a value: bytes of a fixed-width value that follow it; width of the length
-# field of text, binary and extensions; width of the count of arrays and maps.
+# By the first byte of a value. _FIXED: how many bytes follow. _SIZED: how wide the length field of
+# text, binary data and extensions is. _COUNTED: how wide the count of an array or a map is, and how
+# many values each counted element has.
 _FIXED = {
     0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
     0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17,
@@ -202,8 +206,8 @@ _COUNTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 
 def _count_values(data: bytes) -> None:
-    """Refuses a document of very many values, and one that announces more than it holds, before a
-    decoder makes room for them."""
+    """Raises if a document has too many values, or announces more than it holds. A decoder would
+    allocate memory for the announced values."""
     position, announced, end = 0, 1, len(data)
     while position < end:
         first = data[position]
@@ -223,30 +227,30 @@ def _count_values(data: bytes) -> None:
             announced += each * int.from_bytes(data[position : position + width], "big")
             position += width
         if announced > MAX_DOCUMENT_TOKENS:
-            raise TapeError("limit", f"a document of more than {MAX_DOCUMENT_TOKENS} values")
+            raise TapeError("limit", f"a document has more than {MAX_DOCUMENT_TOKENS} values")
         if announced > end:
             raise TapeError("damaged", f"a document of {end} bytes announces {announced} values")
 
 
 def seal_envelope(payload: bytes) -> bytes:
-    """Wraps an encoded document with its checksum.
+    """The envelope of an encoded document.
 
     Raises:
-        TapeError: ``limit`` for a member that no reader accepts.
+        TapeError: ``limit`` if it is longer than a reader accepts.
     """
     envelope = pack([zlib.crc32(payload), payload])
     if len(envelope) > MAX_DOCUMENT_BYTES:
         raise TapeError(
-            "limit", f"a member of {len(envelope)} bytes (at most {MAX_DOCUMENT_BYTES})"
+            "limit", f"a member has {len(envelope)} bytes (at most {MAX_DOCUMENT_BYTES})"
         )
     return envelope
 
 
 def open_envelope(data: bytes) -> bytes:
-    """The payload of an envelope whose checksum holds.
+    """The payload of an envelope.
 
     Raises:
-        TapeError: ``damaged`` when it does not.
+        TapeError: ``damaged`` if this is no envelope, or if the checksum does not match.
     """
     envelope = unpack(data)
     if (

@@ -1,4 +1,4 @@
-"""The msgpack members of a tape: manifest, one record per call, trailer."""
+"""The msgpack members of a tape (manifest, call records, trailer): models to bytes, and back."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MAX_PARAMETERS = 10_000
 
 
 class Producer(Record):
-    """What wrote the tape. ``host`` only when the user asked for it."""
+    """The versions of what wrote the tape. ``host`` is there only if the user asked for it."""
 
     calltape: Short
     torch: Short | None = None
@@ -64,8 +64,9 @@ class Producer(Record):
 
 
 class Parameter(Record):
-    """One parameter of the recorded method, in the terms of :mod:`inspect`. ``has_default`` tells a
-    default of None from none, and ``default_missing`` one that is not on the tape from None."""
+    """One parameter of the recorded method, in the terms of :mod:`inspect`. ``default`` is None in
+    three cases: ``has_default`` is False if there is no default, and ``default_missing`` is True if
+    the default is not on the tape; else the default is None."""
 
     name: Short
     kind: Literal[
@@ -78,7 +79,7 @@ class Parameter(Record):
 
 class Target(Record):
     """What was recorded: the class of the object, the method, how its calls were seen, and its
-    signature (None where Python could not tell it)."""
+    signature (None if Python could not tell it)."""
 
     type: TypeName
     method: Short
@@ -106,8 +107,9 @@ class FlightPolicy(Record):
 class Policy(Record):
     """What the recorder was asked to keep.
 
-    ``keep`` tells which calls, as text for people; ``leaf_values`` of which leaves the bytes, by
-    pattern, the last that matches deciding. Sizes are in bytes, times in seconds.
+    ``keep`` says which calls, as text for people. ``leaf_values`` says for patterns of leaf paths
+    whether the bytes are kept; the last pattern that matches decides. Sizes are in bytes, times in
+    seconds.
     """
 
     outputs: bool = True
@@ -129,16 +131,15 @@ class Policy(Record):
 
 
 class Segment(Record):
-    """Which part of a recording a file is: ``number`` counts its files from 0, all of which have
-    the same tape id; ``first_call`` is the number of the first call that was written to it (one
-    that began earlier may end later)."""
+    """Which file of a recording this is: ``number`` counts its files from 0. ``first_call`` is the
+    number of the first call that was written to the file; a call with a lower number may follow."""
 
     number: Count = 0
     first_call: Count = 0
 
 
 class Observed(Record):
-    """Since when calls were seen, where there may have been some before: Unix time in nanoseconds,
+    """When calls began to be seen, if there may have been calls before: Unix time in nanoseconds,
     and what happened then (``when the target was found``)."""
 
     since_ns: Nanoseconds
@@ -146,7 +147,7 @@ class Observed(Record):
 
 
 class Manifest(Record):
-    """First member of a tape. ``created_ns`` is Unix time in nanoseconds."""
+    """The first member of a tape. ``created_ns`` is Unix time in nanoseconds."""
 
     format: Literal["calltape"]
     version: Annotated[int, Field(ge=1)]
@@ -161,7 +162,8 @@ class Manifest(Record):
 
 
 class Range(Record):
-    """Smallest and largest element of an integer leaf, so that made-up values stay in range."""
+    """The smallest and the largest element of an integer leaf, so that values can be made in this
+    range."""
 
     leaf: Annotated[int, Field(ge=0, lt=MAX_NODES)]
     min: Int64
@@ -169,8 +171,8 @@ class Range(Record):
 
 
 class Tree(Record):
-    """Arguments or outputs of one call. ``structure`` and ``leaves`` are msgpack documents of
-    their own, so that equal ones are decoded once; use :meth:`spec` and :meth:`facts`."""
+    """The arguments or the outputs of one call. ``structure`` and ``leaves`` are encoded documents,
+    so that equal ones are decoded once; :meth:`spec` and :meth:`facts` decode them."""
 
     structure: bytes
     leaves: bytes
@@ -178,7 +180,7 @@ class Tree(Record):
     ranges: Annotated[tuple[Range, ...], Field(max_length=MAX_NODES)] = ()
 
     def spec(self) -> Structure:
-        """The decoded, interned structure, which fits this tree's leaves and scalars.
+        """The decoded structure, after a check that it fits the leaves and scalars of this tree.
 
         Raises:
             TapeError: ``invalid`` or ``limit``.
@@ -189,12 +191,12 @@ class Tree(Record):
         for index, python_type in spec.scalar_types():
             if type(self.scalars[index]) is not python_type:
                 found = type(self.scalars[index]).__name__
-                reason = f"scalar {index} is a {found} where the structure has another type"
+                reason = f"scalar {index} is a {found}, but the structure has another type there"
                 raise TapeError("invalid", reason)
         return spec
 
     def facts(self) -> tuple[Leaf, ...]:
-        """The decoded, interned leaf facts."""
+        """The decoded leaves."""
         return decode_leaves(self.leaves)
 
     @model_validator(mode="after")
@@ -209,7 +211,7 @@ class Tree(Record):
 
 
 class BlobFacts(Record):
-    """Size and zlib CRC-32 of the safetensors member that belongs to a call."""
+    """The size in bytes and the CRC-32 (zlib) of a call's safetensors member."""
 
     size: Count
     crc32: Annotated[int, Field(ge=0, lt=2**32)]
@@ -223,20 +225,25 @@ class ModelError(Record):
 
 
 class Parent(Record):
-    """The recorded call that another one ran within: its tape, and its number there."""
+    """The recorded call that another call ran within: its tape, and its number there."""
 
     tape: TapeId
     call: Count
 
 
 class CallRecord(Record):
-    """The commit of one call: it exists if this record and the blob it describes are whole.
+    """The record of one call. The call exists if this record and its blob are whole.
 
-    ``call`` counts the calls *seen* from 0, so a gap is a call that was not kept. ``time_ns`` is
-    Unix time at the start, ``duration_ns`` what the call took, ``thread`` Python's thread ident.
-    ``outputs`` is None where the call raised, or where ``outputs_missing`` says why; where both are
-    there, a part is missing (of a stream only the first chunks were kept). ``tree`` is the same for
-    the calls of nested recorded modules that ran within one, over all tapes.
+    Attributes:
+        call: counts the calls *seen*, from 0. A missing number is a call that was not kept.
+        time_ns: Unix time at the start, in nanoseconds; ``duration_ns`` is the time it took.
+        thread: Python's identifier of the thread.
+        outputs: None if the call raised, or if ``outputs_missing`` says why.
+        outputs_missing: why outputs are missing. With ``outputs``, a part is missing: of a stream
+            only the first chunks were kept.
+        tree: the same number for all calls that ran within one recorded call, and for that call, on
+            all tapes.
+        parent: the innermost recorded call that this one ran within.
     """
 
     tape: TapeId
@@ -256,13 +263,13 @@ class CallRecord(Record):
 UNWANTED = frozenset(
     ("policy", "paused", "max_calls", "max_seconds", "flight_recorder", "tracing", "not extracted")
 )
-"""Reasons of calls that nobody asked to be on the tape. All other reasons are of calls that were to
-be there: those are lost."""
+"""The reasons of dropped calls that were not to be on the tape. A call with any other reason should
+be there, and is lost."""
 
 
 class Coverage(Record):
-    """How much of the traffic is on the tape: ``seen = kept + sum(dropped.values())``. Calls before
-    the recorder was attached nobody has seen (:class:`Observed`)."""
+    """How many calls are on the tape: ``seen = kept + sum(dropped.values())``. Calls before the
+    recorder was attached are not counted (:class:`Observed`)."""
 
     seen: Count = 0
     kept: Count = 0
@@ -270,17 +277,18 @@ class Coverage(Record):
 
     @property
     def unwanted(self) -> dict[str, int]:
-        """Of ``dropped``: calls that were not to be kept."""
+        """The part of ``dropped`` that was not to be kept."""
         return {reason: calls for reason, calls in self.dropped.items() if reason in UNWANTED}
 
     @property
     def lost(self) -> dict[str, int]:
-        """Of ``dropped``: calls that were to be kept, or of which nobody knows."""
+        """The part of ``dropped`` that should be on the tape, or may have been."""
         return {reason: calls for reason, calls in self.dropped.items() if reason not in UNWANTED}
 
 
 class Dump(Record):
-    """When the calls of a flight recorder were written, and why."""
+    """When the calls of a flight recorder were written (Unix time in nanoseconds), why, and how
+    many they were."""
 
     time_ns: Nanoseconds
     reason: Short
@@ -288,11 +296,17 @@ class Dump(Record):
 
 
 class Trailer(Record):
-    """Last member of a sealed tape. ``index`` packs per kept call, in file order, its number and
-    the byte offset of its first member's header: two little-endian 64-bit unsigned ints.
-    ``traffic`` counts all calls since the file began, kept or not; ``dumps`` are the latest. Where
-    the recording ``continues`` in another file, calls that are counted here may be accounted for
-    there."""
+    """The last member of a sealed tape.
+
+    Attributes:
+        closed_ns: Unix time in nanoseconds.
+        index: for each kept call, in file order, its number and the offset of the header of its
+            first member: two unsigned 64-bit ints, little-endian.
+        traffic: counts over all calls since the file began, kept or not.
+        dumps: the latest dumps of a flight recorder.
+        continues: whether the recording goes on in another file. Then the coverage there may have
+            calls that the traffic here counts.
+    """
 
     tape: TapeId
     closed_ns: Nanoseconds
@@ -331,42 +345,44 @@ def _decode(adapter: TypeAdapter[R], document: Any, what: str) -> R:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Content of the member ``tape.msgpack``."""
+    """The content of the member ``tape.msgpack``."""
     return _encode(manifest)
 
 
 def encode_trailer(trailer: Trailer) -> bytes:
-    """Content of the member ``trailer.msgpack``."""
+    """The content of the member ``trailer.msgpack``."""
     return _encode(trailer)
 
 
 def encode_call(document: dict[str, Any]) -> bytes:
-    """Content of a call's msgpack member, from plain data in the form of :class:`CallRecord`.
+    """The content of a call's msgpack member, from plain data in the form of :class:`CallRecord`.
 
-    Plain data, because this runs for every call: its variable parts were validated when they were
-    interned, and building models only to dump them again would be most of the cost.
+    No model is made, because this runs for every call, and models would be most of the cost.
+    Structure and leaves were validated when they were encoded.
     """
     return seal_envelope(pack(document))
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Manifest of a tape.
+    """The manifest of a tape.
 
     Raises:
-        TapeError: ``not_a_tape``, ``version`` for a newer major version (named), ``damaged``,
-            ``invalid``.
+        TapeError: ``not_a_tape``, ``version`` for a newer major version (the message names it),
+            ``damaged`` or ``invalid``.
     """
     document = unpack(open_envelope(data))
     if not is_map(document) or document.get("format") != FORMAT:
-        raise TapeError("not_a_tape", "the manifest does not say that this is a calltape")
+        raise TapeError("not_a_tape", "the manifest does not say that this is a tape of calltape")
     version = document.get("version")
     if type(version) is int and version > VERSION:
-        raise TapeError("version", f"a tape of format version {version}; this reads {VERSION}")
+        raise TapeError(
+            "version", f"the tape has format version {version}; this reader knows {VERSION}"
+        )
     return _decode(_manifests, document, "manifest")
 
 
 def decode_call(data: bytes) -> CallRecord:
-    """One call's record.
+    """The record of one call.
 
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
@@ -375,7 +391,7 @@ def decode_call(data: bytes) -> CallRecord:
 
 
 def decode_trailer(data: bytes) -> Trailer:
-    """Trailer of a sealed tape.
+    """The trailer of a sealed tape.
 
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.

@@ -1,10 +1,10 @@
-"""What a scan needs of a call record, without building models of it.
+"""The few fields of a call record that a walk over a tape needs, without making a model.
 
-A scan meets every record of a tape and needs a few of its fields, but the record has to be valid as
-a whole: one that breaks the format is no call. What is the same in many records is checked once;
-records as a recorder writes them are recognised by hand, field by field; everything else is left to
-:func:`calltape_schema.records.decode_call`. So no record is accepted here that it would refuse, and
-every error is its own.
+In come the bytes of a record. Out go the tape id, the call's number, the size of its blob, and the
+inputs. The whole record must be valid, because one that breaks the format is no call. Parts that
+are equal in many records are checked once. A record in the form that a recorder writes is checked
+field by field here. Every other record goes to :func:`calltape_schema.records.decode_call`, so that
+no record is accepted here that it would refuse, and all errors come from it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["Skimmer", "TreeBytes"]
 T = TypeVar("T")
 
 TreeBytes: TypeAlias = tuple[bytes, bytes, tuple[Any, ...]]
-"""Of a tree: ``structure``, ``leaves`` and ``scalars``."""
+"""``structure``, ``leaves`` and ``scalars`` of a tree, the first two still encoded."""
 
-# Of a record: tape, call, blob.size, whether there is an error, and the parts of its inputs. Plain
-# tuples, because making named ones would be a tenth of the work.
+# The facts of a record: tape, call, blob.size, whether there is an error, and the parts of the
+# inputs. Plain tuples, because named tuples would take a tenth of the time.
 _Facts: TypeAlias = tuple[bytes, int, int | None, bool, TreeBytes]
 
 _Body: TypeAlias = bytes | tuple[bytes, ...]
 
-# A record is a head and a blob, whose numbers differ from call to call, and what stands between
-# them, the body. These patterns match whole fields with values that are in range.
+# A record is a head, a body and a blob. The numbers in head and blob differ from call to call; many
+# calls have equal bodies. These patterns match whole fields with values that are in range.
 _UP_TO_63_BITS = rb"[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf[\x00-\x7f].{7}"
 _UP_TO_64_BITS = rb"[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8}"
 _UP_TO_32_BITS = rb"[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}"
@@ -66,11 +66,12 @@ _SCALAR_TYPES = frozenset((int, float, str, bytes))
 
 
 class Skimmer(Generic[T]):
-    """Skims the records of one tape, and remembers what many of them share.
+    """Reads the needed fields of the records of one tape, and remembers the bodies that many of
+    them share.
 
     Args:
-        reduce: what to keep of a record's inputs and of whether it has an ``error``. Asked once
-            for records that are alike.
+        reduce: makes from a record's inputs, and from whether it has an ``error``, what is to be
+            kept. It is called once for records with equal bodies.
     """
 
     def __init__(self, reduce: Callable[[TreeBytes, bool], T]) -> None:
@@ -80,10 +81,11 @@ class Skimmer(Generic[T]):
         self._ranged = False
 
     def __call__(self, data: bytes) -> tuple[bytes, int, int | None, T]:
-        """``tape``, ``call`` and ``blob.size`` of one call's record, and what its inputs reduce to.
+        """``tape``, ``call`` and ``blob.size`` of one call's record, and what ``reduce`` made of
+        its inputs.
 
         Raises:
-            TapeError: as :func:`calltape_schema.records.decode_call` does.
+            TapeError: as :func:`calltape_schema.records.decode_call`.
         """
         envelope = unpack_plain(data)
         if type(envelope) is not tuple or len(envelope) != 2:
@@ -109,7 +111,7 @@ class Skimmer(Generic[T]):
         if found is None:
             return self._reduced(_thoroughly(data))
         reduced = self._reduced(found)
-        # To look for ranges costs, and most tapes have them in all of their records or in none.
+        # Searching for ranges takes time, and most tapes have them in all records or in none.
         self._ranged = self._ranged or _RANGES in body
         self._remember(key, fields, body, reduced[3])
         return reduced
@@ -119,13 +121,13 @@ class Skimmer(Generic[T]):
         return tape, call, size, self._reduce(tree, raised)
 
     def _remember(self, key: _Body, fields: int, body: bytes, reduced: T) -> None:
-        """Another record with the body of a valid one is as valid, whatever its numbers are: no
-        field of a record is valid only because of another.
+        """Remembers the body of a valid record. Another record with this body is valid too,
+        whatever its numbers are, because no field of a record is valid only because of another
+        field.
 
-        That holds if the body, and each part of it between ranges, ends where a field ends. What
-        looks like a blob or like ranges may be the inside of something else: so the body must
-        decode on its own, and to the same without its ranges. A blob that does not look like one
-        must not be in it.
+        This is true if the body, and each part of it between ranges, ends where a field ends. Bytes
+        that look like a blob or like ranges may be inside something else. So the body must decode
+        by itself, and without its ranges to the same; and it must not hold a blob in another form.
         """
         cost = len(body) + _BODY_COST
         if cost > self._room:
@@ -139,8 +141,8 @@ class Skimmer(Generic[T]):
 
 
 def _without_ranges(body: bytes) -> _Body:
-    """The parts of a body between its ranges, which differ from call to call as well; the whole of
-    it where not all of them are in the common form."""
+    """The parts of a body between its ranges, because ranges differ from call to call too. The
+    whole body if a range is not in the common form."""
     first, *others = body.split(_RANGES)
     parts = [first]
     for part in others:
@@ -152,7 +154,7 @@ def _without_ranges(body: bytes) -> _Body:
 
 
 def _trees_of(pairs: Any) -> list[Any] | None:
-    """The fields of a body, but for the ranges in them."""
+    """The fields of a body, without the ranges in them."""
     if type(pairs) is not list or not all(name in _BODY_NAMES for name, _ in pairs):
         return None
     return [
@@ -169,14 +171,14 @@ def _thoroughly(data: bytes) -> _Facts:
 
 
 def _by_hand(payload: bytes) -> _Facts | None:
-    """The facts of a record in the common form; None where it may yet be valid in another."""
+    """The facts of a record in the common form. None for another form, which may be valid too."""
     pairs = unpack_plain(payload)
     # A map comes as a list of pairs. Names are compared in the order in which a recorder writes
-    # them, which leaves no place for one that stands there twice.
+    # them, so that no name can stand there twice.
     if type(pairs) is not list or len(pairs) < 6:
         return None
     size = None
-    # From the end, where fields may be absent.
+    # From the end, because there fields may be absent.
     name, value = pairs.pop()
     if name == "blob":
         size = _blob_size(value)
@@ -203,7 +205,7 @@ def _by_hand(payload: bytes) -> _Facts | None:
         and type(tape) is bytes and len(tape) == 16
         and type(call) is type(time) is type(thread) is type(duration) is int
         and 0 <= call <= _MAX_COUNT and 0 <= time <= _MAX_COUNT and 0 <= duration <= _MAX_COUNT
-        # Every int that msgpack holds natively is at most 2**64 - 1, which a thread may be.
+        # A thread is at most 2**64 - 1, as is every int of msgpack without an extension type.
         and thread >= 0
     ):  # fmt: skip
         return tape, call, size, False, tree
@@ -244,7 +246,7 @@ def _tree(pairs: Any) -> TreeBytes | None:
 
 
 def _are_plain(scalars: Any) -> bool:
-    """Complex numbers and wide ints are uncommon."""
+    """Whether all scalars are of the common types: complex numbers and large ints are not."""
     return (
         type(scalars) is tuple
         and len(scalars) <= MAX_NODES

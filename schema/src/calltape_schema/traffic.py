@@ -1,4 +1,4 @@
-"""The whole traffic in numbers, as the trailer has it: also of calls that were not kept."""
+"""The traffic counters in a trailer: counts over all calls, kept or not."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ MAX_SIZES = 32
 
 
 class Axis(Record):
-    """Values of one axis, or of one int, over all calls of a group: the smallest, the largest, and
-    how many calls had which, by value; ``other_calls`` had values beyond the first 32."""
+    """The values of one axis, or of one int, over all calls of a group.
+
+    Attributes:
+        min, max: the smallest and the largest value.
+        sizes: pairs of a value and how many calls had it, for at most 32 values.
+        other_calls: how many calls had other values.
+    """
 
     min: Int64
     max: Int64
@@ -31,11 +36,11 @@ class Group(Record):
     """Calls whose inputs have the same structure, dtypes and ranks.
 
     Attributes:
-        structure: as in the inputs of a record (:meth:`spec` decodes it).
-        calls: how many.
-        dtypes: of each leaf.
-        leaves: of each leaf its axes.
-        scalars: of each scalar that is an int, its values; None for another.
+        structure: the bytes as in the inputs of a record (:meth:`spec` decodes them).
+        calls: how many calls the group has.
+        dtypes: the dtype of each leaf.
+        leaves: the axes of each leaf.
+        scalars: for each scalar its values if it is an int, else None.
     """
 
     structure: bytes
@@ -50,7 +55,7 @@ class Group(Record):
     scalars: Annotated[tuple[Axis | None, ...], Field(max_length=MAX_NODES)] = ()
 
     def spec(self) -> Structure:
-        """The decoded structure, which fits these leaves and scalars.
+        """The decoded structure.
 
         Raises:
             TapeError: ``invalid`` or ``limit``.
@@ -65,7 +70,7 @@ class Group(Record):
 
 
 class Traffic(Record):
-    """All calls that a segment accounts for. ``other_calls`` are of further groups."""
+    """All calls that a segment accounts for. ``other_calls`` counts the calls of further groups."""
 
     groups: Annotated[tuple[Group, ...], Field(max_length=MAX_GROUPS)] = ()
     other_calls: Count = 0

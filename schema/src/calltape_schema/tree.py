@@ -1,13 +1,14 @@
-"""The pytree spec: what the arguments or outputs of one call look like, without tensor bytes.
+"""The pytree spec: the containers, types and keys of the arguments or outputs of one call.
 
-A tree is split by how often its parts change from call to call:
+In comes plain data or bytes; out goes a :class:`Structure` of nodes. The tree of a call has three
+parts, because they change at different rates from call to call:
 
-- the *structure* (containers, types, keys, flags), in this module, repeats; it is encoded once per
-  distinct structure and decoded once per distinct bytes,
-- the *leaves* (dtype, shape, device, ... of each tensor) repeat as often as shapes do,
-- the *scalars* (ints, floats, text) may change with every call and stay in the call record.
+- the *structure* (containers, types, keys, flags), in this module, repeats. It is encoded once, and
+  equal bytes are decoded once,
+- the *leaves* (dtype, shape, device, ... of each tensor) change with the shapes,
+- the *scalars* (ints, floats, text) may change with every call, and stand in the call record.
 
-A node refers to the latter two by position: ``{"kind": "tensor", "leaf": 3}``.
+A node refers to leaves and scalars by position: ``{"kind": "tensor", "leaf": 3}``.
 """
 
 from __future__ import annotations
@@ -84,18 +85,21 @@ def _key_part(value: Any) -> Any:
 
 
 def fits_as_key(part: Any) -> bool:
-    """Whether a scalar may be a dict's key, or a part of one: keys become names and paths, and
-    ints beyond 64 bits can be made to collide in a hash table."""
+    """Whether a scalar may be a key of a dict, or a part of one. A long text may not, because keys
+    become parts of paths. An int of more than 64 bits may not, because many such ints can have one
+    hash."""
     if type(part) in (str, bytes):
         return len(part) <= MAX_KEY_CHARACTERS
     return type(part) is not int or -(2**63) <= part < 2**64
 
 
 def are_distinct(values: Sequence[Any]) -> bool:
-    """Whether values can be told apart in linear time: at most :data:`MAX_ALIKE` have one hash.
+    """Whether a hash table of these values can be made in linear time: at most :data:`MAX_ALIKE` of
+    them have one hash.
 
-    Hashes of text are salted; those of numbers are not, nor of tuples of them: 2**k tuples of -1
-    and -2 have one. Sorted, because a hash table of them is what must not be made.
+    The hashes of text are salted. Those of numbers, and of tuples of numbers, are not: 2**k tuples
+    of -1 and -2 have one hash. The hashes are sorted to find this out, because a hash table is what
+    must not be made.
     """
     if len(values) <= MAX_ALIKE:
         return True
@@ -109,22 +113,23 @@ Key = Annotated[Scalar | tuple[Scalar, ...], PlainValidator(_key)]
 
 
 class Described(Part):
-    """A value of which something is described: its elements, its fields. ``beside`` names what else
-    it has, set on it as attributes and not described; None where there is nothing."""
+    """A value whose elements or fields are described. ``beside`` has the names of other attributes
+    that were set on it and are not described; None if there are none."""
 
     beside: Annotated[tuple[Name, ...], Field(max_length=MAX_KEY_PARTS)] | None = None
 
 
 class TensorNode(Described):
-    """A tensor, or (``ndarray``) a NumPy array, whose facts are ``leaves[leaf]``. One tensor
-    object passed twice is two nodes with the same ``leaf``."""
+    """A tensor, or (``ndarray``) a NumPy array. Its facts are ``leaves[leaf]``. If one tensor
+    object is passed twice, two nodes have the same ``leaf``."""
 
     kind: Literal["tensor", "ndarray"]
     leaf: Index
 
 
 class ScalarNode(Described):
-    """A value that stands in the call record's ``scalars``; ``type`` where it was a subclass."""
+    """A value that stands in the ``scalars`` of the call record; ``type`` if it is of a
+    subclass."""
 
     kind: Literal["int", "float", "complex", "str", "bytes"]
     scalar: Index
@@ -132,10 +137,14 @@ class ScalarNode(Described):
 
 
 class NoneNode(Part):
+    """``None`` or ``...``."""
+
     kind: Literal["none", "ellipsis"]
 
 
 class BoolNode(Part):
+    """``True`` or ``False``."""
+
     kind: Literal["bool"]
     value: bool
 
@@ -148,7 +157,7 @@ class ConstantNode(Part):
 
 
 class EnumNode(Part):
-    """A member of an enum; ``value`` where it is a scalar."""
+    """A member of an enum, with its ``value`` if that is a scalar."""
 
     kind: Literal["enum"]
     type: TypeName
@@ -157,16 +166,16 @@ class EnumNode(Part):
 
 
 class ClassNode(Part):
-    """A class passed as a value."""
+    """A class that was passed as a value."""
 
     kind: Literal["class"]
     type: TypeName
 
 
 class OpaqueNode(Part):
-    """A value that could not be stored, or (reason ``policy``) was not wanted: its type and why. Of
-    a scalar that was not wanted, ``of`` is its kind, and ``length`` for text and bytes the scalar
-    that has its length in characters or bytes."""
+    """A value that is not on the tape: its type, and the reason. The reason is ``policy`` if values
+    were not wanted; then ``of`` is the kind of a scalar, and ``length`` is the scalar that has the
+    length of a text (in characters) or of bytes."""
 
     kind: Literal["opaque"]
     type: TypeName
@@ -176,8 +185,8 @@ class OpaqueNode(Part):
 
 
 class SequenceNode(Described):
-    """Children by position. ``type`` only where it is a subclass; ``size`` is torch.Size,
-    ``slice`` and ``range`` hold start, stop, step."""
+    """Children by position. ``type`` is there only for a subclass. ``size`` is torch.Size;
+    ``slice`` and ``range`` hold start, stop and step."""
 
     kind: Literal["list", "tuple", "size", "slice", "range", "set", "frozenset"]
     children: tuple[Node, ...]
@@ -191,7 +200,7 @@ class SequenceNode(Described):
 
 
 class DictNode(Described):
-    """Children by key, in insertion order. ``type`` only where it is a subclass of dict."""
+    """Children by key, in insertion order. ``type`` is there only for a subclass of dict."""
 
     kind: Literal["dict"]
     keys: tuple[Key, ...]
@@ -205,8 +214,9 @@ class DictNode(Described):
 
 
 class FieldsNode(Described):
-    """Children by name: fields of a named tuple or dataclass (transformers' ``ModelOutput``: those
-    present), or attributes of an object whose state is known to be plain (caches)."""
+    """Children by name: the fields of a named tuple or a dataclass (of transformers'
+    ``ModelOutput`` only those that are present), or the attributes of an object, such as a
+    cache."""
 
     kind: Literal["namedtuple", "dataclass", "object"]
     type: TypeName
@@ -220,8 +230,8 @@ class FieldsNode(Described):
 
 
 class CustomNode(Part):
-    """A class that was registered with ``torch.utils._pytree`` when it was recorded: the children
-    and the context that its own flatten function gave, the context as a tree without tensors."""
+    """An object whose class was registered with ``torch.utils._pytree`` in the recorded process:
+    the children and the context that its flatten function returned. The context has no tensors."""
 
     kind: Literal["custom"]
     type: TypeName
@@ -256,9 +266,9 @@ def _check_pairs(names: tuple[Key, ...], children: tuple[Node, ...]) -> None:
 
 
 class Structure(Part):
-    """One interned tree: ``root`` and how many leaves and scalars it refers to.
+    """One spec: its ``root``, and how many leaves and scalars its nodes refer to.
 
-    The root of inputs is a tuple of the args tuple and the kwargs dict.
+    The root of inputs is a tuple of two: the args tuple and the kwargs dict.
     """
 
     root: Node
@@ -286,23 +296,20 @@ class Structure(Part):
             raise ValueError("; ".join(problems[:20]))
         return self
 
-    # Not a private attribute, which pydantic takes a microsecond to look up.
+    # A cached_property, because pydantic needs a microsecond to find a private attribute.
     @cached_property
     def _scalar_types(self) -> tuple[tuple[int, type], ...]:
         return tuple(dict(_scalars_of(self.root)).items())
 
     def scalar_types(self) -> tuple[tuple[int, type], ...]:
-        """Which of the call's scalars must have which Python type; complex numbers are tuples."""
+        """Pairs of a scalar's position and the Python type that it must have. A complex number is a
+        tuple."""
         return self._scalar_types
 
 
 _SCALAR_TYPES: dict[str, type] = {
-    "int": int,
-    "float": float,
-    "complex": tuple,
-    "str": str,
-    "bytes": bytes,
-}
+    "int": int, "float": float, "complex": tuple, "str": str, "bytes": bytes
+}  # fmt: skip
 
 
 _CONTAINERS = frozenset({SequenceNode, DictNode, FieldsNode, CustomNode})
@@ -310,12 +317,12 @@ _CONTAINERS = frozenset({SequenceNode, DictNode, FieldsNode, CustomNode})
 
 def children_of(node: Any) -> tuple[Any, ...]:
     """The children of a node; empty for leaves, scalars and constants."""
-    # Not getattr: pydantic takes microseconds to find that an attribute is missing.
+    # Not getattr: pydantic needs microseconds to find that an attribute is missing.
     return node.children if type(node) in _CONTAINERS else ()
 
 
 def walk(root: Any) -> Iterator[Any]:
-    """All nodes in document order, without recursion."""
+    """All nodes in document order. It does not recurse, because a tree may be deep."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -326,7 +333,7 @@ def walk(root: Any) -> Iterator[Any]:
 
 
 def _scalars_of(root: Any) -> Iterator[tuple[int, type]]:
-    """The scalars that nodes refer to, and which type each must have."""
+    """Each scalar that a node refers to, and the type that it must have."""
     for node in walk(root):
         if isinstance(node, ScalarNode):
             yield node.scalar, _SCALAR_TYPES[node.kind]
@@ -347,8 +354,8 @@ def _context_holds_tensor(root: Any) -> bool:
 
 
 def _characters_of_paths(root: Any) -> int:
-    """How long the paths of all nodes are together. A long key is written once, and becomes a part
-    of the path of everything below it."""
+    """How many characters the paths of all nodes have together. A long key stands once on the tape,
+    but it is a part of the path of each node below it."""
     total = 0
     stack = [(root, 0)]
     while stack:
@@ -372,16 +379,18 @@ _structures: TypeAdapter[Structure] = TypeAdapter(Structure)
 
 
 def encode_structure(document: Any) -> bytes:
-    """Validates and encodes a structure given as plain data (the form of FORMAT.md).
+    """Validates and encodes a structure, given as plain data in the form of FORMAT.md. The recorder
+    calls this once for each distinct structure, so that it writes only what readers accept.
 
-    The recorder calls this once per distinct structure: what it writes, readers accept.
+    Raises:
+        TapeError: ``invalid`` or ``limit``.
     """
     data = pack(document)
-    _decode(data)  # not remembered: a recorder has no use for it, and it is many times as large
+    _decode(data)  # not remembered: a recorder does not need it, and it takes much more memory
     return data
 
 
 _decode = decoder(_structures, "structure")
 decode_structure: Callable[[bytes], Structure] = Interner(_decode)
-"""Structure from its bytes (``TapeError`` kind ``invalid``, ``damaged`` or ``limit``); the same
-object for the same bytes while it is remembered."""
+"""The structure from its bytes. Equal bytes give the same object while it is remembered. Raises
+``TapeError`` (``invalid``, ``damaged`` or ``limit``)."""

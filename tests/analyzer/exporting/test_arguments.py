@@ -13,9 +13,8 @@ import torch
 
 from calltape_analyzer import NoVariant, export
 from calltape_analyzer.errors import ExportError
-from calltape_analyzer.placeholder import Placeholder
-
-from .helping import Call, call, made, taped
+from calltape_analyzer.pytree.placeholder import Placeholder
+from tests.analyzer.exported import Call, call, made, taped
 
 
 def t(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -13,9 +13,8 @@ from calltape_analyzer import ExportError, NoVariant, Programs, export
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.exporting.constants import known_constants
 from calltape_analyzer.exporting.recurrence import open_lengths
-
-from .helping import Call, assert_as_module, assert_same, call, made, taped
-from .test_arguments import Model, t
+from tests.analyzer.exported import Call, assert_as_module, assert_same, call, made, taped
+from tests.analyzer.exporting.test_arguments import Model, t
 
 
 def never_wrong(programs: Programs, module: torch.nn.Module, calls: list[Call]) -> int:
@@ -242,7 +241,7 @@ def test_calls_that_raised_are_left_out_and_counted(tmp_path: Path) -> None:
     report = programs.verify()
     assert [row.call for row in report] == [0, 2]
     assert report.ok
-    assert any(note.startswith("1 calls raised") for note in report.notes)
+    assert any(note.startswith("1 call raised") for note in report.notes)
 
 
 # --- values as constants -------------------------------------------------------------------------

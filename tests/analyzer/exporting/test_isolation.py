@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from calltape_analyzer import ExportError, export
-
-from .helping import assert_as_module, call, taped
-from .test_arguments import t
+from calltape_analyzer.exporting import isolation
+from tests.analyzer.exported import assert_as_module, call, taped
+from tests.analyzer.exporting.test_arguments import t
 
 pytestmark = pytest.mark.integration
 
@@ -84,8 +84,18 @@ def test_what_failed_there_is_told_here(models: Any, tmp_path: Path) -> None:
 def test_a_process_that_was_killed_is_told(models: Any, tmp_path: Path) -> None:
     module = models.Dying()
     tape = taped(tmp_path, module, [call(t(n, 3)) for n in (4, 6)])
-    with pytest.raises(ExportError, match=r"died \(ended by SIGKILL: .* too much memory"):
+    with pytest.raises(ExportError, match=r"died \(ended by SIGKILL, .* too much memory"):
         export(tape, module, isolate=True)
+
+
+def test_a_process_that_takes_too_long_is_ended(
+    models: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "_GRACE", 0.0)
+    module = models.Classifier()
+    tape = taped(tmp_path, module, [call(t(n, 3)) for n in (4, 6)])
+    with pytest.raises(ExportError, match=r"after max_seconds=0.01, and was ended"):
+        export(tape, module, isolate=True, max_seconds=0.01)
 
 
 def test_model_that_cannot_be_pickled_says_so(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from calltape_analyzer import export, load_programs
-
-from .helping import Call, assert_as_module, call, made, taped
-from .test_arguments import Model, t
+from tests.analyzer.exported import Call, assert_as_module, call, made, taped
+from tests.analyzer.exporting.test_arguments import Model, t
 
 
 class ToyCache:

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from calltape_analyzer import NoVariant, Programs, export, load_programs
-
-from .helping import assert_as_module, call, made, taped
-from .test_arguments import ARGUMENTS, CLASSES, Model, Returns, t
-from .test_attempts import Branching, Grid, Untraced, never_wrong
-from .test_merging import STEPS, UNSEEN, Attending, ToyCache
+from tests.analyzer.exported import assert_as_module, call, made, taped
+from tests.analyzer.exporting.test_arguments import ARGUMENTS, CLASSES, Model, Returns, t
+from tests.analyzer.exporting.test_attempts import Branching, Grid, Untraced, never_wrong
+from tests.analyzer.exporting.test_merging import STEPS, UNSEEN, Attending, ToyCache
 
 pytestmark = pytest.mark.integration
 pytest.importorskip("onnxruntime")

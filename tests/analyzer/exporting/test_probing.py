@@ -11,10 +11,9 @@ from torch._subclasses import FakeTensor
 
 from calltape_analyzer import Programs, export, open_tape
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting import patience, probing
+from calltape_analyzer.exporting import probing, time_limit
 from calltape_recorder import record
-
-from .helping import Call, call, taped
+from tests.analyzer.exported import Call, call, taped
 
 # What a model notes of itself is put back after each call.
 SEEN: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
@@ -196,7 +195,7 @@ def test_a_run_that_takes_too_long_is_the_last(
                 raise TimeoutError("not done after 60 s")  # as the alarm would
             return x * 2
 
-    monkeypatch.setattr(probing, "time_limit", lambda _: patience.time_limit(1000))
+    monkeypatch.setattr(probing, "time_limit", lambda _: time_limit.time_limit(1000))
     module = Slow()
     tape = taped(tmp_path, module, PLAIN)
     module.seen.clear()
@@ -249,5 +248,5 @@ def test_a_generating_model_is_run_within_bounds(tmp_path: Path) -> None:
     assert recorded < max(seen) <= 4 * recorded
     assert programs.verify().ok
     (attempt,) = programs.attempts
-    assert attempt.held == attempt.probed > 3
+    assert attempt.agreed == attempt.probed > 3
     assert attempt.untried == []

@@ -4,200 +4,26 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from tests.analyzer.mutation.documents import CallDocument, TapeDocument
+from tests.analyzer.mutation.documents import TapeDocument
+from tests.analyzer.mutation.places import Places, nodes_of, sites_of
+from tests.analyzer.mutation.values import (
+    BYTES,
+    CONSTANTS,
+    DTYPES,
+    FLOATS,
+    INTS,
+    PARAMETER_KINDS,
+    TEXTS,
+    TYPES,
+)
 
 __all__ = ["mutate"]
 
-INTS = (
-    0, 1, 2, 3, -1, -2, 7, 63, 64, 65, 127, 128, 255, 256, 1023, 1024, 1025, 50_000, 2**16,
-    2**20, 2**30, 2**31 - 1, 2**31, 2**32, 2**40, 2**61 - 2, 2**61 - 1, 2**61, 2**62, 2**63 - 2,
-    2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**31), -(2**63), -(2**63) - 1, 2**100, -(2**8000),
-)  # fmt: skip
-FLOATS = (0.0, -0.0, 1.5, -1.0, -2.0, 1e308, 5e-324, float("inf"), float("-inf"), float("nan"))
-TEXTS = (
-    "", "x", "a.b", "0", "-1", "keys", "values", "items", "layers", "__class__", "__dict__",
-    "__init__", "_fields", "data", "shape", "self", "args", "kwargs", "arg_0", "x_0", "n n", "*",
-    "..", ".", "a" * 1024, "a" * 1025, "a." * 512, "\x1b[2J\x1b[31mred\x07", "\x1b]0;title\x07",
-    "\x9b31m", "\u202eevil\u2066", "\u2028\u2029", "\r\n\t", "\0", "\ud800", "\ud800\udc00x",
-    "😀" * 8, "é" * 300, "%s%n{0}{x}", "';--", '"""', "\\", "[red]x[/red]", "None", "True",
-    "class", "lambda", "policy", "meta", "cpu", "cuda:0", "cuda:9999", "mps", "under way",
-    "Dim", "torch", "int64", "(", "[", "a[0]", "ı", "ﬁ", "x" * 100_000,
-)  # fmt: skip
-BYTES = (b"", b"\0", b"\x1b[2J", b"\xff\xfe", bytes(16), b"x" * 1025)
-DTYPES = (
-    "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8",
-    "uint16", "uint32", "uint64", "bool", "complex64", "complex128", "complex32", "bcomplex32",
-    "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu",
-    "float4_e2m1fn_x2", "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2", "int1", "int4", "int7",
-    "uint1", "uint3", "uint7", "qint8", "quint8", "qint32", "quint4x2", "quint2x4", "strided",
-    "_inductor", "_dynamo", "Tensor", "nn", "float", "", "\x1b[31m", "system", "__name__", "ops",
-)  # fmt: skip
-TYPES = (
-    "builtins:list", "builtins:dict", "builtins:int", "builtins:object", "builtins:str",
-    "builtins:tuple", "builtins:set", "builtins:slice", "builtins:range", "builtins:bytearray",
-    "builtins:eval", "builtins:type", "collections:OrderedDict", "collections:defaultdict",
-    "collections:deque", "collections:Counter", "types:SimpleNamespace", "os:system",
-    "subprocess:run", "subprocess:Popen", "torch:Tensor", "torch:Size", "torch.nn:Linear",
-    "torch.nn.utils.rnn:PackedSequence", "torch.return_types:max", "torch.return_types:topk",
-    "calltape_analyzer.placeholder:Placeholder", "collections:namedtuple", "antigravity:x",
-    "transformers.cache_utils:DynamicCache", "transformers.cache_utils:DynamicLayer",
-    "transformers.cache_utils:StaticCache", "transformers.cache_utils:EncoderDecoderCache",
-    "transformers.modeling_outputs:BaseModelOutput", "evil:Cache", "evil:Layer", "a:B.C.D",
-    "inspect:FrameInfo", "sys:version_info", "time:struct_time",
-    "tests.analyzer.mutation.classes:Pair",
-    "tests.analyzer.mutation.classes:Frozen", "tests.analyzer.mutation.classes:Slotted",
-    "tests.analyzer.mutation.classes:Colour", "tests.analyzer.mutation.classes:MyCache",
-    "tests.analyzer.mutation.classes:MyDict", "tests.analyzer.mutation.classes:MyList",
-    "tests.analyzer.mutation.classes:Registered", "\x1b[31m:\x1b[2J", "a\u202e:b\u202e", "nocolon",
-    "a" * 255 + ":" + "b" * 256, ":", "a:b:c", "a b:c",
-)  # fmt: skip
-KINDS = {
-    "tensor": ("leaf",), "ndarray": ("leaf",),
-    "int": ("scalar",), "float": ("scalar",), "complex": ("scalar",), "str": ("scalar",),
-    "bytes": ("scalar",), "none": (), "ellipsis": (), "bool": ("value",), "dtype": ("name",),
-    "device": ("name",), "layout": ("name",), "memory_format": ("name",),
-    "enum": ("type", "name", "value"), "class": ("type",), "opaque": ("type", "reason"),
-    "list": ("children",), "tuple": ("children",), "set": ("children",),
-    "frozenset": ("children",), "size": ("children",), "slice": ("children",),
-    "range": ("children",), "dict": ("keys", "children"),
-    "namedtuple": ("type", "fields", "children"), "dataclass": ("type", "fields", "children"),
-    "object": ("type", "fields", "children"), "custom": ("type", "context", "children"),
-}  # fmt: skip
-PARAMETER_KINDS = (
-    "POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD", "VAR_POSITIONAL", "KEYWORD_ONLY", "VAR_KEYWORD",
-)  # fmt: skip
-CONSTANTS = ("float32", "strided", "channels_last", "sparse_coo", "cpu", "meta", "cuda:0")
 
-
-class Site(NamedTuple):
-    """A place in a document: ``holder[at]``."""
-
-    holder: Any
-    at: Any
-
-    @property
-    def value(self) -> Any:
-        return self.holder[self.at]
-
-
-def _sites(value: Any, depth: int = 0) -> Iterator[Site]:
-    if isinstance(value, dict):
-        for key in list(value):
-            yield Site(value, key)
-            yield from _sites(value[key], depth + 1)
-    elif isinstance(value, list):
-        for at in range(len(value)):
-            yield Site(value, at)
-            yield from _sites(value[at], depth + 1)
-
-
-def _nodes(tree: Any) -> list[Site]:
-    return [s for s in _sites(tree) if isinstance(s.value, dict) and "kind" in s.value]
-
-
-class _Mutating:
-    def __init__(self, rng: random.Random, tape: TapeDocument, others: Sequence[TapeDocument]):
-        self.rng = rng
-        self.tape = tape
-        self.others = others
-
-    # what a change may look at
-
-    def call(self, tape: TapeDocument | None = None) -> CallDocument | None:
-        calls = (tape or self.tape).calls
-        return self.rng.choice(calls) if calls else None
-
-    def tree(self, tape: TapeDocument | None = None) -> dict[str, Any] | None:
-        call = self.call(tape)
-        if call is None:
-            return None
-        sides = [side for side in ("inputs", "inputs", "outputs") if side in call.record]
-        tree = call.record[self.rng.choice(sides)] if sides else None
-        return tree if isinstance(tree, dict) else None
-
-    def nodes(self, tape: TapeDocument | None = None) -> list[Site]:
-        """Nodes but for the root of inputs and its two children, which must be what they are."""
-        tree = self.tree(tape)
-        found = _nodes(tree.get("structure")) if tree is not None else []
-        return found[3:] if self.rng.random() < 0.9 else found
-
-    def node(self) -> dict[str, Any] | None:
-        found = self.nodes()
-        return self.rng.choice(found).value if found else None
-
-    def with_field(self, *names: str) -> dict[str, Any] | None:
-        found = [s.value for s in self.nodes() if any(name in s.value for name in names)]
-        return self.rng.choice(found) if found else None
-
-    def leaf(self) -> dict[str, Any] | None:
-        tree = self.tree()
-        leaves = tree.get("leaves") if tree is not None else None
-        return self.rng.choice(leaves) if leaves else None
-
-    def any_value(self) -> Any:
-        pool = self.rng.choice(
-            (INTS, FLOATS, TEXTS, BYTES, (True, False, None), ([], {}, [1.0, 2.0]))
-        )
-        return copy.deepcopy(self.rng.choice(pool))
-
-    def key(self) -> Any:
-        kind = self.rng.randrange(5)
-        if kind < 2:
-            return self.rng.choice(TEXTS)
-        if kind == 2:
-            return self.any_value()
-        return [self.any_value() for _ in range(self.rng.choice((0, 1, 2, 2, 3, 16, 17, 40)))]
-
-    def made_node(self, kind: str | None = None) -> dict[str, Any]:
-        rng = self.rng
-        kind = kind or rng.choice(list(KINDS))
-        node: dict[str, Any] = {"kind": kind}
-        for name in KINDS[kind]:
-            node[name] = self.made_field(name)
-        self.fit(node)
-        if kind in ("list", "tuple", "dict", "set", "int", "str", "float") and rng.random() < 0.2:
-            node["type"] = rng.choice(TYPES)
-        return node
-
-    def made_field(self, name: str) -> Any:
-        rng = self.rng
-        if name in ("leaf", "scalar"):
-            return rng.choice((0, 0, 0, 1, 2, 3))
-        if name == "type":
-            return rng.choice(TYPES)
-        if name == "value":
-            return rng.random() < 0.5
-        if name == "name":
-            return rng.choice((*CONSTANTS, *TEXTS[:40]))
-        if name == "reason":
-            return rng.choice(TEXTS)
-        if name == "context":
-            return rng.choice(({"kind": "none"}, {"kind": "list", "children": []}))
-        if name == "children":
-            return [
-                {"kind": rng.choice(("none", "ellipsis"))} for _ in range(rng.choice((0, 1, 2, 3)))
-            ]
-        return []
-
-    def fit(self, node: dict[str, Any]) -> None:
-        """Names for all children, and none more."""
-        children = node.get("children")
-        if not isinstance(children, list):
-            return
-        if node.get("kind") in ("slice", "range"):
-            children[3:] = []
-            children += [{"kind": "none"} for _ in range(3 - len(children))]
-        for name in ("keys", "fields"):
-            if isinstance(node.get(name), list):
-                names = node[name]
-                names[len(children) :] = []
-                names += [f"n{i}" for i in range(len(names), len(children))]
-
-    # the changes
-
+class _Mutating(Places):
     def other_kind(self) -> None:
         found = self.nodes()
         if not found:
@@ -292,15 +118,15 @@ class _Mutating:
         theirs = self.tree(other)
         if mine is None or theirs is None or mine is theirs:
             return
-        into = _nodes(mine.get("structure"))[3:]
-        nodes = _nodes(theirs.get("structure"))[3:]
+        into = nodes_of(mine.get("structure"))[3:]
+        nodes = nodes_of(theirs.get("structure"))[3:]
         if not into or not nodes or not isinstance(mine.get("leaves"), list):
             return
         taken = copy.deepcopy(self.rng.choice(nodes).value)
         moved = len(mine["leaves"]), len(mine.setdefault("scalars", []))
         mine["leaves"] += copy.deepcopy(theirs["leaves"])
         mine["scalars"] += copy.deepcopy(theirs.get("scalars") or [])
-        for part in [taken, *(s.value for s in _nodes(taken))]:
+        for part in [taken, *(s.value for s in nodes_of(taken))]:
             for name, by in zip(("leaf", "scalar"), moved, strict=True):
                 if type(part.get(name)) is int:
                     part[name] += by
@@ -426,7 +252,7 @@ class _Mutating:
             signature.insert(rng.randrange(len(signature) + 1), made)
 
     def manifest_field(self) -> None:
-        sites = [s for s in _sites(self.tape.manifest) if s.at not in ("format", "tape")]
+        sites = [s for s in sites_of(self.tape.manifest) if s.at not in ("format", "tape")]
         site = self.rng.choice(sites)
         site.holder[site.at] = self.like(site.value)
 
@@ -470,7 +296,7 @@ class _Mutating:
     def trailer_field(self) -> None:
         if self.tape.trailer is None:
             return
-        sites = [s for s in _sites(self.tape.trailer) if s.at not in ("tape", "index")]
+        sites = [s for s in sites_of(self.tape.trailer) if s.at not in ("tape", "index")]
         if sites:
             site = self.rng.choice(sites)
             site.holder[site.at] = self.like(site.value)
@@ -487,7 +313,7 @@ class _Mutating:
         call = self.call()
         if call is None:
             return
-        sites = [s for s in _sites(call.record) if s.at not in ("tape", "blob")]
+        sites = [s for s in sites_of(call.record) if s.at not in ("tape", "blob")]
         site = self.rng.choice(sites)
         if self.rng.random() < 0.2 and isinstance(site.holder, dict):
             del site.holder[site.at]

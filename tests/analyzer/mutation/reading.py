@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from calltape_analyzer import TapeError, check, diff, open_tape, render
 from calltape_analyzer.cli import app
-from calltape_analyzer.cli.shapes import python_source
+from calltape_analyzer.cli.source_code import python_source
 from calltape_analyzer.scripting import script
 from tests.analyzer.mutation.classes import CLASSES, Registered
 

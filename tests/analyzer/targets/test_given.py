@@ -20,7 +20,7 @@ def test_other_arguments_are_refused(decoder: Variant) -> None:
 
 
 def test_arguments_of_a_row_are_recorded_ones(decoder: Variant) -> None:
-    for r, (row, seen) in enumerate(decoder.facts.rows):
+    for r, (row, seen) in enumerate(decoder.facts.rows.items()):
         args, kwargs = arguments_of_row(decoder, r)
         assert tuple(tuple(arg.shape) for arg in args) == row.shapes
         assert kwargs == {}

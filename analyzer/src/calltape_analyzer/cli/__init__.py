@@ -1,6 +1,6 @@
 """The ``calltape`` command: what is on a tape, and what follows from it.
 
-Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged; 4 where the tapes of ``diff``
+Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged; 4 if the tapes of ``diff``
 differ. Only ``args``, ``export`` and ``replay`` import torch, and ``check`` of a ``.pt2``.
 """
 
@@ -13,7 +13,18 @@ from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli import calls, exports, info, replays, shapes, traffic, variants
+from calltape_analyzer.cli import (
+    arguments,
+    call,
+    calls,
+    differences,
+    exports,
+    info,
+    replays,
+    scripts,
+    shapes,
+    variants,
+)
 from calltape_analyzer.cli.budget import limits
 
 __all__ = ["app", "main"]
@@ -22,7 +33,7 @@ app = typer.Typer(
     name="calltape",
     help="Reads tapes of recorded PyTorch calls.",
     epilog="Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged.\n\n"
-    "diff ends with 4 where the tapes differ; export, replay and check with 1 where a call fails.",
+    "diff ends with 4 if the tapes differ; export, replay and check with 1 if a call fails.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -31,17 +42,17 @@ app = typer.Typer(
 )
 app.command()(info.info)
 app.command()(calls.ls)
-app.command()(calls.show)
+app.command()(call.show)
 app.command()(shapes.shapes)
-app.command()(shapes.args)
+app.command()(arguments.args)
 app.command()(variants.variants)
 # A dimension may be counted from the end: -1 is no option.
 app.command(context_settings={"ignore_unknown_options": True})(variants.explain)
-app.command()(traffic.diff)
+app.command()(differences.diff)
 app.command()(exports.export)
 app.command()(replays.replay)
 app.command()(replays.check)
-app.command()(exports.script)
+app.command()(scripts.script)
 
 
 def _version(wanted: bool) -> None:

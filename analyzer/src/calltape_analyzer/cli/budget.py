@@ -30,7 +30,7 @@ _IMPORTING = "<frozen importlib._bootstrap>"
 
 class Exceeded(BaseException):
     """More was spent than a command may; ``error`` says so. No ``Exception``, because those are
-    handled where a call is in the way."""
+    handled if a call is in the way."""
 
     def __init__(self, error: TapeError) -> None:
         super().__init__(str(error))

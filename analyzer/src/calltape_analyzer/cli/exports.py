@@ -1,35 +1,32 @@
-"""``calltape export`` and ``calltape script``: programs from a tape and a model, here or in a file
-for others."""
+"""``calltape export``: programs from a tape and a model.
+
+In come a tape and the name of a model. Out go programs, what was tried, and a report.
+"""
 
 from __future__ import annotations
 
+import json as jsonlib
 import re
 import sys
-from dataclasses import fields
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from calltape_analyzer.cli.models import ModelName, OptionalModelName, Train, model_of
-from calltape_analyzer.cli.output import (
-    FAILURE,
-    Json,
-    Paths,
-    command,
-    line,
-    opened,
-    print_json,
-    table,
-    write_new,
-)
+from calltape_analyzer.cli.models import ModelName, Train, model_of
+from calltape_analyzer.cli.output import FAILURE, Json, command, complain, line, print_json, table
+from calltape_analyzer.cli.output_log import OutputLog
+from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Variants, opened
+from calltape_analyzer.text import printable, some_of
 
 if TYPE_CHECKING:
-    from calltape_analyzer.exporting.attempts import Attempt
-    from calltape_analyzer.exporting.programs import Programs
-    from calltape_analyzer.reports import Report
+    from calltape_analyzer.comparison.reports import Report
+    from calltape_analyzer.programs.programs import Programs
+    from calltape_analyzer.tape import Tape
 
-__all__ = ["export", "script"]
+__all__ = ["To", "export"]
 
 To = Annotated[
     Literal["torch", "onnx"],
@@ -50,37 +47,65 @@ def _bytes(text: str) -> int:
     return int(float(number) * (1024 if is_binary else 1000) ** power)
 
 
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="DIR", help="Save the programs here.")
+]
+Merge = Annotated[
+    Literal["auto", "never"],
+    typer.Option("--merge", help="One program for prefill and decode, if that is right."),
+]
+Isolate = Annotated[bool, typer.Option("--isolate", help="Export in a fresh process.")]
+Probe = Annotated[
+    Literal["near", "far", "none"],
+    typer.Option("--probe", help="Sizes beside the recorded ones that the model is run at."),
+]
+MaxMemory = Annotated[
+    int | None,
+    typer.Option(
+        "--max-memory",
+        metavar="SIZE",
+        parser=_bytes,
+        help="What such a run may take (800MiB, 4GiB); half of what is free by default.",
+    ),
+]
+MaxSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--max-seconds",
+        metavar="SECONDS",
+        min=0.001,
+        help="How long the export may take. Programs found until then are kept.",
+    ),
+]
+AllowConstants = Annotated[
+    bool,
+    typer.Option(
+        "--allow-constants",
+        help="End with 0 also if each program is for one recorded size or value only.",
+    ),
+]
+Opset = Annotated[
+    int | None, typer.Option("--opset", min=1, metavar="N", help="ONNX opset version.")
+]
+
+
 @command
 def export(
     paths: Paths,
     model: ModelName,
     to: To = "torch",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Save the programs here."),
-    ] = None,
-    merge: Annotated[
-        Literal["auto", "never"],
-        typer.Option("--merge", help="One program for prefill and decode, where that is right."),
-    ] = "auto",
-    isolate: Annotated[bool, typer.Option("--isolate", help="Export in a fresh process.")] = False,
-    probe: Annotated[
-        Literal["near", "far", "none"],
-        typer.Option("--probe", help="Sizes beside the recorded ones that the model is run at."),
-    ] = "near",
-    max_memory: Annotated[
-        int | None,
-        typer.Option(
-            "--max-memory",
-            metavar="SIZE",
-            parser=_bytes,
-            help="That such a run may take (800MiB, 4GiB); half of what is free by default.",
-        ),
-    ] = None,
-    opset: Annotated[
-        int | None, typer.Option("--opset", min=1, metavar="N", help="ONNX opset version.")
-    ] = None,
+    out: Out = None,
+    merge: Merge = "auto",
+    isolate: Isolate = False,
+    probe: Probe = "near",
+    max_memory: MaxMemory = None,
+    max_seconds: MaxSeconds = None,
+    allow_constants: AllowConstants = False,
+    opset: Opset = None,
     train: Train = False,
+    calls: Calls = None,
+    variant: Variants = None,
+    ignore: Ignore = None,
     json: Json = False,
 ) -> None:
     """Programs for the calls on a tape, verified.
@@ -95,55 +120,72 @@ def export(
     if opset is not None and to != "onnx":
         raise typer.BadParameter("--opset is for --to onnx")
     options: dict[str, Any] = {} if opset is None else {"opset_version": opset}
-    with opened(paths, runs=True) as tape:
+    with opened(paths, Part(calls, variant, ignore), runs=True) as tape:
         module = model_of(model, train=train)
-        from calltape_analyzer.exporting.procedure import export as export_programs
-
         options |= {"to": to, "merge": merge, "isolate": isolate}
-        options |= {"probe": probe, "max_memory": max_memory}
-        programs = export_programs(tape, module, **options)
+        options |= {"probe": probe, "max_memory": max_memory, "max_seconds": max_seconds}
+        programs = _exported(tape, module, options, json)
         report = programs.verify(progress=sys.stderr.isatty())
         if out is not None:
             programs.save(out)
         if json:
-            print_json(_document(programs, report, out))
+            print_json(_document(programs, report, out), whole=True)
         else:
             _print(programs, report, out)
     if not report.ok:
         raise typer.Exit(FAILURE)
+    if not programs.generalises and not allow_constants:
+        complain(
+            f"no program generalises: each of the {len(programs)} serves one recorded size or "
+            "value only. If that is what you want, pass --allow-constants"
+        )
+        raise typer.Exit(FAILURE)
+
+
+def _exported(tape: Tape, module: Any, options: dict[str, Any], json: bool) -> Programs:
+    """The programs. If there are none, says what was tried, and ends the command."""
+    from calltape_analyzer.errors import ExportError
+    from calltape_analyzer.exporting.export import export as export_programs
+
+    terminal = sys.stderr
+    progress = partial(_say, terminal) if terminal.isatty() else None
+    log = OutputLog()
+    try:
+        with log:
+            return export_programs(tape, module, progress=progress, **options)
+    except ExportError as error:
+        if json:
+            print_json({"programs": [], "error": str(error), "attempts": _attempts(error.attempts)})
+        else:
+            _print_attempts(error.attempts)
+        complain(str(error))
+        raise typer.Exit(FAILURE) from None
+    finally:
+        if log.path is not None:
+            print(f"calltape: torch and the model printed to {log.path}", file=terminal)
+
+
+def _say(terminal: TextIO, text: str) -> None:
+    """Progress, for somebody who looks."""
+    print(printable(text)[:200], file=terminal, flush=True)
 
 
 def _document(programs: Programs, report: Report, out: Path | None) -> dict[str, Any]:
     return {
         "programs": list(programs),
         "missing": programs.missing,
-        "attempts": [_attempt(attempt) for attempt in programs.attempts],
-        "report": report.as_dict(),
+        "attempts": _attempts(programs.attempts),
+        "report": jsonlib.loads(report.model_dump_json()),
         "saved": str(out) if out is not None else None,
     }
 
 
-def _attempt(attempt: Attempt) -> dict[str, Any]:
-    """Plain data; what its repr leaves out is only of use to the exporter."""
-    found = {field.name: getattr(attempt, field.name) for field in fields(attempt) if field.repr}
-    return {**found, "wrong": attempt.wrong}
+def _attempts(attempts: Iterable[Any]) -> list[Any]:
+    return [jsonlib.loads(one.model_dump_json()) for one in attempts]
 
 
 def _print(programs: Programs, report: Report, out: Path | None) -> None:
-    table(
-        ("variant", "tried", "reproduced", "unseen sizes", "seconds", "error"),
-        [
-            (
-                attempt.variant,
-                attempt.what,
-                f"{attempt.reproduced}/{attempt.tried}",
-                f"{attempt.held}/{attempt.probed}",
-                f"{attempt.seconds:.1f}",
-                " ".join((attempt.error or "").split())[:200],
-            )
-            for attempt in programs.attempts
-        ],
-    )
+    _print_attempts(programs.attempts)
     for name, reason in programs.missing.items():
         line(f"no program for {name}:", " ".join(reason.split()))
     print()
@@ -153,41 +195,26 @@ def _print(programs: Programs, report: Report, out: Path | None) -> None:
         line("saved in", str(out))
 
 
-@command
-def script(
-    paths: Paths,
-    model: OptionalModelName = None,
-    to: To = "torch",
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it here.")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the file, where it is there.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """A Python file that exports and verifies.
-
-    What to attach to a bug report, beside the tape: it loads the tape, builds the model, exports
-    it, and prints what came of it. Without --model there is a marked function to fill in.
-
-    \b
-    calltape script runs/llm.tape --model my.models:llama -o report.py
-    calltape script runs/llm.tape --to onnx
-    """
-    from calltape_analyzer.scripting import is_factory
-    from calltape_analyzer.scripting import script as source_of
-
-    if model is not None and not is_factory(model):
-        raise typer.BadParameter(f"{model!r} is not of the form package.module:factory")
-    with opened(paths) as tape:
-        source = source_of(tape, model=model, to=to)
-        if out is not None:
-            write_new(out, source, force=force)
-        if json:
-            saved = str(out) if out is not None else None
-            print_json({"source": source, "saved": saved}, whole=True)
-        elif out is None:
-            print(source, end="")
-        else:
-            line("wrote", str(out))
+def _print_attempts(attempts: Iterable[Any]) -> None:
+    """What was tried. Attempts of one variant that came to the same are one row."""
+    seconds: dict[tuple[str, ...], float] = {}
+    tried: dict[tuple[str, ...], list[str]] = {}
+    for attempt in attempts:
+        came_to = (
+            attempt.variant,
+            f"{attempt.reproduced}/{attempt.tried}",
+            f"{attempt.agreed}/{attempt.probed}" if attempt.probed else "none",
+            " ".join((attempt.error or "").split())[:200],
+        )
+        seconds[came_to] = seconds.get(came_to, 0.0) + attempt.seconds
+        tried.setdefault(came_to, []).append(attempt.what)
+    if not tried:
+        return
+    table(
+        ("variant", "tried", "reproduced", "unseen sizes", "seconds", "what came of it"),
+        [
+            (came_to[0], some_of(list(dict.fromkeys(what)), 1), *came_to[1:3],
+             f"{seconds[came_to]:.1f}", came_to[3])
+            for came_to, what in tried.items()
+        ],
+    )  # fmt: skip

@@ -10,18 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from calltape_analyzer.binding import Signature
-from calltape_analyzer.call import Call
 from calltape_analyzer.cli.output import (
     Json,
-    Paths,
     command,
     damage_as_json,
     line,
-    opened,
     print_json,
 )
-from calltape_analyzer.cli.recording import (
+from calltape_analyzer.cli.recordings import (
     coverage_text,
     dumps_text,
     files_as_json,
@@ -31,9 +27,12 @@ from calltape_analyzer.cli.recording import (
     size,
     traffic_lines,
 )
-from calltape_analyzer.printable import some_of
+from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Variants, opened
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.traffic_counters import CountedKind
+from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.traffic_counters import Kind
+from calltape_analyzer.text import some_of
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Manifest, Target
 
@@ -50,6 +49,9 @@ def info(
     quick: Annotated[
         bool, typer.Option("--quick", help="Do not compare tensors with their checksums.")
     ] = False,
+    calls: Calls = None,
+    variant: Variants = None,
+    ignore: Ignore = None,
     json: Json = False,
 ) -> None:
     """Target, calls, sizes, coverage and damage.
@@ -61,8 +63,8 @@ def info(
     calltape info runs/ --quick
     calltape info runs/llm.tape --json | jq .coverage
     """
-    with opened(paths) as tape:
-        kept: Counter[Kind] = Counter()
+    with opened(paths, Part(calls, variant, ignore)) as tape:
+        kept: Counter[CountedKind] = Counter()
         facts = _facts(tape, quick, kept)
         if json:
             print_json(facts)
@@ -70,7 +72,7 @@ def info(
             _print(tape, facts, kept)
 
 
-def _facts(tape: Tape, quick: bool, kept: Counter[Kind]) -> dict[str, Any]:
+def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any]:
     """What is known of a tape, as plain data; ``kept`` is filled with its calls by kind."""
     structures: set[bytes] = set()
     first = last = None
@@ -79,7 +81,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[Kind]) -> dict[str, Any]:
         record = call.record
         calls += 1
         structures.add(record.inputs.structure)
-        kept[Kind.of(record.inputs)] += 1
+        kept[CountedKind.of(record.inputs)] += 1
         errors += record.error is not None
         tensor_bytes += record.blob.size if record.blob is not None else 0
         end = record.time_ns + (record.duration_ns or 0)
@@ -100,7 +102,11 @@ def _facts(tape: Tape, quick: bool, kept: Counter[Kind]) -> dict[str, Any]:
         "errors": errors,
         "bytes": tape.nbytes,
         "tensor_bytes": tensor_bytes,
-        "coverage": _coverage(tape),
+        "coverage": tape.coverage.model_dump(),
+        "unwanted": sum(tape.coverage.unwanted.values()),
+        "lost": sum(tape.coverage.lost.values()),
+        "coverage_is_lower_bound": not tape.sealed,
+        "seen_since": _since(tape),
         "policy": tape.manifest.policy.model_dump(),
         "dumps": [dump.model_dump() | {"time": _time(dump.time_ns)} for dump in tape.dumps],
         "traffic": traffic,
@@ -129,7 +135,7 @@ def _calls(tape: Tape, quick: bool) -> Iterator[Call]:
 
 
 class _Progress:
-    """A bar on long checks, where somebody looks."""
+    """A bar on long checks, if somebody looks."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -151,7 +157,7 @@ class _Progress:
             self.bar.stop()
 
 
-def _print(tape: Tape, facts: dict[str, Any], kept: Counter[Kind]) -> None:
+def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> None:
     target = tape.target
     moments = [dump.time_ns for dump in tape.dumps]
     moments += [observed.since_ns for observed in tape.observed.values()]
@@ -183,18 +189,11 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[Kind]) -> None:
             line(name.ljust(10), text)
 
 
-def _coverage(tape: Tape) -> dict[str, Any]:
-    coverage = tape.coverage
-    return {
-        **coverage.model_dump(),
-        "unwanted": sum(coverage.unwanted.values()),
-        "lost": sum(coverage.lost.values()),
-        "is_lower_bound": not tape.sealed,
-        "since": [
-            {"tape": tape_id.hex(), "time": _time(observed.since_ns), "reason": observed.reason}
-            for tape_id, observed in tape.observed.items()
-        ],
-    }
+def _since(tape: Tape) -> list[dict[str, Any]]:
+    return [
+        {"tape": tape_id.hex(), "time": _time(observed.since_ns), "reason": observed.reason}
+        for tape_id, observed in tape.observed.items()
+    ]
 
 
 def _recordings(tape: Tape) -> str:

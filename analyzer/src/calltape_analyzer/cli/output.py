@@ -1,54 +1,46 @@
-"""What all commands share: how they open a tape, print, and end."""
+"""What all commands share: how they print, and end.
+
+In come rows, models and errors. Out go text for people, JSON for programs, and exit codes.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
-import math
 import os
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from pydantic import BaseModel
 
-from calltape_analyzer.allowance import granted
-from calltape_analyzer.cli.budget import Exceeded, limits, reading
-from calltape_analyzer.explanation import shown_value
-from calltape_analyzer.opening import files_of, open_tape
-from calltape_analyzer.printable import printable
-from calltape_analyzer.tape import Tape
+from calltape_analyzer.cli.budget import Exceeded
+from calltape_analyzer.plain_data import plain
+from calltape_analyzer.text import printable
 from calltape_schema.errors import TapeError
 
 __all__ = [
     "Json",
-    "Paths",
     "command",
+    "complain",
     "damage_as_json",
     "line",
-    "opened",
     "print_json",
+    "print_model",
+    "print_models",
     "table",
     "write_new",
 ]
 
 FAILURE, DAMAGED, INTERRUPTED = 1, 3, 130
 
-_MAX_BITS = 256
-_MAX_TEXT = 4096
 _MAX_WIDTH = 100
 """Of a column: wider cells are followed by the next, and do not widen those of all other rows."""
 
-Paths = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="TAPE", help="Files, directories of *.tape, or patterns; read as one tape."
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -66,49 +58,26 @@ def command(function: F) -> F:
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except TapeError as error:
-            _complain(str(error))
+            complain(str(error))
             raise typer.Exit(FAILURE) from None
         except Exceeded as exceeded:
-            _complain(str(exceeded.error))
+            complain(str(exceeded.error))
             raise typer.Exit(FAILURE) from None
         except MemoryError:
-            _complain("there is not enough memory for this, or no more than `ulimit -v` allows")
+            complain("there is not enough memory for this, or no more than `ulimit -v` allows")
             raise typer.Exit(FAILURE) from None
         except Exception as error:
             if os.environ.get("CALLTAPE_DEBUG"):
                 raise
             what = f"{type(error).__name__}: {error}"
-            _complain(f"unexpected {what}. Set CALLTAPE_DEBUG=1 for the traceback, and report it.")
+            complain(f"unexpected {what}. Set CALLTAPE_DEBUG=1 for the traceback, and report it.")
             raise typer.Exit(FAILURE) from None
 
     return run  # type: ignore[return-value]
 
 
-@contextmanager
-def opened(paths: Sequence[str], *, runs: bool = False) -> Iterator[Tape]:
-    """The tape of a command's arguments; afterwards its damage is told, and decides the exit
-    code.
-
-    Args:
-        runs: whether the command runs a model, whose time and memory are its own: only opening the
-            tape is bounded then.
-    """
-    given = paths if len(paths) > 1 else paths[0]
-    with ExitStack() as stack:
-        with ExitStack() as opening:
-            (opening if runs else stack).enter_context(reading(files_of(given)))
-            tape = stack.enter_context(open_tape(given))
-        if limits.nbytes is not None:
-            stack.enter_context(granted(limits.nbytes))
-        yield tape
-        sys.stdout.flush()
-        for error in tape.damage:
-            _complain(str(error))
-        if tape.damage:
-            raise typer.Exit(DAMAGED)
-
-
-def _complain(text: str) -> None:
+def complain(text: str) -> None:
+    """Prints one line to stderr."""
     sys.stdout.flush()
     print(f"calltape: {printable(' '.join(text.split()))}", file=sys.stderr)
 
@@ -132,8 +101,8 @@ def line(*parts: str) -> None:
 
 
 def print_json(document: Any, *, whole: bool = False) -> None:
-    """Prints valid JSON: what JSON has no form for (bytes, complex, NaN and infinities) as text.
-    Ints of more than 256 bits are described, texts of more than 4,096 characters cut.
+    """Prints valid JSON; see :func:`~calltape_analyzer.plain_data.plain` for what JSON has no form
+    for.
 
     Args:
         document: dicts, lists, tuples and scalars.
@@ -141,34 +110,29 @@ def print_json(document: Any, *, whole: bool = False) -> None:
     """
     # ensure_ascii also keeps a tape's control characters and lone surrogates away from terminals.
     encoder = json.JSONEncoder(indent=2, ensure_ascii=True, allow_nan=False)
-    plain = _plain(document, sys.maxsize if whole else _MAX_TEXT)
-    for part in encoder.iterencode(plain):  # in one piece it is many times the tape
+    found = plain(document, sys.maxsize) if whole else plain(document)
+    for part in encoder.iterencode(found):  # in one piece it is many times the tape
         sys.stdout.write(part)
     print()
 
 
-def _plain(value: Any, most: int) -> Any:
-    if isinstance(value, dict):
-        return {_name(name): _plain(item, most) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, most) for item in value]
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):  # in decimal a wide one takes quadratic time
-        return value if value.bit_length() <= _MAX_BITS else shown_value(value)
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    if isinstance(value, (bytes, bytearray)):
-        value = value[:most]  # as text it is longer than that, and cut
-    text = str(value)
-    return text if len(text) <= most else f"{text[:most]}…"
+def print_model(model: BaseModel) -> None:
+    """Prints the ``model_dump_json`` of a model, with escapes for what is not ASCII."""
+    print(_json_of(model))
 
 
-def _name(name: Any) -> Any:
-    """A key that JSON has: those of a tape may be bytes, tuples and NaN."""
-    is_finite = not isinstance(name, float) or math.isfinite(name)
-    known = name is None or isinstance(name, (str, bool, int, float))
-    return name if known and is_finite else str(name)
+def print_models(models: Iterable[BaseModel]) -> None:
+    """Prints a JSON list of the ``model_dump_json`` of each model, as they come."""
+    before = "[\n"
+    for model in models:
+        print(before + _json_of(model), end="")
+        before = ",\n"
+    print("[]" if before == "[\n" else "\n]")
+
+
+def _json_of(model: BaseModel) -> str:
+    text = model.model_dump_json(indent=2)
+    return text if text.isascii() else json.dumps(json.loads(text), indent=2)
 
 
 def write_new(path: Path, text: str, *, force: bool = False) -> None:
@@ -200,7 +164,7 @@ def _write_exclusively(path: Path, text: str) -> None:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Columns side by side: fitted to a terminal, in full where the output goes elsewhere."""
+    """Columns side by side: fitted to a terminal, in full if the output goes elsewhere."""
     shown = [[printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _fitted(head, shown)

@@ -1,25 +1,30 @@
-"""``calltape replay`` and ``calltape check``: recorded calls against something that was
-exported."""
+"""``calltape replay`` and ``calltape check``: recorded calls against a model or a program.
+
+In come a tape and what was exported. Out go a report, and an exit code.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from calltape_analyzer.cli.budget import reading
 from calltape_analyzer.cli.models import OptionalModelName, Train, model_of
-from calltape_analyzer.cli.output import FAILURE, Json, command, line, opened, print_json
-from calltape_analyzer.cli.variants import OnePath
-from calltape_analyzer.exporting.folders import MANIFEST
+from calltape_analyzer.cli.output import FAILURE, Json, command, line, print_model
+from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Paths, Variants, opened
+from calltape_analyzer.programs.program_files import MANIFEST
 from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:
-    from calltape_analyzer.comparing import Tolerances
+    from calltape_analyzer.comparison.comparing import Tolerances
+    from calltape_analyzer.comparison.reports import Report
+    from calltape_analyzer.replaying.check_report import CheckReport
 
 __all__ = ["check", "replay"]
 
@@ -27,31 +32,37 @@ Trust = Annotated[
     bool,
     typer.Option("--trust", help="Load .pt2 files, which runs code of whoever made them."),
 ]
+RTol = Annotated[
+    float | None, typer.Option("--rtol", min=0.0, help="Relative tolerance, of all dtypes.")
+]
+ATol = Annotated[
+    float | None, typer.Option("--atol", min=0.0, help="Absolute tolerance, of all dtypes.")
+]
+Failing = Annotated[
+    Path | None,
+    typer.Option("--failing", metavar="FILE.tape", help="Write the calls that differ here."),
+]
 
 
 @command
 def replay(
-    path: OnePath,
-    target: Annotated[
-        Path | None,
+    words: Annotated[
+        list[str],
         typer.Argument(
-            metavar="[TARGET]",
-            help="An .onnx or .pt2 file, or a directory that calltape export saved.",
+            metavar="TAPE... [TARGET]",
+            help=f"{FILES}; then, unless --model is given, an .onnx or .pt2 file, or a directory "
+            "that calltape export saved.",
         ),
-    ] = None,
+    ],
     model: OptionalModelName = None,
-    rtol: Annotated[
-        float | None, typer.Option("--rtol", min=0.0, help="Relative tolerance, of all dtypes.")
-    ] = None,
-    atol: Annotated[
-        float | None, typer.Option("--atol", min=0.0, help="Absolute tolerance, of all dtypes.")
-    ] = None,
-    failing: Annotated[
-        Path | None,
-        typer.Option("--failing", metavar="FILE.tape", help="Write the calls that differ here."),
-    ] = None,
+    rtol: RTol = None,
+    atol: ATol = None,
+    failing: Failing = None,
     train: Train = False,
     trust: Trust = False,
+    calls: Calls = None,
+    variant: Variants = None,
+    ignore: Ignore = None,
     json: Json = False,
 ) -> None:
     """Runs the recorded calls, and compares.
@@ -62,15 +73,14 @@ def replay(
     \b
     calltape replay runs/llm.tape exported/ --trust
     calltape replay runs/llm.tape model.onnx --rtol 1e-3 --failing runs/failing.tape
-    calltape replay runs/llm.tape --model my.models:llama
+    calltape replay runs/llm.tape --model my.models:llama --calls 0..99
     """
-    if (target is None) == (model is None):
-        raise typer.BadParameter("name either a TARGET or a --model")
+    paths, target = _asked(words, model)
     if failing is not None and os.path.lexists(failing):
         # Before hours of replaying, not after.
         raise TapeError("exists", "it is there already", path=str(failing), advice="name another")
-    with opened([path], runs=True) as tape:
-        from calltape_analyzer.replaying import replay as replay_calls
+    with opened(paths, Part(calls, variant, ignore), runs=True) as tape:
+        from calltape_analyzer.replaying.replaying import replay as replay_calls
 
         through = _existing(target) if target is not None else model_of(str(model), train=train)
         report = replay_calls(
@@ -84,6 +94,22 @@ def replay(
         _print(report, json)
     if not report.ok:
         raise typer.Exit(FAILURE)
+
+
+def _asked(words: Sequence[str], model: str | None) -> tuple[list[str], Path | None]:
+    """The tapes, and what their calls are run through; None for the model.
+
+    Raises:
+        BadParameter: it is named twice, or not at all.
+    """
+    paths, last = list(words), Path(words[-1])
+    is_program = last.suffix in (".onnx", ".pt2") or (last / MANIFEST).exists()
+    if model is None and len(paths) > 1:
+        paths.pop()
+        return paths, last
+    if model is None or is_program:
+        raise typer.BadParameter("name either a TARGET or a --model")
+    return paths, None
 
 
 def _read_of(model: Path) -> list[str]:
@@ -101,14 +127,14 @@ def _existing(path: Path) -> Path:
 def _tolerances(rtol: float | None, atol: float | None) -> Tolerances | None:
     if rtol is None and atol is None:
         return None
-    from calltape_analyzer.comparing import Tolerances
+    from calltape_analyzer.comparison.comparing import Tolerances
 
     return Tolerances(rtol=rtol, atol=atol)
 
 
 @command
 def check(
-    path: OnePath,
+    paths: Paths,
     model: Annotated[
         Path,
         typer.Argument(
@@ -117,6 +143,9 @@ def check(
         ),
     ],
     trust: Trust = False,
+    calls: Calls = None,
+    variant: Variants = None,
+    ignore: Ignore = None,
     json: Json = False,
 ) -> None:
     """Whether an exported model would accept the calls.
@@ -130,8 +159,10 @@ def check(
     calltape check runs/today.tape exported/ --json
     """
     # Code that is trusted may take what it takes.
-    with opened([path], runs=trust) as tape, nullcontext() if trust else reading(_read_of(model)):
-        from calltape_analyzer.checking import check as check_calls
+    part = Part(calls, variant, ignore)
+    bounded = nullcontext() if trust else reading(_read_of(model))
+    with opened(paths, part, runs=trust) as tape, bounded:
+        from calltape_analyzer.replaying.checking import check as check_calls
 
         report = check_calls(tape, _existing(model), trusted=trust)
         _print(report, json)
@@ -139,9 +170,9 @@ def check(
         raise typer.Exit(FAILURE)
 
 
-def _print(report: Any, json: bool) -> None:
+def _print(report: Report | CheckReport, json: bool) -> None:
     if json:
-        print_json(report.as_dict())
+        print_model(report)
         return
     for text in report.table().splitlines():
         line(text)

@@ -1,73 +1,122 @@
-"""``calltape shapes`` and ``calltape args``: what the recorded calls say to an exporter."""
+"""``calltape shapes``: the dynamic dimensions.
+
+In comes a tape. Out go its dynamic shapes as one program, or by variant if one program cannot hold
+all calls.
+"""
 
 from __future__ import annotations
 
-import keyword
-import math
-import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calltape_analyzer.classes import loaded_namedtuple
-from calltape_analyzer.cli.output import Json, Paths, command, line, opened, print_json, table
-from calltape_analyzer.rendering import render
-from calltape_analyzer.scripting import literal
+from calltape_analyzer.cli.output import Json, command, line, print_model, print_models, table
+from calltape_analyzer.cli.source_code import python_of_variants, python_source
+from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Variants, opened
+from calltape_analyzer.cli.variants import print_variant
+from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.variant import Variant, VariantShapes
 
 if TYPE_CHECKING:
-    from calltape_analyzer.findings import (
+    from calltape_analyzer.inference.findings import (
         ArgumentFinding,
         AxisFinding,
         LeafFinding,
-        Nesting,
         ShapeFindings,
     )
+    from calltape_analyzer.observing.declarations import BatchFor
 
-__all__ = ["args", "python_source", "shapes"]
+__all__ = ["by_variant", "shapes"]
 
 _MAX_SIZES = 6
+
+
+Batch = Annotated[
+    str | None,
+    typer.Option(
+        metavar="all|NAME,...",
+        help="Declare dimension 0 dynamic for all tensor arguments, or for these (names or "
+        "positions), also if it never varied.",
+    ),
+]
+Names = Annotated[
+    bool, typer.Option("--names", help="Name the dynamic dimensions; equal ones share a name.")
+]
+Python = Annotated[
+    bool, typer.Option("--python", help="Print the Python expression to paste instead.")
+]
 
 
 @command
 def shapes(
     paths: Paths,
-    batch: Annotated[
-        str | None,
-        typer.Option(
-            metavar="all|NAME,...",
-            help="Declare dimension 0 dynamic for all tensor arguments, or for these (names or "
-            "positions), also where it never varied.",
-        ),
-    ] = None,
-    names: Annotated[
-        bool, typer.Option("--names", help="Name the dynamic dimensions; equal ones share a name.")
-    ] = False,
-    python: Annotated[
-        bool, typer.Option("--python", help="Print the Python expression to paste instead.")
-    ] = False,
+    batch: Batch = None,
+    names: Names = False,
+    python: Python = False,
+    calls: Calls = None,
+    variant: Variants = None,
+    ignore: Ignore = None,
     json: Json = False,
 ) -> None:
     """Dynamic dimensions, and the sizes seen.
 
+    Of all calls as one program; by variant if one program cannot hold them, and of what --variant
+    names.
+
     \b
-    calltape shapes runs/llm.tape
     calltape shapes runs/llm.tape --batch all --names
-    calltape shapes runs/llm.tape --python
+    calltape shapes runs/llm.tape --variant decode --python
     """
     if python and json:
         raise typer.BadParameter("--python and --json exclude each other")
-    with opened(paths) as tape:
-        findings = tape.shape_findings(_batch(batch), names or None)
-        if json:
-            print_json({"dynamic_shapes": _plain(findings), **findings.model_dump()})
+    with opened(paths, Part(calls, variant, ignore)) as tape:
+        declared = _batch(batch)
+        variants = tape.variants() if tape.selected.get("variant") else []
+        findings = reason = None
+        try:
+            if not variants:
+                findings = tape.shape_findings(declared, names or None)
+        except InferenceError as error:
+            variants, reason = by_variant(tape, error), str(error)
+        if findings is None and python:
+            print(python_of_variants(variants, declared, names=names))
+        elif findings is None:
+            _print_by_variant([one.shape_findings(declared) for one in variants], reason, json)
+        elif json:
+            print_model(findings)
         elif python:
             print(python_source(findings))
         else:
             _print(findings)
 
 
-def _batch(given: str | None) -> bool | set[int | str] | None:
+def by_variant(tape: Tape, error: InferenceError) -> list[Variant]:
+    """The variants of calls that cannot be one program.
+
+    Raises:
+        InferenceError: that is not why there was no answer.
+    """
+    variants = tape.variants()
+    if len(variants) < 2:
+        raise error
+    return variants
+
+
+def _print_by_variant(found: Sequence[VariantShapes], reason: str | None, json: bool) -> None:
+    if json:
+        print_models(found)
+        return
+    if reason is not None:
+        line("one program cannot hold all calls:", reason)
+    for number, shapes in enumerate(found):
+        if number or reason is not None:
+            print()
+        print_variant(shapes.findings)
+
+
+def _batch(given: str | None) -> BatchFor:
     if given is None:
         return None
     if given == "all":
@@ -111,126 +160,3 @@ def _sizes(axis: AxisFinding) -> str:
     if axis.distinct > _MAX_SIZES:
         return f"{sizes[0]}..{sizes[-1]} ({axis.distinct} sizes){declared}"
     return ", ".join(map(str, sizes)) + declared
-
-
-def _plain(findings: ShapeFindings) -> Any:
-    """``dynamic_shapes`` as plain data: per tensor its dynamic axes with their name or None."""
-    return findings.nested(_named_axes)
-
-
-def _named_axes(leaf: LeafFinding) -> dict[int, str | None]:
-    return {axis.axis: axis.name for axis in leaf.axes if axis.dynamic}
-
-
-class _Source:
-    """A value of which only the Python source is of interest."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-
-def python_source(findings: ShapeFindings) -> str:
-    """The statement that assigns ``dynamic_shapes`` in the form of ``torch.export.export``, after
-    the imports that it needs."""
-    imports: set[tuple[str, str]] = set()
-
-    def leaf(found: LeafFinding) -> _Source:
-        if any(axis.dynamic and axis.name is None for axis in found.axes):
-            imports.add(("torch.export", "Dim"))
-        axes = _named_axes(found).items()
-        shown = [f"{axis}: {literal(name) if name else 'Dim.DYNAMIC'}" for axis, name in axes]
-        return _Source(f"{{{', '.join(shown)}}}")
-
-    def namedtuple(nesting: Nesting, parts: list[Any]) -> Any:
-        # What is pasted is run: a tape may call anything a named tuple.
-        module, _, cls = (nesting.type or "").partition(":")
-        known = loaded_namedtuple(nesting.type or "", nesting.keys)
-        if known is None or not _is_importable(module, cls):
-            return tuple(parts)
-        imports.add((module, cls.partition(".")[0]))
-        return _Source(f"{cls}({', '.join(map(_source, parts))})")
-
-    expression = _spread(findings.nested(leaf, namedtuple))
-    lines = [f"from {module} import {name}" for module, name in sorted(imports)]
-    return "\n".join([*lines, *([""] if lines else []), f"dynamic_shapes = {expression}"])
-
-
-def _is_importable(module: str, name: str) -> bool:
-    parts = [*module.split("."), *name.split(".")]
-    return all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
-
-
-def _spread(value: Any) -> str:
-    """A container with one line per item."""
-    if isinstance(value, dict) and value:
-        items = [f"    {_source(key)}: {_source(item)},\n" for key, item in value.items()]
-        return f"{{\n{''.join(items)}}}"
-    if isinstance(value, tuple) and value:
-        return f"(\n{''.join(f'    {_source(item)},' + chr(10) for item in value)})"
-    return _source(value)
-
-
-def _source(value: Any) -> str:
-    if isinstance(value, _Source):
-        return value.text
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_source(k)}: {_source(v)}' for k, v in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_source, value))}]"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_source, value))}{',' * (len(value) == 1)})"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    return literal(value) if isinstance(value, str) else ascii(value)
-
-
-@command
-def args(
-    paths: Paths,
-    call: Annotated[
-        int | None,
-        typer.Option(
-            "--call", min=0, help="The arguments of this call instead of representative ones."
-        ),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Representative arguments.
-
-    Types, shapes and small values of what infer_arguments() gives an exporter.
-
-    \b
-    calltape args runs/llm.tape
-    calltape args runs/llm.tape --call 3
-    """
-    with opened(paths) as tape:
-        index = None if call is None else tape.find(call).index
-        positional, keyword_args = tape.infer_arguments(index, as_args_kwargs=True)
-        if json:
-            print_json({"args": _documents(positional), "kwargs": _document(keyword_args)})
-            return
-        for position, value in enumerate(positional):
-            line(f"{position}:", render(value))
-        for name, value in keyword_args.items():
-            line(f"{name}:", render(value))
-
-
-def _documents(values: Any) -> list[Any]:
-    return [_document(value) for value in values]
-
-
-def _document(value: Any) -> Any:
-    torch = sys.modules["torch"]
-    if isinstance(value, torch.Tensor):
-        return {
-            "dtype": str(value.dtype).removeprefix("torch."),
-            "shape": list(value.shape),
-            "device": str(value.device),
-        }
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if type(value) is dict:
-        return {str(key): _document(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return _documents(value)
-    return {"type": f"{type(value).__module__}:{type(value).__qualname__}", "text": render(value)}

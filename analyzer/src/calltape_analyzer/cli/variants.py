@@ -1,28 +1,39 @@
-"""``calltape variants`` and ``calltape explain``: which programs a tape needs, and why."""
+"""``calltape variants`` and ``calltape explain``: which programs a tape needs, and why.
+
+In comes a tape. Out go its variants, or the reasons of one dimension.
+"""
 
 from __future__ import annotations
 
+import glob
+import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calltape_analyzer.cli.output import Json, Paths, command, line, opened, print_json, table
-from calltape_analyzer.explanation import alike, counted, shown_value
-from calltape_analyzer.switches import shown_constant
+from calltape_analyzer.cli.output import Json, command, line, print_model, print_models, table
+from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Paths, Variants, opened
+from calltape_analyzer.observing.switches import shown_constant
+from calltape_analyzer.text import alike, counted, shown_value
 
 if TYPE_CHECKING:
-    from calltape_analyzer.variant_findings import TensorFinding, VariantFindings
+    from calltape_analyzer.variants.variant_findings import TensorFinding, VariantFindings
 
-__all__ = ["OnePath", "explain", "variants"]
+__all__ = ["explain", "print_variant", "variants"]
 
-OnePath = Annotated[
-    str, typer.Argument(metavar="TAPE", help="A file, a directory of *.tape, or a pattern.")
-]
+_AXIS = re.compile(r"-?\d{1,9}", re.ASCII)
 
 
 @command
-def variants(paths: Paths, json: Json = False) -> None:
+def variants(
+    paths: Paths,
+    calls: Calls = None,
+    variant: Variants = None,
+    ignore: Ignore = None,
+    json: Json = False,
+) -> None:
     """The programs that the calls need.
 
     Calls that one program can serve are one variant. Per variant its arguments, in which dynamic
@@ -30,27 +41,27 @@ def variants(paths: Paths, json: Json = False) -> None:
 
     \b
     calltape variants runs/llm.tape
-    calltape variants runs/ --json
+    calltape variants runs/ --ignore mask --json
     """
-    with opened(paths) as tape:
-        findings = [variant.findings for variant in tape.variants()]
+    with opened(paths, Part(calls, variant, ignore)) as tape:
+        findings = [one.findings for one in tape.variants()]
         if json:
-            # Not in pydantic's JSON mode, which takes bytes for UTF-8.
-            print_json([found.model_dump() for found in findings])
+            print_models(findings)
             return
         if not findings:
             line("no calls")
         for number, found in enumerate(findings):
             if number:
                 print()
-            _print(found)
+            print_variant(found)
 
 
-def _print(found: VariantFindings) -> None:
+def print_variant(found: VariantFindings) -> None:
+    """Prints what is known of a variant as text."""
     calls = counted(found.calls, "call")
     if found.all_calls is not None and found.all_calls > found.calls:
         calls = f"kept {found.calls:,} of {counted(found.all_calls, 'call')}"
-    line(f"{found.name}:", f"{calls}, first call {found.first_call}")
+    line(f"{found.name}:", f"{calls}, first call {found.address or found.first_call}")
     if found.conditions:
         line("where", ", ".join(found.conditions))
     rows = list(_arguments(found))
@@ -102,32 +113,52 @@ def _span(low: int, high: int) -> str:
 
 @command
 def explain(
-    path: OnePath,
-    argument: Annotated[
-        str,
+    words: Annotated[
+        list[str],
         typer.Argument(
-            metavar="ARGUMENT",
-            help="An argument, or a place below it, such as past_key_values.layers.0.keys.",
+            metavar="TAPE... ARGUMENT [AXIS]",
+            help=f"{FILES}; then an argument, a place below it as variants prints it "
+            "(past_key_values.layers.*.keys), or a symbol; then one dimension, or all by default.",
         ),
     ],
-    axis: Annotated[
-        int | None, typer.Argument(metavar="[AXIS]", help="One dimension; all by default.")
-    ] = None,
+    calls: Calls = None,
+    variant: Variants = None,
+    ignore: Ignore = None,
     json: Json = False,
 ) -> None:
     """Why a dimension is dynamic or constant.
 
     Per variant the reason, the sizes seen and in which calls, what else is always equal, what it
-    always follows from, and where the evidence is thin.
+    always follows from, and what has thin evidence.
 
     \b
     calltape explain runs/llm.tape input_ids
-    calltape explain runs/llm.tape past_key_values.layers.0.keys 2
+    calltape explain runs/llm.tape past_key_values.layers.*.keys 2
     """
-    with opened([path]) as tape:
+    paths, argument, axis = _asked(words)
+    with opened(paths, Part(calls, variant, ignore)) as tape:
         explained = tape.explain(argument, axis)
         if json:
-            print_json(explained.as_dict())
+            print_model(explained)
             return
         for text in str(explained).splitlines():
             line(text)
+
+
+def _asked(words: Sequence[str]) -> tuple[list[str], str, int | None]:
+    """The tapes, the argument and the dimension: words of which only the last may be a number.
+
+    Raises:
+        BadParameter: there are too few, or files that are not there.
+    """
+    given = list(words)
+    has_axis = len(given) > 2 and _AXIS.fullmatch(given[-1]) is not None
+    axis = int(given.pop()) if has_axis else None
+    if len(given) < 2 or given[-1].startswith("--"):
+        raise typer.BadParameter("name a tape and an argument: TAPE... ARGUMENT [AXIS]")
+    *paths, argument = given
+    for path in paths[1:]:
+        if not os.path.lexists(path) and not glob.has_magic(path):
+            what = f"there is no file {path!r:.100}, and {argument!r:.100} is no dimension"
+            raise typer.BadParameter(f"{what}: write TAPE... ARGUMENT [AXIS]")
+    return paths, argument, axis

@@ -1,31 +1,38 @@
-"""One way after another to make a program for a variant, until one is as good as it gets."""
+"""The ways to make a program for a variant, tried one after another until one is good.
+
+In comes a variant. Out go the best program and the attempt that made it; all attempts are kept.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from calltape_analyzer.classes import ClassIndex
-from calltape_analyzer.exporting.attempts import Attempt, Outcome, said
-from calltape_analyzer.exporting.conditions import Conditions
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.samples import Sample
+from calltape_analyzer.arguments.sizings import Sizing, sizes_in_words, sizings_for_tracing
 from calltape_analyzer.exporting.constants import known_constants
-from calltape_analyzer.exporting.engines import Engine, TorchEngine
-from calltape_analyzer.exporting.judging import Judge, restrict
-from calltape_analyzer.exporting.model_state import unchanged
-from calltape_analyzer.exporting.module_calls import experts_as, preserved
-from calltape_analyzer.exporting.patience import default_seconds, time_limit
-from calltape_analyzer.exporting.plan import Plan
-from calltape_analyzer.exporting.program import Program, told_unchanged
 from calltape_analyzer.exporting.recurrence import has_recurrence, open_lengths
+from calltape_analyzer.exporting.time_limit import default_seconds, time_limit
 from calltape_analyzer.exporting.tracing import Traced
-from calltape_analyzer.observations import Row
-from calltape_analyzer.samples import Sample
-from calltape_analyzer.sizes import Sizing, sizes_in_words, sizings_for_tracing
-from calltape_analyzer.variants import VariantFacts
+from calltape_analyzer.exporting.verifier import Verifier, restrict
+from calltape_analyzer.model.calls import experts_as, preserved
+from calltape_analyzer.model.state import unchanged
+from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
+from calltape_analyzer.programs.conditions import Conditions
+from calltape_analyzer.programs.exported_model import ExportedModel
+from calltape_analyzer.programs.program import Program, unchanged_note
+from calltape_analyzer.programs.torch_model import TorchModel
+from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Exporter"]
+__all__ = ["Exporter", "Static"]
+
+Static = Literal["last", "never", "only"]
+"""When a program for one recorded size only is tried: if all else failed, never, or at once."""
 
 
 @dataclass
@@ -33,104 +40,119 @@ class Exporter:
     """Exports variants of one tape and one model.
 
     Attributes:
-        judge: has the model, and says what a program is worth.
-        convert: from a Traced module and its program to another engine (ONNX); None for torch.
+        verifier: has the model, and runs calls through a program.
+        convert: from a program of torch to a model of another runtime (ONNX); None for torch.
         options: for ``torch.export.export``.
         seconds: how long one trace may take.
     """
 
-    judge: Judge
+    verifier: Verifier
     options: dict[str, Any] = field(default_factory=dict)
-    convert: Callable[[Any, Plan, Any, VariantFacts], Engine] | None = None
+    convert: Callable[[Any, Plan, Any, VariantFacts], ExportedModel] | None = None
     attempts: list[Attempt] = field(default_factory=list)
     seconds: float | None = None
     _static: set[Hashable] = field(default_factory=set)
 
-    def export(self, variant: VariantFacts, wanted: Sequence[Row] | None = None) -> Outcome:
+    def export(
+        self,
+        variant: VariantFacts,
+        wanted: Sequence[SizeRow] | None = None,
+        *,
+        static: Static = "last",
+    ) -> Outcome:
         """The best program for a variant.
 
         Args:
             variant: what to export.
-            wanted: rows to trace from; all by default.
+            wanted: rows that have no program yet, to trace from; all by default.
+            static: when a program for one size only is tried.
         """
         best = Outcome()
-        for what, sample, options in self._all_ways(variant, wanted):
-            if best.program is not None and "static" in options:
+        for what, sample, options in self._all_ways(variant, wanted, static):
+            if self.verifier.budget.is_spent or (best.served(wanted) and "static" in options):
                 break
             outcome = self._try(variant, what, sample, options)
             if "static" in options and outcome.program is not None:
                 self._static.add(variant.group.key)
-            if outcome.score > best.score:
+            if outcome.score(wanted) > best.score(wanted):
                 best = outcome
-            if best.attempt is not None and best.attempt.perfect:
+            if _is_good_enough(best, wanted):
                 break
         if best.program is not None and best.attempt is not None:
             restrict(best.program, best.attempt)
         return best
 
     def extend(self, variant: VariantFacts, sizing: Sizing) -> Outcome:
-        """A program for sizes that were never recorded and that the others refuse (the other side
-        of a sliding window). It holds at these at least; ``attempt.held`` tells at how many."""
-        sample = self.judge.sample(variant, sizing)
+        """A program for sizes that no call had and that the other programs refuse (the other side
+        of a sliding window). It agrees with the model at one size at least; ``attempt.agreed``
+        tells at how many."""
+        sample = self.verifier.sample(variant, sizing)
         outcome = self._try(variant, self._described(variant, sizing), sample, {}, [sizing])
-        if outcome.program is None or outcome.attempt is None or not outcome.attempt.held:
+        if outcome.program is None or outcome.attempt is None or not outcome.attempt.agreed:
             return Outcome()
         restrict(outcome.program, outcome.attempt)
         return Outcome() if outcome.program.only is not None else outcome
 
     def _all_ways(
-        self, variant: VariantFacts, wanted: Sequence[Row] | None
+        self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, static: Static
     ) -> Iterator[tuple[str, Sample, dict[str, Any]]]:
-        """The ways below, and last, where none gives a program: one for a recorded size only."""
-        if variant.group.key not in self._static:
+        """All ways. The last one is for a recorded size only, and is not tried if another way gave
+        a program for a row that is wanted."""
+        if static != "only" and variant.group.key not in self._static:
             yield from self._ways(variant, wanted)
+        if static == "never":
+            return
         sizing = sizings_for_tracing(variant, wanted)[-1]
         what = f"{self._described(variant, sizing)}, for these sizes only"
-        yield what, self.judge.sample(variant, sizing), {"static": True}
+        yield what, self.verifier.sample(variant, sizing), {"static": True}
 
     def _ways(
-        self, variant: VariantFacts, wanted: Sequence[Row] | None
+        self, variant: VariantFacts, wanted: Sequence[SizeRow] | None
     ) -> Iterator[tuple[str, Sample, dict[str, Any]]]:
         """Representative arguments and options to try, the most promising first."""
         samples: list[tuple[str, Sample]] = []
         for sizing in sizings_for_tracing(variant, wanted):
-            sample = self.judge.sample(variant, sizing)
+            sample = self.verifier.sample(variant, sizing)
             what = self._described(variant, sizing)
-            # A trace computes nothing: it is made of sizes that would cost too much to run as well.
-            is_cheap = sizing.resized and self.judge.refuses(variant, sizing) is None
+            # A trace computes nothing, so sizes that would cost too much to run can be traced.
+            is_cheap = sizing.resized and self.verifier.refuses(variant, sizing) is None
             if is_cheap and not self._runs(variant, sample, what):
                 continue
             samples.append((what, sample))
-            if has_recurrence(self.judge.module):
+            if has_recurrence(self.verifier.module):
                 yield f"{what}, lengths of recurrent layers open", sample, {"open_lengths": True}
             yield what, sample, {}
-        # Not for ONNX, which has no runtime asserts: what they guard would be lost.
+        # Not for ONNX, which has no runtime asserts: what they check would be lost.
         deferred = {"prefer_deferred_runtime_asserts_over_guards": True}
         for what, sample in samples[:1] if self.convert is None else ():
             yield f"{what}, runtime asserts deferred", sample, deferred
-        # The conversion knows one of transformers' ways to run experts; the values are the same.
+        # Of transformers' ways to run experts the conversion knows only this one. The values are
+        # the same.
         for what, sample in samples[:1] if self.convert is not None and self.has_experts else ():
             yield f"{what}, experts as batched_mm", sample, {"experts": "batched_mm"}
 
     @property
     def has_experts(self) -> bool:
         """Whether the model is a mixture of experts whose implementation can be chosen."""
-        if not hasattr(self.judge.module, "set_experts_implementation"):
+        if not hasattr(self.verifier.module, "set_experts_implementation"):
             return False
-        return any(type(part).__name__.endswith("Experts") for part in self.judge.module.modules())
+        return any(
+            type(part).__name__.endswith("Experts") for part in self.verifier.module.modules()
+        )
 
     def _described(self, variant: VariantFacts, sizing: Sizing) -> str:
-        number = variant.rows[sizing.row][1].first.number
+        number = variant.rows.seen(sizing.row).first.number
         if not sizing.resized:
             return f"call {number} as recorded"
         return f"call {number} resized to {sizes_in_words(variant, sizing)}"
 
     def _runs(self, variant: VariantFacts, sample: Sample, what: str) -> bool:
-        plan = Plan.of(variant, sample, self.judge.gatherer.signature)
+        plan = Plan.of(variant, sample, self.verifier.sorter.signature)
         try:
-            self.judge.eager(plan, sample)
-        except Exception as error:  # the model's own
-            attempt = Attempt(variant.name, what, error=f"the model itself: {said(error)}")
+            self.verifier.eager(plan, sample)
+        except Exception as error:  # models raise errors of any type
+            failure = f"the model itself: {error_text(error)}"
+            attempt = Attempt(variant=variant.name, what=what, error=failure)
             self.attempts.append(attempt)
             return False
         return True
@@ -143,34 +165,37 @@ class Exporter:
         options: dict[str, Any],
         around: Sequence[Sizing] = (),
     ) -> Outcome:
-        attempt = Attempt(variant.name, what)
+        attempt = Attempt(variant=variant.name, what=what)
         self.attempts.append(attempt)
+        self.verifier.budget.say(f"{variant.name}: tracing {what}")
         begin = time.perf_counter()
         outcome = Outcome(attempt=attempt)
         try:
             outcome.program = self._traced(variant, sample, options)
-            self.judge.judge(outcome.program, attempt, around)
-        except Exception as error:  # the exporter's own, of any type
-            attempt.error = said(error)
+            self.verifier.budget.say(f"{variant.name}: comparing with the recorded calls")
+            self.verifier.verify(outcome.program, attempt, around)
+        except Exception as error:  # exporters raise errors of any type
+            attempt.error = error_text(error)
         attempt.seconds = time.perf_counter() - begin
         return outcome
 
     def _traced(self, variant: VariantFacts, sample: Sample, options: dict[str, Any]) -> Program:
         import torch
-        import torch._dynamo  # an import that the limit below interrupts would stay half done
+        import torch._dynamo  # now, because an import that the limit interrupts stays half done
 
-        plan = Plan.of(variant, sample, self.judge.gatherer.signature)
-        traced = Traced(self.judge.module, self.judge.entry, plan, self.judge.classes)
+        plan = Plan.of(variant, sample, self.verifier.sorter.signature)
+        traced = Traced(self.verifier.module, self.verifier.entry, plan, self.verifier.classes)
         args, kwargs = plan.arguments(plan.values(sample.cloned()))
         auto = torch.export.Dim.AUTO
         given = dict(options)
         is_static = given.pop("static", False)
         shapes = None if is_static else plan.shapes(lambda _: auto, variant) or None
-        experts = experts_as(self.judge.module, given.pop("experts", None))
+        experts = experts_as(self.verifier.module, given.pop("experts", None))
         lengths = open_lengths(given.pop("open_lengths", False))
         known = known_constants(bool(plan.frozen))
-        limit = time_limit(self.seconds or default_seconds(self.judge.module))
-        stays = (preserved(self.judge.module), unchanged(self.judge.module, tracing=True))
+        seconds = self.seconds or default_seconds(self.verifier.module)
+        limit = time_limit(self.verifier.budget.within(seconds))
+        stays = (preserved(self.verifier.module), unchanged(self.verifier.module, tracing=True))
         with stays[0], stays[1], experts, lengths, known, limit, torch.no_grad():
             exported = torch.export.export(
                 traced,
@@ -183,15 +208,26 @@ class Exporter:
         if result is None:
             raise RuntimeError("the exporter did not call the model")
         conditions = Conditions.of(exported, plan.names)
-        engine: Engine = TorchEngine(exported)
+        model: ExportedModel = TorchModel(exported, plan.names)
         if self.convert is not None:
-            engine = self.convert(exported, plan, result, variant)
-        judge = self.judge
-        # The model returned objects of these classes: whoever passed it trusts them.
-        classes = ClassIndex(traced.traced.classes | dict(judge.classes.by_name))
-        made = Program(variant, plan, result, engine, conditions, classes, judge.device)
+            model = self.convert(exported, plan, result, variant)
+        verifier = self.verifier
+        # The model returned objects of these classes, and whoever passed the model trusts them.
+        classes = ClassIndex(traced.traced.classes | dict(verifier.classes.by_name))
+        made = Program(variant, plan, result, model, conditions, classes, verifier.device)
         made.returned = traced.traced.returned
-        made.notes += [told_unchanged(name) for name in traced.traced.changed]
-        made.kept |= set(exported.graph_signature.buffers_to_mutate.values())
-        made.has_state(dict.fromkeys(made.kept, ""))
+        made.notes += [unchanged_note(name) for name in traced.traced.changed]
+        made.changed_state |= set(exported.graph_signature.buffers_to_mutate.values())
+        made.note_state(dict.fromkeys(made.changed_state, ""))
+        if is_static and variant.symbols:
+            made.note_one_size()
         return made
+
+
+def _is_good_enough(best: Outcome, wanted: Sequence[SizeRow] | None) -> bool:
+    """Whether no other way needs to be tried: nothing speaks against the program, or it serves all
+    sizes that had none, and was wrong nowhere. What it refuses, the programs before it serve."""
+    found = best.attempt
+    if found is None or found.perfect:
+        return found is not None
+    return wanted is not None and best.served(wanted) == len(wanted) and not found.wrong

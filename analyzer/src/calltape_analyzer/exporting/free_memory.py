@@ -1,4 +1,4 @@
-"""How much memory is free for a run."""
+"""How many bytes of memory are free for a run, by the system and by the limits of containers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LIMITS = (
 
 
 def half_of_free(device: str = "cpu") -> int:
-    """Half of the bytes that are free now, where the model is: by what the system says is
-    available and what the limits of the process's group leave, whichever is less."""
+    """Half of the bytes that are free now on a device. On the CPU that is what the system says is
+    available, or what the limits of the process's control groups leave, whichever is less."""
     if device.startswith("cuda"):
         import torch
 
@@ -34,22 +34,22 @@ def _available() -> int | None:
         return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass
-    try:  # of other systems only the whole is known
+    try:  # other systems tell only how much there is, free or not
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (AttributeError, OSError, ValueError):
         return None
 
 
 def _left_in_group() -> int | None:
-    """What the limits of the process's control groups leave, its own and those around it; None
-    where there is no limit to be read."""
+    """What the limits of the process's control group, and of the groups around it, leave; None if
+    no limit can be read."""
     found = [left for group in _groups() if (left := _left_in(group)) is not None]
     return min(found, default=None)
 
 
 def _groups() -> list[Path]:
-    """The folders of the groups that the process is in. In a container the outermost folder is
-    that of its own group."""
+    """The folders of the groups that the process is in. In a container the outermost folder is the
+    one of the container's group."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -68,7 +68,7 @@ def _left_in(group: Path) -> int | None:
         try:
             most, now = (int((group / name).read_text()) for name in (limit, used))
             facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            # Pages of files are given up where memory is short.
+            # The kernel drops pages of files if memory is short.
             return max(most - now + int(facts.get(cached, 0)), 0)
         except (OSError, ValueError):  # no such file, or "max"
             continue

@@ -1,7 +1,7 @@
-"""An export in a process of its own.
+"""An export in a fresh process.
 
 State of torch leaks between exports in one process (rule 14 of docs/decisions/0012). The model goes
-to a fresh process by pickle, and the programs come back as files.
+to the other process by pickle, and the programs come back as files.
 """
 
 from __future__ import annotations
@@ -11,109 +11,141 @@ import multiprocessing
 import signal
 import tempfile
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.errors import ExportError
-from calltape_analyzer.exporting.attempts import Attempt
-from calltape_analyzer.exporting.judging import Judge
-from calltape_analyzer.exporting.loading import load_programs
-from calltape_analyzer.exporting.programs import Programs
-from calltape_analyzer.sizes import Sizing
+from calltape_analyzer.exporting.verifier import Verifier
+from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.loading import load_programs
+from calltape_analyzer.programs.programs import Programs
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
 
 __all__ = ["export_isolated"]
 
-_SAID = "said.json"
+_RESULT = "result.json"
+_GRACE = 60.0
+"""Seconds that the other process gets beyond its time, to start and to write what it found."""
 
 
-def export_isolated(tape: Tape, judge: Judge, **options: Any) -> Programs:
-    """:func:`~calltape_analyzer.export` in a fresh process; what comes back is loaded from files.
+def export_isolated(
+    export: Callable[..., Programs], tape: Tape, verifier: Verifier, **options: Any
+) -> Programs:
+    """Exports in a fresh process; what comes back is loaded from files.
+
+    Args:
+        export: :func:`~calltape_analyzer.export`, which the other process imports by its name.
+        tape: the calls.
+        verifier: has the model.
+        **options: for ``export``.
 
     Raises:
         ExportError: as ``export``, or the process died; says how.
     """
     folder = tempfile.TemporaryDirectory(prefix="calltape-")
     name = folder.name
+    max_seconds: float | None = options.get("max_seconds")
     classes = tape.class_index.by_name
-    given = (list(tape.paths), classes, tape.removed, judge.module, options, name)
+    part = tape.removed, tape.selected
+    given = (export, list(tape.paths), classes, part, verifier.module, options, name)
     process = multiprocessing.get_context("spawn").Process(target=_export, args=given)
     try:
         process.start()
-    except Exception as error:  # pickle's own, of any type
+    except Exception as error:  # pickle raises errors of any type
         folder.cleanup()
         raise ExportError(
             f"the model cannot be sent to another process: {type(error).__name__}: {error}",
             advice="export without isolate=True",
         ) from None
-    process.join()
-    received = _received(Path(name), process.exitcode, tape, judge)
-    received.judged_by(judge)
-    # ONNX models are opened from their files when they are first called: these go with them.
-    received.keeps(folder)
+    process.join(None if max_seconds is None else max_seconds + _GRACE)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        folder.cleanup()
+        raise ExportError(
+            f"the exporting process was not done {_GRACE:.0f} s after max_seconds={max_seconds:g}, "
+            "and was ended",
+            advice="allow more time, or export without isolate=True to keep what was found",
+        )
+    received = _received(Path(name), process.exitcode, tape, verifier)
+    received.set_reference(verifier)
+    # ONNX models are opened from their files when they are first called: the folder must stay.
+    received.set_resource(folder)
     return received
 
 
-def _received(folder: Path, exit_code: int | None, tape: Tape, judge: Judge) -> Programs:
-    said = folder / _SAID
-    if not said.exists():
+def _received(folder: Path, exit_code: int | None, tape: Tape, verifier: Verifier) -> Programs:
+    result = folder / _RESULT
+    if not result.exists():
         raise ExportError(f"the exporting process died ({_end_of(exit_code)})")
-    document = json.loads(said.read_text())
+    document = json.loads(result.read_text())
     if document["error"] is not None:
-        raise ExportError(f"in its own process: {document['error']}")
-    # Written a moment ago by our own process, into a directory that only its owner may enter.
-    loaded = load_programs(folder / "programs", classes=judge.classes.by_name, trusted=True)
+        raise ExportError(f"in the exporting process: {document['error']}")
+    # Trusted: our own process wrote it now, into a directory that only its owner may enter.
+    loaded = load_programs(folder / "programs", classes=verifier.classes.by_name, trusted=True)
     loaded.attempts = tuple(_attempt_of(found) for found in document["attempts"])
-    loaded.verifies(tape)
+    loaded.set_tape(tape)
     return loaded
 
 
 def _end_of(exit_code: int | None) -> str:
-    """In words: a process that the kernel ends has no words of its own."""
+    """How a process ended, in words: one that the kernel ends cannot tell it."""
     if exit_code is None or exit_code >= 0:
         return f"exit code {exit_code}"
     try:
         name = signal.Signals(-exit_code).name
     except ValueError:
         name = f"signal {-exit_code}"
-    hint = ": so the kernel ends what takes too much memory" if name == "SIGKILL" else ""
+    hint = ", as the kernel ends a process that takes too much memory" if name == "SIGKILL" else ""
     return f"ended by {name}{hint}"
 
 
 def _export(
-    paths: list[str], classes: Any, removed: Any, module: Any, options: Any, name: str
+    export: Callable[..., Programs],
+    paths: list[str],
+    classes: Any,
+    part: Any,
+    module: Any,
+    options: Any,
+    name: str,
 ) -> None:
-    from calltape_analyzer.exporting.procedure import export
     from calltape_analyzer.opening import open_tape
 
     document: dict[str, Any] = {"error": None, "attempts": []}
     try:
+        removed, selected = part
         with open_tape(paths, classes=classes) as tape:
             if removed:
                 tape.remove_inputs(list(removed))
-            programs = export(tape, module, **options)
+            programs = export(tape.only(**selected), module, **options)
             document["attempts"] = [_document_of(attempt) for attempt in programs.attempts]
             programs.save(Path(name) / "programs")
     except Exception as error:
         document["error"] = f"{type(error).__name__}: {error}"
         traceback.print_exc()
-    # In one step, and last: who finds it, finds all of it, and the programs.
-    written = Path(name) / f"{_SAID}.new"
+    # In one step, and last: if the file exists, it is complete, and so are the programs.
+    written = Path(name) / f"{_RESULT}.new"
     written.write_text(json.dumps(document))
-    written.replace(Path(name) / _SAID)
+    written.replace(Path(name) / _RESULT)
 
 
 def _document_of(attempt: Attempt) -> dict[str, Any]:
-    found = asdict(attempt)
-    del found["rows"]  # by sizes that mean nothing outside of the export
-    return found
+    """An attempt as JSON, with the sizes that its own JSON leaves out. ``rows`` is not among them:
+    it names rows of a variant, which ends with the export."""
+    sizes = {name: [asdict(sizing) for sizing in getattr(attempt, name)] for name in _SIZES}
+    return {**attempt.model_dump(mode="json"), **sizes}
+
+
+_SIZES = ("refused", "wrong_at")
 
 
 def _attempt_of(found: dict[str, Any]) -> Attempt:
-    for name in ("refused", "wrong_at"):
+    for name in _SIZES:
         sizings = [Sizing(s["row"], tuple(s["values"]), s["resized"]) for s in found[name]]
         found[name] = sizings
-    return Attempt(**found)
+    return Attempt.model_validate(found)

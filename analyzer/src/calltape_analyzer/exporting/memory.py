@@ -1,4 +1,4 @@
-"""How much memory a run takes."""
+"""How many bytes the tensors of a run take."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["Measured", "measured"]
 
 
 class Measured(NamedTuple):
-    """What a function returned, and the most bytes that its tensors took at any moment. What a
-    kernel allocates for itself is not seen."""
+    """What a function returned, and the most bytes that its tensors took at any moment. Memory that
+    a kernel allocates internally is not counted."""
 
     value: Any
     peak: int

@@ -6,14 +6,13 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from calltape_analyzer.exporting.engines import OnnxEngine
-from calltape_analyzer.exporting.forms import Form
-from calltape_analyzer.exporting.plan import Plan, identifier
-from calltape_analyzer.exporting.templates import Template
+from calltape_analyzer.arguments.forms import PlainForm
+from calltape_analyzer.arguments.plan import Plan, identifier
+from calltape_analyzer.arguments.templates import Template
 from calltape_analyzer.exporting.translations import translations
-from calltape_analyzer.symbols import Column
-from calltape_analyzer.unique_names import UniqueNames
-from calltape_analyzer.variants import VariantFacts
+from calltape_analyzer.programs.onnx_model import OnnxModel
+from calltape_analyzer.text import UniqueNames
+from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["to_onnx"]
 
@@ -21,10 +20,10 @@ __all__ = ["to_onnx"]
 def to_onnx(
     exported: Any,
     plan: Plan,
-    result: tuple[Template, Form],
+    result: tuple[Template, PlainForm],
     variant: VariantFacts,
     options: Mapping[str, Any],
-) -> OnnxEngine:
+) -> OnnxModel:
     """The ONNX model of an exported program.
 
     Args:
@@ -49,18 +48,18 @@ def to_onnx(
     if "output_names" not in options:
         _name_values(graph, graph.outputs, output_names(result, plan.names))
     _name_dimensions(program, plan, variant)
-    return OnnxEngine(program)
+    return OnnxModel(program)
 
 
 def _name_values(graph: Any, values: Any, names: list[str]) -> None:
     """Gives inputs or outputs names. The exporter's own way to do so can give two values of a graph
-    one name (torch 2.15: an output called ``mean`` beside an operator's)."""
+    one name (torch 2.15: an output and the value of an operator, both called ``mean``)."""
     if len(values) != len(names):
         return
     own = {id(value) for value in values}
     inputs = {id(value) for value in graph.inputs}
     for value in values:
-        value.name = f"calltape.{value.name}"  # out of the way of each other
+        value.name = f"calltape.{value.name}"  # so that none has the new name of another
     taken = {value.name: value for node in graph.all_nodes() for value in node.outputs}
     taken |= {value.name: value for value in graph.inputs}
     for value, name in zip(values, names, strict=True):
@@ -78,14 +77,14 @@ def _name_values(graph: Any, values: Any, names: list[str]) -> None:
         value.name = name
 
 
-def output_names(result: tuple[Template, Form], taken: Any) -> list[str]:
+def output_names(result: tuple[Template, PlainForm], taken: Any) -> list[str]:
     """A readable name for each output: ``logits``, ``present_layers_0_keys``."""
     template, form = result
     names: list[str] = []
     unique = UniqueNames(taken)
     for leaf in form.leaves():
         layout = template.layout
-        place = (layout.tensors if leaf.kind == "tensor" else layout.scalars)[leaf.place]
+        place = (layout.tensors if leaf.kind == "tensor" else layout.scalars)[leaf.index]
         path = place.path.lstrip(".").replace("past_key_values", "present")
         if not path or path[0].isdigit():
             path = f"output_{path}" if path else "output"
@@ -94,7 +93,8 @@ def output_names(result: tuple[Template, Form], taken: Any) -> list[str]:
 
 
 def _name_dimensions(program: Any, plan: Plan, variant: VariantFacts) -> None:
-    """Gives torch's symbols (``s77``) the names of ours, where they stand alone on an axis."""
+    """Gives torch's symbols (``s77``) the names of ours, if an axis is one symbol and no
+    expression."""
     by_column = {column: symbol for symbol in variant.symbols for column in symbol.columns}
     ours: dict[str, str] = {}
     inputs = {value.name.removesuffix("_orig"): value for value in program.model.graph.inputs}
@@ -102,9 +102,9 @@ def _name_dimensions(program: Any, plan: Plan, variant: VariantFacts) -> None:
         value = inputs.get(name)
         if leaf.kind != "tensor" or value is None or value.shape is None:
             continue
-        for axis, size in enumerate(value.shape):
+        for column, size in zip(variant.group.dimensions(leaf.index), value.shape, strict=False):
             text = getattr(size, "value", None)
-            symbol = by_column.get(Column(leaf.place, axis))
+            symbol = by_column.get(column)
             if isinstance(text, str) and text.isidentifier() and symbol is not None:
                 ours.setdefault(text, symbol.name)
     names = UniqueNames()

@@ -1,4 +1,4 @@
-"""Which sizes that no call had a model is run at, and which of them would cost too much."""
+"""The sizes that no call had and that a model is run at, and which of them would cost too much."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from calltape_analyzer.explanation import counted
-from calltape_analyzer.exporting.attempts import Attempt, said
-from calltape_analyzer.exporting.free_memory import half_of_free
-from calltape_analyzer.exporting.patience import time_limit
-from calltape_analyzer.sizes import (
+from calltape_analyzer.arguments.sizings import (
     GROWTH,
     Bound,
     Sizing,
@@ -25,7 +21,11 @@ from calltape_analyzer.sizes import (
     sizings_unrelated,
     sizings_unseen,
 )
-from calltape_analyzer.variants import VariantFacts
+from calltape_analyzer.exporting.free_memory import half_of_free
+from calltape_analyzer.exporting.time_limit import time_limit
+from calltape_analyzer.programs.attempts import Attempt, error_text
+from calltape_analyzer.text import counted
+from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["Probe", "Probing"]
 
@@ -33,8 +33,8 @@ Probe = Literal["near", "far", "none"]
 
 _MAX_OF_A_KIND = 3
 _SECONDS = 60.0
-# What the model returned is held while the program runs.
 _AT_ONCE = 2
+"""What the model returned is in memory while the program runs."""
 
 
 class Cost(NamedTuple):
@@ -49,17 +49,22 @@ class Cost(NamedTuple):
 
 @dataclass
 class Probing:
-    """Runs a model at sizes that no call had, within bounds.
+    """Runs a model at sizes that no call had, within bounds (docs/decisions/0030).
 
-    The memory of a run is predicted from runs that were measured, of which the first is one at
-    recorded sizes: it grows like all inputs together, and once more like the symbol that grows
-    most (attention). What does not fit is not run, and said.
+    The memory of a run is predicted from runs that were measured; the first of them has recorded
+    sizes. It grows like all inputs together, and once more like the symbol that grows most
+    (attention).
 
     Attributes:
-        probe: ``"near"`` for sizes within :class:`~calltape_analyzer.sizes.Bound`, ``"far"`` for
-            those and far ones, ``"none"`` for recorded sizes only.
-        memory: the most bytes that a run, and what is compared with it, may take; None for half of
-            what is free at that moment.
+        probe: ``"near"`` for sizes within :class:`~calltape_analyzer.arguments.sizings.Bound`: no
+            run has more than 4 times the elements of the largest recorded call, in all input
+            tensors together, and no size or int is more than 4 times its largest recorded value.
+            ``"far"`` for these and sizes up to 500 times the recorded ones, as long as the inputs
+            stay small: only this finds what a model does from some size on. ``"none"`` for recorded
+            sizes only.
+        memory: the most bytes that a run and the run that it is compared with may take; None for
+            half of what is free at that moment. A run that is predicted to take more is not made,
+            and ``attempts`` and the notes of the report say so.
         seconds: how long a run may take.
         bound: of the tape.
     """
@@ -76,7 +81,7 @@ class Probing:
 
         Args:
             variant: what is run.
-            around: sizes that are among them, with some a little beyond.
+            around: sizes that must be among them, with some a little larger.
         """
         if self.probe == "none":
             return []
@@ -92,13 +97,13 @@ class Probing:
     def refuses(
         self, variant: VariantFacts, sizing: Sizing, run: Callable[[Sizing], Any], device: str
     ) -> str | None:
-        """Why the model is not run at sizes that no call had; None where it may be.
+        """Why the model is not run at sizes that no call had; None if it may be run.
 
         Args:
             variant: what would be run.
             sizing: the sizes.
             run: runs the model. It is called at recorded sizes, to measure.
-            device: where the model is.
+            device: of the model.
         """
         if self.probe == "none":
             return "only recorded sizes are run (probe='none')"
@@ -109,7 +114,7 @@ class Probing:
         reason = self._too_much(variant, sizing, device)
         if reason is None:
             return None
-        # Nothing like it was measured yet, or what was is too far from it.
+        # No run like it was measured yet, or the measured ones are too far from it.
         values = tuple(symbol.values[sizing.row] for symbol in variant.symbols)
         recorded = Sizing(sizing.row, values, False)
         if any(cost.values == values for cost in self._costs[_key(variant)]):
@@ -117,11 +122,11 @@ class Probing:
         try:
             self.run(variant, recorded, lambda: run(recorded))
         except Exception as error:  # the model's own
-            return f"the model itself, at recorded sizes: {said(error)}"
+            return f"the model itself, at recorded sizes: {error_text(error)}"
         return self._too_much(variant, sizing, device)
 
     def _too_much(self, variant: VariantFacts, sizing: Sizing, device: str) -> str | None:
-        """Why a run would cost too much, as predicted from those that were measured."""
+        """Why a run would cost too much, as predicted from runs that were measured."""
         grown = [(cost, *_grown(variant, sizing, cost)) for cost in self._costs[_key(variant)]]
         memory = min((c.memory * inputs * size for c, inputs, size in grown), default=math.inf)
         seconds = min((c.seconds * max(inputs, size) for c, inputs, size in grown), default=0.0)
@@ -133,8 +138,20 @@ class Probing:
             return f"would take more than {self.seconds:.0f} s"
         return None
 
-    def run(self, variant: VariantFacts, sizing: Sizing, function: Callable[[], Any]) -> Any:
-        """Runs a function at some sizes; what far sizes are predicted from is measured.
+    def run(
+        self,
+        variant: VariantFacts,
+        sizing: Sizing,
+        function: Callable[[], Any],
+        seconds: float | None = None,
+    ) -> Any:
+        """Runs a function at some sizes, and measures it if other runs are predicted from it.
+
+        Args:
+            variant: what is run.
+            sizing: the sizes.
+            function: runs it.
+            seconds: how long it may take; ``self.seconds`` by default.
 
         Raises:
             TimeoutError: it takes too long.
@@ -142,7 +159,7 @@ class Probing:
         from calltape_analyzer.exporting.memory import measured
 
         try:
-            with time_limit(self.seconds):
+            with time_limit(self.seconds if seconds is None else seconds):
                 if sizing.resized and self.probe != "far":
                     return function()
                 begin = time.perf_counter()
@@ -156,7 +173,7 @@ class Probing:
         return value
 
     def notes(self, variant: VariantFacts, attempt: Attempt) -> list[str]:
-        """What a program was tried at, for people."""
+        """At which sizes a program was tried, in words."""
         if not variant.symbols:
             return []
         tried = f"tried at {counted(attempt.probed, 'size')} beside the recorded ones"
@@ -178,7 +195,7 @@ def _key(variant: VariantFacts) -> Hashable:
 
 
 def _grown(variant: VariantFacts, sizing: Sizing, cost: Cost) -> tuple[float, float]:
-    """By what all inputs together, and the symbol that grew most, are larger than those of a run
+    """How many times larger all inputs together, and the symbol that grew most, are than in a run
     that was measured; at least 1."""
     inputs = max(elements_at(variant, sizing), 1) / max(cost.elements, 1)
     sizes = [max(n, 1) / max(o, 1) for n, o in zip(sizing.values, cost.values, strict=True)]

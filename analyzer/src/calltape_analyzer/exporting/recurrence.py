@@ -1,9 +1,9 @@
 """Recurrent layers of any length.
 
-While ``torch.export`` traces, an LSTM, GRU or RNN layer stays one operator in the program; but to
-learn the shape of what it returns, torch runs a decomposition that loops over the sequence, and
-so makes its length a constant (measured with torch 2.15: ``input.size()[1] == 5``). The operator
-itself takes any length. Here the loop is replaced, while a trace runs, by what it returns: a shape.
+In a program of ``torch.export`` an LSTM, GRU or RNN layer is one operator, which takes any length.
+But to learn the shape of its result, torch runs a decomposition that loops over the sequence, which
+makes the length a constant (torch 2.15: ``input.size()[1] == 5``). Here functions that only give
+the shape replace the loop while a trace runs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ def has_recurrence(module: Any) -> bool:
 
 @contextlib.contextmanager
 def open_lengths(wanted: bool) -> Iterator[None]:
-    """Lets recurrent layers be traced without a loop over their sequence, where ``wanted``, and
-    where this torch has the functions that loop."""
+    """Lets recurrent layers be traced without a loop over their sequence.
+
+    Args:
+        wanted: does nothing if it is False, or if this torch has no functions that loop.
+    """
     decompositions = importlib.import_module("torch._decomp.decompositions")
     replaced = {"one_layer_rnn": _rnn_shapes, "one_layer_lstm": _lstm_shapes}
     before = {name: getattr(decompositions, name, None) for name in replaced}

@@ -9,25 +9,26 @@ from typing import Any
 
 import torch
 
-from calltape_analyzer.classes import ClassIndex
-from calltape_analyzer.exporting.forms import Form, Leaf, form_of_result
-from calltape_analyzer.exporting.handing_back import (
+from calltape_analyzer.arguments.forms import FormLeaf, PlainForm, form_of_result
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.templates import Template, as_call, checked, template_of_result
+from calltape_analyzer.model.calls import device_of
+from calltape_analyzer.programs.returned_arguments import (
     changed_arguments,
     returned_arguments,
     tensor_ids,
 )
-from calltape_analyzer.exporting.plan import Plan
-from calltape_analyzer.exporting.templates import Template, as_call, checked, template_of_result
+from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_schema.tree import ScalarNode, TensorNode
 
 __all__ = ["Traced"]
 
 
 class Result:
-    """What a model returned while it was traced. Not an attribute of the module, because exporters
-    put these back as they were."""
+    """What a model returned while it was traced. An object of its own, because exporters put the
+    attributes of a module back as they were."""
 
-    found: tuple[Template, Form] | None = None
+    found: tuple[Template, PlainForm] | None = None
     classes: dict[str, type]
     returned: dict[str, str]
     changed: list[str]
@@ -41,7 +42,7 @@ class Traced(torch.nn.Module):
     docs/decisions/0012: what ``**kwargs`` takes breaks at run time otherwise).
 
     Attributes:
-        traced: gets the template and form of what the model returned, once it was traced.
+        traced: gets the template and form of what the model returned, when it is traced.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Traced(torch.nn.Module):
             object.__setattr__(self, registry, getattr(module, registry))
         self.training = module.training
         self.traced = Result()
-        # Not as an attribute of its own, which would register the model as its own submodule.
+        # In a tuple: an attribute would register the model as its own submodule.
         self._model = (call,)
         self._plan = plan
         self._classes = classes
@@ -68,14 +69,14 @@ class Traced(torch.nn.Module):
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = dict(zip(self._plan.forms, args, strict=False)) | kwargs
-        # Made here, so that no program holds on to a tensor of a recorded call.
+        # Made here, so that no program has a tensor of a recorded call.
         tensors: dict[int, Any] = {
             place: torch.tensor(value.tolist(), dtype=value.dtype, device=self._device)
             for place, value in self._plan.frozen.items()
         }
         ints: dict[int, Any] = {}
         for leaf, value in self._plan.read(given):
-            (tensors if leaf.kind == "tensor" else ints)[leaf.place] = value
+            (tensors if leaf.kind == "tensor" else ints)[leaf.index] = value
         arguments = self._plan.template.build(tensors, ints, self._classes, self._device)
         checked(arguments)
         positional, named = as_call(arguments, self._plan.signature)
@@ -93,11 +94,11 @@ class Traced(torch.nn.Module):
             if isinstance(value, torch.SymInt) and i not in template.counters
         }
 
-        def leaf_of(node: Any) -> Leaf | None:
+        def leaf_of(node: Any) -> FormLeaf | None:
             if isinstance(node, TensorNode) and node.leaf not in template.derived:
-                return Leaf("tensor", node.leaf)
+                return FormLeaf("tensor", node.leaf)
             if isinstance(node, ScalarNode) and node.scalar in symbolic:
-                return Leaf("int", node.scalar)
+                return FormLeaf("int", node.scalar)
             return None
 
         form = form_of_result(template.layout.nodes["output"], leaf_of)
@@ -106,12 +107,5 @@ class Traced(torch.nn.Module):
             Template(template.layout, plain, template.counters, template.derived), form
         )  # fmt: skip
         return form.fill(
-            lambda leaf: tensors[leaf.place] if leaf.kind == "tensor" else symbolic[leaf.place]
+            lambda leaf: tensors[leaf.index] if leaf.kind == "tensor" else symbolic[leaf.index]
         )
-
-
-def device_of(module: torch.nn.Module) -> torch.device:
-    """The device of a module's first parameter or buffer; the CPU without any."""
-    for tensor in (*module.parameters(), *module.buffers()):
-        return tensor.device
-    return torch.device("cpu")

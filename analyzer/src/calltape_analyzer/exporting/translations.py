@@ -1,15 +1,18 @@
-"""ONNX for operators that torch.onnx does not translate (torch 2.15), in terms of ONNX's own."""
+"""ONNX translations of operators that torch.onnx (2.15) translates not at all, or wrongly."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 __all__ = ["translations"]
 
+_INT64, _BOOL = 7, 9  # of onnx.TensorProto.DataType
+
 
 def translations() -> dict[Any, Any]:
     """Translations by operator, as ``torch.onnx.export(custom_translation_table=...)`` takes them.
-    Empty where onnxscript is not installed."""
+    There are none if onnxscript is not installed."""
     import torch
 
     try:
@@ -17,10 +20,9 @@ def translations() -> dict[Any, Any]:
     except ImportError:
         return {}
     op: Any = opset18
-    integer, boolean = 7, 9  # of onnx.TensorProto.DataType
 
     def is_all_true(values: Any) -> Any:
-        return op.Cast(op.ReduceMin(op.Cast(values, to=integer), keepdims=0), to=boolean)
+        return op.Cast(op.ReduceMin(op.Cast(values, to=_INT64), keepdims=0), to=_BOOL)
 
     def distances(one: Any, other: Any, p: float, compute_mode: int | None = None) -> Any:
         if p != 2.0:
@@ -32,6 +34,84 @@ def translations() -> dict[Any, Any]:
         )
         return op.Sqrt(squares)
 
-    own = {"_is_all_true": is_all_true, "_cdist_forward": distances}
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        return _attention(op, query, key, value, attn_mask, is_causal, scale, enable_gqa)
+
+    own = {
+        "_is_all_true": is_all_true,
+        "_cdist_forward": distances,
+        "scaled_dot_product_attention": attention,
+    }
     aten = torch.ops.aten
     return {getattr(aten, n).default: made for n, made in own.items() if hasattr(aten, n)}
+
+
+def _attention(
+    op: Any, query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None,
+    enable_gqa: bool,
+) -> Any:  # fmt: skip
+    """Attention as torch computes it: a row of scores that is masked whole gives zeros.
+
+    torch.onnx fills what a boolean mask hides with the lowest finite number, so that such a row
+    becomes the mean of all values. Left-padded batches have such rows.
+    """
+    from onnxscript import ir
+
+    def constant(number: float) -> Any:
+        return op.Constant(value=ir.tensor(number, dtype=query.dtype))
+
+    if enable_gqa and query.shape[1] != key.shape[1]:
+        key, value = (_for_each_head(op, query, tensor) for tensor in (key, value))
+    # Both factors are scaled, as torch does it: their product overflows later.
+    left, right = _roots_of_scale(op, query, scale, constant)
+    rank = len(query.shape)
+    turned = op.Transpose(key, perm=[*range(rank - 2), rank - 1, rank - 2])
+    scores = op.MatMul(op.Mul(query, left), op.Mul(turned, right))
+    if mask is None and not is_causal:
+        return op.MatMul(op.Softmax(scores, axis=-1), value)
+    hidden = constant(-math.inf)
+    if is_causal:
+        scores = op.Where(_causal_mask(op, query, key), scores, hidden)
+    elif mask is not None:
+        is_boolean = mask.dtype == ir.DataType.BOOL
+        scores = op.Where(mask, scores, hidden) if is_boolean else op.Add(scores, mask)
+    weights = op.Softmax(scores, axis=-1)
+    # Only a row of nothing but -inf has no weights where the score is -inf: a row with NaN or inf
+    # in it stays without.
+    is_hidden = op.And(op.IsNaN(weights), op.Equal(scores, hidden))
+    return op.MatMul(op.Where(is_hidden, constant(0.0), weights), value)
+
+
+def _roots_of_scale(op: Any, query: Any, scale: float | None, constant: Any) -> tuple[Any, Any]:
+    """Two factors whose product is the scale."""
+    if scale is not None:
+        root = math.sqrt(abs(scale))
+        return constant(math.copysign(root, scale)), constant(root)
+    width = query.shape[-1]
+    if isinstance(width, int):
+        return (constant(width**-0.25),) * 2
+    last = op.CastLike(op.Shape(query, start=-1), query)
+    return (op.Sqrt(op.Reciprocal(op.Sqrt(last))),) * 2
+
+
+def _for_each_head(op: Any, query: Any, tensor: Any) -> Any:
+    """Keys or values ``(batch, groups, length, width)``, once for each head of their group."""
+    ends = [op.Shape(tensor, start=i, end=i + 1) for i in range(4)]
+    heads = op.Shape(query, start=1, end=2)
+    times = op.Div(heads, ends[1])
+    wide = op.Concat(ends[0], ends[1], times, ends[2], ends[3], axis=0)
+    repeated = op.Expand(op.Unsqueeze(tensor, op.Constant(value_ints=[2])), wide)
+    return op.Reshape(repeated, op.Concat(ends[0], heads, ends[2], ends[3], axis=0))
+
+
+def _causal_mask(op: Any, query: Any, key: Any) -> Any:
+    """True at ``(i, j)`` if query ``i`` sees key ``j``: if ``j <= i``."""
+    zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
+    axis = op.Constant(value_ints=[0])
+    rows = op.Range(zero, op.Squeeze(op.Shape(query, start=-2, end=-1), axis), one)
+    columns = op.Range(zero, op.Squeeze(op.Shape(key, start=-2, end=-1), axis), one)
+    last = op.Constant(value_ints=[1])
+    return op.GreaterOrEqual(op.Unsqueeze(rows, last), columns)

@@ -16,9 +16,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.symbols import Symbol
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.targets.given import variant_of
 from calltape_analyzer.variant import Variant
-from calltape_analyzer.variants import VariantFacts
+from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.symbols import Symbol
 
 __all__ = ["Buckets", "buckets", "buckets_per_symbol", "padding_sizes"]
 
@@ -52,20 +54,21 @@ class Buckets(BaseModel):
     weighs: Literal["kept", "all", "kept and largest"] = "kept"
 
 
-def buckets(variant: Variant, symbol: str, count: int, *, multiple_of: int = 1) -> Buckets:
+def buckets(source: Tape | Variant, symbol: str, count: int, *, multiple_of: int = 1) -> Buckets:
     """The best sizes to pad one symbol to.
 
     Args:
-        variant: any; each call counts, kept or not, where the tape has counters of the whole
-            traffic that tell how many calls had which size. Where they tell its range only, the
-            kept calls count, and the largest size as one more.
+        source: a variant, or a tape whose calls are one. Each call counts, kept or not, if the tape
+            has counters of the whole traffic that tell how many calls had which size. If they tell
+            its range only, the kept calls count, and the largest size as one more.
         symbol: the name of one of its symbols.
         count: how many sizes, at most; there are never more than distinct sizes were seen.
         multiple_of: what each size must be a multiple of.
 
     Raises:
-        UsageError: no symbol has this name, or a number is below 1.
+        UsageError: no symbol has this name, a number is below 1, or the tape has several variants.
     """
+    variant = variant_of(source)
     return _buckets(variant, {s.name: s for s in variant.facts.symbols}, symbol, count, multiple_of)
 
 
@@ -104,7 +107,7 @@ def _calls_by_size(
 ) -> tuple[Counter[int], Literal["kept", "all", "kept and largest"]]:
     sizes = facts.every.sizes(symbol.columns[0])
     calls = Counter({size: seen.calls for size, seen in sizes.items()})
-    whole = facts.whole.get(symbol.columns[0])
+    whole = facts.counted.get(symbol.columns[0])
     if whole is None or whole.shared_with or sum(calls.values()) >= whole.calls:
         return calls, "kept"
     counted = Counter(whole.values.sizes)
@@ -115,7 +118,7 @@ def _calls_by_size(
 
 
 def buckets_per_symbol(
-    variant: Variant, count: int | Mapping[str, int], *, multiple_of: int = 1
+    source: Tape | Variant, count: int | Mapping[str, int], *, multiple_of: int = 1
 ) -> list[Buckets]:
     """The best sizes for several symbols, each on its own.
 
@@ -124,13 +127,14 @@ def buckets_per_symbol(
     n symbols there are up to k**n combinations, and their joint optimum may be another.
 
     Args:
-        variant: any.
-        count: how many sizes for every symbol, or by name for those that are wanted.
+        source: a variant, or a tape whose calls are one.
+        count: how many sizes for every symbol, or by name for the ones that are wanted.
         multiple_of: what each size must be a multiple of.
 
     Raises:
         UsageError: as :func:`buckets` does.
     """
+    variant = variant_of(source)
     if not isinstance(count, Mapping):
         free = (s for s in variant.facts.symbols if s.relation is None and s.varied)
         count = {symbol.name: count for symbol in free}

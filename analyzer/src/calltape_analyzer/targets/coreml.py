@@ -9,9 +9,11 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.targets.given import variant_of
 from calltape_analyzer.targets.input_shapes import input_tensors, most_common_shapes
 from calltape_analyzer.variant import Variant
-from calltape_analyzer.variant_findings import DimensionFinding
+from calltape_analyzer.variants.variant_findings import DimensionFinding
 
 __all__ = ["RangeDimension", "coreml_shapes", "range_dimensions"]
 
@@ -26,18 +28,25 @@ class RangeDimension(TypedDict):
     symbol: str
 
 
-def range_dimensions(variant: Variant) -> dict[str, list[RangeDimension | int]]:
+def range_dimensions(source: Tape | Variant) -> dict[str, list[RangeDimension | int]]:
     """The shape of each input as a list of sizes and ranges, as plain data.
 
     Bounds are the sizes seen: an ML program wants an upper one. They are those of the whole traffic
-    where the tape has counters of it; the warnings of ``variant.findings`` say where that is more
+    if the tape has counters of it; the warnings of ``variant.findings`` say if that is more
     than the kept calls show. The default is what most calls had, all inputs together; Core ML
     prepares the model for it. A Core ML size is at least 1, so that a 0 on the tape is raised to 1:
     calls with empty tensors need a model of their own.
 
+    Args:
+        source: a variant, or a tape whose calls are one.
+
     Returns:
         By the name that an export with calltape gives the input.
+
+    Raises:
+        UsageError: the tape has several variants.
     """
+    variant = variant_of(source)
     common = most_common_shapes(variant.facts.every)
     return {
         found.name: [

@@ -1,4 +1,8 @@
-"""Arguments in hand, and those of recorded calls, in the terms of a variant's findings."""
+"""What targets are given: the variant that is meant, and arguments in the terms of its findings.
+
+In come a `Tape` or a `Variant`, and arguments of a call. Out go the one variant, and tensors in the
+order of its findings.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,54 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.tape import Tape, check_tape
+from calltape_analyzer.text import some_of
 from calltape_analyzer.variant import Variant
 
-__all__ = ["arguments_of_row", "tensors_given"]
+__all__ = ["arguments_of_row", "tensors_given", "variant_for", "variant_of"]
+
+_MAX_NAMED = 8
+
+
+def variant_of(source: Tape | Variant) -> Variant:
+    """The variant, or the only one of a tape.
+
+    Raises:
+        UsageError: the tape has several variants, or no calls.
+    """
+    if isinstance(source, Variant):
+        return source
+    check_tape(source, "a target")
+    variants = source.variants()
+    if len(variants) == 1:
+        return variants[0]
+    if not variants:
+        raise UsageError("the tape has no calls", advice="record at least one call")
+    names = some_of([repr(variant.name) for variant in variants], _MAX_NAMED)
+    raise UsageError(
+        f"the calls of this tape are {len(variants)} variants: {names}",
+        advice="pass one of tape.variants(), or tape.only(variant=...)",
+    )
+
+
+def variant_for(source: Tape | Variant, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Variant:
+    """The variant, or the one of a tape that takes some arguments.
+
+    Raises:
+        UsageError: no variant takes them; says why.
+    """
+    if isinstance(source, Variant):
+        return source
+    variants = source.variants()
+    every = [(variant, variant.accepts(args, kwargs)) for variant in variants]
+    found = next((variant for variant, accepted in every if accepted), None)
+    if found is not None:
+        return found
+    reasons = [f"{variant.name}: {accepted.reason}" for variant, accepted in every]
+    raise UsageError(
+        f"no variant takes these arguments ({some_of(reasons, _MAX_NAMED, '; ') or 'no calls'})",
+        advice="record calls like this one as well",
+    )
 
 
 def tensors_given(variant: Variant, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -19,9 +68,9 @@ def tensors_given(variant: Variant, args: Sequence[Any], kwargs: Mapping[str, An
     Raises:
         UsageError: the variant does not take these arguments.
     """
-    from calltape_analyzer.live_calls import LiveCall
+    from calltape_analyzer.arguments.live_calls import LiveCall
 
-    live = LiveCall(tuple(args), kwargs, variant._gatherer)
+    live = LiveCall(tuple(args), kwargs, variant._sorter)
     if variant.facts.group.key.takes(live.placed.key):
         return live.sample.tensors
     completion = variant.facts.completion_of(live.placed.key)
@@ -48,13 +97,13 @@ def arguments_of_row(
     Raises:
         InferenceError: an argument holds an object of a class that is not known here.
     """
-    from calltape_analyzer.exporting.plan import Plan
-    from calltape_analyzer.exporting.templates import as_passed, checked
-    from calltape_analyzer.samples import sample_in
+    from calltape_analyzer.arguments.plan import Plan
+    from calltape_analyzer.arguments.samples import sample_in
+    from calltape_analyzer.arguments.templates import as_passed, checked
 
-    facts, gatherer, tape = variant.facts, variant._gatherer, variant._tape
-    sample = sample_in(facts, tape.calls.at(facts.rows[row][1].first), gatherer, device)
-    plan = Plan.of(facts, sample, gatherer.signature)
+    facts, sorter, tape = variant.facts, variant._sorter, variant._tape
+    sample = sample_in(facts, tape.calls.at(facts.rows.seen(row).first), sorter, device)
+    plan = Plan.of(facts, sample, sorter.signature)
     arguments = plan.build(sample, tape.class_index, device)
     checked(arguments)
     return as_passed(arguments, facts.group.layout.positional, plan.signature)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from calltape_analyzer.rows import Rows
+from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.variant import Variant
-from calltape_analyzer.variant_findings import TensorFinding
+from calltape_analyzer.variants.variant_findings import TensorFinding
 
 __all__ = ["Shape", "input_tensors", "most_common_shapes"]
 
@@ -20,17 +20,17 @@ _MAX_COMMON = 1024
 def input_tensors(variant: Variant) -> list[tuple[int, TensorFinding]]:
     """The tensors that are inputs of a program, each with its place among all tensors of the
     variant. Those that follow from an attribute beside them are none."""
-    from calltape_analyzer.exporting.templates import derived_tensors
+    from calltape_analyzer.arguments.templates import derived_tensors
 
     derived = derived_tensors(variant.facts.group.layout)
     return [(i, found) for i, found in enumerate(variant.findings.tensors) if i not in derived]
 
 
-def most_common_shapes(rows: Rows) -> tuple[Shape, ...]:
+def most_common_shapes(rows: SizeTable) -> tuple[Shape, ...]:
     """The shapes of all tensors in the combination that most calls had, as it was recorded.
 
     Of several equally common ones, as growing caches leave them, those without an empty tensor are
-    preferred, and of these the one in the middle by its number of elements. Where they are
+    preferred, and of these the one in the middle by its number of elements. If they are
     thousands, this is asked of some of them.
 
     Args:

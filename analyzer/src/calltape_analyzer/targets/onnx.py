@@ -11,25 +11,19 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.alignment import Row
-from calltape_analyzer.classes import ClassIndex
-from calltape_analyzer.dims import (
-    BatchFor,
-    DimNames,
-    Track,
-    dynamic_axes_of,
-    is_batch,
-    name_dimensions,
-    sees,
-    track_of,
-)
 from calltape_analyzer.errors import InferenceError, UsageError
-from calltape_analyzer.flattening import Flattener, Slot
-from calltape_analyzer.patterns import Pattern
+from calltape_analyzer.inference.aligned_slots import AlignedSlot
+from calltape_analyzer.inference.alignment import AlignedRow
+from calltape_analyzer.inference.dimension_names import name_dimensions
+from calltape_analyzer.inference.patterns import CallPattern
+from calltape_analyzer.observing.declarations import BatchFor, DimNames, is_batch
+from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.flattening import Flattener, Slot
 
 if TYPE_CHECKING:
-    from calltape_analyzer.evidence import Evidence
+    from calltape_analyzer.inference.aligned_calls import AlignedCalls
     from calltape_analyzer.tape import Tape
+    from calltape_analyzer.variant import Variant
     from calltape_schema.records import Tree
 
 __all__ = ["DynamicAxes", "dynamic_axes"]
@@ -52,7 +46,7 @@ class DynamicAxes(dict[str, dict[int, str]]):
 
 
 def dynamic_axes(
-    tape: Tape,
+    source: Tape | Variant,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     *,
@@ -66,13 +60,12 @@ def dynamic_axes(
     dimension of the model. Tensors without dynamic axes have no entry.
 
     Args:
-        tape: with outputs.
+        source: a tape, whose calls count as one program, or a variant; with outputs.
         input_names: for the input tensors, instead of their parameter's (and place in it).
         output_names: for the output tensors, instead of ``output`` or the names of the fields.
-        set_batch_dimension_for: as for ``infer_dynamic_shapes``. The first axis of an output is
-            declared with that of the inputs where it always had their size.
+        set_batch_dimension_for, value_if_missing: as for ``infer_dynamic_shapes``. The first axis
+            of an output is declared with the inputs' if it always had their size.
         dim_names: as for ``infer_dynamic_shapes``; True by default, as this form needs names.
-        value_if_missing: as for ``infer_dynamic_shapes``.
 
     Returns:
         A dict with ``input_names`` and ``output_names``::
@@ -83,15 +76,16 @@ def dynamic_axes(
 
     Raises:
         InferenceError: the calls cannot be one program, or return different structures.
-        UsageError: another number of names than of tensors.
+        UsageError: another number of names than of tensors; or a value for an argument that no
+            call of the variant leaves out.
     """
-    evidence = tape.inference(value_if_missing).evidence()
-    inputs, outputs = _tracks(evidence)
-    tensors = [track for track in inputs if track.shapes]
-    declared = [is_batch(t.key, set_batch_dimension_for, evidence.signature) for t in tensors]
-    dynamic = [dynamic_axes_of(t, batch) for t, batch in zip(tensors, declared, strict=True)]
+    aligned = source._aligned_calls(value_if_missing)
+    inputs, outputs = _slots(aligned)
+    tensors = [slot for slot in inputs if slot.shapes]
+    declared = [is_batch(t.key, set_batch_dimension_for, aligned.signature) for t in tensors]
+    dynamic = [t.dynamic_axes(batch) for t, batch in zip(tensors, declared, strict=True)]
     batches = _batch_sizes([t for t, batch in zip(tensors, declared, strict=True) if batch])
-    dynamic += [dynamic_axes_of(track, _is_batch_output(track, batches)) for track in outputs]
+    dynamic += [slot.dynamic_axes(_is_batch_output(slot, batches)) for slot in outputs]
     names = name_dimensions([*tensors, *outputs], dynamic, dim_names or True)
 
     axes = DynamicAxes()
@@ -104,27 +98,26 @@ def dynamic_axes(
     return axes
 
 
-def _tracks(evidence: Evidence) -> tuple[list[Track], list[Track]]:
-    """Tracks of inputs and outputs over the same sequence of observations, so that their
-    dimensions can be compared."""
-    inputs = [track_of(track.name, track.path, track.key) for track in evidence.tracks]
-    outputs: list[Track] | None = None
-    for pattern, row, tree in _observed(evidence):
-        for track, cell in zip(inputs, row, strict=True):
-            shape = None if cell is None else pattern.shape(*cell)
-            sees(track, pattern, shape, None)
+def _slots(aligned: AlignedCalls) -> tuple[list[AlignedSlot], list[AlignedSlot]]:
+    """The slots of inputs and outputs over the same patterns, so that their dimensions can be
+    compared."""
+    inputs = [AlignedSlot(slot.name, slot.path, slot.key) for slot in aligned.slots]
+    outputs: list[AlignedSlot] | None = None
+    for pattern, row, tree in _observed(aligned):
+        for given, leaf in zip(inputs, row, strict=True):
+            given.add(pattern, None if leaf is None else pattern.shape(*leaf), None)
         facts = tree.facts()
         slots = _output_slots(tree)
         if outputs is None:
-            outputs = [_output_track(slot, len(slots)) for slot in slots]
+            outputs = [_output_slot(slot, len(slots)) for slot in slots]
         if len(slots) != len(outputs):
             raise InferenceError(
                 f"{pattern.label} returned {len(slots)} tensors and an earlier one {len(outputs)}",
                 advice="record the two kinds of call on tapes of their own",
             )
-        for track, slot in zip(outputs, slots, strict=True):
+        for output, slot in zip(outputs, slots, strict=True):
             assert slot.leaf is not None
-            sees(track, pattern, facts[slot.leaf].shape, facts[slot.leaf].dtype)
+            output.add(pattern, facts[slot.leaf].shape, facts[slot.leaf].dtype)
     if outputs is None:
         raise InferenceError(
             "No outputs are on the tape", advice="record with outputs=True, or use dynamic shapes"
@@ -132,17 +125,17 @@ def _tracks(evidence: Evidence) -> tuple[list[Track], list[Track]]:
     return inputs, outputs
 
 
-def _observed(evidence: Evidence) -> list[tuple[Pattern, Row, Tree]]:
+def _observed(aligned: AlignedCalls) -> list[tuple[CallPattern, AlignedRow, Tree]]:
     """Every combination of input pattern and output tree once, in the order of the calls."""
-    combinations: dict[Any, tuple[int, Pattern, Tree]] = {}
-    for pattern in evidence.patterns:
+    combinations: dict[Any, tuple[int, CallPattern, Tree]] = {}
+    for pattern in aligned.patterns:
         for position in pattern.calls:
-            tree = evidence.calls[position].record.outputs
+            tree = aligned.calls[position].record.outputs
             if tree is not None:
                 key = (id(pattern), tree.structure, tree.leaves)
                 combinations.setdefault(key, (position, pattern, tree))
     ordered = sorted(combinations.values(), key=lambda found: found[0])
-    return [(pattern, evidence.alignment.row(pattern), tree) for _, pattern, tree in ordered]
+    return [(pattern, aligned.alignment.row(pattern), tree) for _, pattern, tree in ordered]
 
 
 def _output_slots(tree: Tree) -> list[Slot]:
@@ -151,38 +144,38 @@ def _output_slots(tree: Tree) -> list[Slot]:
     return [slot for slot in form.slots() if slot.leaf is not None]
 
 
-def _output_track(slot: Slot, count: int) -> Track:
+def _output_slot(slot: Slot, count: int) -> AlignedSlot:
     if slot.path == "":
-        return track_of("output", "", "output")
+        return AlignedSlot("output", "", "output")
     first, *rest = slot.path.lstrip(".").split(".")
     if first.isdigit():
         name = "output" if count == 1 else f"output_{first}"
     else:
         name = first
-    return track_of(name, "".join(f".{part}" for part in rest), name)
+    return AlignedSlot(name, "".join(f".{part}" for part in rest), name)
 
 
-def _batch_sizes(batches: Sequence[Track]) -> list[set[int]]:
+def _batch_sizes(batches: Sequence[AlignedSlot]) -> list[set[int]]:
     """The sizes of dimension 0 of some tensors, by pattern."""
     every = zip(*(batch.by_pattern for batch in batches), strict=True)
     return [{shape[0] for shape in shapes if shape} for shapes in every]
 
 
-def _is_batch_output(track: Track, batches: Sequence[set[int]]) -> bool:
-    if not batches or track.rank == 0:
+def _is_batch_output(slot: AlignedSlot, batches: Sequence[set[int]]) -> bool:
+    if not batches or slot.rank == 0:
         return False
     return all(
         shape is None or sizes <= {shape[0]}
-        for shape, sizes in zip(track.by_pattern, batches, strict=True)
+        for shape, sizes in zip(slot.by_pattern, batches, strict=True)
     )
 
 
-def _tensor_names(tracks: Sequence[Track], others: Sequence[str]) -> list[str]:
+def _tensor_names(slots: Sequence[AlignedSlot], others: Sequence[str]) -> list[str]:
     names: list[str] = []
     taken = set(others)
     lines: dict[str, int] = {}
-    for track in tracks:
-        name = track.name + re.sub(r"\W+", "_", track.path)
+    for slot in slots:
+        name = slot.name + re.sub(r"\W+", "_", slot.path)
         if name in taken:
             name = f"output_{name}"
         made, count = name, lines.get(name, 0)

@@ -10,9 +10,11 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.targets.given import variant_of
 from calltape_analyzer.targets.input_shapes import input_tensors
 from calltape_analyzer.variant import Variant
-from calltape_analyzer.variant_findings import DimensionFinding
+from calltape_analyzer.variants.variant_findings import DimensionFinding
 
 __all__ = ["PartialDimension", "as_text", "openvino_shapes", "partial_shapes"]
 
@@ -21,21 +23,27 @@ PartialDimension = int | tuple[int, int]
 _ANY: Literal[-1] = -1
 
 
-def partial_shapes(variant: Variant, *, bounded: bool = True) -> dict[str, list[PartialDimension]]:
+def partial_shapes(
+    source: Tape | Variant, *, bounded: bool = True
+) -> dict[str, list[PartialDimension]]:
     """The shape of each input as a list of sizes, bounds and -1.
 
     A dimension that varied has the sizes seen as its bounds, of which OpenVINO makes use to
     allocate memory, and outside of which it refuses a tensor; those of calls that were not kept
-    too, where the tape has counters of the whole traffic. A dynamic dimension that had one size
+    too, if the tape has counters of the whole traffic. A dynamic dimension that had one size
     here is -1. An empty tensor is within OpenVINO's rules.
 
     Args:
-        variant: any.
+        source: a variant, or a tape whose calls are one.
         bounded: False for -1 wherever a dimension is dynamic.
 
     Returns:
         By the name that an export with calltape gives the input.
+
+    Raises:
+        UsageError: the tape has several variants.
     """
+    variant = variant_of(source)
     return {
         found.name: [_dimension(dimension, bounded) for dimension in found.dimensions]
         for _, found in input_tensors(variant)

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.rows import Rows
-from calltape_analyzer.symbols import Column
+from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.targets.given import variant_of
 from calltape_analyzer.targets.input_shapes import Shape, input_tensors, most_common_shapes
 from calltape_analyzer.variant import Variant
-from calltape_analyzer.variant_findings import TensorFinding
-from calltape_analyzer.variants import VariantFacts
+from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.variant_findings import TensorFinding
 
 __all__ = [
     "InputRange",
@@ -92,28 +94,30 @@ class OptimizationProfile(BaseModel):
         }
 
 
-def optimization_profile(variant: Variant, *, empty: bool = True) -> OptimizationProfile:
+def optimization_profile(source: Tape | Variant, *, empty: bool = True) -> OptimizationProfile:
     """The optimization profile of a variant.
 
     The optimum is the combination of sizes that most calls on the tape had, so that the sizes of
-    different inputs agree; where few calls were kept, a note says so. Minimum and maximum are those
-    of the recorded sizes, and of calls that were counted but not kept, where the tape has counters
+    different inputs agree; if few calls were kept, a note says so. Minimum and maximum are those
+    of the recorded sizes, and of calls that were counted but not kept, if the tape has counters
     of the whole traffic; one that always was a sum or a multiple of others is what that makes of
     *their* minimum and maximum, so that these shapes agree as well: the builder refuses shapes that
     the model cannot take together (seen for the optimum in NVIDIA/TensorRT#1808).
 
     Args:
-        variant: any.
+        source: a variant, or a tape whose calls are one.
         empty: whether sizes of 0 are allowed. TensorRT's guide describes empty tensors, but
             releases differ: 7.0 refuses a profile with a 0 (NVIDIA/TensorRT#337), 11.1 builds and
             runs one (pytorch/TensorRT#4665). With False the calls that had one are left out.
 
     Raises:
-        UsageError: with ``empty=False``, where every call has a tensor of size 0.
+        UsageError: the tape has several variants; or with ``empty=False``, every call has a tensor
+            of size 0.
     """
+    variant = variant_of(source)
     facts = variant.facts
     inputs = [(i, found) for i, found in input_tensors(variant) if _is_dynamic(found)]
-    sizes = [Column(i, axis) for i, found in inputs for axis in range(len(found.dimensions))]
+    sizes = [column for i, _ in inputs for column in facts.group.dimensions(i)]
     rows = facts.every if empty else _without_zeros(facts.every, sizes)
     if not len(rows):
         raise UsageError(
@@ -124,7 +128,7 @@ def optimization_profile(variant: Variant, *, empty: bool = True) -> Optimizatio
     low, high = _bounds(facts, rows, min, empty), _bounds(facts, rows, max, empty)
     ranges = {}
     for i, found in inputs:
-        axes = [Column(i, axis) for axis in range(len(found.dimensions))]
+        axes = facts.group.dimensions(i)
         ranges[found.name] = InputRange(
             min=tuple(low.get(c, size) for c, size in zip(axes, opt[i], strict=True)),
             opt=opt[i],
@@ -136,7 +140,7 @@ def optimization_profile(variant: Variant, *, empty: bool = True) -> Optimizatio
     )
 
 
-def _without_zeros(rows: Rows, columns: Sequence[Column]) -> Rows:
+def _without_zeros(rows: SizeTable, columns: Sequence[Column]) -> SizeTable:
     every = {rows.line(column): rows.values(column) for column in columns}
     wanted = [all(values) for values in zip(*every.values(), strict=True)]
     return rows.where(wanted) if columns else rows
@@ -147,7 +151,7 @@ def _is_dynamic(found: TensorFinding) -> bool:
 
 
 def _bounds(
-    facts: VariantFacts, rows: Rows, extreme: Callable[[Iterable[int]], int], empty: bool
+    facts: VariantFacts, rows: SizeTable, extreme: Callable[[Iterable[int]], int], empty: bool
 ) -> dict[Column, int]:
     """The smallest (or largest) value of each dynamic column, in which relations hold."""
     values = [extreme(rows.distinct(symbol.columns[0])) for symbol in facts.symbols]
@@ -159,7 +163,7 @@ def _bounds(
     # Relations are over symbols that have none, with positive factors: bounds stay bounds.
     for i, symbol in enumerate(facts.symbols):
         if symbol.relation is not None:
-            # Beyond that only where the whole traffic shows that the relation does not always hold.
+            # Beyond that only if the whole traffic shows that the relation does not always hold.
             values[i] = extreme([values[i], symbol.relation.value(values)])
     return {c: values[i] for i, symbol in enumerate(facts.symbols) for c in symbol.columns}
 

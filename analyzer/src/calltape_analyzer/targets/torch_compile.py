@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from calltape_analyzer.targets.given import tensors_given
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.targets.given import tensors_given, variant_for
 from calltape_analyzer.variant import Variant
-from calltape_analyzer.variant_findings import DimensionFinding
+from calltape_analyzer.variants.variant_findings import DimensionFinding
 
 __all__ = ["Mark", "mark_dynamic"]
 
@@ -22,7 +23,7 @@ _SMALLEST = 2  # torch takes sizes of 0 and 1 for constants, whatever the marks 
 
 class Mark(BaseModel):
     """What was said of one axis: ``dynamic`` (an error where the code needs one size),
-    ``maybe`` (no error then), ``static``, or ``none`` where nothing can be said.
+    ``maybe`` (no error then), ``static``, or ``none`` if nothing can be said.
 
     ``min`` and ``max`` are the range that torch was given, if any.
     """
@@ -37,7 +38,7 @@ class Mark(BaseModel):
 
 
 def mark_dynamic(
-    variant: Variant,
+    source: Tape | Variant,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -51,33 +52,31 @@ def mark_dynamic(
         compiled(x, mask=mask)
 
     An axis that varied gets ``torch._dynamo.mark_dynamic`` with the sizes seen as its range (those
-    of calls that were not kept too, where the tape has counters of the whole traffic); one
+    of calls that were not kept too, if the tape has counters of the whole traffic); one
     that is taken for dynamic because of other evidence (see
-    :class:`~calltape_analyzer.variant_findings.DimensionFinding`) ``maybe_mark_dynamic``, and no
-    range. The rules are torch's, by its documentation of these functions and checked with 2.15:
+    :class:`~calltape_analyzer.variants.variant_findings.DimensionFinding`)
+    ``maybe_mark_dynamic``, and no range. The rules are torch's, by its documentation of these
+    functions and checked with 2.15:
 
     - An axis whose size here is 0 or 1 gets no mark, as torch compiles such sizes on their own and
       refuses the mark. Marks belong on arguments with larger sizes, as
       ``variant.infer_arguments()`` has them. A range starts at 2 or above for the same reason.
     - A marked tensor out of its range is refused at compile time, so that the range is widened to
       the size at hand. A later call without marks that is out of the range compiles again.
-    - One marked call is enough where later ones have no marks; marks that differ compile again.
-
-    Ints cannot be marked; torch makes an int dynamic when it has its second value.
+    - One marked call is enough if later ones have no marks; marks that differ compile again.
+    - Ints cannot be marked; torch makes an int dynamic when it has its second value.
 
     Args:
-        variant: any.
+        source: a variant; or a tape, of which the variant is meant that takes the arguments.
         args, kwargs: what the compiled function is about to be called with.
         static: marks the other axes with ``mark_static``.
         bounds: whether ranges are given.
 
-    Returns:
-        What was marked, as plain data.
-
     Raises:
-        UsageError: the variant does not take these arguments.
+        UsageError: the variant, or every variant, refuses these arguments.
     """
     marks: list[Mark] = []
+    variant = variant_for(source, args, kwargs or {})
     tensors = tensors_given(variant, args, kwargs or {})
     for tensor, finding in zip(tensors, variant.findings.tensors, strict=True):
         if tensor is None:

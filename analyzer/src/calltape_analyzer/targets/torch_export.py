@@ -1,39 +1,34 @@
-"""Findings in the form of ``torch.export.export(dynamic_shapes=...)``.
+"""Calls in the form of ``torch.export.export(dynamic_shapes=...)``.
 
-The form follows the inputs (torch's documentation of ``dynamic_shapes``, checked with 2.6 to
-2.15): dicts and lists nest, a named tuple wants its own class, a registered class is the list of
-its children, a constant is None, what ``*args`` and ``**kwargs`` took stands under their names.
+In come a `Tape` or a `Variant`, or the findings of one program. Out go the dynamic shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from calltape_analyzer.classes import is_namedtuple
-from calltape_analyzer.findings import LeafFinding, Nesting, ShapeFindings
+from calltape_analyzer.inference.dynamic_shapes import dynamic_shapes as shapes_of_findings
+from calltape_analyzer.inference.findings import ShapeFindings
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.variant import Variant
 
 __all__ = ["dynamic_shapes"]
 
 
 def dynamic_shapes(
-    findings: ShapeFindings, class_of: Callable[[str], type | None] = lambda _: None
+    source: Tape | Variant | ShapeFindings, **options: Any
 ) -> tuple[Any, ...] | dict[str, Any]:
-    """The dynamic shapes as torch objects.
+    """The dynamic shapes of one program.
 
     Args:
-        findings: of an inference.
-        class_of: gives the class of a named tuple; a plain tuple stands in for an unknown one.
+        source: a variant; a tape, whose calls count as one program; or findings, in which a plain
+            tuple stands for a named tuple.
+        **options: of ``infer_dynamic_shapes``; findings take none.
+
+    Raises:
+        InferenceError: the calls of the tape cannot be one program.
+        TypeError: for an option that does not exist.
     """
-    import torch
-
-    dynamic = torch.export.Dim.DYNAMIC
-
-    def leaf(found: LeafFinding) -> dict[int, Any]:
-        return {axis.axis: axis.name or dynamic for axis in found.axes if axis.dynamic}
-
-    def namedtuple(nesting: Nesting, parts: list[Any]) -> Any:
-        cls: Any = class_of(nesting.type) if nesting.type is not None else None
-        return tuple.__new__(cls, parts) if is_namedtuple(cls, nesting.keys) else tuple(parts)
-
-    return findings.nested(leaf, namedtuple)
+    if isinstance(source, ShapeFindings):
+        return shapes_of_findings(source, **options)
+    return source.infer_dynamic_shapes(**options)

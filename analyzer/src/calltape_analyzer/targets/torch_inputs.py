@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from calltape_analyzer.symbols import Column, value_in
-from calltape_analyzer.targets.given import arguments_of_row, tensors_given
+from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.targets.given import arguments_of_row, tensors_given, variant_of
 from calltape_analyzer.variant import Variant
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ __all__ = ["additional_inputs", "shapes_collection"]
 
 
 def shapes_collection(
-    variant: Variant, *, dim: Literal["auto", "dynamic"] = "auto", device: Any = None
+    source: Tape | Variant, *, dim: Literal["auto", "dynamic"] = "auto", device: Any = None
 ) -> tuple[ShapesCollection, tuple[Any, ...], dict[str, Any]]:
     """A ``torch.export.ShapesCollection``, with the arguments whose tensors it speaks of.
 
@@ -35,7 +36,7 @@ def shapes_collection(
     :func:`~calltape_analyzer.register_flattening_functions`.
 
     Args:
-        variant: any.
+        source: a variant, or a tape whose calls are one.
         dim: ``"auto"`` for ``torch.export.Dim.AUTO``, ``"dynamic"`` for ``Dim.DYNAMIC``.
         device: where the tensors are made; the CPU by default.
 
@@ -44,9 +45,11 @@ def shapes_collection(
 
     Raises:
         InferenceError: an argument holds an object of a class that is not known here.
+        UsageError: the tape has several variants.
     """
     import torch
 
+    variant = variant_of(source)
     shown = torch.export.Dim.AUTO if dim == "auto" else torch.export.Dim.DYNAMIC
     args, kwargs = variant.infer_arguments(device=device)
     made: Any = torch.export.ShapesCollection  # untyped
@@ -74,7 +77,7 @@ def _with_wrapped_ints(
     if wrapper is None or not dynamic:
         return args, kwargs, []
     made: list[Any] = []
-    signature = variant._gatherer.signature
+    signature = variant._sorter.signature
 
     def wrapped(path: tuple[Any, ...], value: Any) -> Any:
         top, *rest = (getattr(key, "key", getattr(key, "idx", None)) for key in path)
@@ -89,7 +92,9 @@ def _with_wrapped_ints(
     return args, pytree.tree_map_with_path(wrapped, kwargs), made
 
 
-def additional_inputs(variant: Variant, limit: int = 8, *, device: Any = None) -> AdditionalInputs:
+def additional_inputs(
+    source: Tape | Variant, limit: int = 8, *, device: Any = None
+) -> AdditionalInputs:
     """A ``torch.export.AdditionalInputs`` of recorded calls, to export
     ``variant.infer_arguments()`` with::
 
@@ -99,18 +104,20 @@ def additional_inputs(variant: Variant, limit: int = 8, *, device: Any = None) -
     torch takes for dynamic what differs between these inputs, and checks that the program takes
     all of them. Calls that show one more dimension to be dynamic come first, then the most
     frequent sizes; each combination of sizes is there once. A dimension that never varied in this
-    variant is static by this rule, even where others show that it is dynamic.
+    variant is static by this rule, even if others show that it is dynamic.
 
     Args:
-        variant: any.
+        source: a variant, or a tape whose calls are one.
         limit: the largest number of calls; each is held in memory.
         device: where the tensors are made; the CPU by default.
 
     Raises:
         InferenceError: an argument holds an object of a class that is not known here.
+        UsageError: the tape has several variants.
     """
     import torch
 
+    variant = variant_of(source)
     made: Any = torch.export.AdditionalInputs  # untyped
     given = made()
     for row in _telling_rows(variant, limit):
@@ -123,7 +130,7 @@ def _telling_rows(variant: Variant, limit: int) -> list[int]:
     """Rows by their place: those that show that a further column varies, then frequent ones."""
     rows = variant.facts.rows
     dynamic = variant.facts.dynamic()
-    order = sorted(range(len(rows)), key=lambda r: (-rows[r][1].calls, rows[r][1].first))
+    order = sorted(range(len(rows)), key=lambda r: (-rows.seen(r).calls, rows.seen(r).first))
     seen: dict[Column, set[int]] = {column: set() for column in dynamic}
     chosen: list[int] = []
     # A column of which two values were seen tells nothing more.
@@ -131,11 +138,11 @@ def _telling_rows(variant: Variant, limit: int) -> list[int]:
     for r in order:
         if not unsettled:
             break
-        told = [c for c in unsettled if value_in(rows[r][0], c) not in seen[c]]
+        told = [c for c in unsettled if rows.value(r, c) not in seen[c]]
         if told:
             chosen.append(r)
         for column in told:
-            seen[column].add(value_in(rows[r][0], column))
+            seen[column].add(rows.value(r, column))
         if any(len(seen[c]) > 1 for c in told):
             unsettled = [c for c in unsettled if len(seen[c]) < 2]
     return list(dict.fromkeys(chosen + order))[:limit]

@@ -1,0 +1,104 @@
+"""Dynamic columns of a variant in the nesting of ``torch.export.export(dynamic_shapes=...)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.layout import ArgumentLayout
+from calltape_analyzer.observing.parameter_nesting import ParameterNesting
+from calltape_analyzer.observing.passed_arguments import PassedArguments
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.flattening import Flattener, FlatTree, Slot
+from calltape_analyzer.pytree.nesting import nested, rebuilt_namedtuple
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.variants.facts import VariantFacts
+from calltape_schema.tree import Node, NoneNode, ScalarNode
+
+__all__ = ["nested_shapes"]
+
+
+def nested_shapes(
+    call: Call,
+    variant: VariantFacts,
+    sorter: CallSorter,
+    classes: ClassIndex,
+    shown: Callable[[Column], Any],
+) -> tuple[Any, ...] | dict[str, Any]:
+    """The shapes in the form of a call's arguments.
+
+    Args:
+        call: any call of the variant. Its arguments are positional or by keyword as in this call.
+        variant: says which columns are dynamic.
+        sorter: lays the call out.
+        classes: the classes that this process knows. How they are registered with torch's pytree
+            decides how they nest.
+        shown: gives what stands for a dynamic column.
+    """
+    tree = call.record.inputs
+    layout = sorter.sorted(tree).layout
+    flattener = Flattener(tree.facts(), tree.scalars, classes)
+    shape = _shape_of(variant, layout, shown)
+
+    def leaf(form: FlatTree) -> Any:
+        return None if form.slot is None else shape(form.slot)
+
+    def namedtuple(form: FlatTree, parts: list[Any]) -> Any:
+        return rebuilt_namedtuple(classes.get(form.type or ""), form, parts)
+
+    positional, named = _passed(tree.spec().root, layout, sorter.signature)
+    shapes = {
+        name: nested(flattener.flatten(node), leaf, namedtuple) if name in layout.nodes else None
+        # If a name was passed twice, which raised, the layout has the second.
+        for name, node in dict((*positional, *named)).items()
+    }
+    nesting = ParameterNesting.of(sorter.signature, len(positional), list(shapes))
+    return nesting.arranged(shapes)
+
+
+def _shape_of(
+    variant: VariantFacts, layout: ArgumentLayout, shown: Callable[[Column], Any]
+) -> Callable[[Slot], Any]:
+    """Gives the shape of a tensor or an int: ``shown`` of each dynamic column."""
+    tensors = {path.number: i for i, path in enumerate(layout.tensors)}
+    ints = {
+        path.number: column for path, column in zip(layout.ints, layout.int_columns, strict=True)
+    }
+    dynamic = set(variant.dynamic())
+
+    def shape(slot: Slot) -> Any:
+        if slot.leaf is not None:
+            own = variant.group.dimensions(tensors[slot.leaf])
+            return {column.axis: shown(column) for column in own if column in dynamic}
+        if isinstance(slot.node, ScalarNode) and slot.node.scalar in ints:
+            column = ints[slot.node.scalar]
+            return shown(column) if column in dynamic else None
+        return None
+
+    return shape
+
+
+def _passed(
+    root: Node, layout: ArgumentLayout, signature: Signature
+) -> tuple[list[tuple[str, Node]], list[tuple[str, Node]]]:
+    """The positional and the named arguments of a call that are in its layout.
+
+    Arguments before members of ``*args`` are always among them, because they are passed whatever
+    they are.
+    """
+    passed = PassedArguments.of(root, signature)
+    variadic = signature.variadic_positional
+    members = passed.positional[variadic[1] :] if variadic is not None else ()
+    leading = len(passed.positional) - len(members) if members else 0
+    positional = [
+        pair for i, pair in enumerate(passed.positional) if pair[0] in layout.nodes or i < leading
+    ]
+    named: list[tuple[str, Node]] = [
+        (name, node)
+        for name, node in passed.named
+        if name in layout.nodes and not isinstance(node, NoneNode)
+    ]
+    return positional, named

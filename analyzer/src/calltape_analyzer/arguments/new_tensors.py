@@ -1,0 +1,147 @@
+"""Tensors for a sample: copied, tiled to another shape, or made up.
+
+A tensor is resized by cyclic tiling of each axis, so that its values stay plausible: token ids stay
+in range, masks stay masks. If it has no element to tile, it is made up within the recorded range.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, cast
+
+from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.observing.tallies import Span
+from calltape_analyzer.pytree.tensors import zeros
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["contiguous", "made_up", "tiled"]
+
+_CHUNK = 2**20
+
+
+def made_up(
+    shape: Sequence[int], dtype: torch.dtype, span: Span | None = None, *, seed: str = ""
+) -> torch.Tensor:
+    """A tensor of made-up values, the same for the same arguments: ints within ``span`` (0 and 1
+    by default), normally distributed floats, True; zeros of dtypes that torch cannot compute with.
+
+    Raises:
+        InferenceError: torch has no such tensor.
+    """
+    import torch
+
+    if dtype not in _computable():
+        return cast("torch.Tensor", zeros(shape, dtype))
+    text = f"{seed}{tuple(shape)}".encode(errors="backslashreplace")  # any key of a dict
+    generator = torch.Generator().manual_seed(zlib.crc32(text))
+    if dtype is torch.bool:
+        return torch.ones(tuple(shape), dtype=dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        made = torch.empty(tuple(shape), dtype=dtype)
+        _fill(made, lambda n: torch.randn(n, dtype=_wide(dtype), generator=generator))
+        return made
+    low, high = (span.min, span.max) if span is not None else (0, 1)
+    high = max(min(high, 2**63 - 2), -(2**63))  # torch draws below an int64
+    low = min(max(low, -(2**63)), high)
+    made = torch.empty(tuple(shape), dtype=dtype)
+    _fill(made, lambda n: torch.randint(low, high + 1, (n,), generator=generator))
+    return made
+
+
+def _fill(made: torch.Tensor, draw: Callable[[int], torch.Tensor]) -> None:
+    """Draws in parts: the drawn values may be wider than the wanted ones."""
+    flat = made.view(-1)
+    for start in range(0, flat.numel(), _CHUNK):
+        part = flat[start : start + _CHUNK]
+        part.copy_(draw(part.numel()))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    import torch
+
+    return torch.complex64 if dtype.is_complex else torch.float32
+
+
+@cache
+def _computable() -> frozenset[torch.dtype]:
+    """The dtypes that numbers can be converted to; not bits, nor anything below a byte."""
+    import torch
+
+    found: set[torch.dtype] = set()
+    for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
+        with suppress(RuntimeError, NotImplementedError, TypeError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.empty(1, dtype=dtype).copy_(torch.zeros(1, dtype=_wide(dtype)))
+            found.add(dtype)
+    return frozenset(found)
+
+
+def tiled(tensor: torch.Tensor, shape: Sequence[int], span: Span | None, seed: str) -> torch.Tensor:
+    """A tensor of another shape of the same rank, with the values of this one repeated.
+
+    Args:
+        tensor: any.
+        shape: the new sizes.
+        span, seed: as for :func:`made_up`, if there is nothing to repeat.
+
+    Raises:
+        InferenceError: torch can neither copy the tensor nor make one like it.
+    """
+    import torch
+
+    if list(tensor.shape) == list(shape):
+        return contiguous(tensor)
+    if tensor.numel() == 0:
+        if not math.prod(shape):
+            return cast("torch.Tensor", zeros(shape, tensor.dtype))
+        return made_up(shape, tensor.dtype, span, seed=seed)
+    plain = _as_numbers(tensor)
+    for axis, size in enumerate(shape):
+        if size != plain.shape[axis]:
+            places = torch.arange(size, device=plain.device) % plain.shape[axis]
+            plain = plain.index_select(axis, places)
+    return _as_before(plain.contiguous(), tensor)
+
+
+def contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy, also of a tensor that is contiguous already.
+
+    Raises:
+        InferenceError: torch cannot copy it.
+    """
+    import torch
+
+    copy = _as_numbers(tensor).clone(memory_format=torch.contiguous_format)
+    return _as_before(copy, tensor)
+
+
+def _as_before(numbers: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    # A view of a quantized tensor as its own dtype ends the process (torch 2.15).
+    return numbers if numbers.dtype == tensor.dtype else numbers.view(tensor.dtype)
+
+
+def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as numbers, if torch cannot copy its dtype.
+
+    Raises:
+        InferenceError: torch cannot view it as numbers either.
+    """
+    import torch
+
+    if tensor.dtype in _computable() or tensor.is_quantized:
+        return tensor
+    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    try:
+        return tensor.view(widths[tensor.dtype.itemsize])
+    except (RuntimeError, TypeError, KeyError):
+        name = str(tensor.dtype).removeprefix("torch.")
+        raise InferenceError(
+            f"torch cannot copy {name}", advice="leave the argument out with Tape.remove_inputs"
+        ) from None

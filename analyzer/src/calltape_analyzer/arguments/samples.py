@@ -1,0 +1,226 @@
+"""The values of a call, in the order of a layout: as they were recorded, or with other sizes.
+
+In come a recorded call and a variant. Out goes a :class:`Sample`. Tensors whose values are not on
+the tape (a shapes-only recording) are made up within their recorded range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from calltape_analyzer.arguments.new_tensors import contiguous, made_up, tiled
+from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.groups import GroupKey
+from calltape_analyzer.observing.layout import LeafPath
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.observing.tallies import Span
+from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
+from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_analyzer.pytree.tensors import dtype_of, zeros
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.variants.completion import Completion
+from calltape_analyzer.variants.facts import VariantFacts
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Sample",
+    "completed",
+    "in_variant",
+    "recorded_sample",
+    "resized",
+    "resized_row",
+    "sample_in",
+]
+
+
+@dataclass
+class Sample:
+    """The tensors and scalars of one call, in the order of a layout.
+
+    ``room`` is how many bytes may be made that are not on the tape; None for the arguments of a
+    call that is being made, which have no limit.
+    """
+
+    tensors: list[Any]
+    scalars: list[Any]
+    room: int | None = None
+
+    def cloned(self) -> Sample:
+        """The same values in new, contiguous tensors: an export leaves marks on its inputs (rule 12
+        of docs/decisions/0012), and a model may write to them.
+
+        Raises:
+            TapeError: ``limit`` if that takes more memory than there is room for.
+            InferenceError: torch cannot copy one.
+        """
+        self._check_room([tuple(tensor.shape) for tensor in self.tensors])
+        return Sample([contiguous(tensor) for tensor in self.tensors], [*self.scalars], self.room)
+
+    def contiguous(self) -> Sample:
+        """The same values in contiguous tensors. Contiguous tensors are not copied, so that
+        nobody else may hold the sample."""
+        self._check_room([tuple(tensor.shape) for tensor in self.tensors])
+        own = [t if t.is_contiguous() else contiguous(t) for t in self.tensors]
+        return Sample(own, list(self.scalars), self.room)
+
+    def _check_room(self, shapes: Sequence[Sequence[int]]) -> None:
+        check_tensors(self.room, self.tensors, shapes)
+
+
+def check_tensors(
+    room: int | None, tensors: Sequence[Any], shapes: Sequence[Sequence[int]]
+) -> None:
+    """Refuses tensors that would take more memory than there is room for, in these shapes.
+
+    Raises:
+        TapeError: ``limit``.
+    """
+    made = [(shape, tensor.dtype.itemsize) for tensor, shape in zip(tensors, shapes, strict=True)]
+    check_memory(room, made, "the values of one call")
+
+
+def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sample:
+    """The values of the arguments of a call.
+
+    Args:
+        call: any call.
+        sorter: lays the call out.
+        device: moves the tensors there; the CPU by default.
+
+    Raises:
+        TapeError: the tensors cannot be read.
+        InferenceError: a tensor is of a kind that was not recorded.
+    """
+    tree = call.record.inputs
+    placed = sorter.sorted(tree)
+    spans = {found.leaf: Span(found.min, found.max) for found in tree.ranges}
+    room = memory_limit_of(call.tape_bytes)
+    read = [_read(call, place) for place in placed.layout.tensors]
+    lacking = [tensor for tensor in read if tensor.device.type == "meta"]
+    check_tensors(room, lacking, [tuple(tensor.shape) for tensor in lacking])
+    tensors = [
+        _value(tensor, place, spans.get(place.number), device)
+        for tensor, place in zip(read, placed.layout.tensors, strict=True)
+    ]
+    return Sample(tensors, [tree.scalars[place.number] for place in placed.layout.scalars], room)
+
+
+def sample_in(variant: VariantFacts, call: Call, sorter: CallSorter, device: Any = None) -> Sample:
+    """The values of a call in the layout of a variant. A merged variant may have more tensors and
+    scalars than the call: these are added.
+
+    Raises:
+        InferenceError: the call has another structure than the variant.
+    """
+    sample = recorded_sample(call, sorter, device)
+    placed = sorter.sorted(call.record.inputs)
+    return in_variant(variant, sample, placed.key, placed.row, device)
+
+
+def in_variant(
+    variant: VariantFacts, sample: Sample, key: GroupKey, row: SizeRow, device: Any = None
+) -> Sample:
+    """A sample of any group that a variant takes, in the variant's layout.
+
+    Args:
+        variant: the variant.
+        sample, key, row: values, group and sizes of a call.
+        device: where tensors are made that the call lacks; the CPU by default.
+
+    Raises:
+        InferenceError: the variant takes no calls of the group.
+    """
+    if variant.group.key.takes(key):
+        return sample
+    completion = variant.completion_of(key)
+    if completion is None:
+        raise InferenceError("the call has another structure")
+    return completed(sample, completion, row, device)
+
+
+def completed(sample: Sample, completion: Completion, row: SizeRow, device: Any = None) -> Sample:
+    """A sample with the tensors and scalars that it lacks; the tensors have size zero.
+
+    Raises:
+        TapeError: ``limit`` if that takes more memory than there is room for.
+        InferenceError: torch cannot make one.
+    """
+    whole = completion.row(row)
+    dtypes = {i: dtype_of(name) for i, name in completion.dtypes.items()}
+    lacking = [(whole.shapes[i], dtypes[i].itemsize) for i in completion.missing]
+    check_memory(sample.room, lacking, "what a call lacks")
+    tensors: list[Any] = []
+    for i, at in enumerate(completion.tensors):
+        if at is not None:
+            tensors.append(sample.tensors[at])
+        else:
+            tensors.append(zeros(whole.shapes[i], dtypes[i], device))
+    scalars = [
+        constant if at is None else sample.scalars[at]
+        for at, constant in zip(completion.scalars, completion.constants, strict=True)
+    ]
+    for number, value in zip(completion.layout.int_scalars, whole.ints, strict=True):
+        scalars[number] = value
+    return Sample(tensors, scalars, sample.room)
+
+
+def _read(call: Call, place: LeafPath) -> Any:
+    tensor: Any = call.tensor("inputs", place.number)
+    if isinstance(tensor, Placeholder):
+        raise InferenceError(
+            f"{place} of call {call.number} is a {tensor.type_name}, which was not kept "
+            f"({tensor.reason})",
+            advice=f"leave it out with Tape.remove_inputs([{place.argument!r}])",
+        )
+    return tensor
+
+
+def _value(tensor: Any, place: LeafPath, span: Span | None, device: Any) -> torch.Tensor:
+    if tensor.device.type == "meta":
+        tensor = made_up(tuple(tensor.shape), tensor.dtype, span, seed=str(place))
+    plain: torch.Tensor = tensor.detach()
+    return plain.to(device) if device is not None else plain
+
+
+def resized(
+    sample: Sample, variant: VariantFacts, row: int, values: Sequence[int], device: Any = None
+) -> Sample:
+    """A sample of one of the variant's rows, with other values of its symbols.
+
+    Raises:
+        TapeError: ``limit`` if that takes more memory than there is room for.
+        InferenceError: torch cannot make, or copy, one of its tensors.
+    """
+    shapes, ints = resized_row(variant, row, values)
+    # The sample that it is made of stays in memory.
+    before = [tuple(tensor.shape) for tensor in sample.tensors]
+    check_tensors(sample.room, sample.tensors * 2, [*before, *shapes])
+    tensors = [
+        tiled(tensor, shape, variant.group.ranges.get(i), str(place)).to(tensor.device)
+        for i, (tensor, shape, place) in enumerate(
+            zip(sample.tensors, shapes, variant.group.layout.tensors, strict=True)
+        )
+    ]
+    return Sample(tensors, variant.with_ints(sample.scalars, ints), sample.room)
+
+
+def resized_row(variant: VariantFacts, row: int, values: Sequence[int]) -> SizeRow:
+    """One of the variant's rows, with other values of its symbols."""
+    recorded = variant.rows.row(row)
+    shapes = [list(shape) for shape in recorded.shapes]
+    ints = list(recorded.ints)
+    for symbol, value in zip(variant.symbols, values, strict=True):
+        for column in symbol.columns:
+            if column.axis is None:
+                ints[column.index] = value
+            else:
+                shapes[column.index][column.axis] = value
+    for counter, dimension in variant.counting_ints.items():
+        assert dimension.axis is not None
+        ints[counter.index] = shapes[dimension.index][dimension.axis]
+    return SizeRow(tuple(tuple(shape) for shape in shapes), tuple(ints))

@@ -1,0 +1,293 @@
+"""Sizes to trace a program with, and sizes that were never recorded, to probe it with.
+
+torch makes constants of sizes 0 and 1, and one symbol of equal sizes (rule 4 of
+docs/decisions/0012). So every dynamic size should be at least 2, and the sizes of different symbols
+should differ.
+
+A model is run at sizes that no call had, to see whether a program is right there. :class:`Bound`
+says how large such a run may be (docs/decisions/0030).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+
+from calltape_analyzer.arguments.samples import resized_row
+from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.symbols import Symbol
+
+__all__ = [
+    "GROWTH",
+    "Bound",
+    "Sizing",
+    "elements_at",
+    "sizes_in_words",
+    "sizings_around",
+    "sizings_beyond",
+    "sizings_far",
+    "sizings_for_tracing",
+    "sizings_of_one",
+    "sizings_unrelated",
+    "sizings_unseen",
+]
+
+GROWTH = 4
+"""How many times larger than a recorded call a run may be."""
+
+_MAX_STEPS = 6
+_BEYOND = 2
+_FAR = (8, 64, 500)
+_MAX_FAR_ELEMENTS = _MAX_TRACED = 2**20
+_MAX_TRIED = 20_000
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """Sizes that a sample is to have.
+
+    Attributes:
+        row: the number of a recorded row of the variant, from which the sample is made.
+        values: the value of each symbol.
+        resized: whether any value differs from the recorded row.
+    """
+
+    row: int
+    values: tuple[int, ...]
+    resized: bool
+
+
+def sizes_in_words(variant: VariantFacts, sizing: Sizing) -> str:
+    """``batch=2, length=7``."""
+    values = enumerate(zip(variant.symbols, sizing.values, strict=True))
+    return ", ".join(f"{symbol.name or f's{i}'}={value}" for i, (symbol, value) in values)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How large a run may be at sizes that were not recorded.
+
+    All input tensors together have at most :data:`GROWTH` times the elements of the largest
+    recorded call of the tape. Each size and each int is at most :data:`GROWTH` times the largest
+    value of its symbol, because the number of elements says little about the cost of a run
+    (attention is quadratic, a count of steps has no elements). A symbol that follows from others
+    counts with the value that follows.
+
+    Attributes:
+        elements: of all input tensors of the largest recorded call.
+    """
+
+    elements: int
+
+    @classmethod
+    def of(cls, variants: Iterable[VariantFacts]) -> Bound:
+        """The bound of a tape with these variants."""
+        tables = (variant.rows for variant in variants)
+        elements = (rows.elements(row) for rows in tables for row in range(len(rows)))
+        return cls(max(elements, default=0))
+
+    def allows(self, variant: VariantFacts, sizing: Sizing) -> bool:
+        """Whether a run at these sizes is small enough. A run at recorded sizes always is."""
+        if not sizing.resized:
+            return True
+        symbols = zip(variant.symbols, sizing.values, strict=True)
+        if any(value > GROWTH * max(symbol.values) for symbol, value in symbols):
+            return False
+        return elements_at(variant, sizing) <= GROWTH * self.elements
+
+
+def sizings_for_tracing(
+    variant: VariantFacts, wanted: Sequence[SizeRow] | None = None
+) -> list[Sizing]:
+    """Sizes to trace with, the best first: a recorded row that is fit for tracing; or else sizes
+    near the best recorded row that are fit, and then that row as it is.
+
+    Args:
+        variant: what is to be traced.
+        wanted: the rows to start from; all of them by default.
+    """
+    rows: Iterable[int] = range(len(variant.rows))
+    if wanted is not None:
+        rows = [r for r in rows if variant.rows.row(r) in wanted]
+    order = sorted(rows, key=lambda r: (_unfit(variant, r), variant.rows.elements(r)))
+    best = order[0]
+    recorded = Sizing(best, _values(variant, best), False)
+    if _unfit(variant, best) == 0:
+        return [recorded]
+    found = next(_nearby(variant, best), None)
+    return [found, recorded] if found is not None else [recorded]
+
+
+def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:
+    """Sizes that no recorded call has, each symbol moved by little: some up by one or two, all
+    apart from each other."""
+    recorded = {_values(variant, r) for r in range(len(variant.rows))}
+    found: list[Sizing] = []
+    for r in sorted(range(len(variant.rows)), key=variant.rows.elements):
+        values = _values(variant, r)
+        for step in (1, 2):
+            free = {i: v + step + i % 2 for i, v in enumerate(values) if v > 0}
+            moved = _completed(variant.symbols, values, free)
+            if moved is not None and moved not in recorded:
+                recorded.add(moved)
+                found.append(Sizing(r, moved, True))
+            if len(found) == count:
+                return found
+    return found
+
+
+def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
+    """Sizes that no recorded call has, with one symbol at 1. A trace is made with sizes of at least
+    2, and a model may treat size 1 in another way (``squeeze``, broadcasting)."""
+    recorded = {_values(variant, r) for r in range(len(variant.rows))}
+    found: list[Sizing] = []
+    row = _smallest(variant)
+    values = _values(variant, row)
+    for i, symbol in enumerate(variant.symbols):
+        if symbol.relation is None and values[i] > 1 and len(found) < count:
+            moved = _completed(variant.symbols, values, {i: 1})
+            if moved is not None and moved not in recorded:
+                found.append(Sizing(row, moved, True))
+    free = {i: 1 for i, s in enumerate(variant.symbols) if s.relation is None and values[i] > 1}
+    moved = _completed(variant.symbols, values, free)
+    if len(free) > 1 and moved is not None and moved not in recorded:
+        found.append(Sizing(row, moved, True))
+    return found
+
+
+def sizings_beyond(variant: VariantFacts, count: int) -> list[Sizing]:
+    """Sizes beyond the recorded ones: one symbol at twice its largest value, the others small."""
+    return _alone(variant, [_BEYOND], math.inf)[:count]
+
+
+def sizings_far(variant: VariantFacts) -> list[Sizing]:
+    """Sizes far beyond the recorded ones, the nearest first. A model may do something else from
+    some size on, which a trace does not show. The tensors stay small."""
+    return _alone(variant, _FAR, _MAX_FAR_ELEMENTS)
+
+
+def _alone(variant: VariantFacts, factors: Sequence[int], elements: float) -> list[Sizing]:
+    """One symbol at a multiple of its largest value, the others as in the smallest row."""
+    found: list[Sizing] = []
+    for factor, (i, symbol) in product(factors, enumerate(variant.symbols)):
+        if symbol.relation is not None or max(symbol.values) <= 0:
+            continue
+        # A tensor without elements has nothing to repeat.
+        row = _smallest(variant, [r for r, value in enumerate(symbol.values) if value > 0])
+        values = _values(variant, row)
+        moved = _completed(variant.symbols, values, {i: factor * max(symbol.values)})
+        sizing = None if moved is None else Sizing(row, moved, True)
+        if sizing is not None and elements_at(variant, sizing) <= elements:
+            found.append(sizing)
+    return found
+
+
+def sizings_unrelated(variant: VariantFacts, count: int) -> list[Sizing]:
+    """Sizes that break a relation which rests on two different calls only, such as a length of
+    three times the batch. A model that needs the relation does not take these sizes."""
+    row = _smallest(variant)
+    values = _values(variant, row)
+    found: list[Sizing] = []
+    for i, symbol in enumerate(variant.symbols):
+        factors = [factor for factor, _ in symbol.relation.terms] if symbol.relation else []
+        if len(factors) == 1 and factors[0] > 1 and len(set(symbol.values)) == 2:
+            found.append(Sizing(row, (*values[:i], values[i] + 1, *values[i + 1 :]), True))
+    return found[:count]
+
+
+def sizings_around(variant: VariantFacts, centers: Sequence[Sizing]) -> list[Sizing]:
+    """Sizes a little beyond given ones."""
+    found: list[Sizing] = []
+    for center in centers:
+        for step in (1, 2):
+            free = {i: v + step + i % 2 for i, v in enumerate(center.values) if v > 0}
+            moved = _completed(variant.symbols, center.values, free)
+            if moved is not None:
+                found.append(Sizing(center.row, moved, True))
+    return found
+
+
+def _values(variant: VariantFacts, row: int) -> tuple[int, ...]:
+    return tuple(symbol.values[row] for symbol in variant.symbols)
+
+
+def _unfit(variant: VariantFacts, row: int) -> int:
+    """How many symbols have a size below 2, or the size of another symbol."""
+    values = _values(variant, row)
+    return sum(v < 2 for v in values) + len(values) - len(set(values))
+
+
+def _smallest(variant: VariantFacts, among: Iterable[int] | None = None) -> int:
+    rows = range(len(variant.rows)) if among is None else among
+    return min(rows, key=variant.rows.elements)
+
+
+def elements_at(variant: VariantFacts, sizing: Sizing) -> int:
+    """How many elements all input tensors have together at these sizes."""
+    return resized_row(variant, sizing.row, sizing.values).elements
+
+
+def _nearby(variant: VariantFacts, row: int) -> Iterator[Sizing]:
+    """Sizings in which some free symbols of a row are a little larger, smallest change first."""
+    values = _values(variant, row)
+    free = [i for i, symbol in enumerate(variant.symbols) if symbol.relation is None]
+    # Only an unfit symbol, or a symbol that an unfit one follows from, has a reason to change.
+    concerned = _concerned(variant.symbols, values)
+    moving = [i for i in free if i in concerned][:8]
+    steps = (
+        sorted(product(range(_MAX_STEPS), repeat=len(moving)), key=lambda s: (sum(s), s))
+        if (_MAX_STEPS ** len(moving) <= _MAX_TRIED)
+        else _diagonal(len(moving))
+    )
+    for step in islice(steps, _MAX_TRIED):
+        moved = {i: max(values[i], 2) + by for i, by in zip(moving, step, strict=True)}
+        completed = _completed(variant.symbols, values, moved)
+        if completed is None or not _is_fit(completed):
+            continue
+        sizing = Sizing(row, completed, True)
+        # A trace computes nothing, but its arguments take memory.
+        if elements_at(variant, sizing) <= max(_MAX_TRACED, GROWTH * variant.rows.elements(row)):
+            yield sizing
+
+
+def _diagonal(count: int) -> Iterator[tuple[int, ...]]:
+    """Steps for symbols that are too many to try all combinations: all steps differ."""
+    for start in range(_MAX_STEPS):
+        yield tuple(start + i for i in range(count))
+
+
+def _concerned(symbols: Sequence[Symbol], values: Sequence[int]) -> set[int]:
+    """The symbols whose values are unfit, and the symbols from which these follow."""
+    counts = Counter(values)
+    unfit = {i for i, value in enumerate(values) if value < 2 or counts[value] > 1}
+    relations = ((i, symbol.relation) for i, symbol in enumerate(symbols) if i in unfit)
+    return unfit | {term for _, known in relations if known for _, term in known.terms}
+
+
+def _completed(
+    symbols: Sequence[Symbol], values: Sequence[int], moved: dict[int, int]
+) -> tuple[int, ...] | None:
+    """Values of all symbols, if free ones get new values and the others follow; None if a value
+    would be negative.
+
+    Args:
+        symbols: all symbols.
+        values: the values before.
+        moved: the new values of some free symbols.
+    """
+    made = list(values)
+    for i, symbol in enumerate(symbols):
+        if symbol.relation is None:
+            made[i] = moved.get(i, made[i])
+    for i, symbol in enumerate(symbols):
+        if symbol.relation is not None:
+            made[i] = symbol.relation.value(made)
+    return tuple(made) if all(v >= 0 for v in made) else None
+
+
+def _is_fit(values: Sequence[int]) -> bool:
+    return all(v >= 2 for v in values) and len(set(values)) == len(values)

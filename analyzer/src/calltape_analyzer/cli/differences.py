@@ -1,0 +1,55 @@
+"""``calltape diff``: what the traffic on one tape shows that another's did not.
+
+In come two tapes. Out go the changes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from calltape_analyzer.cli.output import Json, command, line, print_model
+from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Variants, opened
+
+__all__ = ["DIFFERS", "diff"]
+
+DIFFERS = 4
+"""The exit code of two tapes that differ; 1 would be taken for a failure."""
+
+
+@command
+def diff(
+    before: Annotated[
+        list[str], typer.Argument(metavar="BEFORE...", help=f"What was seen before. {FILES}.")
+    ],
+    now: Annotated[
+        str, typer.Argument(metavar="NOW", help="What is seen now: a file, directory or pattern.")
+    ],
+    calls: Calls = None,
+    variant: Variants = None,
+    ignore: Ignore = None,
+    json: Json = False,
+) -> None:
+    """What the calls on tape NOW show that the calls on BEFORE do not.
+
+    Structures, constants, dtypes, sizes outside the range seen, dimensions that were constant, and
+    equalities and sums that no longer hold; then what disappeared. --calls, --variant and --ignore
+    are for both. Ends with 0 if nothing differs, with 4 if something does.
+
+    \b
+    calltape diff runs/exported.tape runs/today.tape
+    calltape diff runs/monday.tape runs/tuesday.tape runs/today.tape --json
+    """
+    from calltape_analyzer.differences.difference import diff as compare
+
+    part = Part(calls, variant, ignore)
+    with opened(before, part) as a, opened([now], part) as b:
+        found = compare(a, b)
+        if json:
+            print_model(found)
+        else:
+            for text in str(found).splitlines():
+                line(text)
+    if not found.same:
+        raise typer.Exit(DIFFERS)

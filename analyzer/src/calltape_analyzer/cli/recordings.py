@@ -1,0 +1,226 @@
+"""How a tape was recorded, in words: policy, files, and what the recorder counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.traffic_counters import (
+    CountedGroup,
+    CountedKind,
+    TrafficCounters,
+    Values,
+    ints_of,
+    tensors_of,
+)
+from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import alike, counted, listed
+from calltape_schema.records import Coverage, Policy
+
+__all__ = [
+    "coverage_text",
+    "dumps_text",
+    "files_as_json",
+    "files_text",
+    "policy_text",
+    "since_text",
+    "size",
+    "traffic_lines",
+]
+
+_MAX_GROUPS, _MAX_PLACES, _MAX_DUMPS = 8, 6, 5
+
+
+def policy_text(policy: Policy) -> str:
+    """What the recorder was asked to keep."""
+    pairs = [f"{kept} of {pattern}" for pattern, kept in policy.leaf_values]
+    values = "values kept" if policy.values == "all" else "shapes only"
+    parts = [
+        f"values by path ({listed(pairs, _MAX_PLACES)})" if pairs else values,
+        "outputs too" if policy.outputs else "no outputs",
+    ]
+    if policy.keep is not None:
+        parts.insert(0, f"keeps {policy.keep}")
+    if policy.flight_recorder is not None:
+        held = policy.flight_recorder
+        most = f"{counted(held.calls, 'call')}, {size(held.bytes)}"
+        parts.append(f"the last others held in memory (up to {most})")
+    if policy.write_ahead:
+        parts.append("inputs written ahead")
+    return ", ".join((*parts, *_bounds(policy)))
+
+
+def _bounds(policy: Policy) -> Iterator[str]:
+    if policy.max_calls is not None:
+        yield f"at most {counted(policy.max_calls, 'call')}"
+    if policy.max_seconds is not None:
+        yield f"for at most {policy.max_seconds:g} s"
+    if policy.segment_bytes is not None:
+        yield f"a new file after {size(policy.segment_bytes)}"
+    if policy.segment_seconds is not None:
+        yield f"a new file after {policy.segment_seconds:g} s"
+    if policy.max_disk_bytes is not None:
+        yield f"at most {size(policy.max_disk_bytes)} on disk"
+    if policy.min_free_bytes is not None:
+        yield f"{size(policy.min_free_bytes)} of the disk left free"
+    if policy.when_full == "delete_oldest":
+        yield "the oldest file deleted when full"
+
+
+def files_text(tape: Tape) -> str | None:
+    """How the files belong together; None for one plain file."""
+    recordings: dict[bytes, set[int]] = {}
+    for manifest in tape.manifests:
+        own = manifest.segment.number if manifest.segment is not None else 0
+        recordings.setdefault(manifest.tape, set()).add(own)
+    ahead = len(tape.under_way)
+    missing = tape.missing_files
+    if len(tape.paths) == 1 and not missing and not ahead:
+        return None
+    parts = [f"{counted(len(tape.paths), 'file')} of {counted(len(recordings), 'recording')}"]
+    if len(recordings) == 1:
+        ((tape_id, own_numbers),) = recordings.items()
+        there = sorted(own_numbers - set(missing.get(tape_id, ())))
+        parts[0] += f", segment{'s' * (len(there) != 1)} {_ranges(tuple(there))}"
+    for tape_id, numbers in missing.items():
+        of = f" of recording {tape_id.hex()[:8]}" if len(recordings) > 1 else ""
+        parts.append(f"missing{of}: {_ranges(numbers)} (deleted, or not opened)")
+    if ahead:
+        parts.append(f"{counted(ahead, 'call')} {UNDER_WAY_WORDS}, or still is")
+    return "; ".join(parts)
+
+
+def files_as_json(tape: Tape) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "segments": [
+            {
+                "path": path,
+                "tape": manifest.tape.hex(),
+                "number": manifest.segment.number if manifest.segment is not None else None,
+                "first_call": manifest.segment.first_call if manifest.segment is not None else None,
+            }
+            for path, manifest in zip(tape.paths, tape.manifests, strict=True)
+        ],
+        "missing": {tape_id.hex(): list(found) for tape_id, found in tape.missing_files.items()},
+        "under_way": [
+            {"call": call.number, "address": call.address, "path": call.path}
+            for call in tape.under_way
+        ],
+    }
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """``0 to 2, 5``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    shown = [str(a) if a == b else f"{a} to {b}" for a, b in spans]
+    return listed(shown, _MAX_PLACES)
+
+
+def coverage_text(coverage: Coverage, *, sealed: bool, since: str | None = None) -> str:
+    """Calls seen, kept, not wanted and lost, by reason, the most frequent first. A tape that is not
+    sealed knows of no call after the last one that it has.
+
+    Args:
+        since: when calls were first seen, and why not before.
+    """
+    seen = coverage.seen if sealed else f"at least {coverage.seen}"
+    from_then = f" since {since}," if since is not None else ""
+    parts = [f"{coverage.kept} of {seen} calls seen{from_then} were kept"]
+    for how, calls in (("not wanted", coverage.unwanted), ("lost", coverage.lost)):
+        for reason, count in sorted(calls.items(), key=lambda pair: -pair[1]):
+            is_unknown = reason.startswith("unknown")
+            parts.append(f"{count} {reason}" if is_unknown else f"{count} {how}: {reason}")
+    return "; ".join(parts)
+
+
+def since_text(tape: Tape, time: Mapping[int, str | None]) -> str | None:
+    """When calls of a tape were first seen, if there may have been some before: ``12:03:04, when
+    the target was found``. Of several recordings the latest such time; None if none says so.
+
+    Args:
+        tape: the tape.
+        time: by nanoseconds, as text.
+    """
+    if not tape.observed:
+        return None
+    last = max(tape.observed.values(), key=lambda observed: observed.since_ns)
+    others = len(tape.observed) - 1
+    more = f" (of {others} more recordings earlier)" if others else ""
+    return f"{time[last.since_ns]}, {last.reason}{more}"
+
+
+def dumps_text(tape: Tape, time: Mapping[int, str | None]) -> str | None:
+    """How often, when and why a flight recorder was written, the latest first; None if never.
+
+    Args:
+        time: by nanoseconds, as text.
+    """
+    if not tape.dumps:
+        return None
+    calls = sum(dump.calls for dump in tape.dumps)
+    shown = [
+        f"{time[dump.time_ns]} {dump.reason} ({counted(dump.calls, 'call')})"
+        for dump in reversed(tape.dumps)
+    ]
+    several = f"{counted(len(tape.dumps), 'dump')} of {counted(calls, 'call')}: "
+    more = len(shown) - _MAX_DUMPS
+    return several + "; ".join(shown[:_MAX_DUMPS]) + (f"; and {more} more" if more > 0 else "")
+
+
+def traffic_lines(
+    counters: TrafficCounters, signature: Signature, kept: Mapping[CountedKind, int]
+) -> Iterator[str]:
+    """The whole traffic: per structure how many calls, how many of them are kept, and the ranges
+    of what varied. Nothing if no file has counters."""
+    if not counters.calls:
+        return
+    head = f"{counted(counters.calls, 'call')} in {counted(len(counters.groups), 'structure')}"
+    if counters.other_calls:
+        head += f" and {counters.other_calls} in further ones"
+    if not counters.complete:
+        head += f"; no counters in {listed(sorted(counters.missing))}"
+    yield head
+    groups = counters.in_order()
+    for group in groups[:_MAX_GROUPS]:
+        ranges = "; ".join(_ranges_of(group, signature)) or "every size always the same"
+        yield f"{counted(group.calls, 'call')}, {kept.get(group.kind, 0)} kept: {ranges}"
+    if len(groups) > _MAX_GROUPS:
+        rest = groups[_MAX_GROUPS:]
+        calls = counted(sum(group.calls for group in rest), "call")
+        yield f"{calls} in {counted(len(rest), 'more structure')}"
+
+
+def _ranges_of(group: CountedGroup, signature: Signature) -> list[str]:
+    """``input_ids: [1..8, 3..512]`` of each tensor, and ``n: 1..7`` of each int, that varied; those
+    of a list that are alike as one."""
+    varied = [
+        (name, f"[{', '.join(map(_span, axes))}]")
+        for name, _, axes in tensors_of(group, signature)
+        if any(axis.varied for axis in axes)
+    ]
+    found = [f"{name}: {text}" for name, text in alike(varied)]
+    found += [f"{name}: {_span(v)}" for name, v in ints_of(group, signature) if v.varied]
+    more = len(found) - _MAX_PLACES
+    return [*found[:_MAX_PLACES], f"and {more} more"] if more > 0 else found
+
+
+def _span(values: Values) -> str:
+    return f"{values.min}..{values.max}" if values.varied else str(values.min)
+
+
+def size(count: int) -> str:
+    """Bytes for people: ``640 B``, ``1.5 MiB``."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -1,0 +1,61 @@
+"""``calltape script``: a Python file that exports a recorded model, for others.
+
+In comes a tape. Out goes a file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calltape_analyzer.cli.exports import To
+from calltape_analyzer.cli.models import OptionalModelName
+from calltape_analyzer.cli.output import Json, command, line, print_json, write_new
+from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Variants, opened
+
+__all__ = ["script"]
+
+
+@command
+def script(
+    paths: Paths,
+    model: OptionalModelName = None,
+    to: To = "torch",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it here.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the file, if it is there.")
+    ] = False,
+    calls: Calls = None,
+    variant: Variants = None,
+    ignore: Ignore = None,
+    json: Json = False,
+) -> None:
+    """A Python file that exports and verifies.
+
+    What to attach to a bug report, beside the tape: it loads the tape, builds the model, exports
+    it, and prints what came of it. Without --model there is a marked function to fill in.
+
+    \b
+    calltape script runs/llm.tape --model my.models:llama -o report.py
+    calltape script runs/llm.tape --to onnx
+    """
+    from calltape_analyzer.scripting import is_factory
+    from calltape_analyzer.scripting import script as source_of
+
+    if model is not None and not is_factory(model):
+        raise typer.BadParameter(f"{model!r} is not of the form package.module:factory")
+    with opened(paths, Part(calls, variant, ignore)) as tape:
+        source = source_of(tape, model=model, to=to)
+        if out is not None:
+            write_new(out, source, force=force)
+        if json:
+            saved = str(out) if out is not None else None
+            print_json({"source": source, "saved": saved}, whole=True)
+        elif out is None:
+            print(source, end="")
+        else:
+            line("wrote", str(out))

@@ -1,0 +1,134 @@
+"""Which tape a command reads: files, and the calls, variants and arguments of them that are meant.
+
+In come the words and options that all reading commands share. Out goes an open tape; afterwards its
+damage is told, and decides the exit code.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Annotated, NamedTuple
+
+import typer
+
+from calltape_analyzer.cli.budget import limits, reading
+from calltape_analyzer.cli.output import DAMAGED, complain
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.opening import open_tape
+from calltape_analyzer.pytree.memory_limit import granted
+from calltape_analyzer.reading.files import files_of
+from calltape_analyzer.reading.selection import ranges_of
+from calltape_analyzer.tape import Tape
+
+__all__ = [
+    "FILES",
+    "Address",
+    "Calls",
+    "Ignore",
+    "Part",
+    "Paths",
+    "Variants",
+    "address",
+    "opened",
+]
+
+FILES = "Files, directories of *.tape, or patterns"
+
+Paths = Annotated[list[str], typer.Argument(metavar="TAPE...", help=f"{FILES}; read as one tape.")]
+Calls = Annotated[
+    str | None,
+    typer.Option(
+        "--calls", metavar="CALLS", help="Only these calls, such as 3,10..99 or 3f9a01bc:0..5."
+    ),
+]
+Variants = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--variant",
+        metavar="NAME",
+        help="Only the calls of this variant: its name, or its number in variants, from 0. Several "
+        "times for several.",
+    ),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore", metavar="ARG", help="Leave this argument out. Several times for several."
+    ),
+]
+
+_ADDRESS = re.compile(r"([0-9a-f]{4,32}:)?\d{1,20}", re.ASCII)
+
+
+def address(text: str) -> str:
+    """The text, if it has the form of a call's address.
+
+    Raises:
+        BadParameter: it has another form.
+    """
+    if not _ADDRESS.fullmatch(text):
+        raise typer.BadParameter(f"{text!r:.100} is no call; write it like 12 or 3f9a01bc:12")
+    return text
+
+
+Address = Annotated[
+    str,
+    typer.Argument(
+        metavar="CALL", parser=address, help="Number or address of the call, as ls prints it."
+    ),
+]
+
+
+class Part(NamedTuple):
+    """The options that choose a part of a tape."""
+
+    calls: str | None = None
+    variant: Sequence[str] | None = None
+    ignore: Sequence[str] | None = None
+
+    def of(self, tape: Tape) -> Tape:
+        """That part of a tape; the tape itself if nothing was chosen.
+
+        Raises:
+            BadParameter: the calls are not in the form that is wanted.
+            UsageError: there is no such call, variant or argument.
+        """
+        if self.calls is not None:
+            try:
+                ranges_of(self.calls)
+            except UsageError as error:
+                raise typer.BadParameter(f"--calls: {error}") from None
+        if self.calls is None and not self.variant and not self.ignore:
+            return tape
+        names = list(self.variant) if self.variant else None
+        return tape.only(calls=self.calls, variant=names, ignore=list(self.ignore or ()))
+
+
+@contextmanager
+def opened(paths: Sequence[str], part: Part = Part(), *, runs: bool = False) -> Iterator[Tape]:
+    """The tape of a command's words and options; afterwards its damage is told, and decides the
+    exit code.
+
+    Args:
+        paths: files, directories and patterns.
+        part: what of it is meant.
+        runs: whether the command runs a model, whose time and memory are its own: only opening the
+            tape is bounded then.
+    """
+    given = paths if len(paths) > 1 else paths[0]
+    with ExitStack() as stack:
+        with ExitStack() as opening:
+            (opening if runs else stack).enter_context(reading(files_of(given)))
+            tape = stack.enter_context(open_tape(given))
+            chosen = part.of(tape)
+        if limits.nbytes is not None:
+            stack.enter_context(granted(limits.nbytes))
+        yield chosen
+        sys.stdout.flush()
+        for error in tape.damage:
+            complain(str(error))
+        if tape.damage:
+            raise typer.Exit(DAMAGED)

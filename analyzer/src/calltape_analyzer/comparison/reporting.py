@@ -1,0 +1,88 @@
+"""Every call of a tape through something, as a report.
+
+In come a tape and a function that gives the row of a call. Out goes the report, with notes about
+calls that were left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from calltape_analyzer.comparison.reports import Report, ReportRow
+from calltape_analyzer.observing.call_source import CallSource
+from calltape_analyzer.observing.evidence import has_raised, left_out_note
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
+from calltape_analyzer.text import counted, some_of, with_progress
+
+
+def report_on(
+    tape: CallSource,
+    row_of: Callable[[Call], ReportRow],
+    progress: bool,
+    failing: str | os.PathLike[str] | None,
+) -> Report:
+    """The rows of all calls that returned.
+
+    Args:
+        tape: the calls.
+        row_of: gives the row of a call.
+        progress: shows a progress bar on stderr.
+        failing: a path to which the first call is written whose row is not ok; None for none.
+    """
+    returned = [call for call in tape.calls if not has_raised(call)]
+    calls = [call for call in returned if not call.under_way]
+    rows = [_addressed(row_of(call), call, tape) for call in with_progress(calls, progress)]
+    report = Report(rows=rows)
+    wrong = [call for call, row in zip(calls, report.rows, strict=True) if not row.ok]
+    if failing is not None and wrong:
+        from calltape_analyzer.reading.extraction import extract
+
+        extract(wrong[:1], failing)
+    raised, under_way = len(tape.calls) - len(returned), len(returned) - len(calls)
+    notes = raised_note(raised)
+    if under_way:
+        notes.append(f"{counted(under_way, 'call')} {UNDER_WAY_WORDS}: left out")
+    if damage := len(tape.damage):
+        notes.append(
+            f"the tape is damaged in {counted(damage, 'place')}: the calls there are left out"
+        )
+    report.notes += notes
+    return report
+
+
+def _addressed(row: ReportRow, call: Call, tape: CallSource) -> ReportRow:
+    address = tape.calls.address_of(call.ref)
+    return row if address is None else row.model_copy(update={"address": address})
+
+
+def raised_note(count: int) -> list[str]:
+    """A note on calls that ended with an error; no note if there are none."""
+    return [left_out_note(count)] if count else []
+
+
+def omitted_note(omitted: set[str]) -> list[str]:
+    """A note on paths of outputs that a model does not return; no note if there are none."""
+    if not omitted:
+        return []
+    names = some_of([f"outputs{path}" for path in sorted(omitted)], 5)
+    return [f"not compared, because the model does not return them: {names}"]
+
+
+def without_removed(
+    args: tuple[Any, ...], kwargs: dict[str, Any], signature: Signature
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments as they were passed, without the ones that :meth:`Tape.remove_inputs` left out. An
+    argument behind one of these is passed by name, if it can be."""
+    if not signature.removed:
+        return args, kwargs
+    from calltape_analyzer.arguments.templates import as_passed
+
+    names = [signature.complete.name_at(i) for i in range(len(args))]
+    leading = next((i for i, n in enumerate(names) if n in signature.removed), len(names))
+    named = dict(zip(names, args, strict=True)) | kwargs
+    left = {name: value for name, value in named.items() if name not in signature.removed}
+    return as_passed(left, leading, signature)

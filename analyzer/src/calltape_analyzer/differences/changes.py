@@ -1,0 +1,341 @@
+"""The changes from the traffic on one tape to the traffic on another.
+
+In come both, arranged for this. Out go changes. Calls are compared with the variants of the earlier
+tape. A dynamic dimension of a variant may have any size between the smallest and the largest that
+were seen in any variant (rule 5 of docs/decisions/0012). A constant one keeps its size. Symbols and
+relations still hold.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from calltape_analyzer.differences.change import Change
+from calltape_analyzer.differences.tape_traffic import Facet, TapeTraffic, shown_span, together
+from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.evidence import has_raised
+from calltape_analyzer.observing.groups import Group
+from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.tallies import Seen
+from calltape_analyzer.text import counted, listed, shown_value, some_of
+from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.pools import Pools
+from calltape_analyzer.variants.symbols import Relation
+from calltape_analyzer.variants.variant_findings import expression
+
+__all__ = ["appeared", "disappeared"]
+
+_MAX_SHOWN = 6
+
+
+def appeared(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
+    """What ``now`` shows and ``before`` does not, the most far-reaching changes first."""
+    yield from _targets(before, now)
+    yield from _answers(before, now, "never passed before, or only its default", "before only")
+    yield from _structures(before, now, "never seen before")
+    for variant in before.variants:
+        rows = _rows_like(variant, now)
+        if len(rows):
+            yield from _sizes(before, now, variant, rows)
+            yield from _broken_symbols(now, variant, rows)
+            yield from _broken_relations(now, variant, rows)
+    for variant in now.variants:
+        if not before.has(variant.group.key):
+            yield from _sizes_of_new(before, now, variant)
+    yield from _spans(before, now)
+    yield from _errors(before, now)
+
+
+def disappeared(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
+    """What ``before`` shows and ``now`` does not."""
+    yield from _answers(now, before, "no longer passed, or only its default", "now only")
+    yield from _structures(now, before, "no longer seen")
+    for variant in before.variants:
+        rows = _rows_like(variant, now)
+        if not len(rows) and now.has(variant.group.key):
+            conditions = ", ".join(c.text(variant.group.layout) for c in variant.conditions)
+            every = _all_of(variant.every)
+            yield _change(before, "structure", variant.name, f"no longer seen: {conditions}", every)
+        if rows.calls > 1:
+            yield from _settled_symbols(before, variant, rows)
+
+
+def _change(traffic: TapeTraffic, kind: str, where: str, text: str, seen: Seen) -> Change:
+    return Change(
+        kind=kind,
+        where=where,
+        text=text,
+        first_call=seen.first.number,
+        calls=seen.calls,
+        path=traffic.path_of(seen.first),
+        address=traffic.tape.calls.address_of(seen.first),
+    )
+
+
+def _targets(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
+    one, other = before.tape.target, now.tape.target
+    if one is None or other is None:
+        return
+    names = f"{one.type}.{one.method}", f"{other.type}.{other.method}"
+    if names[0] != names[1]:
+        text = f"another model; before {names[0]}"
+        yield Change(kind="target", where=names[1], text=text)
+    for was, got in zip_longest(one.signature or (), other.signature or ()):
+        if was != got:
+            text = f"its signature differs from parameter {(got or was).name} on"
+            yield Change(kind="target", where=names[1], text=text)
+            return
+
+
+def _answers(known: TapeTraffic, shown: TapeTraffic, unseen: str, only: str) -> Iterator[Change]:
+    """Yields arguments, dtypes, constants, ... that ``shown`` has and ``known`` does not."""
+    for facet, answers in shown.facets.items():
+        others = known.facets.get(facet)
+        if others is None:
+            if facet.kind == "argument":
+                value = shown.facets.get(Facet("constant", facet.place), {})
+                text = f"{unseen}: {', '.join(list(value)[:_MAX_SHOWN])}" if value else unseen
+                yield _change(shown, "argument", facet.place, text, together(answers.values()))
+            continue
+        for answer, seen in answers.items():
+            if answer not in others:
+                text = f"{answer}; {only} {', '.join(list(others)[:_MAX_SHOWN])}"
+                yield _change(shown, facet.kind, facet.place, text, seen)
+
+
+def _structures(known: TapeTraffic, shown: TapeTraffic, words: str) -> Iterator[Change]:
+    """Yields groups of calls that ``shown`` has and ``known`` does not."""
+    for key, group in shown.observations.groups.items():
+        if known.has(key):
+            continue
+        names = shown.names.get(key, [])
+        text = words
+        closest = min(
+            (_differences(other, group) for other in known.similar.to(group)), key=len, default=[]
+        )
+        if closest:
+            text += f": {some_of(closest, 3, '; ')}"
+        yield _change(shown, "structure", ", ".join(names), text, Seen(group.calls, group.first))
+
+
+def _differences(known: Group, group: Group) -> list[str]:
+    """How a group differs from a known one, in words."""
+    ours, theirs = dict(known.layout.keys), dict(group.layout.keys)
+    found = [f"without {name}" for name in ours if name not in theirs]
+    found += [f"with {name}" for name in theirs if name not in ours]
+    counts = [Counter(place.argument for place in g.layout.tensors) for g in (known, group)]
+    for name in ours:
+        if name in theirs and ours[name] != theirs[name]:
+            was, now = (count[name] for count in counts)
+            tensors = f"{counted(now, 'tensor')} instead of {was}"
+            found.append(f"{name} has {tensors if was != now else 'another structure'}")
+    facts = {str(p): fact for p, fact in zip(known.layout.tensors, known.facts, strict=True)}
+    for place, fact in zip(group.layout.tensors, group.facts, strict=True):
+        other = facts.get(str(place), fact)
+        if other != fact:
+            found.append(
+                f"{place} is {fact.dtype} of rank {fact.rank}, not {other.dtype} of {other.rank}"
+            )
+    if group.key.constants and known.layout.keys == group.layout.keys and not found:
+        found.append("another value of a constant")
+    return found
+
+
+def _rows_like(variant: VariantFacts, now: TapeTraffic) -> SizeTable:
+    """The calls of ``now`` that belong to a variant, by structure and conditions."""
+    rows = now.rows_of(variant.group.key)
+    for condition in variant.conditions:
+        rows = rows.where(condition.among(rows)) if len(rows) else rows
+    return rows
+
+
+def _all_of(rows: SizeTable) -> Seen:
+    return Seen(rows.calls, rows.first)
+
+
+def _seen_where(rows: SizeTable, wanted: Sequence[bool]) -> Seen:
+    return _all_of(rows.where(wanted))
+
+
+class _Collected:
+    """The changes in one variant. Changes that differ in nothing but their place become one."""
+
+    def __init__(self, traffic: TapeTraffic) -> None:
+        self.traffic = traffic
+        self.places: dict[tuple[str, str, Seen], list[str]] = {}
+        self._outside: dict[tuple[int, tuple[int, int]], tuple[str, Seen] | None] = {}
+
+    def outside(
+        self, rows: SizeTable, column: Column, known: tuple[int, int]
+    ) -> tuple[str, Seen] | None:
+        """The sizes of a column that are not between the two ``known`` ones, in words, and their
+        calls. It is found once for all columns that never differed."""
+        key = (rows.line(column), known)
+        if key not in self._outside:
+            low, high = known
+            every = rows.sizes(column).items()
+            found = {size: seen for size, seen in every if not low <= size <= high}
+            sizes = sorted(found)
+            shown = ", ".join(map(shown_value, sizes[:_MAX_SHOWN]))
+            more = ", …" if len(sizes) > _MAX_SHOWN else ""
+            self._outside[key] = (shown + more, together(found.values())) if found else None
+        return self._outside[key]
+
+    def add(self, kind: str, place: str, text: str, seen: Seen) -> None:
+        self.places.setdefault((kind, text, seen), []).append(place)
+
+    def __iter__(self) -> Iterator[Change]:
+        for (kind, text, seen), places in self.places.items():
+            yield _change(self.traffic, kind, listed(places, 4), text, seen)
+
+
+def _sizes(
+    before: TapeTraffic, now: TapeTraffic, variant: VariantFacts, rows: SizeTable
+) -> Iterator[Change]:
+    """Yields sizes and ints that the variant's dimensions do not allow."""
+    found = _Collected(now)
+    counting = variant.counting_ints
+    for column, decided in variant.dimensions.items():
+        if decided.reason == "counter":
+            _check_counter(found, variant, column, counting[column], rows)
+            continue
+        values = variant.every.distinct(column)
+        known = min(values), max(values)
+        if decided.dynamic:
+            pooled = before.pooled.get(Pools.key(variant.group, column), known)
+            known = min(known[0], pooled[0]), max(known[1], pooled[1])
+        _check_sizes(found, variant, column, known, rows)
+    yield from found
+
+
+def _check_sizes(
+    found: _Collected,
+    variant: VariantFacts,
+    column: Column,
+    known: tuple[int, int],
+    rows: SizeTable,
+) -> None:
+    low, high = known
+    outside = found.outside(rows, column, known)
+    if outside is None:
+        return
+    shown, seen = outside
+    kind = "int" if column.axis is None else "size"
+    if low == high:
+        kind = "int" if column.axis is None else "dimension"
+        text = f"now {shown}; always {shown_value(low)} before"
+    else:
+        text = f"now {shown}; {shown_span(known)} before"
+    name = variant.group.layout.column_name(column)
+    found.add(kind, name, f"{text}, in {variant.name}", seen)
+
+
+def _check_counter(
+    found: _Collected, variant: VariantFacts, column: Column, counted_by: Column, rows: SizeTable
+) -> None:
+    layout = variant.group.layout
+    pairs = zip(rows.values(column), rows.values(counted_by), strict=True)
+    broken = [count != size for count, size in pairs]
+    if any(broken):
+        text = f"no longer counts {layout.column_name(counted_by)}, as it always did"
+        name = layout.column_name(column)
+        found.add("relation", name, f"{text} in {variant.name}", _seen_where(rows, broken))
+
+
+def _broken_symbols(now: TapeTraffic, variant: VariantFacts, rows: SizeTable) -> Iterator[Change]:
+    """Yields dimensions that were always equal, and are not now."""
+    for symbol in variant.symbols:
+        lines: dict[int, list[Column]] = {}
+        for column in symbol.columns:
+            lines.setdefault(rows.line(column), []).append(column)
+        if len(lines) == 1:
+            continue
+        every = [rows.values(columns[0]) for columns in lines.values()]
+        broken = [len(set(values)) > 1 for values in zip(*every, strict=True)]
+        example = broken.index(True)
+        parts = [
+            f"{_names(variant, columns)} is {shown_value(values[example])}"
+            for columns, values in zip(lines.values(), every, strict=True)
+        ]
+        text = f"no longer equal, as they always were in {variant.name}: {', '.join(parts[:4])}"
+        yield _change(now, "symbol", symbol.name, text, _seen_where(rows, broken))
+
+
+def _names(variant: VariantFacts, columns: Sequence[Column]) -> str:
+    return listed([variant.group.layout.column_name(column) for column in columns])
+
+
+def _broken_relations(now: TapeTraffic, variant: VariantFacts, rows: SizeTable) -> Iterator[Change]:
+    """Yields sums and multiples that always held, and do not now."""
+    for symbol in variant.symbols:
+        if symbol.relation is None:
+            continue
+        values = rows.values(symbol.columns[0])
+        expected = _expected(symbol.relation, variant, rows)
+        broken = [a != b for a, b in zip(expected, values, strict=True)]
+        if any(broken):
+            at = broken.index(True)
+            text = (
+                f"no longer {expression(variant, symbol)}, as always in {variant.name}: "
+                f"{shown_value(values[at])} instead of {shown_value(expected[at])}"
+            )
+            where = f"{symbol.name} ({_names(variant, symbol.columns)})"
+            yield _change(now, "relation", where, text, _seen_where(rows, broken))
+
+
+def _expected(relation: Relation, variant: VariantFacts, rows: SizeTable) -> list[int]:
+    """The value that a relation gives in each row."""
+    made = [relation.constant] * len(rows)
+    for factor, i in relation.terms:
+        values = rows.values(variant.symbols[i].columns[0])
+        made = [known + factor * value for known, value in zip(made, values, strict=True)]
+    return made
+
+
+def _sizes_of_new(before: TapeTraffic, now: TapeTraffic, variant: VariantFacts) -> Iterator[Change]:
+    """Yields sizes in calls of a new structure that the same dimension had in no structure
+    before."""
+    found = _Collected(now)
+    for column in variant.every.columns:
+        known = before.pooled.get(Pools.key(variant.group, column))
+        if known:
+            _check_sizes(found, variant, column, known, variant.every)
+    yield from found
+
+
+def _settled_symbols(
+    before: TapeTraffic, variant: VariantFacts, rows: SizeTable
+) -> Iterator[Change]:
+    """Yields dimensions that varied, and are constant now."""
+    every = _all_of(variant.every)
+    for symbol in variant.symbols:
+        values = {value for column in symbol.columns for value in rows.distinct(column)}
+        if symbol.varied and len(values) == 1:
+            span = shown_span(variant.every.distinct(symbol.columns[0]))
+            text = f"{span} in {variant.name} before, now always {shown_value(values.pop())}"
+            where = f"{symbol.name} ({_names(variant, symbol.columns)})"
+            yield _change(before, "dimension", where, text, every)
+
+
+def _spans(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
+    wider = {
+        place: known
+        for place, span in now.spans.items()
+        if (known := before.spans.get(place)) is not None and known.merge(span) != known
+    }
+    beyond = now.calls_beyond(wider)
+    for place, known in wider.items():
+        if place in beyond:
+            span = now.spans[place]
+            text = f"elements {span.min}..{span.max}; {known.min}..{known.max} before"
+            yield _change(now, "range", place, text, beyond[place])
+
+
+def _errors(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
+    if now.observations.raised and not before.observations.raised:
+        seen = now.calls_where(has_raised)
+        if seen is not None:
+            what = f"{counted(seen.calls, 'call')} raised, and none did before"
+            yield _change(now, "error", "the model", what, seen)

@@ -1,0 +1,182 @@
+"""The traffic on one tape, arranged for a comparison with another's.
+
+In comes a tape. Out go its variants, its groups by key, the ranges of its integer tensors, and the
+calls of which something is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from calltape_analyzer.observing.fixed_values import fixed_values
+from calltape_analyzer.observing.groups import Group, GroupKey
+from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.observing.tallies import Seen, Span
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.text import shown_value
+from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.pools import Pools
+from calltape_analyzer.variants.similar_groups import SimilarGroups
+from calltape_analyzer.variants.splitting import Split
+from calltape_schema.records import Range
+
+if TYPE_CHECKING:
+    from calltape_analyzer.reading.call import Call
+    from calltape_analyzer.tape import Tape
+
+__all__ = ["Facet", "TapeTraffic", "together"]
+
+
+class Facet(NamedTuple):
+    """A question about a path that each call answers, such as its dtype or its rank.
+
+    Attributes:
+        kind: what is asked: ``argument``, ``kind``, ``dtype``, ``rank``, ``layout``, ``constant``.
+        place: the path.
+    """
+
+    kind: str
+    place: str
+
+
+class TapeTraffic:
+    """Everything of a tape that a comparison looks at."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.observations = tape.observations()
+        self.variants: list[VariantFacts] = [variant.facts for variant in tape.variants()]
+
+    @cached_property
+    def pools(self) -> Pools:
+        """The same dimension over all variants."""
+        return Pools([Split(variant.group, variant.every) for variant in self.variants])
+
+    @cached_property
+    def facets(self) -> dict[Facet, dict[str, Seen]]:
+        """The answers to each question, with their calls."""
+        found: dict[Facet, dict[str, Seen]] = {}
+        for group in self.observations.parts():
+            seen = Seen(group.calls, group.first)
+            for kind, place, answer in _answers(group):
+                answers = found.setdefault(Facet(kind, place), {})
+                known = answers.get(answer)
+                answers[answer] = seen if known is None else together((known, seen))
+        return found
+
+    @cached_property
+    def spans(self) -> dict[str, Span]:
+        """The smallest and largest element of each integer tensor, by path."""
+        found: dict[str, Span] = {}
+        for group in self.observations.groups.values():
+            for i, span in group.ranges.items():
+                place = str(group.layout.tensors[i])
+                found[place] = found[place].merge(span) if place in found else span
+        return found
+
+    @cached_property
+    def _structures(self) -> dict[Hashable, list[Group]]:
+        """The groups by the parts of their key that are not constants. Groups can have equal calls
+        only within one of these lists, which are short."""
+        found: dict[Hashable, list[Group]] = {}
+        for key, group in self.observations.groups.items():
+            found.setdefault(key[:2], []).append(group)
+        return found
+
+    def _meeting(self, key: GroupKey) -> Iterator[Group]:
+        return (group for group in self._structures.get(key[:2], ()) if group.key.meets(key))
+
+    def rows_of(self, key: GroupKey) -> SizeTable:
+        """The distinct calls that a group of any tape has here; an empty table for none."""
+        found = SizeTable()
+        for group in self._meeting(key):
+            found = found.merge(group.rows)
+        return found
+
+    def has(self, key: GroupKey) -> bool:
+        """Whether there are calls here that a group of any tape takes."""
+        return any(True for _ in self._meeting(key))
+
+    @cached_property
+    def names(self) -> dict[GroupKey, list[str]]:
+        """The names of the variants of each group."""
+        found: dict[GroupKey, list[str]] = {}
+        for variant in self.variants:
+            found.setdefault(variant.group.key, []).append(variant.name)
+        return found
+
+    @cached_property
+    def similar(self) -> SimilarGroups:
+        """The groups, to find the ones that are similar to another."""
+        return SimilarGroups(self.observations.in_order())
+
+    @cached_property
+    def pooled(self) -> dict[Hashable, tuple[int, int]]:
+        """The smallest and largest value of each dimension over all variants."""
+        return {key: (min(found), max(found)) for key, found in self.pools.values.items() if found}
+
+    def path_of(self, ref: CallRef) -> str | None:
+        """The file of a call, if the tape is several files."""
+        return self.tape.calls.at(ref).path if len(self.tape.paths) > 1 else None
+
+    def calls_where(self, is_it: Callable[[Call], bool]) -> Seen | None:
+        """The calls of which something is true; None for none. Reads all records."""
+        found = [Seen(1, call.ref) for call in self.tape.calls if is_it(call)]
+        return together(found) if found else None
+
+    def calls_beyond(self, spans: Mapping[str, Span]) -> dict[str, Seen]:
+        """The calls in which an integer tensor has elements outside its span, by path. Reads all
+        records once."""
+        sorter = CallSorter.of(self.tape)
+        found: dict[str, Seen] = {}
+        for call in self.tape.calls if spans else ():
+            inputs = call.record.inputs
+            places: dict[int, list[str]] = {}
+            for tensor in sorter.sorted(inputs).layout.tensors:
+                places.setdefault(tensor.number, []).append(str(tensor))
+            beyond = {
+                place
+                for given in inputs.ranges
+                for place in places.get(given.leaf, ())
+                if place in spans and not _is_within(given, spans[place])
+            }
+            for place in beyond:
+                seen = Seen(1, call.ref)
+                found[place] = together((found[place], seen)) if place in found else seen
+        return found
+
+
+def _is_within(given: Range, span: Span) -> bool:
+    return span.min <= given.min <= given.max <= span.max
+
+
+def _answers(group: Group) -> Iterator[tuple[str, str, str]]:
+    """What the calls of a group answer, as (kind of the facet, path, answer)."""
+    for name in group.layout.arguments:
+        yield "argument", name, "passed"
+    for place, facts in zip(group.layout.tensors, group.facts, strict=True):
+        yield "kind", str(place), place.kind
+        yield "dtype", str(place), facts.dtype
+        yield "rank", str(place), str(facts.rank)
+        yield "layout", str(place), facts.layout
+    for place in group.ints:
+        yield "kind", str(place), "int"
+    for value in fixed_values(group):
+        yield "kind", value.place, value.kind
+        yield "constant", value.place, value.text
+
+
+def together(seen: Iterable[Seen]) -> Seen:
+    """The sum of calls, none of which is counted twice."""
+    every = list(seen)
+    return Seen(sum(one.calls for one in every), min(one.first for one in every))
+
+
+def shown_span(values: Iterable[int]) -> str:
+    """``4..9``, or ``4``."""
+    every = list(values)
+    low, high = min(every), max(every)
+    return shown_value(low) if low == high else f"{shown_value(low)}..{shown_value(high)}"

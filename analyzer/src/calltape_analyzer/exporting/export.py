@@ -1,0 +1,162 @@
+"""``export``: from a tape and a model to programs that reproduce the tape."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES, Tolerances
+from calltape_analyzer.errors import ExportError, UsageError
+from calltape_analyzer.exporting.budget import Budget, Progress
+from calltape_analyzer.exporting.exporter import Exporter
+from calltape_analyzer.exporting.isolation import export_isolated
+from calltape_analyzer.exporting.onnx import to_onnx
+from calltape_analyzer.exporting.probing import Probe, Probing
+from calltape_analyzer.exporting.program_search import ProgramSearch
+from calltape_analyzer.exporting.verifier import Verifier
+from calltape_analyzer.programs.programs import Programs
+from calltape_analyzer.tape import Tape, check_tape
+
+if TYPE_CHECKING:
+    import torch
+
+
+__all__ = ["export"]
+
+
+def export(
+    tape: Tape,
+    module: torch.nn.Module,
+    *,
+    to: Literal["torch", "onnx"] = "torch",
+    merge: Literal["auto", "never"] = "auto",
+    isolate: bool = False,
+    tolerances: Tolerances | None = None,
+    attempt_seconds: float | None = None,
+    probe: Probe = "near",
+    max_memory: int | None = None,
+    max_seconds: float | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Programs:
+    """Exports a model for the calls on a tape: each variant (:meth:`Tape.variants`) by the rules of
+    docs/decisions/0012. Recorded calls are run through every program and compared. If one program
+    cannot serve a variant, several are made.
+
+    Args:
+        tape: the recorded calls.
+        module: the recorded model, with its weights, in the mode that it should be exported in. It
+            is called. What its calls change is put back: parameters, buffers and Python
+            attributes, except what is written past torch's operators (numpy, compiled kernels).
+        to: ``"onnx"`` for ``torch.onnx.ONNXProgram``, run in ONNX Runtime.
+        merge: ``"auto"`` makes one program of prefill and decode steps if replay proves it right.
+        isolate: exports in a fresh process, to which the model goes by pickle.
+        tolerances: of the comparison; by default of ``torch.testing``, wider for ONNX.
+        attempt_seconds: how long a trace may take (in the main thread), and a run at other sizes
+            than the recorded ones; by default a minute, for a trace half a second more per module.
+        probe: at which other sizes model and programs are run and compared
+            (:class:`~calltape_analyzer.exporting.probing.Probing`): ``"far"`` is up to 500 times
+            the recorded ones.
+        max_memory: the bytes that a run at other sizes may take, by default half of what is free.
+        max_seconds: how long all of it may take; no limit by default. When the time is up, the
+            programs that were found are returned, and ``missing`` says what was not tried. A trace
+            is interrupted (in the main thread), a run of a recorded call is not.
+        progress: is called with a line of text whenever something else is tried.
+        **options: for ``torch.export.export`` or ``torch.onnx.export``.
+
+    Raises:
+        ExportError: no variant could be exported; says what was tried.
+        InferenceError: the tape has no calls, or an argument cannot be rebuilt here.
+        UsageError: for a module without the recorded method, or options that do not exist.
+    """
+    check_tape(tape, "export")
+    _check_options(to, merge, probe, max_memory)
+    if max_seconds is not None and not max_seconds > 0:
+        raise UsageError(f"max_seconds={max_seconds!r}", advice="pass a number above 0, or None")
+    bounds = tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
+    verifier = Verifier.of(tape, module, bounds)
+    if isolate:
+        options |= {"to": to, "merge": merge, "tolerances": tolerances}
+        options |= {"attempt_seconds": attempt_seconds, "probe": probe, "max_memory": max_memory}
+        options |= {"max_seconds": max_seconds}
+        return export_isolated(export, tape, verifier, **options)
+    verifier.probing = Probing(probe, max_memory)
+    verifier.budget = Budget(max_seconds, progress)
+    exporter = _exporter(verifier, to, options, attempt_seconds)
+    return _programs(tape, exporter, merging=merge == "auto")
+
+
+def _check_options(to: str, merge: str, probe: str, max_memory: int | None) -> None:
+    if to not in ("torch", "onnx") or merge not in ("auto", "never"):
+        raise UsageError(f"to={to!r}, merge={merge!r}", advice="see help(export)")
+    if probe not in ("near", "far", "none") or (max_memory is not None and max_memory < 0):
+        raise UsageError(f"probe={probe!r}, max_memory={max_memory!r}", advice="see help(export)")
+
+
+def _exporter(
+    verifier: Verifier, to: str, options: dict[str, Any], seconds: float | None
+) -> Exporter:
+    if seconds:
+        verifier.probing.seconds = seconds
+    if to == "torch":
+        return Exporter(verifier, options, seconds=seconds)
+    return Exporter(
+        verifier,
+        convert=lambda exported, plan, result, variant: to_onnx(
+            exported, plan, result, variant, options
+        ),
+        seconds=seconds,
+    )
+
+
+def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
+    training = exporter.verifier.module.training
+    search = ProgramSearch(tape, exporter)
+    with _without_warnings():
+        search.run(merging=merging)
+    if not search.programs:
+        reasons = "; ".join(f"{name}: {why.rstrip('.')}" for name, why in search.missing.items())
+        hint = "; the model is in training mode: eval() is missing?" if training else ""
+        if tape.removed:  # the likelier cause
+            hint = f"; without {', '.join(tape.removed)}, which remove_inputs left out"
+        raise ExportError(f"nothing could be exported: {reasons}{hint}", exporter.attempts)
+    if training:
+        for program in search.programs:
+            program.notes.append("the model was exported in training mode; eval() is missing?")
+    return Programs(
+        search.programs,
+        exporter.verifier.sorter,
+        attempts=exporter.attempts,
+        missing=search.missing,
+        reference=exporter.verifier,
+        tape=tape,
+    )
+
+
+_WARNING_LOGGERS = (
+    "torch._export",
+    "torch.export",
+    "torch.onnx",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.fx.passes.runtime_assert",
+)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Leaves out torch's warning for each dimension that became a constant: the attempts tell."""
+    import logging
+
+    loggers = [logging.getLogger(name) for name in _WARNING_LOGGERS]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,274 @@
+"""Which programs a tape needs, made one after another until every recorded size has one.
+
+In come the variants of a tape. Out go programs, and why a variant, or some of its sizes, have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from calltape_analyzer.arguments.samples import recorded_sample
+from calltape_analyzer.arguments.sizings import Bound
+from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.exporting.exporter import Exporter
+from calltape_analyzer.exporting.int_values import int_value_parts, varying_ints
+from calltape_analyzer.exporting.tensor_values import tensor_value_parts
+from calltape_analyzer.exporting.text_values import (
+    calls_by_value,
+    part_of_value,
+    serves_all_values,
+)
+from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.programs.attempts import Attempt, Outcome
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.variant import named_facts
+from calltape_analyzer.variants.derivation import merged
+from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.merging import can_merge, completion_of
+from calltape_analyzer.variants.symbol_names import name_symbols
+
+if TYPE_CHECKING:
+    from calltape_analyzer.tape import Tape
+
+__all__ = ["ProgramSearch"]
+
+_MAX_PROGRAMS = 12
+"""Of one variant."""
+_MAX_EXTENSIONS = 2
+
+
+@dataclass
+class ProgramSearch:
+    """The programs of one tape and one model.
+
+    Attributes:
+        tape: the calls.
+        exporter: tries to make a program for a variant.
+        programs: what was found, in the order in which programs are asked for a call.
+        missing: why variants, or some of their sizes or values, have no program.
+    """
+
+    tape: Tape
+    exporter: Exporter
+    programs: list[Program] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def run(self, *, merging: bool) -> None:
+        """Fills ``programs`` and ``missing``.
+
+        Args:
+            merging: whether one program may serve a prefill and its decode steps.
+
+        Raises:
+            InferenceError: there are no calls.
+        """
+        sorter = self.exporter.verifier.sorter
+        whole, chosen = self.tape.whole, self.tape.selected.get("variant")
+        observations = sorter.observations(whole.calls)
+        if not observations.groups:
+            raise InferenceError("there are no calls", advice="record at least one call")
+        variants = named_facts(whole, observations, sorter)
+        if chosen is not None:
+            variants = [variants[place] for place in chosen]
+        self.exporter.verifier.probing.bound = Bound.of(variants)
+        for variant in self._merge(variants) if merging else variants:
+            self._cover(variant)
+
+    def _merge(self, variants: Sequence[VariantFacts]) -> list[VariantFacts]:
+        """Exports as one program what can be one.
+
+        Returns:
+            The variants that still need a program.
+        """
+        left = list(variants)
+        for larger in variants:
+            smaller = [v for v in left if v is not larger and can_merge(v, larger)]
+            if larger not in left or not smaller:
+                continue
+            outcome = self.exporter.export(self._merged(larger, smaller))
+            attempt = outcome.attempt
+            if outcome.program and attempt and attempt.ok and outcome.program.only is None:
+                self.programs.append(outcome.program)
+                left = [v for v in left if v is not larger and v not in smaller]
+        return left
+
+    def _merged(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> VariantFacts:
+        call = self.tape.calls.at(larger.rows.first)
+        scalars = recorded_sample(call, self.exporter.verifier.sorter).scalars
+        completions = [completion_of(v.group, larger, scalars) for v in smaller]
+        made = merged(larger, completions, smaller)
+        made.name = " + ".join([*(v.name for v in smaller), larger.name])
+        name_symbols(made)
+        return made
+
+    def _cover(self, variant: VariantFacts) -> None:
+        """Finds programs until every recorded size of a variant has one: the next program is traced
+        from a size that the ones before refuse."""
+        left: list[SizeRow] = list(variant.rows)
+        lost: list[SizeRow] = []
+        reason = ""
+        attempts: list[Attempt] = []
+        while left and len(attempts) < _MAX_PROGRAMS:
+            made = len(attempts)
+            named = replace(variant, name=f"{variant.name} ({made + 1})" if made else variant.name)
+            outcome = self._exported(named, left if made else None)
+            if outcome is None:
+                return
+            if not made and self._cover_text_values(variant, outcome):
+                return
+            good = {row for row in left if outcome.serves(row)}
+            if outcome.program is None or outcome.attempt is None or not good:
+                if not made and self._cover_tensor_values(variant):
+                    return
+                reason = self._reason(named.name, outcome)
+                # After a program that works, another size may still work.
+                lost += left[:1] if made else left
+                left = left[1:] if made else []
+                continue
+            if made or len(good) < len(left):
+                some = f"serves {len(good)} of {len(variant.rows)} recorded sizes of its variant"
+                outcome.program.notes.append(some)
+            if len(good) == 1 < len(variant.rows) and _is_for_one_size(outcome.attempt):
+                outcome.program.note_one_size()
+            self.programs.append(outcome.program)
+            attempts.append(outcome.attempt)
+            left = [row for row in left if row not in good]
+        if attempts:
+            self._extend(variant, len(attempts), attempts)
+        self._note_missing_sizes(variant, [*lost, *left], reason)
+
+    def _exported(self, variant: VariantFacts, wanted: Sequence[SizeRow] | None) -> Outcome | None:
+        """The best program for the rows that have none; all rows by default. None if there are
+        programs now for the values of the ints instead, because one for all serves no row."""
+        if wanted is not None or not varying_ints(variant):
+            return self.exporter.export(variant, wanted)
+        outcome = self.exporter.export(variant, static="never")
+        if outcome.served() or not self._cover_int_values(variant):
+            return outcome if outcome.served() else self.exporter.export(variant, static="only")
+        return None
+
+    def _cover_int_values(self, variant: VariantFacts) -> bool:
+        """Finds a program per value of the ints that vary. Tells whether there are any."""
+        parts = list(int_value_parts(variant))
+        before = len(self.programs)
+        for part in parts[:_MAX_PROGRAMS]:
+            name_symbols(part)
+            self._cover(part)
+            if len(self.programs) == before:
+                self.missing.pop(part.name, None)
+                return False  # what cannot be traced with one value cannot with another
+        left = sum(part.calls for part in parts[_MAX_PROGRAMS:])
+        if left:
+            names = ", ".join(variant.group.layout.column_name(c) for c in varying_ints(variant))
+            self.missing[f"{variant.name}, other values of {names}"] = (
+                f"{left} of {variant.calls} calls; the model does something else for each value, "
+                f"and a variant gets at most {_MAX_PROGRAMS} programs"
+            )
+        return True
+
+    def _note_missing_sizes(
+        self, variant: VariantFacts, lost: Sequence[SizeRow], reason: str
+    ) -> None:
+        if lost and len(lost) < len(variant.rows):
+            some = f"{len(lost)} of {len(variant.rows)} recorded sizes have no program"
+            limit = f"a variant gets at most {_MAX_PROGRAMS}"
+            self.missing[f"{variant.name}, other sizes"] = f"{some}: {reason or limit}"
+        elif lost:
+            self.missing[variant.name] = reason
+
+    def _extend(self, variant: VariantFacts, made: int, attempts: Sequence[Attempt]) -> None:
+        """Finds programs for sizes beyond the recorded ones, if all that were made refuse them."""
+        if made > 1 and made == len(variant.rows):
+            return  # a program for each size: another would be good for one size as well
+        refused = [set(attempt.refused) for attempt in attempts]
+        # What one program refuses another may take.
+        everywhere = set.intersection(*refused) if refused else set()
+        waiting = sorted(everywhere, key=lambda sizing: sizing.values)
+        narrow: list[Program] = []
+        while waiting and made < _MAX_EXTENSIONS + len(attempts):
+            if self.exporter.verifier.budget.is_spent:
+                break
+            named = replace(variant, name=f"{variant.name} ({made + 1})")
+            outcome = self.exporter.extend(named, waiting[0])
+            if outcome.program is None or outcome.attempt is None:
+                return
+            outcome.program.notes.append("traced at sizes that were not recorded")
+            narrow.append(outcome.program)
+            if outcome.attempt.agreed > 1:
+                # A program for one size that nobody asked for is kept only if a later one is wide.
+                self.programs += narrow
+                narrow = []
+            waiting = [s for s in waiting[1:] if s in outcome.attempt.refused]
+            made += 1
+
+    def _cover_text_values(self, variant: VariantFacts, outcome: Outcome) -> bool:
+        """Finds a program per value of the texts and floats that vary, if one for all of them gives
+        other results than the model. Tells whether it does."""
+        if variant.held or not variant.group.varying:
+            return False
+        if outcome.program is None or outcome.attempt is None:
+            return False
+        verifier = self.exporter.verifier
+        values = calls_by_value(variant, self.tape.calls, verifier.sorter)
+        if serves_all_values(outcome.program, outcome.attempt, values, verifier):
+            return False
+        before = len(self.programs)
+        for number, value in enumerate(values[:_MAX_PROGRAMS], 1):
+            part = part_of_value(variant, value, number)
+            name_symbols(part)
+            self._cover(part)
+            if len(self.programs) == before:
+                return True  # what cannot be traced with one value cannot with another
+        left = variant.calls - sum(value.calls for value in values[:_MAX_PROGRAMS])
+        if left:
+            names = ", ".join(map(str, variant.group.varying))
+            self.missing[f"{variant.name}, other values of {names}"] = (
+                f"{left} of {variant.calls} calls; the model does something else for each value, "
+                f"and a variant gets at most {_MAX_PROGRAMS} programs"
+            )
+        return True
+
+    def _cover_tensor_values(self, variant: VariantFacts) -> bool:
+        """Finds programs with a small integer tensor as a constant, one per value of it: a model
+        that reads such a tensor with Python (``grid.tolist()``) cannot be traced otherwise. Tells
+        whether there are any."""
+        errors = [a.error or "" for a in self.exporter.attempts if a.variant == variant.name]
+        sorter = self.exporter.verifier.sorter
+        for where, count, parts in tensor_value_parts(variant, errors, self.tape.calls, sorter):
+            made: list[Program] = []
+            for part in islice(parts, _MAX_PROGRAMS):
+                name_symbols(part)
+                outcome = self.exporter.export(part)
+                if outcome.program is None or not (outcome.attempt and outcome.attempt.reproduced):
+                    if not made:
+                        break
+                    self.missing[part.name] = self._reason(part.name, outcome)
+                    continue
+                outcome.program.notes.append(f"{where} is a constant of it")
+                made.append(outcome.program)
+            if not made:
+                continue
+            self.programs += made
+            if count > _MAX_PROGRAMS:
+                rest = count - _MAX_PROGRAMS
+                self.missing[f"{variant.name}, other values of {where}"] = (
+                    f"{rest} of {count} values: a variant gets at most {_MAX_PROGRAMS}"
+                )
+            return True
+        return False
+
+    def _reason(self, name: str, outcome: Outcome) -> str:
+        if outcome.attempt is not None and outcome.attempt.error:
+            return outcome.attempt.error
+        tried = [a.error for a in self.exporter.attempts if a.variant == name and a.error]
+        budget = self.exporter.verifier.budget
+        untried = budget.reason if budget.is_spent else "not exported"
+        return tried[-1] if tried else untried
+
+
+def _is_for_one_size(attempt: Attempt) -> bool:
+    """Whether a program that serves one recorded size was run at others, and served none."""
+    return attempt.probed > 0 and not attempt.agreed

@@ -1,0 +1,134 @@
+"""Texts and floats that vary from call to call, as constants of programs: a part of a variant for
+each value.
+
+``torch.export`` makes a constant of every text and float. Replay shows whether that matters: a
+program that reproduces calls with other values serves all of them; otherwise a program is for one
+value, and a variant gets several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from calltape_analyzer.exporting.verifier import Verifier
+from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.evidence import has_raised
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.observing.switches import shown_constant
+from calltape_analyzer.observing.tallies import Seen
+from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.constant_values import constants_of
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.reading.calls import Calls
+from calltape_analyzer.variants.derivation import part_of
+from calltape_analyzer.variants.facts import VariantFacts
+
+__all__ = ["ValueCalls", "calls_by_value", "part_of_value", "serves_all_values"]
+
+_MAX_KNOWN = 1024
+_MAX_TRIED = 8
+
+
+@dataclass
+class ValueCalls:
+    """The calls of a variant that have one value for each text and float that varies.
+
+    Attributes:
+        values: by place among the scalars.
+        rows: the distinct sizes, each with its calls.
+    """
+
+    values: Mapping[int, Any]
+    rows: dict[SizeRow, Seen] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> int:
+        """How many calls that are."""
+        return sum(seen.calls for seen in self.rows.values())
+
+    @property
+    def first(self) -> CallRef:
+        """The first of them."""
+        return min(seen.first for seen in self.rows.values())
+
+
+def calls_by_value(variant: VariantFacts, calls: Calls, sorter: CallSorter) -> list[ValueCalls]:
+    """The calls of a variant by the values that vary in it, most calls first. Of more than 1,024
+    values the earliest are given."""
+    varying = {(place.argument, place.path) for place in variant.group.varying}
+    places = {
+        i: (place.argument, place.path)
+        for i, place in enumerate(variant.group.layout.scalars)
+        if (place.argument, place.path) in varying
+    }
+    found: dict[str, ValueCalls] = {}
+    for call, count in calls.by_inputs():
+        if has_raised(call):
+            continue
+        placed = sorter.sorted(call.record.inputs)
+        if not variant.group.key.takes(placed.key):
+            continue
+        if not all(condition.holds(placed.row) for condition in variant.conditions):
+            continue
+        given = constants_of(placed)
+        values = {i: given[path] for i, path in places.items()}
+        if repr(values) not in found and len(found) >= _MAX_KNOWN:
+            continue
+        rows = found.setdefault(repr(values), ValueCalls(values)).rows
+        known = rows.get(placed.row, Seen(0, call.ref))
+        rows[placed.row] = Seen(known.calls + count, min(known.first, call.ref))
+    return sorted(found.values(), key=lambda value: (-value.calls, value.first))
+
+
+def serves_all_values(
+    program: Program, attempt: Attempt, values: Sequence[ValueCalls], verifier: Verifier
+) -> bool:
+    """Whether a program that was traced with one value reproduces calls with others; a note says
+    which were tried. Of many values the ones with most calls are tried.
+
+    Args:
+        program: what was traced.
+        attempt: what came of it so far; comparisons are added to it.
+        values: all that were recorded.
+        verifier: runs calls.
+    """
+    calls = [verifier.find(value.first) for value in values[:_MAX_TRIED]]
+    replayed = [verifier.replayed(program, call, attempt) for call in calls]
+    if "wrong" in attempt.rows.values() or any(one.ran and not one.ok for one in replayed):
+        return False
+    names = ", ".join(map(str, program.variant.group.varying))
+    good = sum(one.ok for one in replayed)
+    program.notes.append(
+        f"{names} varies from call to call and is a constant of it: that of one call; "
+        f"{good} of {len(values)} recorded values{_lengths(values)} were tried and make no "
+        "difference; others are served too, and nothing was shown of them"
+    )
+    return True
+
+
+def _lengths(values: Sequence[ValueCalls]) -> str:
+    """How long the texts among values are, in words; nothing if there are no texts."""
+    texts = [v for value in values for v in value.values.values() if isinstance(v, str | bytes)]
+    if not texts:
+        return ""
+    shortest, longest = min(map(len, texts)), max(map(len, texts))
+    if shortest == longest:
+        return f" (texts of length {shortest})"
+    return f" (texts of lengths {shortest}..{longest})"
+
+
+def part_of_value(variant: VariantFacts, value: ValueCalls, number: int) -> VariantFacts:
+    """The variant of the calls with one value. Its name shows no private text, but the number of
+    the value instead."""
+    places = variant.group.layout.scalars
+    shown = ", ".join(
+        f"{places[i]}={text}" if repr(constant) == text else f"{places[i]} of value {number}"
+        for i, constant in value.values.items()
+        for text in [shown_constant(constant)]
+    )
+    part = part_of(variant, value.rows.items(), f"{variant.name}, {shown}")
+    part.held = dict(value.values)
+    return part

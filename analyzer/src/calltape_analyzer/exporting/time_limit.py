@@ -1,0 +1,66 @@
+"""How long one attempt may take.
+
+torch reasons about symbolic sizes with a computer algebra system, and for some models (a Swin
+transformer with images of any size, torch 2.15) it does not end. Such a trace is interrupted, so
+that the next attempt can be made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["default_seconds", "time_limit"]
+
+_BASE, _PER_MODULE = 60.0, 0.5
+_AGAIN = 5.0
+
+
+class _Interrupt(BaseException):
+    """Not an Exception, because the interrupted code might handle that."""
+
+
+def default_seconds(module: Any) -> float:
+    """A limit that is longer than any trace that ends: a minute, and half a second for each
+    submodule."""
+    return _BASE + _PER_MODULE * sum(1 for _ in module.modules())
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Interrupts the code in the block after some seconds.
+
+    There is no limit outside of the main thread, if the platform has no alarm signal, and if
+    somebody else uses it.
+
+    Raises:
+        TimeoutError: the time is up.
+    """
+    if not _can_interrupt():
+        yield
+        return
+
+    def ring(*_: Any) -> None:
+        raise _Interrupt
+
+    before = signal.signal(signal.SIGALRM, ring)
+    # Again every few seconds, because the interrupted code may catch it.
+    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+    try:
+        yield
+    except _Interrupt:
+        raise TimeoutError(f"not done after {seconds:.0f} s, and interrupted") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _can_interrupt() -> bool:
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if not hasattr(signal, "setitimer"):
+        return False
+    return signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, signal.SIG_IGN)

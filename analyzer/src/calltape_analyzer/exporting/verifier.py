@@ -1,0 +1,346 @@
+"""Whether a program does what the model does: at recorded sizes, and at others.
+
+A program is good if it reproduces every recorded size, and better if it also agrees with the model
+at sizes that no call had. A program that returns wrong values at one of them serves only the sizes
+at which it was right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.samples import Sample, resized, resized_row, sample_in
+from calltape_analyzer.arguments.sizings import Sizing, sizes_in_words
+from calltape_analyzer.comparison.comparing import (
+    Tolerances,
+    compared,
+    is_described,
+    leaves_of,
+    recorded_leaves,
+)
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.exporting.budget import Budget
+from calltape_analyzer.exporting.probing import Probing
+from calltape_analyzer.model.calls import device_of, eager, entry_of, wanted_classes
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs.attempts import Attempt, error_text
+from calltape_analyzer.programs.program import Program, because_of_state
+from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.recorded_description import describe_result
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.row_conditions import Fixed
+
+if TYPE_CHECKING:
+    from calltape_analyzer.tape import Tape
+
+__all__ = ["Verifier", "restrict"]
+
+_MAX_ROWS = 24
+
+
+class Replayed(NamedTuple):
+    """Whether a call was reproduced, whether the program ran at all, what was wrong, and whether
+    the program raised an error while it ran instead of refusing the call."""
+
+    ok: bool
+    ran: bool
+    error: str | None
+    broke: bool = False
+
+
+@dataclass
+class Verifier:
+    """Runs calls through programs of one model, and through the model itself.
+
+    Attributes:
+        module: the model.
+        entry: what a recorded call called: the model, or a method of it.
+        sorter: lays calls out.
+        find: gives the call of a reference.
+        classes: the classes that arguments may be made of.
+        device: of the model.
+        tolerances: how far results of a program may be off.
+        probing: at which other sizes the model is run.
+        budget: the time of the export. What is not run when it is up counts as not reproduced.
+        state: the parameters, buffers and attributes of the model that calls changed, with what
+            they were, in words.
+    """
+
+    module: Any
+    entry: Callable[..., Any]
+    sorter: CallSorter
+    find: Callable[[CallRef], Call]
+    classes: ClassIndex
+    device: str
+    tolerances: Tolerances
+    probing: Probing = field(default_factory=Probing)
+    budget: Budget = field(default_factory=Budget)
+    state: dict[str, str] = field(default_factory=dict)
+    _searched: set[Hashable] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, tape: Tape, module: Any, tolerances: Tolerances) -> Verifier:
+        """For the calls of a tape, and the model that was recorded.
+
+        Raises:
+            UsageError: this is no module, or does not have the recorded method.
+        """
+        if not hasattr(module, "named_parameters"):
+            raise UsageError(
+                f"{type(module).__name__} is no torch.nn.Module",
+                advice="pass the module whose calls are on the tape",
+            )
+        classes = wanted_classes(module, tape.signature, tape.class_index)
+        sorter = CallSorter.of(tape, classes.renamed)
+        entry, device = entry_of(module, tape.target), str(device_of(module))
+        return cls(module, entry, sorter, tape.calls.at, classes, device, tolerances)
+
+    def sample(self, variant: VariantFacts, sizing: Sizing) -> Sample:
+        """The values of a recorded row, resized to other sizes."""
+        call = self.find(variant.rows.seen(sizing.row).first)
+        sample = sample_in(variant, call, self.sorter, self.device)
+        return resized(sample, variant, sizing.row, sizing.values) if sizing.resized else sample
+
+    def verify(self, program: Program, attempt: Attempt, around: Sequence[Sizing]) -> None:
+        """Runs recorded calls and other sizes through a program. Fills in what came of the attempt;
+        the program gets notes about state and about what could not be verified.
+
+        Args:
+            program: what the attempt made.
+            attempt: is filled in.
+            around: sizes that no call had and that the program was made for.
+        """
+        self._find_state(program)
+        for row, seen in program.variant.rows.items()[:_MAX_ROWS]:
+            if self.budget.is_spent:
+                attempt.rows[row] = "untried"
+                attempt.error = attempt.error or self.budget.reason
+                continue
+            attempt.tried += 1
+            found = self.replayed(program, self.find(seen.first), attempt)
+            attempt.reproduced += found.ok
+            attempt.failed += found.broke
+            attempt.error = attempt.error or found.error
+            attempt.rows[row] = "ok" if found.ok else "wrong" if found.ran else "refused"
+        if attempt.reproduced and not attempt.compared:
+            # All outputs are empty, or not a number: any program returns that.
+            attempt.reproduced, attempt.rows = 0, dict.fromkeys(attempt.rows, "wrong")
+            attempt.error = (
+                "nothing was compared: no recorded output has an element that is a number"
+            )
+        program.notes += [f"not verified: {what}" for what in attempt.unverified]
+        program.note_state(self.state)
+        if not attempt.reproduced and not around:
+            return
+        for sizing in self.probing.sizings(program.variant, around):
+            if self.budget.is_spent:
+                attempt.untried.append(
+                    f"{sizes_in_words(program.variant, sizing)}: {self.budget.reason}"
+                )
+                continue
+            self._probe(program, attempt, sizing)
+        program.notes += self.probing.notes(program.variant, attempt)
+
+    def _find_state(self, program: Program) -> None:
+        """Calls the model once for each kind of call, to see what it changes. A run of the program
+        does not show all of it: no program changes Python attributes, and an ONNX model writes to
+        no input."""
+        variant = program.variant
+        writes = program.model.has_state
+        if variant.group.key in self._searched and writes:
+            return
+        self._searched.add(variant.group.key)
+        call = self.find(variant.rows.first)
+        with suppress(Exception):  # the model raises: that is no evidence
+            sample = sample_in(variant, call, self.sorter, self.device)
+            given = sample.cloned()
+            with self._undisturbed():
+                value = eager(self.entry, program.plan, given, self.classes, self.device)
+            if not writes:
+                returned = {id(tensor) for tensor in describe_result(value).tensors}
+                for place, tensor in _written(program, sample, given):
+                    program.note_unwritten(place, is_returned=id(tensor) in returned)
+
+    def replayed(self, program: Program, call: Call, attempt: Attempt) -> Replayed:
+        """What became of a recorded call."""
+        sample = sample_in(program.variant, call, self.sorter, self.device)
+        refusal = program.refuses_call(self.sorter.sorted(call.record.inputs))
+        refusal = refusal or program.refuses_values(sample)
+        if refusal is not None:
+            return Replayed(False, False, f"call {call.number}: {refusal}")
+        expected, against = self.expected(program, call, sample)
+        try:
+            got = self._outputs(program, sample)
+        except Exception as error:  # torch and runtimes raise errors of any type
+            return Replayed(False, False, f"call {call.number}: {error_text(error)}", broke=True)
+        found = compared(expected, got, self.tolerances)
+        attempt.add(found)
+        wrong = None if found.agrees else f"call {call.number}: {found.error}"
+        if wrong is not None and against == "tape" and self.does_as_model(program, sample, got):
+            return Replayed(True, True, f"call {call.number}: {because_of_state(program)}")
+        return Replayed(found.agrees, True, wrong)
+
+    def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool:
+        """Whether a program of a model with state does what the model does from its state now. The
+        recorded call may have begun with another state."""
+        program.note_state(self.state)
+        if not program.state:
+            return False
+        try:
+            now = self.eager(program.plan, sample)
+        except Exception:  # the model raises: that is no evidence
+            return False
+        return compared(now, got, self.tolerances).agrees
+
+    def expected(self, program: Program, call: Call, sample: Sample) -> tuple[dict[str, Any], str]:
+        """What a call should return: what was recorded (``"tape"``), or if that is not on the tape,
+        what the model returns now (``"module"``)."""
+        facts = call.record.inputs.facts()
+        outputs = call.record.outputs
+        kept = outputs is not None and all(leaf.key for leaf in (*facts, *outputs.facts()))
+        found = recorded_leaves(call) if kept else None
+        if found is not None and is_described(found):
+            return found, "tape"
+        now = self.eager(program.plan, sample)
+        if found is not None and not is_described(now):
+            return found, "tape"  # what the model returns can be described no better
+        return now, "module"
+
+    def eager(self, plan: Plan, sample: Sample) -> dict[str, Any]:
+        """The leaves of what the model returns now. Its state stays as it is."""
+        from calltape_analyzer.model.state import apart_from
+
+        with self._undisturbed():
+            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
+            return apart_from(self.module, leaves_of(value))
+
+    def _outputs(self, program: Program, sample: Sample) -> dict[str, Any]:
+        from calltape_analyzer.model.state import apart_from
+
+        with self._undisturbed() as changed:
+            found = program.leaves(program.outputs(sample.cloned()))
+            leaves = apart_from(self.module, found)
+        program.changed_state |= changed.keys()
+        return leaves
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[dict[str, Any]]:
+        """Undoes what a call changes in the model, and adds to ``state`` what that was."""
+        from calltape_analyzer.model.state import in_words, unchanged
+
+        with unchanged(self.module) as changed:
+            yield changed
+        for name, value in changed.items():
+            self.state.setdefault(name, in_words(value))
+
+    def refuses(self, variant: VariantFacts, sizing: Sizing) -> str | None:
+        """Why the model is not run at sizes that no call had; None if it may be run."""
+        return self.probing.refuses(
+            variant, sizing, lambda recorded: self._run(variant, recorded), self.device
+        )
+
+    def _run(self, variant: VariantFacts, sizing: Sizing) -> Any:
+        sample = self.sample(variant, sizing)
+        return self.eager(Plan.of(variant, sample, self.sorter.signature), sample)
+
+    def _probe(self, program: Program, attempt: Attempt, sizing: Sizing) -> None:
+        """Runs one size that no call had. What the model returns is right."""
+        variant = program.variant
+        reason = self.refuses(variant, sizing)
+        if reason is not None:
+            attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {reason}")
+            return
+        sample = self.sample(variant, sizing)
+        try:
+            run = self.probing.run
+            limit = self.budget.within(self.probing.seconds)
+            expected = run(variant, sizing, lambda: self.eager(program.plan, sample), limit)
+        except TimeoutError as error:
+            attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {error}")
+            return
+        except Exception:  # the model does not take these sizes: that is no evidence
+            return
+        attempt.probed += 1
+        refusal = program.refuses(resized_row(program.variant, sizing.row, sizing.values))
+        if refusal is not None:
+            attempt.error = attempt.error or f"at unseen sizes: {refusal}"
+            if 1 not in sizing.values:
+                attempt.refused.append(sizing)
+            return
+        try:
+            got = self._outputs(program, sample)
+        except Exception as error:  # it refuses
+            attempt.error = attempt.error or f"at unseen sizes: {error_text(error)}"
+            attempt.refused.append(sizing)
+            attempt.failed += 1
+            return
+        found = compared(expected, got, self.tolerances)
+        attempt.add(found)
+        attempt.agreed += found.agrees
+        if not found.agrees:
+            attempt.wrong_at.append(sizing)
+            attempt.error = attempt.error or f"at unseen sizes: {found.error}"
+
+
+def _written(program: Program, before: Sample, now: Sample) -> Iterator[tuple[str, Any]]:
+    """The tensors that a call wrote to and that the program does not return, by place."""
+    from calltape_analyzer.model.state import was_written
+
+    returned = set(program.returned.values())
+    places = program.variant.group.layout.tensors
+    for place, old, new in zip(places, before.tensors, now.tensors, strict=True):
+        if place.argument not in returned and was_written(old, new):
+            yield str(place), new
+
+
+def restrict(program: Program, attempt: Attempt) -> None:
+    """Keeps a program from sizes at which it gave wrong values: from a size of 1, if only such
+    sizes were wrong, else from all but the sizes that it reproduced."""
+    wrong = sum(found == "wrong" for found in attempt.rows.values())
+    if not program.is_understood():
+        _serve_verified_only(program, attempt, "it has conditions that cannot be checked here")
+        return
+    if attempt.failed and not program.model.checks_conditions:
+        # A model that fails at one size that it should take may be wrong at another: the
+        # conversion made a constant of something that was none.
+        failed = f"{program.model.runtime} failed at {attempt.failed} sizes that it should take"
+        _serve_verified_only(program, attempt, failed)
+        return
+    if not attempt.wrong and not wrong:
+        return
+    if not wrong and _forbid_ones(program, attempt):
+        return
+    what = (
+        f"{wrong} recorded sizes"
+        if wrong
+        else f"{attempt.wrong} of {attempt.probed} sizes that were never recorded"
+    )
+    _serve_verified_only(program, attempt, f"it returned wrong values at {what}")
+
+
+def _serve_verified_only(program: Program, attempt: Attempt, why: str) -> None:
+    program.only = frozenset(row for row, found in attempt.rows.items() if found == "ok")
+    program.notes.append(f"serves {len(program.only)} recorded sizes only: {why}")
+
+
+def _forbid_ones(program: Program, attempt: Attempt) -> bool:
+    """Refuses 1 for the symbols that were 1 whenever the program was wrong. Tells whether that
+    explains all wrong values."""
+    variant = program.variant
+    ones = [{i for i, v in enumerate(s.values) if v == 1} for s in attempt.wrong_at]
+    if not all(ones):
+        return False
+    columns = [variant.symbols[i].columns[0] for i in sorted(set().union(*ones))]
+    if any(1 in variant.rows.distinct(column) for column in columns):
+        return False
+    forbidden = tuple(Fixed(column, 1, negated=True) for column in columns)
+    program.variant = replace(variant, conditions=(*variant.conditions, *forbidden))
+    names = ", ".join(variant.group.layout.column_name(column) for column in columns)
+    program.notes.append(f"does not take a size of 1 for {names}: the model does something else")
+    return True

@@ -1,0 +1,167 @@
+"""What a `Tape` and a `Variant` both offer: their calls as one program.
+
+In come recorded calls. Out go the two things that an exporter asks for: dynamic shapes, and
+arguments to trace with. Parameters, forms of the results and errors are documented here, once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.inference.argument_form import as_one
+from calltape_analyzer.observing.declarations import BatchFor, DimNames
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.pytree.inputs import Inputs
+
+if TYPE_CHECKING:
+    from calltape_analyzer.inference.aligned_calls import AlignedCalls
+
+__all__ = ["DimKind", "GivenArguments", "ProgramSource", "check_dim"]
+
+DimKind: TypeAlias = "Literal['auto', 'dynamic', 'names']"
+"""What stands for a dynamic dimension: ``Dim.AUTO``, ``Dim.DYNAMIC``, or a name."""
+
+GivenArguments: TypeAlias = "int | tuple[Any, ...] | Mapping[str, Any] | None"
+"""The position of a call, or arguments of the caller's own; None for representative ones."""
+
+
+class ProgramSource(ABC):
+    """Calls that are to become one program: all calls of a tape, or those of one variant."""
+
+    def infer_dynamic_shapes(
+        self,
+        set_batch_dimension_for: BatchFor = None,
+        dim_names: DimNames = None,
+        value_if_missing: Mapping[str | int, Any] | None = None,
+        *,
+        dim: DimKind | None = None,
+    ) -> tuple[Any, ...] | dict[str, Any]:
+        """What ``torch.export.export(dynamic_shapes=...)`` takes. Reads no tensor bytes.
+
+        Args:
+            set_batch_dimension_for: names or positions of arguments whose dimension 0 is declared
+                dynamic although it never varied; True for all.
+            dim_names: True for readable names, which dimensions share that were always equal; or
+                a mapping from argument (name or position) to ``{axis: name}``.
+            value_if_missing: values, by parameter name or position, for arguments that some calls
+                leave out. The calls of one variant all pass the same arguments, so that a variant
+                takes none.
+            dim: what stands for a dynamic dimension that has no name. ``"auto"`` is
+                ``torch.export.Dim.AUTO``, with which most exports succeed (rule 3 of
+                docs/decisions/0012); ``"dynamic"`` is ``Dim.DYNAMIC``, with which an export fails
+                that would make it a constant; ``"names"`` is the same as ``dim_names=True``. By
+                default a tape gives ``"dynamic"``, as ``torch.onnx.InputObserver`` does, and a
+                variant ``"auto"`` (docs/decisions/0036).
+
+        Returns:
+            A tuple if all arguments are positional, else a dict in the order of the signature, in
+            the nesting of the arguments. Per tensor ``{axis: dim}`` with its dynamic axes, per int
+            that varied ``Dim.DYNAMIC`` or ``Dim.AUTO``, and None for what is constant.
+
+        Raises:
+            InferenceError: there are no calls, or they cannot be one program; says which differ in
+                what.
+            UsageError: for a name, a position, a ``dim`` or a value that does not fit the calls.
+        """
+        return self._dynamic_shapes(
+            set_batch_dimension_for, dim_names, value_if_missing, check_dim(dim)
+        )
+
+    @overload
+    def infer_arguments(
+        self,
+        index: GivenArguments = None,
+        *,
+        as_args_kwargs: Literal[True] = True,
+        value_if_missing: Mapping[str | int, Any] | None = None,
+        device: Any = None,
+    ) -> Inputs: ...
+
+    @overload
+    def infer_arguments(
+        self,
+        index: GivenArguments = None,
+        *,
+        as_args_kwargs: bool,
+        value_if_missing: Mapping[str | int, Any] | None = None,
+        device: Any = None,
+    ) -> Inputs | tuple[Any, ...] | dict[str, Any]: ...
+
+    def infer_arguments(
+        self,
+        index: GivenArguments = None,
+        *,
+        as_args_kwargs: bool = True,
+        value_if_missing: Mapping[str | int, Any] | None = None,
+        device: Any = None,
+    ) -> Inputs | tuple[Any, ...] | dict[str, Any]:
+        """Arguments to trace a program with.
+
+        Those of a tape are of one recorded call, and what other calls have is filled in: with
+        ``value_if_missing``, else with a tensor of size 0 (the rules of
+        ``torch.onnx.InputObserver``). Those of a variant are of a recorded call whose dynamic sizes
+        are all at least 2 and pairwise different, else of one that is resized to be so by cyclic
+        tiling; dimensions that were always equal, and sums that always held, stay so (rule 4 of
+        docs/decisions/0012). Values that are not on the tape are made up within their recorded
+        ranges.
+
+        Args:
+            index: None for representative arguments; a position among the calls (of the tape, or of
+                the variant) for the arguments of that call; or arguments of the caller's own, a
+                tuple or a dict by name, to be completed.
+            as_args_kwargs: False gives the form of ``torch.onnx.InputObserver``: a tuple if all
+                arguments are positional, else a dict by parameter name.
+            value_if_missing: as for :meth:`infer_dynamic_shapes`.
+            device: where the tensors are made; the CPU by default.
+
+        Returns:
+            ``(args, kwargs)``, also by these names: ``model(*found.args, **found.kwargs)``. It is
+            the form of :attr:`Call.inputs <calltape_analyzer.Call.inputs>`.
+
+        Raises:
+            InferenceError: there are no calls, or they cannot be one program; there is no such
+                call; an argument holds an object of a class that is not known here; or ``*args``
+                leaves no form but ``(args, kwargs)``.
+            UsageError: for an ``index`` or a value that does not fit the calls.
+        """
+        found = self._arguments(index, value_if_missing, device)
+        return found if as_args_kwargs else as_one(*found, self._signature())
+
+    @abstractmethod
+    def _dynamic_shapes(
+        self,
+        declared: BatchFor,
+        names: DimNames,
+        value_if_missing: Mapping[str | int, Any] | None,
+        dim: DimKind | None,
+    ) -> tuple[Any, ...] | dict[str, Any]: ...
+
+    @abstractmethod
+    def _arguments(
+        self,
+        index: GivenArguments,
+        value_if_missing: Mapping[str | int, Any] | None,
+        device: Any,
+    ) -> Inputs: ...
+
+    @abstractmethod
+    def _signature(self) -> Signature: ...
+
+    @abstractmethod
+    def _aligned_calls(self, value_if_missing: Mapping[str | int, Any] | None) -> AlignedCalls:
+        """What the calls say as one program, with their outputs in reach."""
+
+
+def check_dim(dim: Any) -> DimKind | None:
+    """The given kind of dimension, or None.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    if dim is None or dim in ("auto", "dynamic", "names"):
+        found: DimKind | None = dim
+        return found
+    raise UsageError(f"dim={dim!r}", advice='pass "auto", "dynamic" or "names"')

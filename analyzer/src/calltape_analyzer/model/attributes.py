@@ -1,0 +1,180 @@
+"""The Python attributes of a module: what a call changes in them, and how it is put back.
+
+Attributes are numbers, tensors, text, and containers and objects of these. Attributes of
+transformers' classes are left alone: they note what was installed when a forward first ran, and one
+without the other breaks the model.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections import OrderedDict, deque
+from typing import Any
+
+import torch
+
+__all__ = ["Attributes", "same"]
+
+_CONTAINERS = (OrderedDict, dict, list, set, deque)
+_PLAIN = (bool, int, float, complex, str, bytes, torch.Tensor, type(None))
+_LIBRARIES = frozenset({"torch", "transformers", *sys.stdlib_module_names})
+_MAX_DEPTH = 4
+_MAX_ELEMENTS = 100_000
+"""In all containers of a module. More are not put back: each call would copy them."""
+_OF_EVERY_MODULE = frozenset(vars(torch.nn.Module())) - {"training"}
+
+
+class Attributes:
+    """The attributes of one module as they are now.
+
+    Args:
+        prefix: the name of the module in the model.
+        part: the module.
+
+    Attributes:
+        tensors: in attributes and their containers, each with the name of the attribute.
+    """
+
+    def __init__(self, prefix: str, part: torch.nn.Module) -> None:
+        self._prefix = prefix
+        self._part = part
+        self._hooks = _hooks(part)
+        self._is_own = _is_own(type(part))
+        self._before = self._now()
+        self._restored = {n: value for n, value in self._before.items() if self._is_kept(value)}
+        self._containers: dict[int, tuple[str, Any, list[Any]]] = {}
+        self._elements = 0
+        self.tensors: list[tuple[str, torch.Tensor]] = []
+        for name, value in self._restored.items():
+            self._remember(self._named(name), value, 0)
+
+    def put_back(self) -> dict[str, Any]:
+        """Puts back attributes, and the elements of containers. Values of tensors stay as they are.
+
+        Returns:
+            What the attributes were that were changed, by name.
+        """
+        if _hooks(self._part) != self._hooks:
+            return {}
+        changed: dict[str, Any] = {}
+        for name, container, before in self._containers.values():
+            now = _elements(container)
+            if len(now) == len(before) and all(map(operator.is_, now, before)):
+                continue
+            if len(now) != len(before) or not all(map(same, before, now)):
+                changed[name] = container
+            _fill(container, before)
+        return changed | self._names_put_back()
+
+    def _names_put_back(self) -> dict[str, Any]:
+        changed: dict[str, Any] = {}
+        now = self._now()
+        for name, value in self._restored.items():
+            if name in now and now[name] is value:
+                continue
+            if name not in now or not same(value, now[name]):
+                changed[self._named(name)] = value
+            vars(self._part)[name] = value
+        for name in now.keys() - self._before.keys() if self._is_own else ():
+            if self._is_kept(now[name]):
+                changed[self._named(name)] = None
+                del vars(self._part)[name]
+        return changed
+
+    def _now(self) -> dict[str, Any]:
+        if type(self._part).__module__.startswith("transformers."):
+            return {}
+        every = vars(self._part)
+        return {name: value for name, value in every.items() if name not in _OF_EVERY_MODULE}
+
+    def _named(self, name: str) -> str:
+        return f"{self._prefix}.{name}".lstrip(".")
+
+    def _is_kept(self, value: Any) -> bool:
+        if isinstance(value, _PLAIN):
+            return True
+        return self._is_own and (isinstance(value, (*_CONTAINERS, tuple)) or _is_object(value))
+
+    def _remember(self, name: str, value: Any, depth: int) -> None:
+        """Remembers the elements of a value, and the tensors in it."""
+        if isinstance(value, torch.Tensor):
+            self.tensors.append((name, value))
+            return
+        is_container = isinstance(value, (*_CONTAINERS, tuple))
+        if not is_container and _is_object(value):
+            value = vars(value)
+            is_container = True
+        if not is_container or depth > _MAX_DEPTH or id(value) in self._containers:
+            return
+        self._elements += len(value)
+        if self._elements > _MAX_ELEMENTS:
+            return
+        elements = _elements(value)
+        self._containers[id(value)] = (name, value, elements)
+        for child in elements:
+            self._remember(name, child, depth + 1)
+        if not isinstance(value, tuple) and hasattr(value, "__dict__"):  # a class of the user's own
+            self._remember(name, vars(value), depth + 1)
+
+
+def _elements(container: Any) -> list[Any]:
+    """The elements of a container; of a dict the keys, and then the values."""
+    if isinstance(container, dict):
+        return [*dict.keys(container), *dict.values(container)]
+    return list(container)
+
+
+def _fill(container: Any, elements: list[Any]) -> None:
+    """Puts elements back with the methods of the plain class. A subclass may do more in its own."""
+    if isinstance(container, tuple):
+        return
+    kind: Any = next(kind for kind in _CONTAINERS if isinstance(container, kind))
+    kind.clear(container)
+    if isinstance(container, dict):
+        half = len(elements) // 2
+        for key, value in zip(elements[:half], elements[half:], strict=True):
+            kind.__setitem__(container, key, value)
+    elif isinstance(container, set):
+        set.update(container, elements)
+    else:
+        kind.extend(container, elements)
+
+
+def _is_object(value: Any) -> bool:
+    """Whether a value is a plain object with attributes, as far as its class tells."""
+    if isinstance(value, torch.nn.Module) or callable(value) or not hasattr(value, "__dict__"):
+        return False
+    cls = type(value)
+    return cls.__module__ == "types" or not _is_of_library(cls)
+
+
+def _is_of_library(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in _LIBRARIES - {"__main__"}
+
+
+def _is_own(cls: type) -> bool:
+    if _is_of_library(cls):
+        return False
+    return not any(base.__module__.startswith("transformers.") for base in cls.__mro__)
+
+
+def _hooks(part: torch.nn.Module) -> tuple[int, int]:
+    return len(part._forward_hooks), len(part._forward_pre_hooks)
+
+
+def same(before: Any, now: Any) -> bool:
+    """Whether two values are the same. An element that is NaN in both is the same."""
+    if before is now and not isinstance(before, torch.Tensor):
+        return True
+    if not isinstance(before, torch.Tensor) or not isinstance(now, torch.Tensor):
+        try:
+            return type(before) is type(now) and bool(before == now)
+        except Exception:  # it cannot be compared, or there is a tensor in a container
+            return False
+    if before.shape != now.shape or before.dtype != now.dtype or before.device != now.device:
+        return False
+    try:
+        return bool(((before == now) | ((before != before) & (now != now))).all())
+    except Exception:  # a layout or dtype without comparison, or a tensor of a trace
+        return False

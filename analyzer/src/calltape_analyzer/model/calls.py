@@ -1,0 +1,205 @@
+"""The model itself: how it is called like the recorded method, and what a trace must not leave in
+it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.samples import Sample
+from calltape_analyzer.arguments.templates import as_call, checked
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.pytree.classes import ClassIndex, name_of
+from calltape_schema.records import Target
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "device_of",
+    "eager",
+    "entry_of",
+    "experts_as",
+    "preserved",
+    "wanted_classes",
+]
+
+_MAX_DEPTH = 4
+
+
+def entry_of(module: torch.nn.Module, target: Target | None) -> Callable[..., Any]:
+    """What a recorded call called: the module itself for ``forward``, else its method.
+
+    Raises:
+        UsageError: the module has no such method.
+    """
+    method = target.method if target is not None else "forward"
+    if method in ("forward", "__call__"):
+        return module
+    found = getattr(module, method, None)
+    if not callable(found):
+        raise UsageError(
+            f"the calls are of {method}(), which {type(module).__name__} does not have",
+            advice="pass the object that was recorded",
+        )
+    entry: Callable[..., Any] = found
+    return entry
+
+
+def device_of(module: torch.nn.Module) -> torch.device:
+    """The device of a module's first parameter or buffer; the CPU without any."""
+    import torch
+
+    for tensor in (*module.parameters(), *module.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
+def eager(
+    call: Callable[..., Any], plan: Plan, sample: Sample, classes: ClassIndex, device: str
+) -> Any:
+    """What the model returns for a sample, without gradients."""
+    import torch
+
+    arguments = plan.build(sample, classes, device)
+    checked(arguments)
+    args, kwargs = as_call(arguments, plan.signature)
+    with torch.no_grad():
+        return call(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def preserved(module: torch.nn.Module) -> Iterator[None]:
+    """Undoes what a traced forward leaves in a model: attributes with symbolic values, also within
+    containers and objects, and parameters or buffers that were replaced.
+
+    Other attributes stay as they are: libraries install hooks when a forward first runs and note it
+    in an attribute (transformers' output capturing), and one without the other breaks the model.
+    """
+    before = [(part, dict(vars(part))) for part in module.modules()]
+    registries = [(part, dict(part._parameters), dict(part._buffers)) for part in module.modules()]
+    containers = _containers(module)
+    try:
+        yield
+    finally:
+        for container, elements in containers:
+            _put_back(container, elements)
+        for part, state in before:
+            for name, value in list(vars(part).items()):
+                if value is not state.get(name) and _is_symbolic(value):
+                    if name in state:
+                        vars(part)[name] = state[name]
+                    else:
+                        del vars(part)[name]
+        for part, parameters, buffers in registries:
+            part._parameters.clear()
+            part._parameters.update(parameters)
+            part._buffers.clear()
+            part._buffers.update(buffers)
+
+
+def _containers(module: torch.nn.Module) -> list[tuple[Any, Any]]:
+    """The containers in a model's attributes, each with a copy of its elements. The dict of
+    attributes of an object that is neither a module nor a tensor is a container, too."""
+    import torch
+
+    found: dict[int, tuple[Any, Any]] = {}
+    waiting = [
+        (value, 0)
+        for part in module.modules()
+        for name, value in vars(part).items()
+        if name not in ("_parameters", "_buffers", "_modules")
+    ]
+    while waiting:
+        value, depth = waiting.pop()
+        if not isinstance(value, dict | list | tuple | set | deque):
+            if isinstance(value, torch.Tensor) or callable(value) or not hasattr(value, "__dict__"):
+                continue
+            value = vars(value)
+        if id(value) in found or depth > _MAX_DEPTH:
+            continue
+        inside = list(value.values() if isinstance(value, dict) else value)
+        found[id(value)] = (value, dict(value) if isinstance(value, dict) else inside)
+        waiting += [(child, depth + 1) for child in inside]
+    return list(found.values())
+
+
+def _put_back(container: Any, before: Any) -> None:
+    """Puts the elements of a container back, if there are symbolic values among them now."""
+    if isinstance(container, dict):
+        for key in [key for key, value in container.items() if value is not before.get(key)]:
+            if not _is_symbolic(container[key]):
+                continue
+            if key in before:
+                container[key] = before[key]
+            else:
+                del container[key]
+    elif not isinstance(container, tuple) and _is_symbolic(list(container)):
+        container.clear()
+        (container.update if isinstance(container, set) else container.extend)(before)
+
+
+def _is_symbolic(value: Any) -> bool:
+    """Whether a value, or an element of a container or cache, belongs to a trace."""
+    import torch
+    from torch._subclasses import FakeTensor
+    from torch.utils import _pytree as pytree
+
+    kinds = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+    leaves = pytree.tree_leaves(value)
+    objects = [leaf for leaf in leaves if hasattr(leaf, "__dict__") and not callable(leaf)]
+    attributes = [list(vars(one).values()) for one in objects]
+    parts = leaves + pytree.tree_leaves(attributes)
+    return any(isinstance(part, kinds) or _is_functional(part) for part in parts)
+
+
+def _is_functional(value: Any) -> bool:
+    return type(value).__name__ == "FunctionalTensor"
+
+
+@contextlib.contextmanager
+def experts_as(module: Any, implementation: str | None) -> Iterator[None]:
+    """Lets a mixture of experts of transformers run its experts in one way within the block."""
+    if implementation is None:
+        yield
+        return
+    before = module.config._experts_implementation
+    module.set_experts_implementation(implementation)
+    try:
+        yield
+    finally:
+        module.set_experts_implementation(before)
+
+
+def wanted_classes(module: torch.nn.Module, signature: Signature, given: ClassIndex) -> ClassIndex:
+    """The classes that arguments may be made of: the given ones, and the dataclasses, named tuples
+    and enums in the module's own code. Whoever passes the module trusts them; still only their
+    fields are set, and none of their code runs."""
+    found: dict[str, type] = {}
+    for part in type(module).__mro__:
+        for value in _namespace(part).values():
+            if isinstance(value, type) and _is_plain(value):
+                found[name_of(value)] = value
+                # Classes of a script have this name if it was run, and the other if imported.
+                found[f"__main__:{value.__qualname__}"] = value
+    return ClassIndex(found | dict(given.by_name))
+
+
+def _namespace(cls: type) -> Mapping[str, Any]:
+    module = sys.modules.get(cls.__module__)
+    if module is None or cls.__module__.partition(".")[0] in ("torch", "builtins"):
+        return {}
+    return vars(module)
+
+
+def _is_plain(cls: type) -> bool:
+    if issubclass(cls, enum.Enum):
+        return True
+    return dataclasses.is_dataclass(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))

@@ -1,0 +1,13 @@
+"""The drop-in for ``torch.onnx.InputObserver``, which records on a tape.
+
+In come calls of a model that it watches. Out go what its peers give: dynamic shapes, representative
+arguments, and how far an exported model is off.
+"""
+
+from calltape_analyzer.inference.aligned_slots import (
+    dynamic_dimensions as _infer_dynamic_dimensions,
+)
+from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
+from calltape_analyzer.observer.input_observer import InputObserver
+
+__all__ = ["InputCandidate", "InputObserver", "ObserverInfo", "_infer_dynamic_dimensions"]

@@ -1,0 +1,304 @@
+"""A drop-in for ``torch.onnx.InputObserver`` and its sibling in yobx, which records on a tape.
+
+The one place of the analyzer that may use the recorder: an observer is used in the process that
+has the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calltape_analyzer.errors import InferenceError, UsageError
+from calltape_analyzer.inference.one_program import OneProgram
+from calltape_analyzer.observer.candidates import ObserverInfo
+from calltape_analyzer.observer.discrepancies import PeerTolerance, row_of
+from calltape_analyzer.observing.declarations import BatchFor, DimNames
+from calltape_analyzer.observing.signature import Key
+from calltape_analyzer.opening import open_tape
+from calltape_analyzer.programs.onnx_model import OnnxModel
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import with_progress
+
+if TYPE_CHECKING:
+    from calltape_recorder import Recorder
+
+# The names that the peers' modules have, for code that was written for them.
+__all__ = ["InputObserver"]
+
+# An observer keeps a few calls on purpose; the bound is for servers.
+_QUEUE_BYTES = 2**40
+
+
+class InputObserver:
+    """Records the calls of a model on a tape and infers from them how to export it.
+
+    Used like ``torch.onnx.InputObserver``, with the same answers on the same calls; nothing has to
+    be registered with torch, and the tape stays if ``path`` is given::
+
+        observer = InputObserver()
+        with observer(model):
+            model(x1, y1)
+            model(x2, y2)
+        torch.export.export(
+            model, observer.infer_arguments(), dynamic_shapes=observer.infer_dynamic_shapes()
+        )
+
+    Args:
+        value_if_missing: values, by parameter name or position, for arguments that some calls
+            leave out; only inferred from, the model never sees them.
+        path: where the tape goes (``runs/model.tape``; a second ``with`` block writes
+            ``runs/model-2.tape``). A temporary file otherwise.
+        overwrite: replaces tapes that are there already, instead of refusing.
+    """
+
+    def __init__(
+        self,
+        value_if_missing: Mapping[Key, Any] | None = None,
+        path: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        self.value_if_missing: dict[Key, Any] = dict(value_if_missing or {})
+        self._path = None if path is None else Path(path)
+        self._overwrite = overwrite
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._segments: list[_Segment] = []
+        self._removed: list[Key] = []
+        self._info: tuple[list[Tape], ObserverInfo, OneProgram] | None = None
+
+    @contextlib.contextmanager
+    def __call__(
+        self, model: Any, store_n_calls: int = 3, method_name: str = "forward"
+    ) -> Iterator[InputObserver]:
+        """Records the calls of a method while the ``with`` block runs.
+
+        Args:
+            model: any object.
+            store_n_calls: how many calls of this block are kept.
+            method_name: the method.
+
+        Raises:
+            UsageError, UnsupportedError, KeyTypeError: there is no such method; at the end of the
+                block: ``value_if_missing`` does not fit the calls.
+        """
+        if not hasattr(model, method_name):
+            raise UsageError(
+                f"Model type {type(model)} does not have a method {method_name!r}",
+                advice="name one of its methods",
+            )
+        segment = _Segment.start(
+            self._next_path(), model, store_n_calls, method_name, overwrite=self._overwrite
+        )
+        self._segments.append(segment)
+        try:
+            yield self
+        finally:
+            segment.stop()
+        self._check(segment)
+
+    @property
+    def info(self) -> ObserverInfo | None:
+        """What was seen so far; None before the first ``with`` block."""
+        return self._read()[1] if self._segments else None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The tapes, one per ``with`` block."""
+        return tuple(segment.path for segment in self._segments)
+
+    def num_obs(self) -> int:
+        """How many calls are stored."""
+        return len(self.info or ())
+
+    def is_empty(self) -> bool:
+        """Whether no call is stored."""
+        return self.num_obs() == 0
+
+    def infer_dynamic_shapes(
+        self, set_batch_dimension_for: BatchFor = None, dim_names: DimNames = None
+    ) -> tuple[Any, ...] | dict[str, Any]:
+        """What ``torch.export.export(dynamic_shapes=...)`` takes; see
+        :meth:`calltape_analyzer.inference.one_program.OneProgram.dynamic_shapes`.
+
+        Raises:
+            InferenceError: nothing was recorded, or the calls cannot be one program.
+        """
+        return self._inference().dynamic_shapes(set_batch_dimension_for, dim_names)
+
+    def infer_arguments(
+        self,
+        index_or_args_or_kwargs: int | tuple[Any, ...] | dict[str, Any] | None = None,
+        flat: bool = False,
+        as_args_kwargs: bool = False,
+    ) -> Any:
+        """Representative arguments, those of one call, or the given ones completed; see
+        :meth:`calltape_analyzer.inference.one_program.OneProgram.arguments`.
+
+        Raises:
+            InferenceError: nothing was recorded, or the calls cannot be one program.
+            UsageError: for anything but a position, a tuple or a dict.
+        """
+        return self._inference().arguments(
+            index_or_args_or_kwargs, flat=flat, as_args_kwargs=as_args_kwargs
+        )
+
+    def remove_inputs(self, input_names: Sequence[Key]) -> int:
+        """Leaves arguments out of everything inferred from here on.
+
+        Returns:
+            How many arguments of recorded calls that takes out.
+
+        Raises:
+            InferenceError: nothing was recorded.
+            UsageError: for ``*args`` or ``**kwargs`` as a whole.
+        """
+        if not self._segments:
+            raise InferenceError("No input was captured", advice="record calls first")
+        removed = self._inference().remove_inputs(input_names)
+        self._removed += input_names
+        return removed
+
+    def check_discrepancies(
+        self,
+        onnx_program: Any,
+        atol: float = 1e-4,
+        rtol: float = 0.1,
+        progress_bar: bool = False,
+        initializer: Callable[[str | bytes], Any] | None = None,
+        skip_none: bool = True,
+        include_io: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Runs the recorded calls through an ONNX model and compares the outputs.
+
+        Args:
+            onnx_program: ``torch.onnx.ONNXProgram``, ``onnx.ModelProto``, its bytes or a file name.
+            atol: largest absolute difference; 1e-2 suits float16.
+            rtol: largest relative difference.
+            progress_bar: shows one.
+            initializer: makes an ``onnxruntime.InferenceSession`` from a file name or bytes.
+            skip_none: whether an output that is None on one side is no difference.
+            include_io: adds the inputs and outputs on one line each.
+
+        Returns:
+            A dict per call: SUCCESS (false as well if nothing could be compared, or a part of
+            the output could not), abs, rel (or error), index, duration_torch, ort_duration,
+            n_inputs, n_none, n_empty.
+
+        Raises:
+            InferenceError: nothing was recorded, no call returned, or the model has other inputs
+                than the calls.
+        """
+        inference = self._inference()
+        info = self._read()[1]
+        if not info.returned:
+            raise InferenceError(
+                "no call returned: there is nothing to compare", advice="record a call that returns"
+            )
+        model = OnnxModel(onnx_program, initializer=initializer)
+        rows: list[dict[str, Any]] = []
+        try:
+            _ = model.session  # an error of loading is not one of the first call
+            for index in with_progress(info.returned, progress_bar):
+                row = row_of(
+                    model,
+                    inference.call_tensors(index),
+                    info.outputs(index),
+                    info.unknown(index),
+                    PeerTolerance(atol, rtol, skip_none),
+                    include_io=include_io,
+                )
+                rows.append({**row, "index": len(rows), "duration_torch": info.latency(index)})
+        finally:
+            model.close()
+        return rows
+
+    def _check(self, segment: _Segment) -> None:
+        """Whether ``value_if_missing`` fits the calls of a block; those before it were checked."""
+        tape = segment.tape()
+        target = self._segments[0].tape().target
+        OneProgram(target, tape.calls, self.value_if_missing, bind_keywords=False).check()
+
+    def _next_path(self) -> Path:
+        number = len(self._segments) + 1
+        if self._path is None:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="calltape-")
+            return Path(self._folder.name) / f"observed-{number}.tape"
+        if number == 1:
+            return self._path
+        return self._path.with_name(f"{self._path.stem}-{number}{self._path.suffix}")
+
+    def _inference(self) -> OneProgram:
+        if not self._segments:
+            raise InferenceError("No inputs were captured", advice="record calls first")
+        return self._read()[2]
+
+    def _read(self) -> tuple[list[Tape], ObserverInfo, OneProgram]:
+        """The calls so far, read anew only if there are more of them."""
+        tapes = [segment.tape() for segment in self._segments]
+        known = self._info[0] if self._info is not None else []
+        if self._info is None or list(map(id, known)) != list(map(id, tapes)):
+            calls = [call for tape in tapes for call in tape.calls]
+            inference = OneProgram(
+                tapes[0].target,
+                calls,
+                self.value_if_missing,
+                bind_keywords=False,
+                on_recorded_devices=True,
+                like_observer=True,
+            )
+            if self._removed:
+                inference.remove_inputs(self._removed)
+            self._info = (tapes, ObserverInfo(calls, inference), inference)
+        return self._info
+
+
+class _Segment:
+    """The tape of one ``with`` block, readable while it is written."""
+
+    def __init__(self, path: Path, recorder: Recorder) -> None:
+        self.path = path
+        self._recorder: Recorder | None = recorder
+        self._classes: dict[str, type] = {}
+        self._tape: Tape | None = None
+
+    @classmethod
+    def start(
+        cls, path: Path, model: Any, max_calls: int, method: str, *, overwrite: bool
+    ) -> _Segment:
+        # Imported here: reading tapes must not need the recorder.
+        from calltape_recorder import Recorder
+
+        recorder = Recorder(
+            path,
+            overwrite=overwrite,
+            max_calls=max_calls,
+            max_queue_bytes=_QUEUE_BYTES,
+            via="method",
+            method=method,
+        )
+        recorder.attach(model)
+        return cls(path, recorder)
+
+    def stop(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
+            self._classes = dict(self._recorder.classes)
+            self._recorder = self._tape = None
+
+    def tape(self) -> Tape:
+        if self._recorder is not None and self._is_behind(self._recorder):
+            # Not closed: somebody may still hold calls of it.
+            self._tape = None
+            self._classes = dict(self._recorder.classes)
+        if self._tape is None:
+            self._tape = open_tape(self.path, classes=self._classes)
+        return self._tape
+
+    def _is_behind(self, recorder: Recorder) -> bool:
+        recorder.flush()
+        return self._tape is None or recorder.stats().kept != len(self._tape)

@@ -1,0 +1,97 @@
+"""The values among the arguments that select a program: bools, texts, floats, dtypes, ...
+
+Unlike sizes and ints, they never vary within a variant (rules 2 and 8 of docs/decisions/0012). Only
+texts and floats that are no switches do (docs/decisions/0026).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from calltape_analyzer.observing.groups import Group
+from calltape_analyzer.observing.layout import ArgumentLayout
+from calltape_analyzer.observing.switches import shown_constant
+from calltape_analyzer.pytree.placeholder import withheld_words
+from calltape_schema.tree import (
+    BoolNode,
+    ClassNode,
+    ConstantNode,
+    DictNode,
+    EnumNode,
+    FieldsNode,
+    Node,
+    NoneNode,
+    OpaqueNode,
+    children_of,
+)
+
+__all__ = ["FixedValue", "fixed_values", "structure_values"]
+
+
+class FixedValue(NamedTuple):
+    """A value that selects a program.
+
+    Attributes:
+        place: argument and path.
+        kind: of the node.
+        text: the value for people.
+    """
+
+    place: str
+    kind: str
+    text: str
+
+
+def structure_values(layout: ArgumentLayout) -> Iterator[FixedValue]:
+    """The bools, Nones, dtypes and the like, enum members, classes and unknown objects among the
+    arguments. Private attributes of objects are left out, because no variants differ by them."""
+    for argument, root in layout.nodes.items():
+        stack: list[tuple[str, Node]] = [(argument, root)]
+        while stack:
+            place, node = stack.pop()
+            text = _structure_text(node)
+            if text is not None:
+                yield FixedValue(place, node.kind, text)
+            stack.extend(reversed(list(_labelled(place, node))))
+
+
+def _labelled(place: str, node: Node) -> Iterator[tuple[str, Node]]:
+    """The children of a node with their paths, as a layout has them."""
+    labels: Sequence[Any] = range(len(children_of(node)))
+    if isinstance(node, FieldsNode):
+        labels = node.fields
+    elif isinstance(node, DictNode):
+        labels = node.keys
+    for label, child in zip(labels, children_of(node), strict=True):
+        private = (
+            isinstance(node, FieldsNode) and node.kind == "object" and str(label).startswith("_")
+        )
+        if not private:
+            yield f"{place}.{label!s}", child
+
+
+def _structure_text(node: Node) -> str | None:
+    if isinstance(node, BoolNode):
+        return str(node.value)
+    if isinstance(node, NoneNode):
+        return "None" if node.kind == "none" else "..."
+    if isinstance(node, ConstantNode):
+        # A device depends on the machine, and selects no program.
+        return node.name if node.kind != "device" else None
+    if isinstance(node, EnumNode):
+        return f"{node.type}.{node.name}"
+    if isinstance(node, OpaqueNode):
+        return withheld_words(node) or node.type
+    if isinstance(node, ClassNode):
+        return node.type
+    return None
+
+
+def fixed_values(group: Group) -> Iterator[FixedValue]:
+    """The texts, floats, ... of a group's calls, and the constants in their structure."""
+    for place, value in group.fixed():
+        yield FixedValue(str(place), place.kind, shown_constant(value))
+    for place in group.varying:
+        yield FixedValue(str(place), place.kind, "varies from call to call")
+    yield from structure_values(group.layout)

@@ -1,0 +1,359 @@
+"""The arguments of a call in one canonical form, so that recorded and live calls can be compared.
+
+In come the nodes of a call's inputs. Out goes an :class:`ArgumentLayout`: a tree of containers and
+constants, with numbered tensors and scalars. Arguments are bound to the names of the signature. A
+value that equals its default is left out, and so is the order of the keys of a plain dict. With
+these rules most exports succeeded when they were measured (docs/decisions/0012).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from calltape_analyzer.observing.columns import Column, columns_of
+from calltape_analyzer.observing.passed_arguments import PassedArguments
+from calltape_analyzer.observing.signature import Signature
+from calltape_schema.tree import (
+    BoolNode,
+    ClassNode,
+    ConstantNode,
+    CustomNode,
+    DictNode,
+    EnumNode,
+    FieldsNode,
+    Node,
+    NoneNode,
+    OpaqueNode,
+    ScalarNode,
+    SequenceNode,
+    TensorNode,
+    children_of,
+)
+
+__all__ = [
+    "ArgumentLayout",
+    "LeafPath",
+    "Renamed",
+    "counter_key_of",
+    "layout_of_arguments",
+    "layout_of_inputs",
+    "layout_of_value",
+]
+
+Renamed = Callable[[str], str]
+"""From the name of a class on the tape to its name in this process."""
+
+
+class LeafPath(NamedTuple):
+    """Where a tensor or scalar stands.
+
+    Attributes:
+        argument: the name of the argument.
+        path: below the argument (``".layers.0.keys"``); ``""`` for the argument itself.
+        kind: of the leaf or scalar.
+        number: among the leaves or the scalars of the call that was laid out.
+        private: whether it is an attribute whose name starts with an underscore.
+        owner: the class of the object of which it is an attribute.
+    """
+
+    argument: str
+    path: str
+    kind: Literal["tensor", "array", "int", "float", "complex", "str", "bytes"]
+    number: int
+    private: bool = False
+    owner: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.argument}{self.path}"
+
+    @property
+    def is_int(self) -> bool:
+        """Whether it is an int, which has a column; other scalars are constants."""
+        return self.kind == "int"
+
+    @property
+    def attribute(self) -> str:
+        """The last part of the path, or the argument's name."""
+        return self.path.rpartition(".")[2] if self.path else self.argument
+
+
+@dataclass(frozen=True, eq=False)
+class ArgumentLayout:
+    """The canonical form of one structure.
+
+    Attributes:
+        keys: per argument a key that is equal for equal structures. It contains the constants of
+            the tree, and not the values of scalars.
+        nodes: per argument its node. The numbers of leaves and scalars in it are of this layout.
+        tensors: the tensors, in order; ``nodes`` refer to them by number.
+        scalars: the ints, floats, texts, in order; likewise.
+        positional: how many of the leading arguments were passed by position.
+        left_out: the arguments that the call passes, with a value that is not their default, and
+            that :meth:`Tape.remove_inputs` removed.
+    """
+
+    keys: tuple[tuple[str, Hashable], ...]
+    nodes: Mapping[str, Node]
+    tensors: tuple[LeafPath, ...]
+    scalars: tuple[LeafPath, ...]
+    positional: int
+    left_out: tuple[str, ...] = ()
+
+    @cached_property
+    def ints(self) -> tuple[LeafPath, ...]:
+        """The scalars that are ints, by the index of their column."""
+        return tuple(path for path in self.scalars if path.is_int)
+
+    @cached_property
+    def others(self) -> tuple[LeafPath, ...]:
+        """The scalars that are not ints: texts, floats, ..."""
+        return tuple(path for path in self.scalars if not path.is_int)
+
+    @cached_property
+    def int_scalars(self) -> tuple[int, ...]:
+        """The number among the scalars of each int, by the index of its column."""
+        return tuple(i for i, path in enumerate(self.scalars) if path.is_int)
+
+    @cached_property
+    def int_columns(self) -> tuple[Column, ...]:
+        """The columns of the ints."""
+        return tuple(columns_of((), len(self.ints)))
+
+    @cached_property
+    def column_of_scalar(self) -> Mapping[int, Column]:
+        """The column of each int, by its number among the scalars."""
+        return dict(zip(self.int_scalars, self.int_columns, strict=True))
+
+    def dimensions(self, tensor: int, rank: int) -> tuple[Column, ...]:
+        """The columns of a tensor that has this rank, by axis."""
+        return tuple(Column(tensor, axis) for axis in range(rank))
+
+    def path(self, column: Column) -> LeafPath:
+        """The tensor that a column is a dimension of, or the int that it is."""
+        return (self.ints if column.axis is None else self.tensors)[column.index]
+
+    def column_name(self, column: Column) -> str:
+        """A column for people: ``x[0]``, or the path of an int."""
+        path = self.path(column)
+        return str(path) if column.axis is None else f"{path}[{column.axis}]"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the arguments, in the order of the signature."""
+        return tuple(self.nodes)
+
+
+def layout_of_inputs(
+    root: Node,
+    scalars: Sequence[Any],
+    signature: Signature,
+    renamed: Renamed = str,
+) -> ArgumentLayout:
+    """The layout of a call.
+
+    Args:
+        root: a node of inputs: the tuple of args and kwargs.
+        scalars: the scalars of the call. Their values are used only to leave out arguments that
+            equal their default.
+        signature: of the method that was called.
+        renamed: gives the names of classes in this process.
+    """
+    given = PassedArguments.of(root, signature)
+    positional = [name for name, _ in given.positional]
+    passed = given.by_name()
+
+    def unpassed(name: str, node: Node) -> bool:
+        return _is_default(name, node, scalars, signature)
+
+    kept = {
+        name: node
+        for name, node in passed.items()
+        if name not in signature.removed and not unpassed(name, node)
+    }
+    order = {name: i for i, name in enumerate(positional)}
+    known = signature.places
+    beyond = len(order) + len(known)
+    names = sorted(
+        kept, key=lambda name: (order.get(name, len(order) + known.get(name, beyond)), name)
+    )
+    leading = 0
+    while leading < len(names) and leading < len(positional):
+        if names[leading] != positional[leading]:
+            break
+        leading += 1
+    made = _laid_out({name: kept[name] for name in names}, leading, renamed)
+    left_out = (n for n in passed if n in signature.removed and not unpassed(n, passed[n]))
+    return replace(made, left_out=tuple(left_out))
+
+
+def counter_key_of(
+    layout: ArgumentLayout, facts: Sequence[tuple[str, int]], signature: Signature
+) -> Hashable:
+    """Equal for calls that traffic counters cannot tell apart. They do not know the value of a
+    scalar, so that it may be its parameter's default, which a layout leaves out.
+
+    Args:
+        layout: of the call.
+        facts: dtype and rank of each tensor.
+        signature: of the method that was called.
+    """
+
+    def may_be_default(name: str) -> bool:
+        known = signature.by_name.get(name)
+        return known is not None and known.has_default and known.default is not None
+
+    return tuple(facts), tuple(
+        (name, key)
+        for name, key in layout.keys
+        if not (isinstance(layout.nodes[name], ScalarNode) and may_be_default(name))
+    )
+
+
+def layout_of_arguments(
+    nodes: Mapping[str, Node], positional: int, renamed: Renamed = str
+) -> ArgumentLayout:
+    """The layout of nodes that are from a layout: none is left out."""
+    return _laid_out(nodes, positional, renamed)
+
+
+def layout_of_value(node: Node, renamed: Renamed = str) -> ArgumentLayout:
+    """The layout of a single value, such as the result of a model, as one argument ``output``."""
+    return _laid_out({"output": node}, 1, renamed)
+
+
+def _laid_out(kept: Mapping[str, Node], leading: int, renamed: Renamed) -> ArgumentLayout:
+    walk = _Walk(renamed)
+    keys: list[tuple[str, Hashable]] = []
+    nodes: dict[str, Node] = {}
+    for name, node in kept.items():
+        walk.argument = name
+        nodes[name], key = walk.visit(node, "")
+        keys.append((name, key))
+    return ArgumentLayout(tuple(keys), nodes, tuple(walk.tensors), tuple(walk.scalars), leading)
+
+
+def _is_default(name: str, node: Node, scalars: Sequence[Any], signature: Signature) -> bool:
+    parameter = signature.by_name.get(name)
+    if parameter is None or not parameter.has_default or parameter.default_missing:
+        return False
+    default = parameter.default
+    if isinstance(node, NoneNode):
+        return node.kind == "none" and default is None
+    if isinstance(node, BoolNode):
+        return default is node.value
+    if isinstance(node, ScalarNode) and node.kind != "complex":
+        value = scalars[node.scalar]
+        return type(value) is type(default) and bool(value == default)
+    return False
+
+
+@dataclass
+class _Walk:
+    """One pass over the arguments, which numbers tensors and scalars anew and makes keys."""
+
+    renamed: Renamed
+    argument: str = ""
+    tensors: list[LeafPath] = field(default_factory=list)
+    scalars: list[LeafPath] = field(default_factory=list)
+
+    def visit(
+        self, node: Node, path: str, *, private: bool = False, owner: str | None = None
+    ) -> tuple[Node, Hashable]:
+        if isinstance(node, TensorNode):
+            kind: Any = "tensor" if node.kind == "tensor" else "array"
+            self.tensors.append(LeafPath(self.argument, path, kind, node.leaf, private, owner))
+            return node.model_copy(update={"leaf": len(self.tensors) - 1}), kind
+        if isinstance(node, ScalarNode):
+            place = LeafPath(self.argument, path, node.kind, node.scalar, private, owner)
+            self.scalars.append(place)
+            name = self.renamed(node.type) if node.type else None
+            made = node.model_copy(update={"scalar": len(self.scalars) - 1, "type": name})
+            return made, node.kind
+        if isinstance(node, SequenceNode | DictNode | FieldsNode | CustomNode):
+            return self._container(node, path)
+        if isinstance(node, OpaqueNode):
+            # The length of a text that is not on the tape is neither a constant nor a scalar.
+            return node.model_copy(update={"length": None}), _constant_key(node, self.renamed)
+        return node, _constant_key(node, self.renamed)
+
+    def _container(self, node: Any, path: str) -> tuple[Node, Hashable]:
+        name = self.renamed(node.type) if node.type else None
+        update: dict[str, Any] = {"type": name}
+        if isinstance(node, FieldsNode):
+            made, keys = self._fields(node, path, name)
+            update["children"] = made
+            return node.model_copy(update=update), (node.kind, name, keys)
+        if isinstance(node, DictNode):
+            labels, children = _in_order(node)
+            made, parts = self._children(children, path, labels)
+            # Leaves are numbered in sorted order. The dict keeps its own order, which torch.export
+            # requires of each call.
+            by_label = dict(zip(_typed(labels), made, strict=True))
+            update["children"] = tuple(by_label[label] for label in _typed(node.keys))
+            return node.model_copy(update=update), ("dict", name, _typed(labels), parts)
+        made, parts = self._children(node.children, path, range(len(node.children)))
+        update["children"] = made
+        if isinstance(node, CustomNode):
+            update["context"], context = self.visit(node.context, f"{path}.context")
+            return node.model_copy(update=update), ("custom", name, context, parts)
+        return node.model_copy(update=update), (node.kind, name, parts)
+
+    def _children(
+        self, children: Sequence[Node], path: str, labels: Iterable[Any]
+    ) -> tuple[tuple[Node, ...], Hashable]:
+        found = [
+            self.visit(child, f"{path}.{label!s}")
+            for label, child in zip(labels, children, strict=True)
+        ]
+        return tuple(node for node, _ in found), tuple(key for _, key in found)
+
+    def _fields(
+        self, node: FieldsNode, path: str, name: str | None
+    ) -> tuple[tuple[Node, ...], Hashable]:
+        nodes: dict[str, Node] = {}
+        keys: list[Hashable] = []
+        pairs = list(zip(node.fields, node.children, strict=True))
+        if node.kind != "namedtuple":
+            # The order in which attributes were set has no meaning.
+            pairs.sort(key=lambda pair: pair[0])
+        for label, child in pairs:
+            private = node.kind == "object" and label.startswith("_")
+            nodes[label], key = self.visit(child, f"{path}.{label}", private=private, owner=name)
+            # Private flags of a library (transformers' _is_user_defined) have no meaning for a
+            # program.
+            if not (private and not children_of(child) and not isinstance(child, TensorNode)):
+                keys.append((label, key))
+        return tuple(nodes[label] for label in node.fields), tuple(keys)
+
+
+def _in_order(node: DictNode) -> tuple[tuple[Any, ...], tuple[Node, ...]]:
+    """Keys and children of a dict. They are sorted if it is a plain dict: calls that insert the
+    same keys in different order have one structure."""
+    pairs = list(zip(node.keys, node.children, strict=True))
+    if node.type is None:
+        pairs.sort(key=lambda pair: (type(pair[0]).__name__, repr(pair[0])))
+    return tuple(key for key, _ in pairs), tuple(child for _, child in pairs)
+
+
+def _typed(labels: Iterable[Any]) -> tuple[Hashable, ...]:
+    # To Python, 1, 1.0 and True are the same key.
+    return tuple((type(label).__name__, label) for label in labels)
+
+
+def _constant_key(node: Node, renamed: Renamed) -> Hashable:
+    if isinstance(node, NoneNode):
+        return node.kind
+    if isinstance(node, BoolNode):
+        return "true" if node.value else "false"
+    if isinstance(node, ConstantNode):
+        # A program may run on another device than the recorded one.
+        return ("device",) if node.kind == "device" else (node.kind, node.name)
+    if isinstance(node, EnumNode):
+        return ("enum", renamed(node.type), node.name)
+    if isinstance(node, ClassNode):
+        return ("class", renamed(node.type))
+    assert isinstance(node, OpaqueNode)
+    return ("opaque", renamed(node.type))

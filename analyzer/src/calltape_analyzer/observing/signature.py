@@ -1,0 +1,112 @@
+"""The parameters of a recorded method, and the names of arguments that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+from calltape_schema.records import Parameter, Target
+
+Key: TypeAlias = "int | str"
+"""A position or a name, as the argument was passed."""
+
+
+Scalar: TypeAlias = "int | float | bool | str"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parameters of the recorded method.
+
+    Attributes:
+        parameters: all of them, in order.
+        removed: the names of parameters that :meth:`Tape.remove_inputs` removed.
+    """
+
+    parameters: tuple[Parameter, ...]
+    removed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, target: Target | None) -> Signature:
+        """The signature of a target; ``(*args, **kwargs)`` if the tape does not have it."""
+        known = target.signature if target is not None else None
+        if known is None:
+            known = (
+                Parameter(name="args", kind="VAR_POSITIONAL"),
+                Parameter(name="kwargs", kind="VAR_KEYWORD"),
+            )
+        return cls(known)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All parameter names, ``*args`` and ``**kwargs`` included."""
+        return tuple(p.name for p in self.parameters if p.name not in self.removed)
+
+    @cached_property
+    def _own_names(self) -> frozenset[str]:
+        return frozenset(self.names)
+
+    @cached_property
+    def variadic_positional(self) -> tuple[str, int] | None:
+        """Name and position of ``*args``."""
+        for position, name in enumerate(self.names):
+            if self.by_name[name].kind == "VAR_POSITIONAL":
+                return name, position
+        return None
+
+    @cached_property
+    def variadic_keyword(self) -> str | None:
+        """Name of ``**kwargs``."""
+        return next((p.name for p in self.parameters if p.kind == "VAR_KEYWORD"), None)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The position of each name among :attr:`names`."""
+        return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def by_name(self) -> dict[str, Parameter]:
+        """The parameters, removed ones included."""
+        return {p.name: p for p in self.parameters}
+
+    def name_at(self, position: int) -> str:
+        """A readable, unique name for a positional argument."""
+        variadic = self.variadic_positional
+        if variadic is not None and position >= variadic[1]:
+            return f"{variadic[0]}_{position - variadic[1]}"
+        return self.names[position] if position < len(self.names) else f"arg_{position}"
+
+    def name_of(self, key: Key) -> str:
+        """A readable, unique name for any argument."""
+        return key if isinstance(key, str) else self.name_at(key)
+
+    def parameter(self, key: Key) -> str:
+        """The parameter that an argument belongs to; ``*args`` and ``**kwargs`` by their name."""
+        if isinstance(key, str):
+            return key if key in self._own_names else self.variadic_keyword or key
+        variadic = self.variadic_positional
+        return variadic[0] if variadic and key >= variadic[1] else self.name_at(key)
+
+    def is_constant(self, name: str, value: Scalar) -> bool:
+        """Whether a scalar that is passed by keyword is kept as a constant: it differs from a
+        default that is a scalar, or the parameter has no default and the call needs it."""
+        parameter = self.by_name.get(name)
+        if parameter is None or name in self.removed:
+            return False
+        if not parameter.has_default:
+            return parameter.kind not in ("VAR_POSITIONAL", "VAR_KEYWORD")
+        if parameter.default_missing:  # in doubt the call needs it
+            return True
+        default = parameter.default
+        return isinstance(default, int | float | bool | str) and value != default
+
+    @cached_property
+    def complete(self) -> Signature:
+        """This signature with no parameter removed, in which the positions of a recorded call
+        count."""
+        return replace(self, removed=frozenset())
+
+    def without(self, names: frozenset[str]) -> Signature:
+        """This signature without some parameters."""
+        return replace(self, removed=self.removed | names)

@@ -1,0 +1,372 @@
+"""The sizes of all calls of a group, exactly, and in little memory.
+
+Ranges, counts and kinds must hold for every call. Sizes are kept by
+:class:`~calltape_analyzer.observing.size_lines.Line`: columns that were equal in every row so far
+share one. So lines tell at the same time which columns are equal: two columns are on one line
+exactly if they never differed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from itertools import compress
+from typing import Any, TypeVar
+
+from typing_extensions import Self
+
+from calltape_analyzer.observing.columns import Column, SizeRow
+from calltape_analyzer.observing.size_lines import Line, array_of
+from calltape_analyzer.observing.tallies import Seen, Span
+from calltape_analyzer.reading.call_ref import CallRef
+
+__all__ = ["SizeTable"]
+
+T = TypeVar("T")
+
+_MAX_KNOWN = 65_536
+_MAX_SAMPLE = 1024
+_MAX_FIRST_VALUES = 8
+
+
+class SizeTable:
+    """The distinct rows of calls with one layout, each with its calls.
+
+    Rows are numbered in the order of their first call. Tables of two tapes add up, in any order, to
+    the table of both. The columns of a table are those of its rows
+    (:meth:`~calltape_analyzer.observing.layout.ArgumentLayout.columns`).
+    """
+
+    def __init__(self) -> None:
+        self._ranks: tuple[int, ...] | None = None
+        self._columns: dict[Column, int] = {}
+        self._lines: list[Line] = []
+        self._at: list[int] = []
+        self._shared: list[Line] = []
+        self._constant: list[Line] = []
+        self._varying: list[Line] = []
+        self._heads: list[int] = []
+        self._calls = array("Q")
+        self._tapes: dict[bytes, int] = {}
+        self._ids: list[bytes] = []
+        self._tape = array("L")
+        self._number = array("Q")
+        self._known: dict[tuple[int, ...], int] = {}
+        self._is_in_order = True
+        self._cache: dict[Hashable, Any] = {}
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[SizeRow, Seen]]) -> Self:
+        """The table of these rows, of which equal ones are united."""
+        made = cls()
+        for row, seen in rows:
+            made.add(row, seen)
+        return made
+
+    def add(self, row: SizeRow, seen: Seen) -> None:
+        """Counts calls that have a row."""
+        flat = _flat(row)
+        if self._ranks is None:
+            self._begin(row, flat)
+        if not all(line.is_one(flat) for line in self._shared):
+            self._divide(flat)
+        varied = [line for line in self._constant if flat[line.columns[0]] != line.constant]
+        if varied:
+            for line in varied:
+                line.vary(len(self._calls))
+            self._index()
+        key = tuple([flat[column] for column in self._heads])
+        at = self._known.get(key)
+        if at is None:
+            self._append(key, seen)
+            return
+        self._calls[at] += seen.calls
+        if seen.first < self._ref(at):
+            self._tape[at], self._number[at] = self._tape_of(seen.first), seen.first.number
+            self._is_in_order = False
+        self._cache.clear()
+
+    def _begin(self, row: SizeRow, flat: Sequence[int]) -> None:
+        self._columns = {column: at for at, column in enumerate(row.columns)}
+        self._ranks = tuple(map(len, row.shapes))
+        columns: dict[int, list[int]] = {}
+        for column, value in enumerate(flat):
+            columns.setdefault(value, []).append(column)
+        self._lines = [Line(same, value) for value, same in columns.items()]
+        self._index()
+
+    def _index(self) -> None:
+        self._at = [0] * len(self._columns)
+        for number, line in enumerate(self._lines):
+            for column in line.columns:
+                self._at[column] = number
+        self._shared = [line for line in self._lines if len(line.columns) > 1]
+        self._constant = [line for line in self._lines if line.values is None]
+        self._varying = [line for line in self._lines if line.values is not None]
+        self._heads = [line.columns[0] for line in self._varying]
+        self._known.clear()
+
+    def _divide(self, flat: Sequence[int]) -> None:
+        parts = ([line] if line.is_one(flat) else [*line.divided(flat)] for line in self._lines)
+        self._lines = [line for divided in parts for line in divided]
+        self._index()
+
+    def _append(self, key: tuple[int, ...], seen: Seen) -> None:
+        for line, value in zip(self._varying, key, strict=True):
+            line.append(value)
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        at = self._known[key] = len(self._calls)
+        self._calls.append(seen.calls)
+        self._tape.append(self._tape_of(seen.first))
+        self._number.append(seen.first.number)
+        is_new = len(self._known) == len(self._calls)
+        is_last = at == 0 or self._ref(at - 1) < seen.first
+        self._is_in_order = self._is_in_order and is_new and is_last
+        self._cache.clear()
+
+    def _ref(self, at: int) -> CallRef:
+        return CallRef(self._ids[self._tape[at]], self._number[at])
+
+    def _tape_of(self, call: CallRef) -> int:
+        if call.tape not in self._tapes:
+            self._tapes[call.tape] = len(self._ids)
+            self._ids.append(call.tape)
+        return self._tapes[call.tape]
+
+    def _put_in_order(self) -> None:
+        """Unites equal rows, and sorts the rows by their first call."""
+        if self._is_in_order:
+            return
+        varying = [line.values for line in self._varying]
+        first: dict[tuple[int, ...], int] = {}
+        count = len(self._calls)
+        for at, key in enumerate(zip(*varying, strict=True) if varying else [()] * count):
+            known = first.setdefault(key, at)
+            if known != at:
+                self._calls[known] += self._calls[at]
+                if self._ref(at) < self._ref(known):
+                    self._tape[known], self._number[known] = self._tape[at], self._number[at]
+        order = sorted(first.values(), key=self._ref)
+        self._keep_rows(lambda values: [values[at] for at in order])
+        self._is_in_order = True
+
+    def _keep_rows(self, choose: Callable[[Any], Iterable[int]]) -> None:
+        """Keeps some of the rows, in any order; ``choose`` as for :meth:`Line.chosen`."""
+        self._lines = [line.chosen(choose) for line in self._lines]
+        self._index()
+        self._calls = array("Q", choose(self._calls))
+        self._tape = array("L", choose(self._tape))
+        self._number = array("Q", choose(self._number))
+        self._cache.clear()
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        self._put_in_order()
+        return len(self._calls)
+
+    def __iter__(self) -> Iterator[SizeRow]:
+        return (self.row(at) for at in range(len(self)))
+
+    @property
+    def calls(self) -> int:
+        """How many calls there are."""
+        return sum(self._calls)
+
+    @property
+    def first(self) -> CallRef:
+        """The first call."""
+        return self.seen(0).first
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The dimensions and ints of a row."""
+        return tuple(self._columns)
+
+    def row(self, at: int) -> SizeRow:
+        """A row by its number."""
+        self._put_in_order()
+        values = [line.constant if line.values is None else line.values[at] for line in self._lines]
+        flat = iter([values[line] for line in self._at])
+        shapes = tuple(tuple(next(flat) for _ in range(rank)) for rank in self._ranks or ())
+        return SizeRow(shapes, tuple(flat))
+
+    def seen(self, at: int) -> Seen:
+        """How many calls have a row, and the first of these calls."""
+        self._put_in_order()
+        return Seen(self._calls[at], self._ref(at))
+
+    def items(self) -> list[tuple[SizeRow, Seen]]:
+        """The rows with their calls."""
+        return [(self.row(at), self.seen(at)) for at in range(len(self))]
+
+    def same(self, one: Column, other: Column) -> bool:
+        """Whether two columns never differed."""
+        return self.line(one) == self.line(other)
+
+    def line(self, column: Column) -> int:
+        """The number of a column's line: equal for columns that never differed."""
+        return self._at[self._columns[column]]
+
+    def value(self, at: int, column: Column) -> int:
+        """The value of a column in one row."""
+        self._put_in_order()
+        line = self._lines[self.line(column)]
+        return int(line.constant if line.values is None else line.values[at])
+
+    def values(self, column: Column) -> tuple[int, ...]:
+        """The value of a column in each row. Equal columns give the same object."""
+        self._put_in_order()
+        number = self.line(column)
+        return self._once(("values", number), lambda: self._values(self._lines[number]))
+
+    def distinct(self, column: Column) -> frozenset[int]:
+        """The values that a column had."""
+        number = self.line(column)
+        return self._once(("distinct", number), lambda: frozenset(self.values(column)))
+
+    def span(self, column: Column) -> Span:
+        """The smallest and the largest value of a column."""
+        found = self.distinct(column)
+        return self._once(("span", self.line(column)), lambda: Span(min(found), max(found)))
+
+    def sizes(self, column: Column) -> dict[int, Seen]:
+        """The calls of each value of a column, in the order of first calls."""
+        return self._once(("sizes", self.line(column)), lambda: self._sizes(column))
+
+    def elements(self, at: int) -> int:
+        """How many elements all tensors of a row have together."""
+        return self._once("elements", lambda: [row.elements for row in self])[at]
+
+    def part(self, numbers: Collection[int]) -> SizeTable:
+        """The table of some rows, by their distinct numbers."""
+        if len(numbers) == len(self):
+            return self
+        chosen = set(numbers)
+        return self.where([at in chosen for at in range(len(self))])
+
+    def where(self, wanted: Sequence[bool]) -> SizeTable:
+        """The table of some rows, in which more columns may be equal and constant.
+
+        Args:
+            wanted: per row whether it is one of them.
+        """
+        self._put_in_order()
+        made = SizeTable()
+        made._columns, made._ranks = self._columns, self._ranks
+        made._tapes, made._ids = dict(self._tapes), list(self._ids)
+        made._lines, made._tape, made._number = self._lines, self._tape, self._number
+        made._calls = self._calls
+        made._keep_rows(lambda values: compress(values, wanted))
+        made._unite()
+        return made
+
+    def merge(self, other: SizeTable) -> SizeTable:
+        """The table of the rows of both."""
+        if self._ranks is None or other._ranks is None:
+            full = other if self._ranks is None else self
+            return full.where([True] * len(full))
+        self._put_in_order()
+        other._put_in_order()
+        made = SizeTable()
+        made._columns, made._ranks = self._columns, self._ranks
+        pairs: dict[tuple[int, int], list[int]] = {}
+        for column, pair in enumerate(zip(self._at, other._at, strict=True)):
+            pairs.setdefault(pair, []).append(column)
+        for (one, two), columns in pairs.items():
+            values = [*self._values(self._lines[one]), *other._values(other._lines[two])]
+            made._lines.append(Line(columns, values[0], array_of(values)))
+        made._unite()
+        made._calls = self._calls + other._calls
+        for part in (self, other):
+            for at in range(len(part._calls)):
+                ref = part._ref(at)
+                made._tape.append(made._tape_of(ref))
+                made._number.append(ref.number)
+        made._is_in_order = False
+        return made
+
+    def sample(self, limit: int = _MAX_SAMPLE) -> list[int]:
+        """Numbers of rows to learn from: all, if they are few. Of many, the rows in which a column
+        has one of its first values, its smallest or its largest one, and others at equal
+        distances."""
+        count = len(self)
+        if count <= limit:
+            return list(range(count))
+        chosen = set(range(0, count, -(-count // limit)))
+        for line in self._varying:
+            chosen.update(_informative_places(line.values))
+        return sorted(chosen)
+
+    def most_common(self) -> list[int]:
+        """The combinations of shapes that most calls had, each by the number of its first row."""
+        columns = self.columns
+        varying = [
+            line.values
+            for line in self._varying
+            if any(columns[c].axis is not None for c in line.columns)
+        ]
+        calls: Counter[tuple[int, ...]] = Counter()
+        first: dict[tuple[int, ...], int] = {}
+        for at in range(len(self)):
+            shapes = tuple(values[at] for values in varying)
+            calls[shapes] += self._calls[at]
+            first.setdefault(shapes, at)
+        most = max(calls.values())
+        return [at for shapes, at in first.items() if calls[shapes] == most]
+
+    def _unite(self) -> None:
+        """Makes one line of equal lines, and a constant of a line that does not vary."""
+        lines: dict[Hashable, list[Line]] = {}
+        for line in self._lines:
+            if line.values and min(line.values) == max(line.values):
+                line.constant, line.values = line.values[0], None
+            values = line.constant if line.values is None else tuple(line.values)
+            lines.setdefault((line.values is None, values), []).append(line)
+        self._lines = [
+            Line([c for line in same for c in line.columns], same[0].constant, same[0].values)
+            for same in lines.values()
+        ]
+        self._index()
+
+    def _values(self, line: Line) -> tuple[int, ...]:
+        if line.values is None:
+            return (line.constant,) * len(self._calls)
+        return tuple(line.values)
+
+    def _sizes(self, column: Column) -> dict[int, Seen]:
+        calls: dict[int, int] = {}
+        first: dict[int, int] = {}
+        for at, (value, count) in enumerate(zip(self.values(column), self._calls, strict=True)):
+            if value in calls:
+                calls[value] += count
+            else:
+                calls[value], first[value] = count, at
+        return {value: Seen(calls[value], self._ref(at)) for value, at in first.items()}
+
+    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
+        if key not in self._cache:
+            self._cache[key] = make()
+        found: T = self._cache[key]
+        return found
+
+
+def _flat(row: SizeRow) -> list[int]:
+    flat = [size for shape in row.shapes for size in shape]
+    flat.extend(row.ints)
+    return flat
+
+
+def _informative_places(values: Sequence[int]) -> Iterator[int]:
+    """Where the smallest, the largest and the first distinct values are."""
+    seen: set[int] = set()
+    yield values.index(min(values))
+    yield values.index(max(values))
+    for at, value in enumerate(values):
+        if value not in seen:
+            seen.add(value)
+            yield at
+            if len(seen) == _MAX_FIRST_VALUES:
+                return

@@ -1,0 +1,184 @@
+"""From the calls of a tape to observations. Reads records, never tensor bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from calltape_analyzer.observing.call_source import CallSource
+from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.evidence import has_raised, raised_are_evidence
+from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall, TensorFacts
+from calltape_analyzer.observing.layout import (
+    ArgumentLayout,
+    LeafPath,
+    Renamed,
+    layout_of_inputs,
+)
+from calltape_analyzer.observing.observations import Observations
+from calltape_analyzer.observing.passed_arguments import PassedArguments
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.switches import shown_constant
+from calltape_analyzer.observing.tallies import Seen, Span
+from calltape_analyzer.reading.calls import Calls
+from calltape_schema.leaves import Leaf
+from calltape_schema.records import Tree
+from calltape_schema.tree import Node, ScalarNode
+
+__all__ = ["CallSorter", "difference_of"]
+
+
+_MAX_TEXT = 1024
+
+
+class CallSorter:
+    """Sorts calls into groups. Each combination of structure, leaves and scalars is sorted once.
+
+    Args:
+        signature: of the recorded method.
+        renamed: from the name of a class on the tape to its name in this process.
+    """
+
+    def __init__(self, signature: Signature, renamed: Renamed = str) -> None:
+        self.signature = signature
+        self.renamed = renamed
+        self._layouts: dict[Hashable, ArgumentLayout] = {}
+        self._switches: dict[bytes, tuple[tuple[int, Any], ...]] = {}
+
+    @classmethod
+    def of(cls, tape: CallSource, renamed: Renamed | None = None) -> CallSorter:
+        """The sorter of a tape: it leaves out the arguments that :meth:`Tape.remove_inputs`
+        removed.
+
+        Args:
+            tape: has the signature and, by default, the classes.
+            renamed: as above.
+        """
+        return cls(tape.signature, renamed or tape.class_index.renamed)
+
+    def observations(self, calls: Calls, *, ranges: bool = False) -> Observations:
+        """What was seen in the calls.
+
+        Args:
+            calls: of one or more tapes.
+            ranges: whether the ranges of integer tensors are collected too. Then every record is
+                read; otherwise one of each combination of structure, leaves and scalars.
+
+        Raises:
+            TapeError: a call's record breaks the format.
+        """
+        returned, raised = Observations(of_raised=False), Observations()
+        found = ((call, 1) for call in calls) if ranges else calls.by_inputs()
+        for call, count in found:
+            into = raised if has_raised(call) else returned
+            placed = self.sorted(call.record.inputs)
+            group = _added(into, placed, Seen(count, call.ref))
+            _add_ranges(group, placed, call.record.inputs)
+        evidence = raised if raised_are_evidence(returned.calls) else returned
+        evidence.raised = raised.calls
+        return evidence
+
+    def sorted(self, tree: Tree) -> SortedCall:
+        """Group and row of a call with these inputs."""
+        return self.placed(self._layout(tree), tree.facts(), tree.scalars)
+
+    def placed(
+        self, layout: ArgumentLayout, leaves: Sequence[Leaf], scalars: Sequence[Any]
+    ) -> SortedCall:
+        """Group and row of a layout with these leaves and scalars."""
+        own = tuple(leaves[place.number] for place in layout.tensors)
+        facts = tuple(map(TensorFacts.of, own))
+        others = layout.others
+        constants = tuple(scalars[place.number] for place in others)
+        known: dict[int, tuple[str, str]] = {}  # many paths may share one long text
+        typed = tuple(
+            known.get(place.number) or known.setdefault(place.number, _typed(value))
+            for place, value in zip(others, constants, strict=True)
+            if not place.private
+        )
+        ints = tuple(scalars[place.number] for place in layout.ints)
+        row = SizeRow(tuple(leaf.shape for leaf in own), ints)
+        return SortedCall(
+            GroupKey(layout.keys, facts, typed), layout, facts, constants, row, own, self.signature
+        )
+
+    def _layout(self, tree: Tree) -> ArgumentLayout:
+        # A scalar decides the layout only by whether it equals its default.
+        switches = self._switches.get(tree.structure)
+        if switches is None:
+            switches = _switches(tree.spec().root, self.signature)
+            self._switches[tree.structure] = switches
+        on = tuple(_is_same(tree.scalars[index], default) for index, default in switches)
+        found = self._layouts.get((tree.structure, on))
+        if found is None:
+            root = tree.spec().root
+            found = layout_of_inputs(root, tree.scalars, self.signature, self.renamed)
+            self._layouts[tree.structure, on] = found
+        return found
+
+
+def _typed(value: Any) -> tuple[str, str]:
+    """Type and ``repr`` of a value; of a long text its start and a hash."""
+    kind = type(value).__name__
+    if not isinstance(value, (str, bytes)) or len(value) <= _MAX_TEXT:
+        return kind, repr(value)
+    data = value if isinstance(value, bytes) else value.encode(errors="surrogatepass")
+    return kind, f"{value[:_MAX_TEXT]!r} {hashlib.blake2b(data).hexdigest()}"
+
+
+def difference_of(group: Group, placed: SortedCall) -> str:
+    """In what a call differs from the calls of a group, in words."""
+    ours, theirs = dict(group.layout.keys), dict(placed.layout.keys)
+    for name in ours.keys() - theirs.keys():
+        return f"{name} is missing"
+    for name in theirs.keys() - ours.keys():
+        return f"{name} is not expected"
+    for name, key in ours.items():
+        if theirs[name] != key:
+            return f"{name} has another structure"
+    for place, known, facts in zip(group.layout.tensors, group.facts, placed.facts, strict=False):
+        if known != facts:
+            return (
+                f"{place} is {facts.dtype} of rank {facts.rank}, not {known.dtype} of {known.rank}"
+            )
+    given = dict(zip(group.others, placed.constants, strict=False))
+    for place, known in group.fixed():
+        if _typed(known) != _typed(given.get(place)):
+            return _other_value(place, known, given.get(place))
+    return "another structure"
+
+
+def _other_value(place: LeafPath, known: Any, value: Any) -> str:
+    shown, usual = shown_constant(value), shown_constant(known)
+    return f"{place} is {shown}, not {usual if usual != shown else 'the recorded one'}"
+
+
+def _switches(root: Node, signature: Signature) -> tuple[tuple[int, Any], ...]:
+    """The scalars among the arguments whose parameter has a scalar default, with that default."""
+    passed = PassedArguments.of(root, signature)
+    return tuple(
+        (node.scalar, parameter.default)
+        for name, node in (*passed.positional, *passed.named)
+        if isinstance(node, ScalarNode)
+        and (parameter := signature.by_name.get(name)) is not None
+        and parameter.has_default
+    )
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and bool(value == default)
+
+
+def _added(to: Observations, placed: SortedCall, seen: Seen) -> Group:
+    to.calls += seen.calls
+    group = to.group_of(placed.key, placed, seen.first)
+    group.add(placed.row, placed.leaves, seen)
+    return group
+
+
+def _add_ranges(group: Group, placed: SortedCall, tree: Tree) -> None:
+    by_leaf = {found.leaf: Span(found.min, found.max) for found in tree.ranges}
+    for i, place in enumerate(placed.layout.tensors):
+        if place.number in by_leaf:
+            group.widen_range(i, by_leaf[place.number])

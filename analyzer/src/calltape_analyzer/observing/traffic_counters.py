@@ -1,0 +1,315 @@
+"""Traffic counters: what a recorder counted of all calls, also of calls that are not on the tape.
+
+In come the trailers of a tape's files. Out go :class:`TrafficCounters`: calls per structure, and
+the sizes of every axis. Counters of several files add up in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, layout_of_inputs
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.pytree.inputs import parts_of_inputs
+from calltape_schema.errors import TapeError
+from calltape_schema.records import Tree
+from calltape_schema.traffic import MAX_SIZES, Axis, Group, Traffic
+from calltape_schema.tree import Structure
+
+__all__ = ["CountedGroup", "CountedKind", "TrafficCounters", "Values", "ints_of", "tensors_of"]
+
+
+class CountedKind(NamedTuple):
+    """What calls that are counted together have in common: the structure of their inputs, as bytes
+    of the tape, and dtype and rank of each leaf."""
+
+    structure: bytes
+    dtypes: tuple[str, ...]
+    ranks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tree: Tree) -> CountedKind:
+        """The kind of a recorded call with these inputs."""
+        facts = tree.facts()
+        dtypes = tuple(leaf.dtype for leaf in facts)
+        return cls(tree.structure, dtypes, tuple(len(leaf.shape) for leaf in facts))
+
+
+@dataclass(frozen=True)
+class Values:
+    """The sizes of one axis, or the values of one int, over all calls of a group.
+
+    Attributes:
+        min, max: the smallest and the largest value.
+        sizes: how many calls had which value, smallest first, for at most 32 values. There may have
+            been more such calls in a file whose list was full.
+        other_calls: how many calls are not in ``sizes``.
+    """
+
+    min: int
+    max: int
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    other_calls: int = 0
+
+    @classmethod
+    def of(cls, axis: Axis) -> Values:
+        """The values that a trailer has of an axis."""
+        return cls(axis.min, axis.max, dict(sorted(axis.sizes)), axis.other_calls)
+
+    @property
+    def varied(self) -> bool:
+        """Whether there is more than one value."""
+        return self.min < self.max
+
+    def merge(self, other: Values) -> Values:
+        """The values of the calls of both. If there are more than 32, the smallest stay in
+        ``sizes``, so that the order in which many are added does not matter."""
+        calls = dict(self.sizes)
+        for size, number in other.sizes.items():
+            calls[size] = calls.get(size, 0) + number
+        kept = dict(sorted(calls.items())[:MAX_SIZES])
+        rest = sum(calls.values()) - sum(kept.values())
+        low, high = min(self.min, other.min), max(self.max, other.max)
+        return Values(low, high, kept, self.other_calls + other.other_calls + rest)
+
+    def without(self, value: int, calls: int) -> Values | None:
+        """The values without some calls that had one value; None if no call is left. A bound stays
+        if it is not known whether another call had it."""
+        sizes = dict(self.sizes)
+        known = min(sizes.get(value, 0), calls)
+        if known == sizes.get(value):
+            sizes.pop(value, None)
+        elif known:
+            sizes[value] -= known
+        other = max(self.other_calls - (calls - known), 0)
+        if other:
+            return replace(self, sizes=sizes, other_calls=other)
+        return Values(min(sizes), max(sizes), sizes) if sizes else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        sizes = [list(pair) for pair in self.sizes.items()]
+        return {"min": self.min, "max": self.max, "sizes": sizes, "other_calls": self.other_calls}
+
+
+@dataclass(frozen=True)
+class CountedGroup:
+    """Calls of one kind.
+
+    Attributes:
+        kind: what they have in common.
+        spec: the structure, decoded.
+        calls: how many.
+        leaves: of each leaf the values of each axis.
+        scalars: of each scalar that is an int, its values; None for other scalars.
+    """
+
+    kind: CountedKind
+    spec: Structure
+    calls: int
+    leaves: tuple[tuple[Values, ...], ...]
+    scalars: tuple[Values | None, ...]
+
+    @classmethod
+    def of(cls, group: Group) -> CountedGroup:
+        """The group that a trailer has.
+
+        Raises:
+            TapeError: ``invalid`` or ``limit`` if it contradicts itself.
+        """
+        spec = group.spec()
+        if parts_of_inputs(spec.root) is None:
+            raise TapeError("invalid", "the inputs are not (args, kwargs)")
+        if (spec.leaves, spec.scalars) != (len(group.leaves), len(group.scalars)):
+            raise TapeError("invalid", "the structure does not fit its leaves and scalars")
+        axes = [axis for leaf in group.leaves for axis in leaf]
+        numbers = [axis for axis in group.scalars if axis is not None]
+        # Layers have the same sizes: one object for all that are equal.
+        made = {axis: Values.of(axis) for axis in dict.fromkeys(axes + numbers)}
+        if any(axis.min < 0 for axis in axes) or not all(map(_is_sound, made)):
+            raise TapeError("invalid", "sizes that cannot be")
+        ranks = tuple(map(len, group.leaves))
+        return cls(
+            CountedKind(group.structure, group.dtypes, ranks),
+            spec,
+            group.calls,
+            tuple(tuple(made[axis] for axis in leaf) for leaf in group.leaves),
+            tuple(None if axis is None else made[axis] for axis in group.scalars),
+        )
+
+    def merge(self, other: CountedGroup) -> CountedGroup:
+        """The group of the calls of both, which have the same kind."""
+        # Layers have the same sizes, as the same objects.
+        made: dict[tuple[int, int], Values] = {}
+
+        def merged(a: Values, b: Values) -> Values:
+            key = (id(a), id(b))
+            if key not in made:
+                made[key] = a.merge(b)
+            return made[key]
+
+        leaves = tuple(
+            tuple(map(merged, mine, theirs))
+            for mine, theirs in zip(self.leaves, other.leaves, strict=True)
+        )
+        scalars = tuple(map(_either, self.scalars, other.scalars))
+        return replace(self, calls=self.calls + other.calls, leaves=leaves, scalars=scalars)
+
+    def without(self, tree: Tree, calls: int) -> CountedGroup | None:
+        """The group without some of its calls, which had these inputs; None if none is left."""
+        if calls >= self.calls:
+            return None
+        leaves = []
+        for axes, facts in zip(self.leaves, tree.facts(), strict=True):
+            pairs = zip(axes, facts.shape, strict=True)
+            leaves.append(tuple(axis.without(size, calls) or axis for axis, size in pairs))
+        scalars = tuple(
+            values.without(given, calls) if values is not None and type(given) is int else values
+            for values, given in zip(self.scalars, tree.scalars, strict=True)
+        )
+        return replace(self, calls=self.calls - calls, leaves=tuple(leaves), scalars=scalars)
+
+    def layout(self, signature: Signature, renamed: Renamed = str) -> ArgumentLayout:
+        """The layout of its calls, by the names of a signature's parameters. No argument is left
+        out, because it is not known of every call whether it equals its default."""
+        bare = tuple(p.model_copy(update={"has_default": False}) for p in signature.parameters)
+        return layout_of_inputs(self.spec.root, (), replace(signature, parameters=bare), renamed)
+
+
+def _is_sound(axis: Axis) -> bool:
+    inside = all(axis.min <= size <= axis.max for size, _ in axis.sizes)
+    return axis.min <= axis.max and inside and len(dict(axis.sizes)) == len(axis.sizes)
+
+
+def _either(one: Values | None, other: Values | None) -> Values | None:
+    if one is None or other is None:
+        return one or other
+    return one.merge(other)
+
+
+@dataclass(frozen=True)
+class TrafficCounters:
+    """Counts of all calls, on the tape or not, calls that raised included.
+
+    Attributes:
+        groups: the calls by kind. Each counted call is in one group, or in ``other_calls``.
+        other_calls: how many calls of further kinds there were. Nothing else is known of them.
+        missing: the files that have no counters, because they have no trailer (the process was
+            killed, or still records) or their recorder did not count.
+    """
+
+    groups: Mapping[CountedKind, CountedGroup] = field(default_factory=dict)
+    other_calls: int = 0
+    missing: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, traffic: Traffic) -> tuple[TrafficCounters, list[TapeError]]:
+        """The counters of one trailer, and an error per group that was left out, whose calls are
+        among ``other_calls``."""
+        made = [cls(other_calls=traffic.other_calls)]
+        errors: list[TapeError] = []
+        for group in traffic.groups:
+            try:
+                found = CountedGroup.of(group)
+            except TapeError as error:
+                errors.append(error)
+                made.append(cls(other_calls=group.calls))
+            else:
+                made.append(cls({found.kind: found}))
+        return cls.sum_of(made), errors
+
+    @classmethod
+    def sum_of(cls, every: Iterable[TrafficCounters]) -> TrafficCounters:
+        """The counters of the calls of several."""
+        groups: dict[CountedKind, CountedGroup] = {}
+        other_calls = 0
+        missing: set[str] = set()
+        for one in every:
+            for kind, group in one.groups.items():
+                groups[kind] = groups[kind].merge(group) if kind in groups else group
+            other_calls += one.other_calls
+            missing |= one.missing
+        return cls(groups, other_calls, frozenset(missing))
+
+    @cached_property
+    def calls(self) -> int:
+        """How many calls were counted."""
+        return self.other_calls + sum(group.calls for group in self.groups.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file of the tape has counters."""
+        return not self.missing
+
+    def in_order(self) -> list[CountedGroup]:
+        """The groups, sorted by how many calls they have, most first."""
+        return sorted(self.groups.values(), key=lambda group: (-group.calls, group.kind))
+
+    def merge(self, other: TrafficCounters) -> TrafficCounters:
+        """The counters of the calls of both; associative and commutative."""
+        return self.sum_of((self, other))
+
+    def without(self, calls: Iterable[tuple[Tree, int]]) -> TrafficCounters:
+        """The counters without some calls of the tape.
+
+        Args:
+            calls: inputs, and how many calls had them.
+        """
+        groups = dict(self.groups)
+        for tree, number in calls:
+            kind = CountedKind.of(tree)
+            if kind in groups:
+                left = groups.pop(kind).without(tree, number)
+                if left is not None:
+                    groups[kind] = left
+        return TrafficCounters(groups, self.other_calls, self.missing)
+
+    def as_dict(
+        self, signature: Signature, kept: Mapping[CountedKind, int] | None = None
+    ) -> dict[str, Any]:
+        """Plain data, for JSON.
+
+        Args:
+            signature: gives the names.
+            kept: how many calls of each kind are on the tape, if that is wanted too.
+        """
+        return {
+            "calls": self.calls,
+            "other_calls": self.other_calls,
+            "complete": self.complete,
+            "files_without_counters": sorted(self.missing),
+            "groups": [
+                {
+                    "calls": group.calls,
+                    **({} if kept is None else {"kept": kept.get(group.kind, 0)}),
+                    "tensors": [
+                        {"name": name, "dtype": dtype, "axes": [v.as_dict() for v in axes]}
+                        for name, dtype, axes in tensors_of(group, signature)
+                    ],
+                    "ints": [
+                        {"name": name, **values.as_dict()}
+                        for name, values in ints_of(group, signature)
+                    ],
+                }
+                for group in self.in_order()
+            ],
+        }
+
+
+def tensors_of(
+    group: CountedGroup, signature: Signature
+) -> Iterator[tuple[str, str, tuple[Values, ...]]]:
+    """Name, dtype and axes of each tensor, in the order of the signature."""
+    for place in group.layout(signature).tensors:
+        yield str(place), group.kind.dtypes[place.number], group.leaves[place.number]
+
+
+def ints_of(group: CountedGroup, signature: Signature) -> Iterator[tuple[str, Values]]:
+    """Name and values of each int that is not private."""
+    for place in group.layout(signature).ints:
+        values = group.scalars[place.number]
+        if values is not None and not place.private:
+            yield str(place), values

@@ -1,0 +1,69 @@
+"""The names of dimensions: one vocabulary for the tape as one program and for its variants.
+
+In comes where a dimension stands: argument, path, rank and axis. Out goes the name that it usually
+has in models of transformers, or a name made of where it stands.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["own_dimension_name", "usual_dimension_name"]
+
+# By argument the names of its axes, as the ONNX exports of Optimum have them.
+_TOKENS = {0: "batch_size", 1: "sequence_length"}
+_TOTAL = {0: "batch_size", 1: "total_sequence_length"}
+_PAST = {0: "batch_size", 2: "past_sequence_length"}
+_ENCODER = {0: "batch_size", 1: "encoder_sequence_length"}
+_USUAL: dict[str, dict[int, str]] = {
+    "input_ids": _TOKENS,
+    "inputs_embeds": _TOKENS,
+    "position_ids": _TOKENS,
+    "token_type_ids": _TOKENS,
+    "labels": _TOKENS,
+    "hidden_states": _TOKENS,
+    "decoder_input_ids": _TOKENS,
+    "decoder_inputs_embeds": _TOKENS,
+    "attention_mask": _TOTAL,
+    "decoder_attention_mask": _TOTAL,
+    "cache_position": {0: "sequence_length"},
+    "past_key_values": _PAST,
+    "past_key_value": _PAST,
+    "encoder_hidden_states": _ENCODER,
+    "encoder_outputs": _ENCODER,
+    "encoder_attention_mask": _ENCODER,
+    "pixel_values": {0: "batch_size", 2: "height", 3: "width"},
+    "pixel_mask": {0: "batch_size", 1: "height", 2: "width"},
+    "input_features": {0: "batch_size", 2: "frames"},
+    "input_values": {0: "batch_size", 1: "samples"},
+    "logits": _TOKENS,
+    "last_hidden_state": _TOKENS,
+}
+_MASK_4D = {0: "batch_size", 2: "sequence_length", 3: "total_sequence_length"}
+
+
+def usual_dimension_name(argument: str, path: str, rank: int, axis: int) -> str | None:
+    """The name that an axis usually has in models of transformers, or None.
+
+    Args:
+        argument: the name of the parameter.
+        path: of the tensor below the argument; ``""`` if the argument is the tensor.
+        rank: of the tensor.
+        axis: from 0.
+    """
+    if "cross_attention" in path and axis == 2:
+        return "encoder_sequence_length"
+    if argument.endswith("attention_mask") and rank == 4:
+        return _MASK_4D.get(axis)
+    return _USUAL.get(argument, {}).get(axis)
+
+
+def own_dimension_name(argument: str, path: str, axis: int | None) -> str:
+    """A name made of where a dimension stands, which is an identifier in ASCII: ``x_dim_0``.
+
+    Args:
+        argument, path: as above.
+        axis: from 0; None for an int, whose name is that of its path alone.
+    """
+    text = f"{argument}{path}" if axis is None else f"{argument}{path}_dim_{axis}"
+    return re.sub("[^0-9A-Za-z]", "_", text).strip("_") or "n"

@@ -1,0 +1,92 @@
+"""What an analysis returns as data: frozen pydantic models whose JSON every reader accepts.
+
+In come fields, some of them values from a stranger's tape. Out goes JSON, also of what JSON has no
+form for: wide ints, NaN, bytes, lone surrogates.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, PlainValidator, SkipValidation, WithJsonSchema
+
+from calltape_analyzer.text import shown_value
+
+__all__ = ["PlainData", "Text", "Texts", "json_text", "plain"]
+
+Text = SkipValidation[str]
+"""A text that may be from a tape. Versions of pydantic differ in whether a str may have lone
+surrogates, so that nobody checks it."""
+
+Texts = Annotated[
+    tuple[str, ...],
+    PlainValidator(tuple),
+    WithJsonSchema({"type": "array", "items": {"type": "string"}}),
+]
+"""Several texts. Thousands of models may share one long tuple, which validation would copy."""
+
+_MAX_NUMBER_BITS = 64
+_MAX_DECIMAL_BITS = 256
+_MAX_TEXT = 4096
+
+
+class PlainData(BaseModel):
+    """Base of findings, explanations and differences: immutable, equal by value."""
+
+    model_config = ConfigDict(frozen=True)
+
+    def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
+        """Valid JSON, in ASCII; see :func:`plain` for the values that are not as they were.
+        ``model_dump`` has all values as they are.
+
+        Args:
+            indent: spaces per level; None for one line.
+            options: those of ``model_dump``.
+        """
+        options.pop("ensure_ascii", None)
+        return json_text(self.model_dump(**options), indent=indent)
+
+
+def json_text(document: Any, *, indent: int | None = None) -> str:
+    """Valid JSON of dicts, lists, tuples and scalars, in ASCII."""
+    separators = (",", ":") if indent is None else None
+    return json.dumps(plain(document), indent=indent, allow_nan=False, separators=separators)
+
+
+def plain(value: Any, most: int | None = None) -> Any:
+    """A value as JSON has it.
+
+    NaN, infinities, bytes and other objects become text. So do ints of more than 64 bits, which
+    many readers of JSON would round; one of more than 256 bits is described. A text that is longer
+    than ``most`` characters (4,096 by default) is cut: many places of a tape may share a long one.
+    """
+    most = _MAX_TEXT if most is None else most
+    if isinstance(value, Mapping):
+        return {_key(key): plain(item, most) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, most) for item in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return value if value.bit_length() <= _MAX_NUMBER_BITS else _decimal(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, (bytes, bytearray)):
+        value = value[:most]  # as text it is longer than that, and cut
+    text = str(value)
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _decimal(value: int) -> str:
+    # To write a very wide int in decimal takes quadratic time.
+    return str(value) if value.bit_length() <= _MAX_DECIMAL_BITS else shown_value(value)
+
+
+def _key(key: Any) -> Any:
+    """A key that JSON has: those of a tape may be bytes, tuples and NaN."""
+    is_finite = not isinstance(key, float) or math.isfinite(key)
+    is_plain = key is None or isinstance(key, (str, bool, int, float))
+    return key if is_plain and is_finite else str(key)

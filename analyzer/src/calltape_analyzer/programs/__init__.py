@@ -1,0 +1,5 @@
+"""Exported programs and models: which one serves a call, how it runs, how it is saved and loaded.
+
+In come what an exporter made, a file, or a folder of saved programs. Out go results of calls,
+reports, and files.
+"""

@@ -1,0 +1,134 @@
+"""What was tried to export a variant, and what came of it: a row of ``attempts`` per try."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, Field, SkipValidation, computed_field
+
+from calltape_analyzer.arguments.sizings import Sizing
+from calltape_analyzer.comparison.comparing import Difference
+from calltape_analyzer.comparison.reports import JsonText
+from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.programs.program import Program
+
+__all__ = ["Attempt", "Outcome", "error_text"]
+
+_MAX_UNVERIFIED = 5
+"""Parts of an output that could not be compared, as many as an attempt names."""
+
+
+def _of_use_to_the_export(make: Callable[[], Any]) -> Any:
+    return Field(default_factory=make, exclude=True, repr=False)
+
+
+class Attempt(BaseModel):
+    """One try to make a program, and what came of it. ``model_dump_json()`` gives it as JSON,
+    without ``rows``, ``refused`` and ``wrong_at``, which are of use to the export only.
+
+    Attributes:
+        variant: its name.
+        what: how it was tried, in words.
+        reproduced, tried: how many recorded sizes the program reproduced, and how many were run.
+        agreed, probed: the same for sizes that no call had, compared with the model itself.
+        error: why it failed, in the exporter's words, or what is wrong with the first call that
+            was not reproduced.
+        seconds: how long it took.
+        rows: what became of each recorded size: ``ok``, ``wrong``, ``refused``, or ``untried`` if
+            the time was up.
+        failed: at how many sizes that its conditions allow the program raised an error.
+        refused, wrong_at: the sizes that no call had and that the program refused, or at which it
+            returned other values.
+        untried: the sizes that no call had and at which the model was not run, with the reason.
+        compared: how many values were compared in all of these runs.
+        unverified: what could not be compared: where it is in the outputs, and why.
+    """
+
+    variant: JsonText
+    what: JsonText
+    reproduced: int = 0
+    tried: int = 0
+    agreed: int = 0
+    probed: int = 0
+    error: JsonText | None = None
+    seconds: float = 0.0
+    rows: SkipValidation[dict[SizeRow, str]] = _of_use_to_the_export(dict)
+    failed: int = 0
+    refused: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
+    wrong_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
+    untried: list[JsonText] = Field(default_factory=list)
+    compared: int = 0
+    unverified: tuple[JsonText, ...] = ()
+
+    def add(self, found: Difference) -> None:
+        """Counts a comparison."""
+        self.compared += found.compared
+        self.unverified = tuple(dict.fromkeys((*self.unverified, *found.unverified)))[
+            :_MAX_UNVERIFIED
+        ]
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def wrong(self) -> int:
+        """At how many sizes that no call had the program returned other values."""
+        return len(self.wrong_at)
+
+    @property
+    def ok(self) -> bool:
+        """Whether all recorded sizes were reproduced, and there was one."""
+        all_tried = self.tried > 0 and "untried" not in self.rows.values()
+        return all_tried and self.reproduced == self.tried
+
+    @property
+    def perfect(self) -> bool:
+        """Whether the program also agreed with the model at all sizes that no call had."""
+        return self.ok and self.agreed == self.probed
+
+
+@dataclass
+class Outcome:
+    """The best program for a variant, if there is one, and the attempt that made it."""
+
+    program: Program | None = None
+    attempt: Attempt | None = None
+
+    def score(self, wanted: Collection[SizeRow] | None = None) -> tuple[int, ...]:
+        """Greater is better. What counts first is how many of the sizes that still have no program
+        it reproduces: a better copy of another program is of no use.
+
+        Args:
+            wanted: the recorded sizes that have no program yet; None for all.
+        """
+        if self.program is None or self.attempt is None:
+            return (-1,)
+        found = self.attempt
+        return (self.served(wanted), found.ok, found.reproduced, -found.wrong, found.agreed)
+
+    def served(self, wanted: Collection[SizeRow] | None = None) -> int:
+        """How many of some recorded sizes were reproduced; of all by default."""
+        if self.program is None or self.attempt is None:
+            return 0
+        if wanted is None:
+            return self.attempt.reproduced
+        return sum(self.serves(row) for row in wanted)
+
+    def serves(self, row: SizeRow) -> bool:
+        """Whether a recorded size was reproduced. If there are very many sizes, not all are run,
+        and the conditions of the program decide about the others."""
+        if self.program is None or self.attempt is None:
+            return False
+        found = self.attempt.rows.get(row)
+        return found == "ok" if found is not None else self.program.refuses(row) is None
+
+
+def error_text(error: BaseException) -> str:
+    """The first lines of an error, which say what happened. Errors of torch go on with
+    tracebacks."""
+    while error.__cause__ is not None and type(error).__name__.endswith("ConversionError"):
+        error = error.__cause__  # the cause says what went wrong
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:3])[:400]}"

@@ -1,0 +1,279 @@
+"""The conditions of an exported program on its inputs, as data.
+
+``torch.export`` turns what a trace assumed into conditions: sizes that became constants, dimensions
+that must be equal, ranges. An ``ExportedProgram`` checks them when it runs; an ONNX model has lost
+them, and would compute something else. So they are kept with every program
+(docs/decisions/0014). In come dtypes and sizes, out goes the reason why the program would refuse
+them; nothing is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+__all__ = ["MAX_TEXT", "Conditions", "Sized"]
+
+
+@dataclass(frozen=True)
+class Sized:
+    """The dtype and the sizes of a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+MAX_TEXT = 10_000
+"""Characters of a condition; a longer one is not evaluated."""
+_TOO_LARGE = 2**128
+
+
+class _UnknownError(Exception):
+    """A condition that cannot be evaluated here."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions of one program.
+
+    Attributes:
+        inputs: per input its name, dtype and sizes: an int, or the name of a symbol or of an
+            expression that has a range, or None for another expression. An int input has no dtype,
+            and one size: itself.
+        ranges: smallest and largest value of symbols.
+        guards: conditions in torch's words: ``L['x'].size()[1] <= 4``.
+    """
+
+    inputs: tuple[tuple[str, str | None, tuple[int | str | None, ...]], ...]
+    ranges: Mapping[str, tuple[int | None, int | None]]
+    guards: tuple[str, ...]
+
+    @classmethod
+    def of(cls, program: Any, names: Sequence[str]) -> Conditions:
+        """The conditions of an ``ExportedProgram``.
+
+        Args:
+            program: the program.
+            names: of its inputs, for people.
+        """
+        kinds = [s for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
+        nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+        inputs: list[tuple[str, str | None, tuple[int | str | None, ...]]] = []
+
+        def declared(size: Any) -> int | str | None:
+            if type(size) is int:
+                return size
+            expression = size.node.expr
+            # torch checks the ranges and equality of expressions that have a range of their own.
+            known = expression.is_symbol or expression in program.range_constraints
+            return str(expression) if known else None
+
+        for name, spec in zip(names, kinds, strict=True):
+            known: Any = nodes[spec.arg.name].meta.get("val") if spec.arg.name in nodes else None
+            if hasattr(known, "shape"):
+                dtype = str(known.dtype).removeprefix("torch.")
+                inputs.append((name, dtype, tuple(map(declared, known.shape))))
+            else:
+                # The value of an int that the trace made a constant, else its symbol.
+                is_int = type(known) is int or type(known).__name__ == "SymInt"
+                inputs.append((name, None, (declared(known),) if is_int else ()))
+        ranges = {
+            str(symbol): (_bound(limits.lower), _bound(limits.upper))
+            for symbol, limits in program.range_constraints.items()
+        }
+        guards = tuple(str(text) for text in getattr(program, "_guards_code", None) or ())
+        return cls(tuple(inputs), ranges, guards)
+
+    def refuse(self, values: Sequence[Any], arguments: Mapping[str, Any]) -> str | None:
+        """Why inputs are refused; None if the program would take them.
+
+        Args:
+            values: the inputs in order: :class:`Sized`, or ints.
+            arguments: the same, nested as the program's arguments by name.
+        """
+        bound: dict[str, int] = {}
+        for (name, dtype, sizes), value in zip(self.inputs, values, strict=True):
+            if dtype is None and sizes and type(value) is int:
+                found = self._size(name, sizes[0], value, bound)
+                if found is not None:
+                    return found
+            if not isinstance(value, Sized) or dtype is None:
+                continue
+            if value.dtype != dtype:
+                return f"{name} is {value.dtype}; the program takes {dtype}"
+            if len(sizes) != len(value.shape):
+                return f"{name} has rank {len(value.shape)}; the program takes {len(sizes)}"
+            for axis, (wanted, size) in enumerate(zip(sizes, value.shape, strict=True)):
+                found = self._size(f"{name}[{axis}]", wanted, size, bound)
+                if found is not None:
+                    return found
+        return next(filter(None, (self._guard(text, arguments) for text in self.guards)), None)
+
+    def _size(
+        self, where: str, wanted: int | str | None, size: int, bound: dict[str, int]
+    ) -> str | None:
+        if isinstance(wanted, int):
+            return None if wanted == size else f"{where} is {size}; the program takes {wanted}"
+        if wanted is None:
+            return None
+        known = bound.setdefault(wanted, size)
+        if known != size:
+            return f"{where} is {size}; the program wants {known}, as elsewhere"
+        low, high = self.ranges.get(wanted, (None, None))
+        # A trace never has sizes of 0 and 1, so its range begins at 2; torch does not check that.
+        if low is not None and low > 2 and size < low:
+            return f"{where} is {size}; the program takes at least {low}"
+        if high is not None and size > high:
+            return f"{where} is {size}; the program takes at most {high}"
+        return None
+
+    def understood(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether every guard can be evaluated. If one cannot, the program is trusted only at the
+        sizes that were verified: an ONNX model, or a program that was loaded, would not check
+        it."""
+        return all(_holds(text, arguments) is not None for text in self.guards)
+
+    def _guard(self, text: str, arguments: Mapping[str, Any]) -> str | None:
+        holds = _holds(text, arguments)
+        return f"the program wants {_readable(text)}" if holds is False else None
+
+    def document(self) -> dict[str, Any]:
+        """The conditions as JSON, for :meth:`from_document`."""
+        return {
+            "inputs": [[name, dtype, list(sizes)] for name, dtype, sizes in self.inputs],
+            "ranges": {name: list(limits) for name, limits in self.ranges.items()},
+            "guards": list(self.guards),
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Conditions:
+        """The conditions of :meth:`document`."""
+        return cls(
+            tuple((name, dtype, tuple(sizes)) for name, dtype, sizes in document["inputs"]),
+            {name: (low, high) for name, (low, high) in document["ranges"].items()},
+            tuple(map(str, document["guards"])),
+        )
+
+
+def _bound(limit: Any) -> int | None:
+    try:
+        found = int(limit)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return None  # infinite
+    return found if abs(found) < 2**62 else None
+
+
+def _readable(text: str) -> str:
+    """``L['x'].size()[1] <= 4`` as ``x[1] <= 4``."""
+    return re.sub(r"L\['([^']*)'\]", r"\1", text.strip()).replace(".size()", "")
+
+
+# Not &, | and shifts: torch writes them without the parentheses that Python needs.
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "max": max,
+    "min": min,
+    "abs": abs,
+    "int": int,
+    "float": float,
+    "round": round,
+    "math.ceil": math.ceil,
+    "math.floor": math.floor,
+    "math.trunc": math.trunc,
+    "math.sqrt": math.sqrt,
+    "torch.sym_max": max,
+    "torch.sym_min": min,
+    "torch.sym_float": float,
+    "torch.sym_int": int,
+    "torch.sym_not": operator.not_,
+}
+
+
+def _holds(text: str, arguments: Mapping[str, Any]) -> bool | None:
+    """Whether a condition holds; None if it cannot be evaluated here."""
+    try:
+        return bool(_evaluate(_parsed(text), arguments))
+    except (_UnknownError, SyntaxError, ValueError, LookupError, TypeError, ArithmeticError):
+        return None
+    except (RecursionError, MemoryError):  # what the parser raises for a text that is too deep
+        return None
+
+
+# For unknown escapes, and for a number with a keyword at its end, Python's parser prints a warning.
+_WARNED = re.compile(r"[0-9A-FJa-fj.](?:and|else|for|if|in|is|not|or)")
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> ast.expr:
+    if len(text) > MAX_TEXT or _WARNED.search(re.sub(r"'[^']*'", "", text)) or "\\" in text:
+        raise _UnknownError
+    return ast.parse(text.strip(), mode="eval").body
+
+
+def _evaluate(node: ast.expr, arguments: Mapping[str, Any]) -> Any:
+    """The value of a condition. Only the forms below are evaluated, because a condition may come
+    from a file of a stranger."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float, str, bool):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        one, other = _evaluate(node.left, arguments), _evaluate(node.right, arguments)
+        return _number(_OPERATORS[type(node.op)](_number(one), _number(other)))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
+        value = _evaluate(node.operand, arguments)
+        return not value if isinstance(node.op, ast.Not) else -_number(value)
+    if isinstance(node, ast.BoolOp):
+        # All parts are evaluated, so that one that cannot be evaluated is noticed.
+        parts = [_evaluate(value, arguments) for value in node.values]
+        return all(parts) if isinstance(node.op, ast.And) else any(parts)
+    if isinstance(node, ast.Compare):
+        return _compare(node, arguments)
+    if isinstance(node, ast.Call) and not node.keywords and ast.unparse(node.func) in _FUNCTIONS:
+        given = [_number(_evaluate(one, arguments)) for one in node.args]
+        return _number(_FUNCTIONS[ast.unparse(node.func)](*given))
+    return _reference(node, arguments)
+
+
+def _compare(node: ast.Compare, arguments: Mapping[str, Any]) -> bool:
+    values = [_number(_evaluate(one, arguments)) for one in (node.left, *node.comparators)]
+    if not all(type(op) in _OPERATORS for op in node.ops):
+        raise _UnknownError
+    pairs = zip(node.ops, values, values[1:], strict=False)
+    return all(_OPERATORS[type(op)](left, right) for op, left, right in pairs)
+
+
+def _reference(node: ast.expr, arguments: Mapping[str, Any]) -> Any:
+    """``L['x'][0].size()[1]``, or ``L['n']``."""
+    if isinstance(node, ast.Name) and node.id == "L":
+        return arguments
+    if isinstance(node, ast.Subscript):
+        return _reference(node.value, arguments)[_evaluate(node.slice, arguments)]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
+        owner = _reference(node.func.value, arguments)
+        if node.func.attr == "size" and isinstance(owner, Sized):
+            return owner.shape
+    raise _UnknownError
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, int | float) or abs(value) >= _TOO_LARGE:
+        raise _UnknownError
+    return value

@@ -1,0 +1,97 @@
+"""Which program serves a call: the first whose layout, constants, sizes and conditions take it.
+
+In come a call and its values. Out go the program and its outputs, or ``NoVariant`` with the reason
+of every program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from calltape_analyzer.arguments.samples import Sample, in_variant
+from calltape_analyzer.errors import NoVariant
+from calltape_analyzer.observing.groups import SortedCall
+from calltape_analyzer.programs.program import Program
+
+__all__ = ["accepting_programs", "serve"]
+
+
+def accepting_programs(
+    programs: Mapping[str, Program], call: SortedCall, ignored: Collection[str] = ()
+) -> tuple[list[Program], dict[str, str]]:
+    """The programs that would take a call, as far as is known without its values and without
+    running them, and for each other program why it would not.
+
+    Args:
+        programs: by name; the first are preferred.
+        call: the call.
+        ignored: arguments that the call passes and that do not count (:meth:`Tape.remove_inputs`).
+    """
+    found: list[Program] = []
+    reasons: dict[str, str] = {}
+    # The model would do something with such an argument, and no program knows what.
+    passed = [name for name in call.layout.left_out if name not in ignored]
+    refused = f"{', '.join(passed)} is passed, which remove_inputs left out" if passed else None
+    for program in programs.values():
+        reason = refused or program.refuses_call(call)
+        if reason is None:
+            found.append(program)
+        else:
+            reasons[program.name] = reason
+    return found, reasons
+
+
+def serve(
+    programs: Mapping[str, Program],
+    call: SortedCall,
+    sample: Sample,
+    *,
+    missing: Mapping[str, str],
+    clone: bool,
+    ignored: Collection[str] = (),
+) -> tuple[Program, list[Any]]:
+    """Runs a call through the first program that takes it.
+
+    Args:
+        programs: as above.
+        call: the call.
+        sample: its values.
+        missing: why variants have no program, by name; for the error.
+        clone: whether the program gets copies of the tensors, which it may write to.
+        ignored: as above.
+
+    Returns:
+        The program, and its flat outputs.
+
+    Raises:
+        NoVariant: no program takes it; says why not.
+    """
+    found, reasons = accepting_programs(programs, call, ignored)
+    for program in found:
+        own = in_variant(program.variant, sample, call.key, call.row, program.device)
+        reason = program.refuses_values(own)
+        if reason is not None:
+            reasons[program.name] = reason
+            continue
+        own = own.cloned() if clone else own
+        try:
+            return program, program.outputs(own)
+        except Exception as error:
+            if len(found) == 1 and not _is_of_inputs(error):
+                raise
+            reasons[program.name] = (
+                f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]:.200}"
+            )
+    not_exported = {name: f"not exported: {why:.160}" for name, why in missing.items()}
+    raise NoVariant("no program accepts these arguments", reasons | not_exported)
+
+
+def _is_of_inputs(error: Exception) -> bool:
+    """Whether a program refused its inputs, rather than failing with the model's own error. The
+    conditions of an exported program are assertions; ONNX Runtime names its own errors."""
+    if isinstance(error, AssertionError):
+        return True
+    text = str(error)
+    words = ("Guard failed", "Runtime assertion failed", "Invalid argument", "INVALID_ARGUMENT")
+    return any(word in text for word in words) or type(error).__module__.startswith("onnxruntime")

@@ -1,0 +1,139 @@
+"""Programs from disk: all of them, or only what their manifest says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from calltape_analyzer.errors import TapeError
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs.conditions import Conditions
+from calltape_analyzer.programs.consistency import check_program
+from calltape_analyzer.programs.documents import program_parts, rows_of, signature_of
+from calltape_analyzer.programs.exported_model import ExportedModel, UnloadedModel
+from calltape_analyzer.programs.manifest import (
+    FileFacts,
+    Manifest,
+    read_manifest,
+    within_manifest,
+)
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.program_files import digest_of
+from calltape_analyzer.programs.programs import Programs
+from calltape_analyzer.programs.runtimes import runtime_of
+from calltape_analyzer.programs.untrusted_files import demand_trust
+from calltape_analyzer.pytree.classes import Classes, ClassIndex
+
+__all__ = ["declared_programs", "load_programs"]
+
+
+def load_programs(
+    directory: str | os.PathLike[str], *, classes: Classes = (), trusted: bool = False
+) -> Programs:
+    """Loads what :meth:`Programs.save` wrote.
+
+    Loading a ``.pt2`` runs code that is in it; ONNX models are data.
+
+    Args:
+        directory: what was given to ``save``.
+        classes: classes that results may be made of, besides the imported ones of transformers. An
+            object of another class comes as a :class:`~calltape_analyzer.Placeholder`.
+        trusted: loads ``.pt2`` files, which are refused otherwise.
+
+    Raises:
+        UsageError: there is a ``.pt2``, and it is not trusted.
+        TapeError: ``not_found``, ``damaged``, ``invalid``, ``limit`` or ``version``.
+    """
+    folder = Path(directory)
+    manifest = read_manifest(folder)
+    # Trust is demanded for all files, before any is loaded.
+    for program in manifest["programs"]:
+        if _runtime(program["file"]).is_code:
+            demand_trust(folder / program["file"], trusted)
+
+    def loaded(file: str, names: Sequence[str]) -> ExportedModel:
+        _check_files(folder, file, manifest["files"])
+        try:
+            return _runtime(file).from_file(folder / file, names, trusted=trusted)
+        except TapeError as error:
+            if error.kind != "invalid":
+                raise
+            raise TapeError("damaged", error.reason, path=str(folder / file)) from None
+
+    return _programs(folder, manifest, classes, loaded, with_values=True)
+
+
+def declared_programs(directory: str | os.PathLike[str], *, classes: Classes = ()) -> Programs:
+    """Programs that can tell what they take, and cannot be run: only the manifest is read.
+
+    Raises:
+        TapeError: as :func:`load_programs`.
+    """
+    folder = Path(directory)
+    manifest = read_manifest(folder)
+    for program in manifest["programs"]:
+        if not os.path.lexists(folder / program["file"]):
+            raise TapeError("not_found", "a program is missing", path=str(folder / program["file"]))
+    return _programs(folder, manifest, classes, UnloadedModel, with_values=False)
+
+
+def _programs(
+    folder: Path,
+    manifest: Manifest,
+    classes: Classes,
+    model_of: Callable[[str, Sequence[str]], ExportedModel],
+    *,
+    with_values: bool,
+) -> Programs:
+    index = ClassIndex(classes)
+    signature = within_manifest(folder, lambda: signature_of(manifest["signature"]))
+
+    def made(document: Any) -> Program:
+        variant, plan, result = program_parts(
+            document, signature, index.renamed, with_values=with_values
+        )
+        program = Program(
+            variant,
+            plan,
+            result,
+            UnloadedModel(document["file"]),
+            Conditions.from_document(document["demands"]),
+            index,
+            document["device"],
+            rows_of(document["only"]),
+            document["returned"],
+            list(document["notes"]),
+            tuple(document["state"]),
+            unwritten=tuple(document["unwritten"]),
+        )
+        check_program(program)
+        return program
+
+    programs = [
+        within_manifest(folder, lambda document=document: made(document))  # type: ignore[misc]
+        for document in manifest["programs"]
+    ]
+    # Last, because all of the manifest is known to be good now.
+    for program, document in zip(programs, manifest["programs"], strict=True):
+        program.model = model_of(document["file"], program.plan.names)
+    sorter = CallSorter(signature, index.renamed)
+    return Programs(programs, sorter, missing=manifest["missing"])
+
+
+def _check_files(folder: Path, file: str, known: Sequence[FileFacts]) -> None:
+    """Raises TapeError (``damaged``) if a program's files were not written with the manifest."""
+    own = [found for found in known if found["name"].removesuffix(".data") == file]
+    for name in dict.fromkeys(found["name"] for found in own):
+        path = folder / name
+        size, digest = digest_of(path)
+        if not any((f["name"], f["size"], f["sha256"]) == (name, size, digest) for f in own):
+            reason = "these are not the bytes that were saved"
+            raise TapeError("damaged", reason, path=str(path), advice="save the programs again")
+
+
+def _runtime(file: str) -> type[ExportedModel]:
+    runtime = runtime_of(file)
+    assert runtime is not None  # a manifest names files of known runtimes only
+    return runtime

@@ -1,0 +1,255 @@
+"""``manifest.json``: what saved programs say of themselves, and which files belong to them.
+
+It may come from a stranger. Nothing in it is run. Its types and sizes are checked here before
+anything is made from it, and :mod:`consistency` checks that its parts agree.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from calltape_analyzer.errors import TapeError
+from calltape_analyzer.programs.conditions import MAX_TEXT
+from calltape_analyzer.programs.program_files import MANIFEST, read_regular
+from calltape_schema.interning import problems_of
+
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "FileFacts",
+    "Manifest",
+    "encode_manifest",
+    "read_manifest",
+    "within_manifest",
+]
+
+FORMAT, VERSION = "calltape-programs", 1
+
+_MAX_BYTES = 64 * 1024 * 1024
+_MAX_PROGRAMS = 1000
+_MAX_LEAVES = 50_000
+_MAX_ROWS = 100_000
+_MAX_GUARDS = 200_000
+"""Characters, in the conditions of a program that are evaluated for every call."""
+
+Name = Annotated[str, Field(max_length=1024)]
+Note = Annotated[str, Field(max_length=10_000)]
+Text = Annotated[str, Field(max_length=1_000_000)]
+Packed = Annotated[str, Field(max_length=32 * 1024 * 1024)]
+Place = Annotated[int, Field(ge=0, lt=_MAX_LEAVES)]
+Axis = Annotated[int, Field(ge=0, lt=64)]
+Number = Annotated[int, Field(ge=-(2**1024), le=2**1024)]
+Size = Annotated[int, Field(ge=0, lt=2**63)]
+Shape = Annotated[tuple[Size, ...], Field(max_length=64)]
+Column = tuple[Place, Axis | None]
+Dtype = Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
+Row = tuple[
+    Annotated[tuple[Shape, ...], Field(max_length=_MAX_LEAVES)],
+    Annotated[tuple[Number, ...], Field(max_length=_MAX_LEAVES)],
+]
+Rows = Annotated[tuple[Row, ...], Field(max_length=_MAX_ROWS)]
+
+# The first number of a file name is the program's place; the second tells files of the same name of
+# several saves apart.
+_STEM = r"[0-9]{2,4}-[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[0-9]{1,9})?"
+ProgramFile = Annotated[
+    str,
+    Field(max_length=200, pattern=rf"^{_STEM}\.(pt2|onnx)$"),
+]
+AnyFile = Annotated[
+    str,
+    Field(max_length=200, pattern=rf"^({_STEM}\.(pt2|onnx|onnx\.data)|shapes\.json)$"),
+]
+
+
+class FileFacts(TypedDict):
+    """A file that was written with a manifest: its name, its size in bytes, and its SHA-256."""
+
+    name: AnyFile
+    size: Annotated[int, Field(ge=0)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Layout(TypedDict):
+    structure: Packed
+    positional: Place
+
+
+class _Parameter(TypedDict):
+    name: Name
+    kind: Name
+    has_default: bool
+    default: Packed
+    default_missing: bool
+
+
+class _Signature(TypedDict):
+    parameters: Annotated[tuple[_Parameter, ...], Field(max_length=_MAX_LEAVES)]
+    removed: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
+
+
+class _FormNode(TypedDict):
+    kind: Literal["list", "tuple", "dict"]
+    keys: tuple[Name, ...]
+    children: tuple[_Form, ...]
+
+
+_Form = tuple[Literal["tensor", "int"], Place] | _FormNode
+
+
+class _Result(TypedDict):
+    layout: _Layout
+    scalars: Packed
+    counters: tuple[tuple[Place, Place, Axis], ...]
+    form: _Form
+
+
+_Source = tuple[Size | None, Column | None, Column | None]
+
+
+class _Completion(TypedDict):
+    key: Packed
+    tensors: tuple[Place | None, ...]
+    scalars: tuple[Place | None, ...]
+    missing: tuple[tuple[Place, tuple[_Source, ...]], ...]
+    dtypes: tuple[tuple[Place, Dtype], ...]
+    constants: Packed
+    kinds: tuple[Literal["int", "float", "complex", "str", "bytes"], ...]
+    counters: tuple[tuple[Place, Place, Axis], ...]
+
+
+class _Demands(TypedDict):
+    inputs: tuple[tuple[Name, Dtype | None, tuple[Number | Text | None, ...]], ...]
+    ranges: dict[Text, tuple[Number | None, Number | None]]
+    guards: tuple[Text, ...]
+
+
+_Condition = (
+    tuple[Literal["fixed"], Place, Axis | None, Number, bool]
+    | tuple[Literal["counter"], Place, Axis | None, Place, bool]
+)
+_Reason = Literal["varied", "pooled", "neighbour", "constant", "one", "declared", "counter"]
+
+
+class _Program(TypedDict):
+    file: ProgramFile
+    name: Name
+    inputs: tuple[Name, ...]
+    notes: tuple[Note, ...]
+    state: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
+    unwritten: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
+    device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]
+    layout: _Layout
+    scalars: Packed
+    facts: tuple[tuple[Dtype, Axis, Name], ...]
+    typed: Packed
+    constants: Packed
+    rows: Annotated[Rows, Field(min_length=1)]
+    only: Rows | None
+    conditions: tuple[_Condition, ...]
+    demands: _Demands
+    dimensions: tuple[tuple[Place, Axis | None, bool, _Reason], ...]
+    returned: dict[Name, Name]
+    completions: Annotated[tuple[_Completion, ...], Field(max_length=1000)]
+    held: tuple[tuple[Place, Packed], ...]
+    frozen: tuple[tuple[Place, Annotated[str, Field(max_length=64)], Any], ...]
+    result: _Result
+
+
+class Manifest(TypedDict):
+    """Everything in the file. ``files`` are the files that were written with it; a name may be
+    there twice while a save replaces a file."""
+
+    format: Literal["calltape-programs"]
+    version: Literal[1]
+    signature: _Signature
+    missing: dict[Name, Note]
+    files: Annotated[tuple[FileFacts, ...], Field(max_length=4 * _MAX_PROGRAMS)]
+    programs: Annotated[tuple[_Program, ...], Field(max_length=_MAX_PROGRAMS)]
+
+
+class _Head(TypedDict):
+    format: Literal["calltape-programs"]
+    version: int
+
+
+_head: TypeAdapter[_Head] = TypeAdapter(_Head)
+_manifest: TypeAdapter[Manifest] = TypeAdapter(Manifest)
+
+
+def encode_manifest(document: Any) -> bytes:
+    """A manifest as JSON, which :func:`read_manifest` accepts.
+
+    Raises:
+        TapeError: :func:`read_manifest` would refuse it.
+    """
+    found = json.dumps(document, indent=1).encode()
+    _validated(found, MANIFEST)
+    return found
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a directory of programs.
+
+    Raises:
+        TapeError: ``not_found``, ``damaged``, ``limit``, ``invalid`` or ``version``.
+    """
+    data = read_regular(folder / MANIFEST, _MAX_BYTES)
+    return _validated(data, str(folder / MANIFEST))
+
+
+def _validated(data: bytes, path: str) -> Manifest:
+    try:
+        found = _head.validate_json(data)
+    except ValidationError:
+        raise TapeError("damaged", f"{MANIFEST} is not one of programs", path=path) from None
+    if found["version"] != VERSION:
+        raise TapeError("version", f"programs of version {found['version']}", path=path)
+    try:
+        manifest = _manifest.validate_json(data, strict=True)
+    except ValidationError as error:
+        raise TapeError(
+            "invalid", f"{MANIFEST} breaks the format", path=path, problems=problems_of(error)[:20]
+        ) from None
+    listed = {found["name"] for found in manifest["files"]}
+    for program in manifest["programs"]:
+        if program["file"] not in listed:
+            raise TapeError("invalid", f"{program['file']} is not among its files", path=path)
+        guards = [len(text) for text in program["demands"]["guards"]]
+        if sum(size for size in guards if size <= MAX_TEXT) > _MAX_GUARDS:
+            raise TapeError("limit", f"conditions of more than {_MAX_GUARDS} characters", path=path)
+    return manifest
+
+
+T = TypeVar("T")
+
+
+def within_manifest(path: str | os.PathLike[str], action: Callable[[], T]) -> T:
+    """Runs an action that relies on a manifest.
+
+    Raises:
+        TapeError: ``invalid`` if the action fails, because then the manifest contradicts itself.
+    """
+    try:
+        return action()
+    except TapeError:
+        raise
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AssertionError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,  # torch's own, and a recursion that is too deep
+        StopIteration,
+    ) as error:
+        reason = f"its manifest contradicts itself ({type(error).__name__}: {str(error)[:200]})"
+        raise TapeError("invalid", reason, path=os.fspath(path)) from None

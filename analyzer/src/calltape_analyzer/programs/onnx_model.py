@@ -1,0 +1,253 @@
+"""An ONNX model in ONNX Runtime: torch tensors in, torch tensors out."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES
+from calltape_analyzer.errors import TapeError
+from calltape_analyzer.programs.conditions import Sized
+from calltape_analyzer.programs.exported_model import ExportedModel
+from calltape_analyzer.programs.input_refusal import InputRefusal
+from calltape_analyzer.programs.untrusted_files import (
+    WANTED,
+    load_onnx_proto,
+    refuse_data_outside,
+)
+
+__all__ = ["OnnxModel"]
+
+_TYPES = ("ONNXProgram", "ModelProto", "InferenceSession")
+
+
+class DeclaredInput(NamedTuple):
+    """What a model declares of an input: its dtype in torch's words, and per dimension a size, the
+    name of one, or None. Both are None if they are not declared."""
+
+    name: str
+    dtype: str | None
+    dims: tuple[int | str | None, ...] | None
+
+
+class OnnxModel(ExportedModel):
+    """Runs an ONNX model in ONNX Runtime, fed by name (rule 13 of docs/decisions/0012: by position
+    feeds shift if the exporter dropped inputs that the program does not use).
+
+    Args:
+        exported: a path, an ``onnx.ModelProto``, its bytes, a ``torch.onnx.ONNXProgram``, or an
+            ``onnxruntime.InferenceSession``.
+        names: of no use here: the model has names of its own.
+        initializer: makes the session from a path or bytes; on the CPU by default.
+    """
+
+    runtime = "ONNX Runtime"
+    suffix = ".onnx"
+    tolerances = ONNX_TOLERANCES
+
+    def __init__(
+        self,
+        exported: Any,
+        names: Sequence[str] | None = None,
+        *,
+        initializer: Callable[[str | bytes], Any] | None = None,
+    ) -> None:
+        super().__init__(exported, names)
+        self._make_session = initializer or _cpu_session
+        self._session = exported if hasattr(exported, "run_with_ort_values") else None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @classmethod
+    def takes(cls, source: Any) -> bool:
+        """Whether it is a file (of any name: they have many), bytes, or an object of onnx, torch or
+        ONNX Runtime."""
+        if isinstance(source, str | os.PathLike | bytes):
+            return True
+        return any(base.__name__ in _TYPES for base in type(source).__mro__)
+
+    @property
+    def session(self) -> Any:
+        """The session of ONNX Runtime, made when it is first needed.
+
+        Raises:
+            TapeError: it is no model, or its data are outside of its folder.
+        """
+        if self._session is None:
+            self._session = self._new_session()
+        return self._session
+
+    def _new_session(self) -> Any:
+        model = self.exported
+        if isinstance(model, str | os.PathLike | bytes):
+            return self._make_session(model if isinstance(model, bytes) else os.fspath(model))
+        self._folder = tempfile.TemporaryDirectory(prefix="calltape-")
+        path = str(Path(self._folder.name) / "model.onnx")
+        if hasattr(model, "save"):
+            # To a file, because a protobuf message ends at 2 GiB and weights may lie beside it.
+            model.save(path)
+        else:
+            refuse_data_outside(model, None)
+            Path(path).write_bytes(model.SerializeToString())
+        return self._make_session(path)
+
+    def open(self) -> None:
+        try:
+            _ = self.session
+        except TapeError:
+            raise
+        except Exception as error:  # the runtime's own, of any type
+            if not isinstance(self.exported, str):
+                raise
+            reason = f"ONNX Runtime cannot load it: {type(error).__name__}: {str(error)[:200]}"
+            raise TapeError("invalid", reason, path=self.exported, advice=WANTED) from None
+
+    def close(self) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @cached_property
+    def _declared(self) -> tuple[DeclaredInput, ...]:
+        """The inputs of the session if there is one, else of the file or message."""
+        if self._session is not None:
+            return tuple(_declared_by_session(one) for one in self._session.get_inputs())
+        model = self.exported
+        if isinstance(model, str | os.PathLike | bytes):
+            model = load_onnx_proto(model)
+        graph = getattr(model, "model_proto", model).graph
+        initial = {one.name for one in graph.initializer}
+        return tuple(_declared_by_proto(one) for one in graph.input if one.name not in initial)
+
+    @property
+    def input_names(self) -> Sequence[str]:
+        if self._session is not None:
+            return [known.name for known in self._session.get_inputs()]
+        return [declared.name for declared in self._declared]
+
+    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
+        import torch
+
+        values: dict[str, Any] = {}
+        for known in self.session.get_inputs():
+            value = inputs[known.name if known.name in inputs else _parameter(known.name)]
+            tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+            values[known.name] = _to_ort(tensor)
+        return [_to_torch(output) for output in self.session.run_with_ort_values(None, values)]
+
+    def refuses(self, sizes: Mapping[str, Sized | int]) -> InputRefusal | None:
+        """Compares dtypes, ranks and sizes with what the inputs declare. Sizes of one name must be
+        one size, which ONNX Runtime wants as well."""
+        named: dict[str, tuple[int, str]] = {}
+        for declared in self._declared:
+            value = sizes[declared.name]
+            tensor = value if isinstance(value, Sized) else Sized("int64", ())
+            refusal = _refused(declared, tensor, named)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def save(self, path: Path) -> None:
+        if not isinstance(self.exported, str):
+            self.exported.save(str(path))
+            return
+        import onnx
+
+        load_onnx_proto(self.exported)  # refuses data outside of its folder
+        has_data_file = Path(f"{self.exported}.data").exists()
+        model = onnx.load(self.exported)
+        data = f"{path.name}.data"
+        onnx.save(model, str(path), save_as_external_data=has_data_file, location=data)
+
+
+def _parameter(name: str) -> str:
+    """The name that an input was given. The exporter adds ``_orig`` to the name of one that is
+    also a value within the graph."""
+    return name.removesuffix("_orig")
+
+
+def _refused(
+    declared: DeclaredInput, tensor: Sized, named: dict[str, tuple[int, str]]
+) -> InputRefusal | None:
+    """What an input's declaration says against a tensor. ``named`` keeps the sizes that named
+    dimensions have in this call, and where."""
+    name, shape = declared.name, tensor.shape
+    if declared.dtype is not None and declared.dtype != tensor.dtype:
+        return InputRefusal(f"{name} is {tensor.dtype}; the model takes {declared.dtype}")
+    if declared.dims is None:
+        return None
+    if len(declared.dims) != len(shape):
+        return InputRefusal(f"{name} has rank {len(shape)}; the model takes {len(declared.dims)}")
+    for axis, (wanted, size) in enumerate(zip(declared.dims, shape, strict=True)):
+        where = f"{name}[{axis}]"
+        if isinstance(wanted, int) and wanted != size:
+            return InputRefusal(f"{where} is {size}; the model takes {wanted}", where)
+        if isinstance(wanted, str) and wanted.isidentifier():
+            known, place = named.setdefault(wanted, (size, where))
+            if known != size:
+                reason = f"{where} is {size} and {place} is {known}, both {wanted}"
+                return InputRefusal(reason, where)
+    return None
+
+
+def _declared_by_proto(value: Any) -> DeclaredInput:
+    import onnx
+
+    tensor = value.type.tensor_type
+    try:
+        dtype = _dtype(onnx.TensorProto.DataType.Name(tensor.elem_type).lower())
+    except ValueError:
+        dtype = None
+    if not tensor.HasField("shape"):
+        return DeclaredInput(value.name, dtype, None)
+    dims = tuple(
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+        for dim in tensor.shape.dim
+    )
+    return DeclaredInput(value.name, dtype, dims)
+
+
+def _declared_by_session(value: Any) -> DeclaredInput:
+    kind = value.type.removeprefix("tensor(").removesuffix(")")
+    return DeclaredInput(value.name, _dtype(kind), tuple(value.shape))
+
+
+def _dtype(name: str) -> str | None:
+    """The name that torch has for a dtype of ONNX; None if it is not declared."""
+    return {"float": "float32", "double": "float64", "undefined": None}.get(name, name)
+
+
+def _cpu_session(model: str | bytes) -> Any:
+    import onnxruntime
+
+    # A runtime that reads any file that a model names would show what is in it as an output.
+    load_onnx_proto(model)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # an error is an exception, which a report shows
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _to_ort(tensor: Any) -> Any:
+    import onnxruntime
+    import torch
+
+    plain = tensor.detach().cpu().contiguous()
+    if plain.dtype is torch.bfloat16:
+        # NumPy does not have it: its bits, with the type beside them (16 is BFLOAT16 in ONNX).
+        bits = plain.view(torch.int16).numpy()
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, 16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(plain.numpy(), "cpu", 0)
+
+
+def _to_torch(value: Any) -> Any:
+    import torch
+    from torch.utils import dlpack
+
+    if value.data_type() == "tensor(bfloat16)":
+        return dlpack.from_dlpack(value._ortvalue.to_dlpack())
+    return torch.from_numpy(value.numpy().copy())

@@ -1,0 +1,296 @@
+"""One exported program: the variant that it serves, and the model that runs its calls.
+
+In come values of a call. Out go the outputs, or the reason why the program refuses the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from calltape_analyzer.arguments.forms import FormLeaf, PlainForm
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.samples import Sample
+from calltape_analyzer.arguments.templates import Template
+from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.groups import SortedCall
+from calltape_analyzer.observing.sorting import difference_of
+from calltape_analyzer.programs.conditions import Conditions, Sized
+from calltape_analyzer.programs.constant_values import refuses_constants
+from calltape_analyzer.programs.exported_model import ExportedModel
+from calltape_analyzer.pytree.classes import ClassIndex, name_of
+from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_analyzer.pytree.rebuilding import UNMADE
+from calltape_analyzer.pytree.recorded_description import describe_result
+from calltape_analyzer.pytree.result_values import ABSENT, values_in
+from calltape_analyzer.text import some_of
+from calltape_analyzer.variants.facts import VariantFacts
+from calltape_schema.tree import DictNode, FieldsNode, Node, ScalarNode, SequenceNode, children_of
+
+__all__ = ["Program", "because_of_state", "shown_state", "unchanged_note"]
+
+FOR_ONE_SIZE = "for the sizes of one recorded call only: its dimensions are constants"
+"""The note of a program that a trace made for one size, although several were recorded."""
+
+_MAX_SHOWN = 4
+"""Names of a state that a note has."""
+_PLACEHOLDER_FIELDS = ("type_name", "reason")
+PLACEHOLDER = name_of(Placeholder)
+
+
+def _text(node: Node, scalars: Sequence[Any]) -> str:
+    return str(scalars[node.scalar]) if isinstance(node, ScalarNode) else ""
+
+
+def shown_state(names: Sequence[str]) -> str:
+    """The names of a state, or the first of them if there are many."""
+    return some_of(names, _MAX_SHOWN)
+
+
+def unchanged_note(name: str) -> str:
+    """A note that a program does not change an argument that the model changes."""
+    return f"leaves {name} as it was, which the model changes in place"
+
+
+@dataclass
+class Program:
+    """A program that serves one variant.
+
+    Attributes:
+        variant: the calls that it serves.
+        plan: its inputs.
+        result: template and form of its outputs.
+        model: runs it; ``model.exported`` is the exporter's own object.
+        conditions: what the trace assumed about sizes.
+        classes: the classes that results may be made of.
+        device: where its tensors are.
+        only: the sizes that it may serve, if it gave wrong values at others; None for all sizes
+            that it does not refuse itself.
+        returned: the items of the result that are arguments, which the model changes.
+        notes: what a person should know about it.
+        state: the parameters, buffers and attributes of the model that a call changes.
+        changed_state: the names in ``state`` that a run of the program changed as well.
+        unwritten: the tensors among the arguments that the model writes to and does not return, and
+            that the program does not write to. No call of it does what the model does.
+    """
+
+    variant: VariantFacts
+    plan: Plan
+    result: tuple[Template, PlainForm]
+    model: ExportedModel
+    conditions: Conditions
+    classes: ClassIndex
+    device: str = "cpu"
+    only: frozenset[SizeRow] | None = None
+    returned: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    state: tuple[str, ...] = ()
+    changed_state: set[str] = field(default_factory=set)
+    unwritten: tuple[str, ...] = ()
+    _state_notes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The variant's name."""
+        return self.variant.name
+
+    @property
+    def exported(self) -> Any:
+        """The ``torch.export.ExportedProgram`` or ``torch.onnx.ONNXProgram``."""
+        return self.model.exported
+
+    def note_one_size(self) -> None:
+        """Notes that it is for the sizes of one recorded call."""
+        if FOR_ONE_SIZE not in self.notes:
+            self.notes.append(FOR_ONE_SIZE)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is for the sizes of one recorded call, or for one value of a tensor, because
+        no program for more could be made."""
+        return FOR_ONE_SIZE in self.notes or bool(self.plan.frozen)
+
+    def note_state(self, values: Mapping[str, str]) -> None:
+        """Adds parameters, buffers and attributes of the model that a call changed.
+
+        Args:
+            values: by name what each was at the export, in words; empty if that is long.
+        """
+        known = tuple(sorted({*self.state, *values}))
+        notes = self._notes_of_state(known, values) if known else []
+        if (known == self.state and not values) or notes == self._state_notes:
+            return
+        self.notes = [note for note in self.notes if note not in self._state_notes]
+        self.state, self._state_notes = known, notes
+        self.notes += [note for note in notes if note not in self.notes]
+
+    def note_unwritten(self, name: str, *, is_returned: bool) -> None:
+        """Adds a tensor among the arguments that the model writes to, and the program does not. If
+        the model returns it as well, its new values are in the result."""
+        note = unchanged_note(name)
+        if is_returned:
+            self.notes.append(f"{note} and returns: its new values are in the result only")
+        elif name not in self.unwritten:
+            self.unwritten += (name,)
+            self.notes.append(note)
+
+    def unknown_classes(self) -> list[str]:
+        """The classes of objects in its results that are not known here."""
+        found: dict[str, None] = {}
+        waiting = list(self.result[0].layout.nodes.values())
+        while waiting:
+            node = waiting.pop()
+            waiting += children_of(node)
+            name = node.type if isinstance(node, FieldsNode | SequenceNode | DictNode) else None
+            if name is not None and self.classes.get(name) is None:
+                found[name] = None
+        return sorted(found)
+
+    def unmade(self, outputs: Sequence[Any]) -> list[str]:
+        """The objects of a result that cannot be made although their classes are known here, each
+        with the reason. Whoever calls the program gets placeholders for them."""
+        described = describe_result(self.value(outputs))
+        if PLACEHOLDER not in described.classes:
+            return []
+        found: list[str] = []
+        waiting: list[Node] = [described.node]
+        while waiting:
+            node = waiting.pop()
+            waiting += children_of(node)
+            if isinstance(node, FieldsNode) and node.type == PLACEHOLDER:
+                by_field = dict(zip(node.fields, node.children, strict=True))
+                name, reason = (
+                    _text(by_field[of], described.scalars) for of in _PLACEHOLDER_FIELDS
+                )
+                if reason.startswith(UNMADE):
+                    found.append(f"a {name} comes as a placeholder: {reason}")
+        return found
+
+    def _notes_of_state(self, names: Sequence[str], values: Mapping[str, str]) -> list[str]:
+        has = "the model has state that its calls change"
+        named = [f"{name}={values[name]}" if values.get(name) else name for name in names]
+        if not self.model.has_state:
+            return [
+                f"{has} ({shown_state(named)}); the program has none: each call begins with the "
+                "state at the export"
+            ]
+        changed = [name for name in names if name in self.changed_state]
+        constant = [n for name, n in zip(names, named, strict=True) if name not in changed]
+        notes = []
+        if changed:
+            notes.append(
+                f"{has} ({shown_state(changed)}); the program changes it as well, so that each "
+                "call begins where the one before ended; recorded calls were compared one by one, "
+                "each from the state at the export"
+            )
+        if constant:
+            notes.append(
+                f"{has} ({shown_state(constant)}) and the program does not: it is a constant of "
+                "the program, as it was at the export"
+            )
+        return notes
+
+    @cached_property
+    def _result_leaves(self) -> tuple[FormLeaf, ...]:
+        return tuple(self.result[1].leaves())
+
+    def outputs(self, sample: Sample) -> list[Any]:
+        """The flat outputs for a sample, in the order of the result's leaves. The program writes to
+        the sample's tensors if the model does.
+
+        Raises:
+            Exception: what the runtime raises.
+        """
+        inputs = dict(zip(self.plan.names, self.plan.values(sample), strict=True))
+        returned = self.model.run(inputs)
+        leaves = self._result_leaves
+        if len(returned) != len(leaves):
+            raise RuntimeError(f"the model has {len(returned)} outputs instead of {len(leaves)}")
+        return [
+            int(value) if leaf.is_int else value
+            for leaf, value in zip(leaves, returned, strict=True)
+        ]
+
+    def value(self, outputs: Sequence[Any]) -> Any:
+        """What the model would return, made of flat outputs. An object of a class that is not known
+        here is a :class:`~calltape_analyzer.Placeholder`."""
+        tensors, ints = self._placed(outputs)
+        return self.result[0].build(tensors, ints, self.classes, self.device)["output"]
+
+    def leaves(self, outputs: Sequence[Any]) -> dict[str, Any]:
+        """The outputs by path, as :func:`calltape_analyzer.comparison.comparing.leaves_of` gives
+        them."""
+        tensors, ints = self._placed(outputs)
+        template = self.result[0]
+
+        def scalar(place: int) -> Any:
+            if place in template.counters:
+                tensor, axis = template.counters[place]
+                return tensors[tensor].shape[axis]
+            return ints.get(place, template.scalars[place])
+
+        node = template.layout.nodes["output"]
+        return values_in(node, lambda place: tensors.get(place, ABSENT), scalar)
+
+    def _placed(self, outputs: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Any]]:
+        tensors: dict[int, Any] = {}
+        ints: dict[int, Any] = {}
+        for leaf, value in zip(self._result_leaves, outputs, strict=True):
+            (tensors if leaf.kind == "tensor" else ints)[leaf.index] = value
+        return tensors, ints
+
+    def refuses_values(self, sample: Sample) -> str | None:
+        """Why the program refuses a sample whose sizes it takes; None if it does not. A tensor that
+        is a constant of the program must have the value that it was exported with."""
+        import torch
+
+        for place, value in self.plan.frozen.items():
+            given = sample.tensors[place]
+            if given.device.type == "meta":
+                continue
+            if not torch.equal(given.cpu(), value.cpu()):
+                name = self.variant.group.layout.tensors[place]
+                return f"{name} is {given.tolist()}; this program has {value.tolist()}"
+        return None
+
+    def refuses_call(self, placed: SortedCall) -> str | None:
+        """Why the program refuses a call; None if it takes it, as far as is known without the
+        values of tensors."""
+        row = self.variant.row_in(placed.key, placed.row)
+        if row is None:
+            return difference_of(self.variant.group, placed)
+        return refuses_constants(self.variant, placed) or self.refuses(row)
+
+    def refuses(self, row: SizeRow) -> str | None:
+        """Why the program refuses the sizes of a row; None if it takes them."""
+        reason = self.variant.refuses(row) or self._conditions_refuse(row)
+        if reason is None and self.only is not None and row not in self.only:
+            return "the program gives wrong values at sizes that were not verified"
+        return reason
+
+    def _conditions_refuse(self, row: SizeRow) -> str | None:
+        values, named = self._sized(row)
+        return self.conditions.refuse(values, named)
+
+    def is_understood(self) -> bool:
+        """Whether all conditions of the program can be checked here."""
+        return self.conditions.understood(self._sized(self.variant.rows.row(0))[1])
+
+    def _sized(self, row: SizeRow) -> tuple[list[Any], dict[str, Any]]:
+        """The inputs that a row has, without data: in order, and nested by argument."""
+        facts = self.variant.group.facts
+        tensors = [Sized(fact.dtype, shape) for shape, fact in zip(row.shapes, facts, strict=True)]
+        scalars = self.variant.with_ints(self.plan.template.scalars, row.ints)
+        values = self.plan.values(Sample(tensors, scalars))
+        args, kwargs = self.plan.arguments(values)
+        return values, dict(zip(self.plan.forms, args, strict=False)) | kwargs
+
+
+def because_of_state(program: Program) -> str:
+    """Why a call is not reproduced by a program that does what the model does."""
+    return (
+        f"the model itself returns something else now, because its calls change its state "
+        f"({shown_state(program.state)}); from the state that it has now the program does the same"
+    )

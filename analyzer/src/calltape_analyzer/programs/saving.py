@@ -1,0 +1,240 @@
+"""Programs to disk: one file per program, ``manifest.json`` and ``shapes.json``.
+
+A save replaces what an earlier save wrote, and nothing else: the manifest lists its files with
+their SHA-256. The new files get other names, and the manifest is replaced in one step, so that a
+save that is killed leaves what was there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from calltape_analyzer.arguments.plan import input_names
+from calltape_analyzer.errors import TapeError, UsageError
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.programs.documents import document_of, signature_document
+from calltape_analyzer.programs.manifest import (
+    FORMAT,
+    VERSION,
+    FileFacts,
+    encode_manifest,
+    read_manifest,
+)
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.program_files import MANIFEST, SHAPES, digest_of
+from calltape_analyzer.text import some_of
+from calltape_analyzer.variants.variant_findings import findings_of
+
+__all__ = ["save"]
+
+_STAGING = ".calltape-saving-"
+_MAX_NOTE = 10_000
+
+
+def save(
+    programs: Sequence[Program],
+    missing: Mapping[str, str],
+    signature: Signature,
+    directory: str | os.PathLike[str],
+) -> None:
+    """Writes programs into a directory, which is made if it does not exist. Only its owner may
+    read it: the directory has the mode 0700, its files 0600.
+
+    Args:
+        programs: in the order in which they are asked for a call.
+        missing: why variants have no program, by name.
+        signature: of the recorded method.
+        directory: a new or empty one, or one with an earlier save.
+
+    Raises:
+        UsageError: the directory holds something that no save wrote; nothing was written then.
+        TapeError: ``io`` if it cannot be written.
+    """
+    folder = Path(os.path.abspath(directory))
+    if any(_is_read_from(program, folder) for program in programs):
+        reason, advice = "these programs are read from it", "name another directory"
+        raise UsageError(reason, path=str(folder), advice=advice)
+    try:
+        earlier = _earlier(folder)
+        written = partial(_staged, programs, missing, signature)
+        if earlier is None:
+            _save_new(written, folder)
+        else:
+            _save_over(written, folder, earlier)
+    except OSError as error:
+        reason = f"cannot write it: {error.strerror or error}"
+        raise TapeError("io", reason, path=str(folder)) from None
+
+
+def _is_read_from(program: Program, folder: Path) -> bool:
+    exported = program.exported
+    return isinstance(exported, str) and Path(exported).parent.resolve() == folder.resolve()
+
+
+def _earlier(folder: Path) -> dict[str, Any] | None:
+    """The manifest of an earlier save; an empty dict if the directory is empty, None if there is no
+    directory.
+
+    Raises:
+        UsageError: there is something that no save wrote.
+    """
+    if not os.path.lexists(folder):
+        return None
+    if folder.is_symlink() or not folder.is_dir():
+        what = "a link" if folder.is_symlink() else "no directory"
+        raise UsageError(f"it is {what}", path=str(folder), advice="name a new directory")
+    names = sorted(entry.name for entry in folder.iterdir())
+    if not names:
+        return {}
+    if MANIFEST not in names:
+        _refuse(folder, names, f"it holds files that no {MANIFEST} names")
+    try:
+        found = read_manifest(folder)
+    except TapeError:
+        _refuse(folder, [MANIFEST])
+    known = {(f["name"], f["size"], f["sha256"]) for f in found["files"]}
+    own = {name for name, _, _ in known}
+    others = [n for n in names if n != MANIFEST and not (n in own and _is_own(folder / n, known))]
+    if others:
+        _refuse(folder, others)
+    return dict(found)
+
+
+def _is_own(path: Path, known: set[tuple[str, int, str]]) -> bool:
+    try:
+        return (path.name, *digest_of(path)) in known
+    except TapeError:
+        return False  # a link, a directory
+
+
+def _refuse(
+    folder: Path, names: Sequence[str],
+    why: str = "it is not empty, and these are not what calltape saved there",
+) -> NoReturn:  # fmt: skip
+    shown = some_of([ascii(name)[1:-1] for name in names], 5)
+    advice = "name a new directory"
+    if any(name.startswith(_STAGING) for name in names):
+        advice = f"{_STAGING}* is left by a save that was killed: remove it, or {advice}"
+    raise UsageError(
+        f"{why}: {shown}",
+        path=str(folder),
+        advice=advice,
+    )
+
+
+@contextmanager
+def _staging(parent: Path) -> Iterator[Path]:
+    """A directory for what is being written, which is removed afterwards."""
+    path = parent / f"{_STAGING}{secrets.token_hex(8)}"
+    path.mkdir(mode=0o700)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+Written = Callable[..., dict[str, Any]]
+"""Writes all but the manifest into a folder, and gives the manifest: :func:`_staged`."""
+
+
+def _save_new(written: Written, folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _staging(folder.parent) as stage:
+        manifest = written(stage, taken=())
+        _put(stage, stage, manifest)
+        # If a directory appeared meanwhile, this replaces it only if it is empty.
+        stage.rename(folder)
+
+
+def _save_over(written: Written, folder: Path, earlier: dict[str, Any]) -> None:
+    old: tuple[FileFacts, ...] = tuple(earlier.get("files", ()))
+    with _staging(folder) as stage:
+        manifest = written(stage, taken=[found["name"] for found in old])
+        new = manifest["files"]
+        # If this ends at any moment, the manifest lists all files that are there.
+        if earlier:
+            _put(stage, folder, {**earlier, "files": [*old, *new]})
+        for found in new:
+            os.replace(stage / found["name"], folder / found["name"])
+        _put(stage, folder, {**manifest, "files": [*new, *old]})
+        kept = {found["name"] for found in new}
+        for found in old:
+            if found["name"] not in kept:
+                (folder / found["name"]).unlink(missing_ok=True)
+        _put(stage, folder, manifest)
+
+
+def _put(stage: Path, folder: Path, manifest: Any) -> None:
+    """Replaces the manifest of a folder, in one step."""
+    path = stage / f"{MANIFEST}.new"
+    _write_bytes(path, encode_manifest(manifest))
+    os.replace(path, folder / MANIFEST)
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+
+
+def _staged(
+    programs: Sequence[Program],
+    missing: Mapping[str, str],
+    signature: Signature,
+    stage: Path,
+    *,
+    taken: Sequence[str],
+) -> dict[str, Any]:
+    """Writes all but the manifest, which it returns.
+
+    Args:
+        programs, missing, signature: as :func:`save` has them.
+        stage: the folder to write into.
+        taken: names that files of an earlier save have.
+    """
+    number = 0
+    while any(_file_name(i, p, number) in taken for i, p in enumerate(programs)):
+        number += 1
+    documents = []
+    for i, program in enumerate(programs):
+        file = _file_name(i, program, number)
+        try:
+            program.model.save(stage / file)
+        except (TapeError, OSError):
+            raise
+        except Exception as error:  # torch raises errors of any type
+            reason = f"{file} cannot be saved: {type(error).__name__}: {str(error)[:200]}"
+            raise TapeError("io", reason) from None
+        documents.append({"file": file, **document_of(program)})
+    # No constants: they come from calls, and the manifest has the ones that a program needs.
+    shapes = [
+        findings_of(p.variant, input_names(p.variant)).model_dump(exclude={"constants"})
+        for p in programs
+    ]
+    _write_bytes(stage / SHAPES, json.dumps(shapes, indent=1, default=str).encode())
+    files = []
+    for path in sorted(stage.iterdir()):
+        path.chmod(0o600)
+        size, digest = digest_of(path)
+        files.append({"name": path.name, "size": size, "sha256": digest})
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "signature": signature_document(signature),
+        "missing": {name: why[:_MAX_NOTE] for name, why in missing.items()},
+        "files": files,
+        "programs": documents,
+    }
+
+
+def _file_name(place: int, program: Program, number: int) -> str:
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", program.name)[:60].strip("-") or "program"
+    return f"{place:02d}-{slug}{f'.{number}' if number else ''}{program.model.suffix}"

@@ -1,0 +1,129 @@
+"""Files of exported models that may come from a stranger (docs/decisions/0029): a ``.pt2`` is code
+and is loaded only if it is trusted; an ``.onnx`` is data, and reads no files outside of its
+folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from calltape_analyzer.errors import TapeError, UsageError
+
+__all__ = [
+    "WANTED", "demand_trust", "is_pt2", "load_exported_program", "load_onnx_proto",
+    "refuse_data_outside",
+]  # fmt: skip
+
+WANTED = "pass an intact .onnx or .pt2 file, or a directory that calltape export saved"
+
+
+def is_pt2(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a program of ``torch.export``, by its name."""
+    return os.fspath(path).lower().endswith(".pt2")
+
+
+def demand_trust(path: str | os.PathLike[str], trusted: bool) -> None:
+    """Refuses a ``.pt2`` that is not trusted.
+
+    Raises:
+        UsageError: it is not trusted; says why that is needed.
+    """
+    if not trusted:
+        raise UsageError(
+            "a .pt2 is code: torch evaluates the expressions in it, and unpickles what it holds, "
+            "while loading it",
+            path=os.fspath(path),
+            advice="if you would run code of its author, pass trusted=True, or --trust; "
+            "check of a directory that calltape export saved needs neither",
+        )
+
+
+def load_exported_program(path: str | os.PathLike[str], *, trusted: bool) -> Any:
+    """The ``torch.export.ExportedProgram`` of a ``.pt2``. This runs code that is in it.
+
+    Raises:
+        UsageError: it is not trusted.
+        TapeError: ``invalid`` if torch cannot load it.
+    """
+    demand_trust(path, trusted)
+    import torch
+
+    try:
+        return torch.export.load(os.fspath(path))
+    except Exception as error:  # torch raises errors of any type
+        reason = f"torch cannot load it: {type(error).__name__}: {str(error)[:200]}"
+        raise TapeError("invalid", reason, path=os.fspath(path), advice=WANTED) from None
+
+
+def load_onnx_proto(model: str | os.PathLike[str] | bytes) -> Any:
+    """The ``onnx.ModelProto`` of a file or of bytes, without its external data.
+
+    Raises:
+        TapeError: ``invalid`` if onnx cannot load it, or its data are outside of its folder.
+    """
+    import onnx
+
+    path = None if isinstance(model, bytes) else os.fspath(model)
+    try:
+        if isinstance(model, bytes):
+            proto = onnx.load_model_from_string(model)
+        else:
+            proto = onnx.load(model, load_external_data=False)
+    except Exception as error:  # protobuf raises errors of its own
+        reason = f"onnx cannot load it: {type(error).__name__}: {str(error)[:200]}"
+        raise TapeError("invalid", reason, path=path, advice=WANTED) from None
+    refuse_data_outside(proto, path)
+    return proto
+
+
+def refuse_data_outside(proto: Any, path: str | None) -> None:
+    """Refuses a model whose data are files outside of its folder: the ``location`` of external data
+    is a path that its author chose.
+
+    Args:
+        proto: an ``onnx.ModelProto``.
+        path: its file; None for a model in memory, which has no folder.
+
+    Raises:
+        TapeError: ``invalid``; names the location.
+    """
+    for location in sorted(set(_locations(proto))):
+        if path is None:
+            reason = f"a model in memory wants data from a file ({location[:100]!r})"
+            raise TapeError("invalid", reason, advice="pass the path of its file")
+        if not _is_beside(location, Path(path).parent):
+            reason = f"its data are outside of its folder ({location[:100]!r})"
+            advice = "do not trust this file; a model's data lie beside it"
+            raise TapeError("invalid", reason, path=path, advice=advice)
+
+
+def _is_beside(location: str, folder: Path) -> bool:
+    parts = PurePosixPath(location).parts
+    if not parts or ".." in parts or "\0" in location or "\\" in location:
+        return False
+    if PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive:
+        return False
+    try:
+        home = folder.resolve()
+        found = (home / location).resolve()  # with links followed
+    except (OSError, RuntimeError):  # the links are a circle
+        return False
+    return found.is_relative_to(home) and (found.is_file() or not found.exists())
+
+
+def _locations(message: Any) -> Iterator[str]:
+    """The locations of all tensors below a protobuf message: of initializers, sparse or not, of
+    attributes, of subgraphs, of functions, of training graphs."""
+    waiting = [message]
+    while waiting:
+        found = waiting.pop()
+        if found.DESCRIPTOR.name == "TensorProto":
+            yield from (e.value for e in found.external_data if e.key == "location")
+            continue
+        for field, value in found.ListFields():
+            if field.message_type is None:
+                continue
+            # A repeated field is a container, which has no descriptor of a message.
+            waiting += [value] if hasattr(value, "DESCRIPTOR") else value

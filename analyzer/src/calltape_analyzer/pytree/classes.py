@@ -1,0 +1,165 @@
+"""The classes that a tape may be rebuilt from.
+
+In comes a class name of a tape. Out goes a class that this process has loaded and allows, or None;
+nothing is imported for a name.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import sys
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from calltape_analyzer.pytree.caches import has_known_state, is_of_cache_library
+
+__all__ = ["ClassIndex", "Classes", "is_named_tuple_of", "loaded_named_tuple", "name_of"]
+
+Classes = Iterable[type] | Mapping[str, type]
+"""The classes that a caller allows: classes, or a dict from names on the tape to classes."""
+
+_PLAIN = (
+    "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple"
+)
+_BUILTINS: dict[str, type] = {
+    f"builtins:{name}": getattr(builtins, name) for name in _PLAIN.split()
+}
+_COLLECTIONS = ("Counter", "OrderedDict", "defaultdict", "deque")
+_BUILTINS |= {f"collections:{name}": getattr(collections, name) for name in _COLLECTIONS}
+_BUILTINS["types:SimpleNamespace"] = types.SimpleNamespace
+
+# A named tuple of torch, which nobody registers.
+_TORCH = {"torch.nn.utils.rnn:PackedSequence"}
+
+_OF_TRANSFORMERS = "transformers."
+# The base class of transformers' results, which are dataclasses.
+_MODEL_OUTPUT = ("transformers.utils.generic", "ModelOutput")
+
+
+def name_of(cls: type) -> str:
+    """The name that tapes have for a class: ``module:qualified.name``."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def is_named_tuple_of(cls: Any, fields: Sequence[str]) -> bool:
+    """Whether a class is a named tuple of exactly these fields."""
+    return (
+        isinstance(cls, type)
+        and issubclass(cls, tuple)
+        and getattr(cls, "_fields", None) == tuple(fields)
+    )
+
+
+def loaded_named_tuple(name: str, fields: Sequence[str]) -> type | None:
+    """The class of this name on a tape, if this process has loaded it already and it is a named
+    tuple of exactly these fields."""
+    module, _, qualname = name.partition(":")
+    found = _loaded(module, qualname)
+    return found if is_named_tuple_of(found, fields) and name_of(found) == name else None
+
+
+def _by_name(classes: Classes) -> dict[str, type]:
+    if isinstance(classes, Mapping):
+        # A type checker cannot tell this from an iterable of classes that is a mapping.
+        return dict(cast("Mapping[str, type]", classes))
+    return {name_of(cls): cls for cls in classes}
+
+
+class ClassIndex:
+    """Finds classes by the names that tapes have for them, in this order:
+
+    1. the classes that the caller passed,
+    2. plain classes of the standard library,
+    3. classes registered with ``torch.utils._pytree`` in this process,
+    4. the caches, cache layers and model outputs of transformers, and taught caches
+       (:mod:`calltape_schema.cache_classes`), if their module is loaded already.
+    """
+
+    def __init__(self, classes: Classes = ()) -> None:
+        self._given = _by_name(classes)
+        self._registered: dict[str, type] = {}
+        self._registered_count = -1
+
+    @property
+    def given(self) -> tuple[type, ...]:
+        """The classes that the caller passed."""
+        return tuple(self._given.values())
+
+    @property
+    def by_name(self) -> Mapping[str, type]:
+        """The classes that the caller passed, by the names that tapes have for them."""
+        return self._given
+
+    def renamed(self, name: str) -> str:
+        """The name that a class has in this process; ``name`` is its name on the tape."""
+        found = self._given.get(name)
+        return name_of(found) if found is not None else name
+
+    def get(self, name: str) -> type | None:
+        """The class of this name; None if this process does not have it or does not allow it."""
+        for known in (self._given, _BUILTINS, self._pytree_classes()):
+            found = known.get(name)
+            if found is not None:
+                return found
+        if name in _TORCH:
+            found = _loaded(*name.split(":"))
+            return found if isinstance(found, type) else None
+        return _known_class(name)
+
+    def opted_in(self, name: str) -> type | None:
+        """The class of this name, if the caller passed it, or it is a cache or model output as
+        above. A registration with torch's pytree is not enough: libraries register classes without
+        asking anybody."""
+        found = self._given.get(name)
+        return found if found is not None else _known_class(name)
+
+    def registered(self, cls: type) -> Any | None:
+        """The registration of a class with torch's pytree (it has ``unflatten_fn``), or None."""
+        nodes = _supported_nodes()
+        return nodes.get(cls)
+
+    def _pytree_classes(self) -> dict[str, type]:
+        nodes = _supported_nodes()
+        # Registrations come and go (register_flattening_functions). If one left and another came,
+        # the count is the same: the one that left is still found here, and registered() has None.
+        if len(nodes) != self._registered_count:
+            self._registered = {name_of(cls): cls for cls in nodes if isinstance(cls, type)}
+            self._registered_count = len(nodes)
+        return self._registered
+
+
+def _supported_nodes() -> Mapping[Any, Any]:
+    pytree = sys.modules.get("torch.utils._pytree")
+    nodes: Mapping[Any, Any] = getattr(pytree, "SUPPORTED_NODES", {})
+    return nodes
+
+
+def _loaded(module: str, qualname: str) -> Any:
+    """The object of a name in a module that is loaded. ``getattr`` is not used: on the packages of
+    transformers it imports more modules."""
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        if found is None:
+            return None
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    return found
+
+
+def _known_class(name: str) -> type | None:
+    """A loaded class of caches, layers of caches or model outputs. Attributes are all of its state,
+    so that an object can be made without running code of the class."""
+    module, _, qualname = name.partition(":")
+    if not (module.startswith(_OF_TRANSFORMERS) or is_of_cache_library(module)):
+        return None
+    found = _loaded(module, qualname)
+    if not isinstance(found, type) or name_of(found) != name:
+        return None
+    return found if has_known_state(found) or _is_model_output(found) else None
+
+
+def _is_model_output(cls: type) -> bool:
+    base = _loaded(*_MODEL_OUTPUT)
+    is_loaded = isinstance(base, type) and cls.__module__.startswith(_OF_TRANSFORMERS)
+    return is_loaded and issubclass(cls, base)

@@ -1,0 +1,271 @@
+"""How an argument flattens for export: which of its parts are leaves, and how they nest.
+
+In comes a node of a spec. Out goes its flat tree, in the nesting that ``dynamic_shapes`` must have
+(the rule of torch.export, measured with torch 2.6 to 2.15): lists, tuples, named tuples and dicts
+keep their form, and dicts their insertion order; a class registered with ``torch.utils._pytree`` is
+the list of its children; None and constants are leaves without a shape.
+
+A class that nobody registered follows the same rule here. So the answer for a cache does not depend
+on what was registered in the recorded process, or is in this one. If a class is registered in this
+process, its registration decides, because ``torch.export`` will use it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeGuard
+
+from calltape_analyzer.pytree.caches import is_cache_name, length_part
+from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_schema.leaves import Leaf
+from calltape_schema.tree import (
+    CustomNode,
+    DictNode,
+    FieldsNode,
+    Node,
+    NoneNode,
+    SequenceNode,
+    TensorNode,
+)
+
+__all__ = ["FlatTree", "Flattener", "Slot", "flatten", "is_empty", "mapping_keys"]
+
+FormKind = Literal["slot", "list", "tuple", "dict", "namedtuple"]
+
+_MAPPINGS = {"collections:OrderedDict", "collections:defaultdict"}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One leaf position of a flattened argument.
+
+    Attributes:
+        path: as in the leaf keys of a tape: ``""`` for an argument that is a tensor,
+            ``".layers.0.keys"`` inside a cache.
+        leaf: the number of the tensor in its tree; None if there is no tensor here.
+        node: what is here: a tensor, a constant or None.
+    """
+
+    path: str
+    leaf: int | None
+    node: Any
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether a value other than None stands here."""
+        return self.leaf is None and not isinstance(self.node, NoneNode)
+
+
+@dataclass(frozen=True)
+class FlatTree:
+    """A flattened argument: a slot, or a container of flat trees. ``type`` is the class name of a
+    named tuple; ``keys`` are the keys of a dict, or the fields of a named tuple."""
+
+    kind: FormKind
+    slot: Slot | None = None
+    children: tuple[FlatTree, ...] = ()
+    keys: tuple[Any, ...] = ()
+    type: str | None = None
+
+    def slots(self) -> Iterator[Slot]:
+        """The slots in flattening order."""
+        stack: list[FlatTree] = [self]
+        while stack:
+            form = stack.pop()
+            if form.slot is not None:
+                yield form.slot
+            stack.extend(reversed(form.children))
+
+
+Registered = Callable[[FieldsNode, str], "FlatTree | None"]
+"""Returns the flat tree of an object whose class is registered in this process, or None."""
+
+
+def flatten(node: Node, registered: Registered | None = None, path: str = "") -> FlatTree:
+    """The flat tree of a node.
+
+    Args:
+        node: an argument, or any part of one.
+        registered: called for each node of a class, before the rule for unregistered classes.
+        path: of the node, below the argument.
+    """
+    if isinstance(node, SequenceNode) and node.kind in ("list", "tuple") and node.type is None:
+        parts = _indexed(node.children, path, registered)
+        return FlatTree("list" if node.kind == "list" else "tuple", children=parts)
+    if isinstance(node, DictNode) and (node.type is None or node.type in _MAPPINGS):
+        parts = tuple(
+            flatten(child, registered, f"{path}.{key!s}")
+            for key, child in zip(node.keys, node.children, strict=True)
+        )
+        return FlatTree("dict", children=parts, keys=node.keys)
+    if isinstance(node, CustomNode):
+        # Its registration was active in the recorder, and has flattened it by one level.
+        return FlatTree("list", children=_indexed(node.children, path, registered))
+    if isinstance(node, FieldsNode):
+        found = registered(node, path) if registered is not None else None
+        return found if found is not None else _flatten_fields(node, registered, path)
+    return FlatTree("slot", slot=Slot(path, node.leaf if _is_tensor(node) else None, node))
+
+
+def _is_tensor(node: Any) -> TypeGuard[TensorNode]:
+    # A NumPy array is a constant to torch.export.
+    return isinstance(node, TensorNode) and node.kind == "tensor"
+
+
+def _indexed(
+    nodes: Sequence[Node], path: str, registered: Registered | None
+) -> tuple[FlatTree, ...]:
+    return tuple(flatten(node, registered, f"{path}.{i}") for i, node in enumerate(nodes))
+
+
+def _flatten_fields(node: FieldsNode, registered: Registered | None, path: str) -> FlatTree:
+    named = [
+        (f"{path}.{name}", child) for name, child in zip(node.fields, node.children, strict=True)
+    ]
+    if node.kind == "namedtuple":
+        parts = tuple(flatten(child, registered, below) for below, child in named)
+        return FlatTree("namedtuple", children=parts, keys=node.fields, type=node.type)
+    if node.kind == "dataclass":
+        # torch.export.register_dataclass leaves out the fields that are None.
+        present = [(below, child) for below, child in named if not isinstance(child, NoneNode)]
+        return FlatTree(
+            "list", children=tuple(flatten(n, registered, below) for below, n in present)
+        )
+    return FlatTree("list", children=tuple(_attributes(node, registered, path)))
+
+
+def _attributes(node: FieldsNode, registered: Registered | None, path: str) -> Iterator[FlatTree]:
+    """The tensors in the public attributes of an object, in the order of the attributes and as one
+    flat list (``k0, v0, k1, v1``). A cache inside the object stays a list by itself."""
+    for name, child in zip(node.fields, node.children, strict=True):
+        if not name.startswith("_"):
+            yield from _tensors(child, registered, f"{path}.{name}")
+
+
+def _tensors(node: Node, registered: Registered | None, path: str) -> Iterator[FlatTree]:
+    if _is_tensor(node):
+        yield flatten(node, None, path)
+    elif isinstance(node, FieldsNode) and is_cache_name(node.type):
+        yield flatten(node, registered, path)
+    elif isinstance(node, FieldsNode):
+        yield from _attributes(node, registered, path)
+    elif isinstance(node, DictNode):
+        for key, child in zip(node.keys, node.children, strict=True):
+            yield from _tensors(child, registered, f"{path}.{key!s}")
+    elif isinstance(node, SequenceNode | CustomNode):
+        for i, child in enumerate(node.children):
+            yield from _tensors(child, registered, f"{path}.{i}")
+
+
+def is_empty(node: Any) -> bool:
+    """Whether a value is None, an empty container or a cache without layers.
+    ``torch.onnx.InputObserver`` treats such an argument as one that was not passed."""
+    if isinstance(node, NoneNode):
+        return node.kind == "none"
+    if isinstance(node, SequenceNode | DictNode):
+        return not node.children
+    if not isinstance(node, FieldsNode):
+        return False
+    if node.kind != "object":
+        return not node.children
+    part = length_part(node)
+    return part is not None and is_empty(part)
+
+
+def mapping_keys(form: FlatTree, path: str = "") -> frozenset[str]:
+    """The paths of all values of dicts, so that arguments whose dicts have different keys can be
+    told apart."""
+    found: set[str] = set()
+    stack = [(form, path)]
+    while stack:
+        one, at = stack.pop()
+        is_dict = one.kind == "dict"
+        names: Sequence[Any] = one.keys if is_dict else range(len(one.children))
+        below = [(child, f"{at}.{name}") for name, child in zip(names, one.children, strict=True)]
+        found.update(place for _, place in below if is_dict)
+        stack += below
+    return frozenset(found)
+
+
+class Flattener:
+    """Flattens the nodes of one tree, with the registrations of torch's pytree if it is loaded.
+
+    What a registration does is found by an example: the object is rebuilt with stand-in tensors,
+    which have the recorded dtypes and shapes and need almost no memory; then its flatten function
+    is called, and the stand-ins show where each leaf went.
+    """
+
+    def __init__(self, facts: Sequence[Leaf], scalars: Sequence[Any], classes: ClassIndex) -> None:
+        self._facts = facts
+        self._scalars = scalars
+        self._classes = classes
+        self._stand_ins: dict[int, Any] = {}
+        self._leaf_of: dict[int, int] = {}
+
+    def flatten(self, node: Node) -> FlatTree:
+        """The flat tree of an argument, by the rule of the module."""
+        return flatten(node, self._registered_form if _supported_nodes() else None)
+
+    def _registered_form(self, node: FieldsNode, path: str) -> FlatTree | None:
+        from calltape_analyzer.pytree.rebuilding import rebuild
+
+        if node.kind == "namedtuple":
+            return None  # torch keeps named tuples as they are, registered or not
+        cls = self._classes.get(node.type)
+        if cls is None or cls not in _supported_nodes():
+            return None
+        try:
+            made = rebuild(node, self._stand_in, self._scalars, self._classes)
+            if type(made) is not cls:
+                return None
+            children, _ = _supported_nodes()[cls].flatten_fn(made)
+            parts = tuple(self._form_of(child, f"{path}.{i}") for i, child in enumerate(children))
+        except Exception:  # a registration may refuse some layers; the rule here takes all
+            return None
+        return FlatTree("list", children=parts)
+
+    def _form_of(self, value: Any, path: str) -> FlatTree:
+        """The flat tree of what a flatten function returned."""
+        if id(value) in self._leaf_of:
+            leaf = self._leaf_of[id(value)]
+            return FlatTree("slot", slot=Slot(path, leaf, TensorNode(kind="tensor", leaf=leaf)))
+        if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+            parts = tuple(self._form_of(child, f"{path}.{i}") for i, child in enumerate(value))
+            return FlatTree("list" if isinstance(value, list) else "tuple", children=parts)
+        if type(value) is dict:
+            parts = tuple(self._form_of(child, f"{path}.{key!s}") for key, child in value.items())
+            return FlatTree("dict", children=parts, keys=tuple(value))
+        if type(value) in _supported_nodes():
+            children, _ = _supported_nodes()[type(value)].flatten_fn(value)
+            parts = tuple(self._form_of(child, f"{path}.{i}") for i, child in enumerate(children))
+            return FlatTree("list", children=parts)
+        if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
+            raise TypeError("a registration that computes new tensors")
+        return FlatTree("slot", slot=Slot(path, None, NoneNode(kind="none")))
+
+    def _stand_in(self, leaf: int) -> Any:
+        if leaf not in self._stand_ins:
+            from calltape_analyzer.pytree.placeholder import Placeholder
+            from calltape_analyzer.pytree.tensors import torch_constant
+
+            torch = sys.modules["torch"]
+            facts = self._facts[leaf]
+            dtype = torch_constant("dtype", facts.dtype)
+            made = (
+                Placeholder("torch:Tensor", "a dtype that this torch does not have")
+                if isinstance(dtype, Placeholder)
+                # One element in memory, whatever the shape. A meta tensor would not do: a flatten
+                # function may ask for a value.
+                else torch.zeros((), dtype=dtype).expand(facts.shape)
+            )
+            self._stand_ins[leaf] = made
+            self._leaf_of[id(made)] = leaf
+        return self._stand_ins[leaf]
+
+
+def _supported_nodes() -> Mapping[Any, Any]:
+    pytree = sys.modules.get("torch.utils._pytree")
+    nodes: Mapping[Any, Any] = getattr(pytree, "SUPPORTED_NODES", {})
+    return nodes

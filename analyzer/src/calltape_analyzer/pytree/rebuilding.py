@@ -1,0 +1,363 @@
+"""From the nodes of a spec to Python objects, without running what a tape says.
+
+In come a node, its tensors and scalars, and the allowed classes. Out goes the object. No
+constructor is called with values of a tape: an instance is made by ``__new__``, and its attributes
+are set, as :mod:`copy` does. If something goes wrong with one object, it becomes a
+:class:`~calltape_analyzer.pytree.placeholder.Placeholder`, and the rest of the call is rebuilt.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from calltape_analyzer.pytree.classes import ClassIndex, is_named_tuple_of
+from calltape_analyzer.pytree.placeholder import Placeholder, withheld_words
+from calltape_analyzer.pytree.tensors import torch_constant
+from calltape_schema.attributes import slots_of
+from calltape_schema.errors import TapeError
+from calltape_schema.tree import (
+    MAX_ALIKE,
+    BoolNode,
+    ClassNode,
+    ConstantNode,
+    CustomNode,
+    DictNode,
+    EnumNode,
+    FieldsNode,
+    Node,
+    NoneNode,
+    OpaqueNode,
+    ScalarNode,
+    SequenceNode,
+    TensorNode,
+    are_distinct,
+)
+
+__all__ = ["UNMADE", "rebuild"]
+
+UNMADE = "cannot be rebuilt"
+"""How the reason of a placeholder begins if its class is known."""
+
+
+def rebuild(
+    node: Node, tensor: Callable[[int], Any], scalars: Sequence[Any], classes: ClassIndex
+) -> Any:
+    """The Python object that a node describes.
+
+    Args:
+        node: any node of a structure.
+        tensor: returns the value of a leaf by its number.
+        scalars: of the same tree as the node.
+        classes: no other classes are used.
+
+    Raises:
+        TapeError: ``invalid`` if the scalars do not fit the structure, and whatever ``tensor``
+            raises.
+    """
+    return _Rebuilding(tensor, scalars, classes).value(node)
+
+
+class _Rebuilding:
+    def __init__(
+        self, tensor: Callable[[int], Any], scalars: Sequence[Any], classes: ClassIndex
+    ) -> None:
+        self.tensor = tensor
+        self.scalars = scalars
+        self.classes = classes
+
+    def value(self, node: Node) -> Any:
+        build = _BUILDERS[type(node)]
+        return build(self, node)
+
+    def values(self, nodes: Sequence[Node]) -> tuple[Any, ...]:
+        return tuple(self.value(node) for node in nodes)
+
+    def tensor_node(self, node: TensorNode) -> Any:
+        value = self.tensor(node.leaf)
+        return value if node.kind == "tensor" else _as_array(value)
+
+    def scalar_node(self, node: ScalarNode) -> Any:
+        value = self.scalars[node.scalar]
+        if node.kind == "complex" and type(value) is tuple:
+            value = complex(*value)
+        base: Any = _SCALAR_TYPES[node.kind]
+        if type(value) is not base and type(value).__name__ != "SymInt":  # an int while tracing
+            raise TapeError(
+                "invalid", f"a {type(value).__name__} where the structure says {base.__name__}"
+            )
+        cls = self.classes.get(node.type) if node.type else None
+        if cls is None or not issubclass(cls, base):
+            # A scalar is its value: it can be given without the subclass.
+            return value
+        try:
+            return base.__new__(cls, value)
+        except Exception:  # the class refuses; the value is still known
+            return value
+
+    def none_node(self, node: NoneNode) -> Any:
+        return None if node.kind == "none" else ...
+
+    def bool_node(self, node: BoolNode) -> bool:
+        return node.value
+
+    def constant_node(self, node: ConstantNode) -> Any:
+        return torch_constant(node.kind, node.name)
+
+    def enum_node(self, node: EnumNode) -> Any:
+        cls = self.classes.get(node.type)
+        members: Mapping[str, Any] | None = getattr(cls, "__members__", None)
+        if members is None:
+            return Placeholder(node.type, "class not known here", ("value",), (node.value,))
+        found = members.get(node.name)
+        if found is not None:
+            return found
+        return self._guarded(node.type, ("value",), (node.value,), lambda: cls(node.value))  # type: ignore[misc]
+
+    def class_node(self, node: ClassNode) -> Any:
+        found = self.classes.get(node.type)
+        return found if found is not None else Placeholder(node.type, "class not known here")
+
+    def opaque_node(self, node: OpaqueNode) -> Placeholder:
+        words = withheld_words(node, self.scalars)
+        return Placeholder(node.type, words or node.reason, withheld=words is not None)
+
+    def sequence_node(self, node: SequenceNode) -> Any:
+        items = self.values(node.children)
+        names = tuple(range(len(items)))
+        make = _SEQUENCES[node.kind]
+        if node.type is None:
+            return self._guarded(f"builtins:{node.kind}", names, items, lambda: make(items))
+        cls = self.classes.get(node.type)
+        if cls is None:
+            return Placeholder(node.type, "class not known here", names, items)
+        return self._guarded(node.type, names, items, lambda: _sequence_of(cls, items))
+
+    def dict_node(self, node: DictNode) -> Any:
+        items = self.values(node.children)
+        if node.type is None:
+            return dict(zip(node.keys, items, strict=True))
+        cls = self.classes.get(node.type)
+        if cls is None:
+            return Placeholder(node.type, "class not known here", node.keys, items)
+        pairs = list(zip(node.keys, items, strict=True))
+        return self._guarded(node.type, node.keys, items, lambda: _mapping_of(cls, pairs))
+
+    def fields_node(self, node: FieldsNode) -> Any:
+        items = self.values(node.children)
+        cls = self.classes.get(node.type)
+        if cls is None:
+            return Placeholder(node.type, "class not known here", node.fields, items)
+        state = dict(zip(node.fields, items, strict=True))
+        make = _FIELDS[node.kind]
+        return self._guarded(node.type, node.fields, items, lambda: make(cls, state))
+
+    def custom_node(self, node: CustomNode) -> Any:
+        items = self.values(node.children)
+        names = tuple(range(len(items)))
+        # A registration with torch is not enough: an unflatten function may do anything, so the
+        # caller must have passed the class.
+        cls = self.classes.opted_in(node.type)
+        if cls is None:
+            return Placeholder(node.type, "class not passed to open_tape here", names, items)
+        registered = self.classes.registered(cls)
+        if registered is None:
+            return Placeholder(
+                node.type, "class not registered with torch's pytree here", names, items
+            )
+        context = self.value(node.context)
+        return self._guarded(
+            node.type, names, items, lambda: registered.unflatten_fn(list(items), context)
+        )
+
+    def _guarded(
+        self, name: str, names: Sequence[Any], items: tuple[Any, ...], make: Callable[[], Any]
+    ) -> Any:
+        try:
+            return make()
+        except Exception as error:  # code of the class may raise anything
+            reason = f"{UNMADE}: {type(error).__name__}: {error}"
+            return Placeholder(name, reason[:200], tuple(names), items)
+
+
+_BUILDERS: dict[type, Callable[[_Rebuilding, Any], Any]] = {
+    TensorNode: _Rebuilding.tensor_node,
+    ScalarNode: _Rebuilding.scalar_node,
+    NoneNode: _Rebuilding.none_node,
+    BoolNode: _Rebuilding.bool_node,
+    ConstantNode: _Rebuilding.constant_node,
+    EnumNode: _Rebuilding.enum_node,
+    ClassNode: _Rebuilding.class_node,
+    OpaqueNode: _Rebuilding.opaque_node,
+    SequenceNode: _Rebuilding.sequence_node,
+    DictNode: _Rebuilding.dict_node,
+    FieldsNode: _Rebuilding.fields_node,
+    CustomNode: _Rebuilding.custom_node,
+}
+
+_SCALAR_TYPES: dict[str, type] = {
+    "int": int, "float": float, "complex": complex, "str": str, "bytes": bytes
+}  # fmt: skip
+
+
+def _size(items: tuple[Any, ...]) -> Any:
+    import torch
+
+    return torch.Size(items)
+
+
+_SEQUENCES: dict[str, Callable[[tuple[Any, ...]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "size": _size,
+    "slice": lambda items: slice(*items),
+    "range": lambda items: range(*items),
+    "set": lambda items: set(_distinct(items)),
+    "frozenset": lambda items: frozenset(_distinct(items)),
+}
+
+
+def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The items of a set. Raises if too many have one hash: a tape may choose ints so that making
+    the set would take quadratic time."""
+    if not are_distinct(items):
+        raise ValueError(f"more than {MAX_ALIKE} elements of one hash")
+    return items
+
+
+def _blank(cls: Any) -> Any:
+    """An instance without a state."""
+    return cls.__new__(cls)
+
+
+def _sequence_of(cls: type, items: tuple[Any, ...]) -> Any:
+    """An instance of a subclass of a built-in sequence. It is filled by methods of the built-in, so
+    that no method of the subclass runs."""
+    if issubclass(cls, list):
+        made = _blank(cls)
+        list.extend(made, items)
+        return made
+    if issubclass(cls, collections.deque):
+        made = _blank(cls)
+        collections.deque.extend(made, items)
+        return made
+    if issubclass(cls, set):
+        made = _blank(cls)
+        set.update(made, _distinct(items))
+        return made
+    if issubclass(cls, tuple):
+        return _tuple_of(cls, items)
+    if issubclass(cls, frozenset):
+        return frozenset.__new__(cls, _distinct(items))
+    raise TypeError(f"{cls.__name__} is not a sequence")
+
+
+def _mapping_of(cls: type, pairs: list[tuple[Any, Any]]) -> Any:
+    if not issubclass(cls, dict):
+        raise TypeError(f"{cls.__name__} is not a dict")
+    base: Any = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
+    made = _blank(cls)
+    for key, value in pairs:
+        base.__setitem__(made, key, value)
+    return made
+
+
+def _tuple_of(cls: Any, items: tuple[Any, ...]) -> Any:
+    if hasattr(cls, "n_sequence_fields"):  # torch.return_types; tuple.__new__ refuses these
+        return cls(items)
+    fields = getattr(cls, "_fields", None)
+    if fields is not None and len(fields) != len(items):
+        raise TypeError(f"{cls.__name__} has {len(fields)} fields here")
+    return tuple.__new__(cls, items)
+
+
+def _namedtuple_of(cls: type, state: dict[str, Any]) -> Any:
+    if not is_named_tuple_of(cls, tuple(state)):
+        raise TypeError(f"{cls.__name__} is no named tuple of these fields here")
+    return _tuple_of(cls, tuple(state.values()))
+
+
+def _dataclass_of(cls: type, state: dict[str, Any]) -> Any:
+    if not dataclasses.is_dataclass(cls):
+        raise TypeError(f"{cls.__name__} is not a dataclass here")
+    declared = {field.name: field for field in dataclasses.fields(cls)}
+    if unknown := state.keys() - declared.keys():
+        raise TypeError(f"{cls.__name__} has no field {sorted(unknown)[0]!r} here")
+    made = _blank(cls)
+    for name, field in declared.items():
+        # object.__setattr__ also fills frozen classes and those with slots.
+        object.__setattr__(made, name, state[name] if name in state else _default_of(cls, field))
+    if isinstance(made, collections.OrderedDict):  # transformers' ModelOutput is both
+        for name, value in state.items():
+            collections.OrderedDict.__setitem__(made, name, value)
+    return made
+
+
+def _default_of(cls: type, field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    raise TypeError(f"{cls.__name__} needs the field {field.name!r}, which the tape does not have")
+
+
+def _object_of(cls: type, state: dict[str, Any]) -> Any:
+    """An object with these attributes. Raises if one of them has the name of something that the
+    class defines: an attribute in place of a method would be called."""
+    if dataclasses.is_dataclass(cls):
+        return _dataclass_of(cls, state)
+    if issubclass(cls, _NOT_PLAIN):
+        raise TypeError(f"{cls.__name__} has a state of its own")
+    slots = {name: slot for name, slot in slots_of(cls).items() if _is_open(cls, name, slot)}
+    for name in state:
+        if name not in slots and not is_attribute(cls, name):
+            raise TypeError(f"{cls.__name__} has no attribute {name!r} to be set")
+    made = _blank(cls)
+    for name, value in state.items():
+        if name in slots:
+            slots[name].__set__(made, value)
+        else:
+            vars(made)[name] = value
+    return made
+
+
+def _is_open(cls: type, name: str, slot: Any) -> bool:
+    """Whether a class really has this slot under its name, and no subclass replaced it."""
+    if not name.isidentifier() or (name.startswith("__") and name.endswith("__")):
+        return False
+    return next(vars(base)[name] for base in cls.__mro__ if name in vars(base)) is slot
+
+
+_NOT_PLAIN = (
+    dict, list, tuple, set, frozenset, collections.deque, str, bytes, bytearray, int, float,
+    complex, type, BaseException, enum.Enum,
+)  # fmt: skip
+
+
+def is_attribute(cls: type, name: str) -> bool:
+    """Whether an instance of a class may have an attribute of this name: a plain name, for which
+    the class has nothing, or a plain value."""
+    if not name.isidentifier() or (name.startswith("__") and name.endswith("__")):
+        return False
+    missing = object()
+    defined = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), missing)
+    return defined is missing or not (
+        callable(defined) or hasattr(type(defined), "__get__") or hasattr(type(defined), "__set__")
+    )
+
+
+_FIELDS: dict[str, Callable[[type, dict[str, Any]], Any]] = {
+    "namedtuple": _namedtuple_of,
+    "dataclass": _dataclass_of,
+    "object": _object_of,
+}
+
+
+def _as_array(value: Any) -> Any:
+    try:
+        return value.numpy()
+    except (AttributeError, RuntimeError, TypeError):
+        return value  # NumPy is missing, or has no such dtype, or the value was not kept

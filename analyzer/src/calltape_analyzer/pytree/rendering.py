@@ -1,0 +1,334 @@
+"""Arguments as one line of text: ``{x: float32[2,8], labels: int64[2]}``.
+
+In come Python objects, or a spec of a tape (then torch is not needed); both give the same text. All
+text of a tape is made printable: a terminal would act on some characters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from calltape_analyzer.pytree.caches import is_cache_name, is_layer_name
+from calltape_analyzer.pytree.inputs import Inputs, parts_of_inputs
+from calltape_analyzer.pytree.placeholder import Placeholder, withheld_words
+from calltape_analyzer.text import printable
+from calltape_schema.leaves import Leaf
+from calltape_schema.records import Tree
+from calltape_schema.tree import Node, OpaqueNode
+
+__all__ = ["render", "render_inputs", "render_node"]
+
+_MAX_ITEMS = 16
+_MAX_NAMED = 48
+_MAX_TEXT = 40
+_MAX_DEPTH = 64
+
+
+def render(value: Any) -> str:
+    """One line with types, shapes and small values, without the values of tensors.
+
+    Args:
+        value: a Python object, such as ``call.inputs`` or ``call.outputs``, or a tree of a record,
+            such as ``call.record.inputs``, for which torch is not needed.
+
+    The arguments of a call are shown as ``(float32[2,8], labels=int64[2])``, or as
+    ``{x: float32[2,8], labels: int64[2]}`` if all of them are named. Equal neighbours in a list are
+    counted; long containers and texts are cut.
+    """
+    # Parts that come from a tape are printable already; the names of live classes may not be.
+    return printable(_rendered(value))
+
+
+def _rendered(value: Any) -> str:
+    if isinstance(value, Tree):
+        return _tree(value)
+    if isinstance(value, Inputs):
+        objects = [_object(item, 0) for item in value.args]
+        return _arguments(objects, [(key, _object(item, 0)) for key, item in value.kwargs.items()])
+    return _object(value, 0)
+
+
+def render_inputs(tree: Tree, root: Node) -> str:
+    """One line for the inputs of a call, of which ``root`` may have some arguments only."""
+    return printable(_tree(tree, root))
+
+
+def render_node(node: Node, leaves: Sequence[Leaf], scalars: Sequence[Any]) -> str:
+    """One line for a node of a structure, with the leaves and scalars of its tree."""
+    return printable(_Spec(leaves, scalars).node(node))
+
+
+# The text of each kind of part, for specs and for objects.
+
+
+def _tensor(dtype: str, shape: Iterable[int], device: str, prefix: str = "") -> str:
+    sizes = ",".join(map(str, shape))
+    where = "" if device == "cpu" else f"@{device}"
+    return printable(f"{prefix}{dtype}[{sizes}]{where}")
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, (str, bytes)) and len(value) > _MAX_TEXT:
+        return f"{value[:_MAX_TEXT]!r}…"
+    if type(value) is int and value.bit_length() > 256:
+        return f"int of {value.bit_length()} bits"
+    return repr(value)
+
+
+def _name(name: Any) -> str:
+    if isinstance(name, str) and name and name.replace(".", "_").isidentifier():
+        return name if len(name) <= 2 * _MAX_TEXT else f"{name[: 2 * _MAX_TEXT]}…"
+    return _scalar(name)
+
+
+def _class(type_name: str) -> str:
+    return printable(type_name.rpartition(":")[2].rpartition(".")[2] or type_name)
+
+
+def _items(items: Sequence[str]) -> list[str]:
+    """At most 16 items. Three or more equal neighbours are one item with a count."""
+    shown = []
+    for text, group in groupby(items):
+        count = len(list(group))
+        shown.extend([text] * count if count < 3 else [f"{text} ×{count}"])
+    if len(shown) > _MAX_ITEMS:
+        shown[_MAX_ITEMS:] = ["…"]
+    return shown
+
+
+def _list(items: Sequence[str]) -> str:
+    return f"[{', '.join(_items(items))}]"
+
+
+def _tuple(items: Sequence[str]) -> str:
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(_items(items))})"
+
+
+def _set(items: Sequence[str]) -> str:
+    return f"{{{', '.join(_items(items))}}}" if items else "set()"
+
+
+def _mapping(pairs: Sequence[tuple[Any, str]]) -> str:
+    return f"{{{_pairs(pairs, ': ')}}}"
+
+
+def _pairs(pairs: Sequence[tuple[Any, str]], between: str) -> str:
+    shown = [f"{_name(name)}{between}{text}" for name, text in pairs[:_MAX_NAMED]]
+    return ", ".join([*shown, "…"] if len(pairs) > _MAX_NAMED else shown)
+
+
+def _fields(type_name: str, pairs: Sequence[tuple[Any, str]]) -> str:
+    return f"{_class(type_name)}({_pairs(pairs, '=')})"
+
+
+def _arguments(args: Sequence[str], kwargs: Sequence[tuple[Any, str]]) -> str:
+    if kwargs and not args:
+        return _mapping(kwargs)
+    shown = [*args[:_MAX_NAMED], "…"] if len(args) > _MAX_NAMED else list(args)
+    if kwargs:
+        shown.append(_pairs(kwargs, "="))
+    return f"({', '.join(shown)})"
+
+
+def _tree(tree: Tree, root: Node | None = None) -> str:
+    root = root or tree.spec().root
+    shown = _Spec(tree.facts(), tree.scalars)
+    parts = parts_of_inputs(root)
+    if parts is None:
+        return shown.node(root)
+    args, kwargs = parts
+    named = zip(kwargs.keys, shown.nodes(kwargs.children), strict=True)
+    return _arguments(shown.nodes(args.children), list(named))
+
+
+class _Spec:
+    """Renders nodes of one tree."""
+
+    def __init__(self, leaves: Sequence[Leaf], scalars: Sequence[Any]) -> None:
+        self.leaves = leaves
+        self.scalars = scalars
+
+    def nodes(self, nodes: Iterable[Any]) -> list[str]:
+        return [self.node(node) for node in nodes]
+
+    def node(self, node: Any) -> str:
+        kind: str = node.kind
+        if kind in ("tensor", "ndarray"):
+            leaf = self.leaves[node.leaf]
+            return _tensor(leaf.dtype, leaf.shape, leaf.device, "np." if kind == "ndarray" else "")
+        if kind in ("int", "float", "complex", "str", "bytes"):
+            value = self.scalars[node.scalar]
+            return _scalar(complex(*value) if kind == "complex" else value)
+        if kind in _FIELD_KINDS:
+            return self.fields(node)
+        if kind in _PLAIN_SEQUENCES and node.type is None:
+            return _PLAIN_SEQUENCES[kind](self.nodes(node.children))
+        if kind == "dict":
+            texts = self.nodes(node.children)
+            shown = _mapping(list(zip(node.keys, texts, strict=True)))
+            return shown if node.type is None else f"{_class(node.type)}({shown})"
+        if hasattr(node, "children"):
+            name = getattr(node, "type", None) or _BARE.get(kind, kind)
+            items = self.nodes(node.children)
+            return f"{_class(name)}({', '.join(items if kind in _EXACT else _items(items))})"
+        if isinstance(node, OpaqueNode) and node.of is not None:
+            return f"<{withheld_words(node, self.scalars)}>"
+        return _constant(node)
+
+    def fields(self, node: Any) -> str:
+        pairs = list(zip(node.fields, node.children, strict=True))
+        if node.kind == "object":
+            # An object such as a cache has settings and counters too. Only its tensors are shown.
+            pairs = [pair for pair in pairs if _has_tensors(pair[1])]
+        return _fields(node.type, [(name, self.node(child)) for name, child in pairs])
+
+
+_BARE = {"size": "Size"}
+_EXACT = frozenset({"slice", "range"})
+_FIELD_KINDS = frozenset({"namedtuple", "dataclass", "object"})
+_PLAIN_SEQUENCES = {"list": _list, "tuple": _tuple, "set": _set, "frozenset": _set}
+
+
+def _constant(node: Any) -> str:
+    kind: str = node.kind
+    if kind in ("none", "ellipsis"):
+        return "None" if kind == "none" else "..."
+    if kind == "bool":
+        return str(node.value)
+    if kind == "enum":
+        return f"{_class(node.type)}.{printable(node.name)}"
+    if kind == "class":
+        return f"<class {_class(node.type)}>"
+    if kind == "opaque":
+        return f"{_class(node.type)}(?)"
+    return printable(f"{kind}({node.name})" if kind == "device" else f"torch.{node.name}")
+
+
+def _has_tensors(node: Any) -> bool:
+    """Whether there is a tensor in the subtree."""
+    stack = [node]
+    while stack:
+        one = stack.pop()
+        if one.kind in ("tensor", "ndarray"):
+            return True
+        stack.extend(getattr(one, "children", ()))
+    return False
+
+
+# Python objects.
+
+
+def _object(value: Any, depth: int) -> str:
+    if depth > _MAX_DEPTH:
+        return "…"
+    below = depth + 1
+    if _is_tensor(value):
+        return _tensor(str(value.dtype).removeprefix("torch."), value.shape, str(value.device))
+    if isinstance(value, enum.Enum):
+        return f"{_class(type(value).__qualname__)}.{printable(value.name)}"
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return _scalar(value)
+    if value is ...:
+        return "..."
+    if isinstance(value, type):
+        return f"<class {_class(value.__qualname__)}>"
+    container = _container(value, below)
+    return container if container is not None else _other(value, below)
+
+
+def _container(value: Any, depth: int) -> str | None:
+    named = _named_parts(value)
+    if named is not None:
+        pairs = [(name, _object(item, depth)) for name, item in named.items()]
+        return _fields(type(value).__qualname__, pairs)
+    if isinstance(value, Mapping):
+        # The method of dict itself: an attribute of the value may hide it.
+        held = dict.items(value) if isinstance(value, dict) else value.items()
+        shown = _mapping([(key, _object(item, depth)) for key, item in held])
+        return shown if type(value) is dict else f"{_class(type(value).__qualname__)}({shown})"
+    for base, kind in ((list, _list), (tuple, _tuple), (set, _set), (frozenset, _set)):
+        if isinstance(value, base):
+            items = [_object(item, depth) for item in value]
+            if type(value) is base:
+                return kind(items)
+            return f"{_class(type(value).__qualname__)}({', '.join(_items(items))})"
+    return None
+
+
+def _named_parts(value: Any) -> dict[str, Any] | None:
+    """The fields of a named tuple, dataclass or ModelOutput."""
+    fields = getattr(type(value), "_fields", None)
+    if isinstance(value, tuple) and fields is not None and len(fields) == len(value):
+        return dict(zip(fields, value, strict=True))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if isinstance(value, dict):
+            return dict(dict.items(value))
+        if isinstance(value, Placeholder):
+            return None
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return None
+
+
+def _other(value: Any, depth: int) -> str:
+    if isinstance(value, Placeholder):
+        if value.withheld:
+            return f"<{printable(value.reason)}>"
+        if not value.children:
+            return f"{_class(value.type_name)}(?)"
+        items = list(zip(value.names, value.children, strict=True))
+        if is_cache_name(value.type_name) or is_layer_name(value.type_name):
+            items = [pair for pair in items if _object_has_tensors(pair[1])]
+        if [name for name, _ in items] == list(range(len(items))):
+            return f"{_class(value.type_name)}({', '.join(_object(i, depth) for _, i in items)})"
+        return _fields(value.type_name, [(name, _object(item, depth)) for name, item in items])
+    if _is_constant(value):
+        return f"device({value})" if type(value).__name__ == "device" else str(value)
+    if isinstance(value, (slice, range)):
+        parts = (value.start, value.stop, value.step)
+        return f"{type(value).__name__}({', '.join(_object(part, depth) for part in parts)})"
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+        return _tensor(str(value.dtype), value.shape, "cpu", "np.")
+    state = getattr(value, "__dict__", None)
+    name = type(value).__qualname__
+    if state is None or callable(value):
+        return f"{_class(name)}(?)"
+    holding = {key: item for key, item in state.items() if _object_has_tensors(item)}
+    return _fields(name, [(key, _object(item, depth)) for key, item in holding.items()])
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_constant(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    return isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format))
+
+
+def _object_has_tensors(value: Any) -> bool:
+    """Whether there is a tensor in a tree of plain containers and objects."""
+    stack: list[Any] = [value]
+    seen: set[int] = set()
+    while stack:
+        one = stack.pop()
+        if _is_tensor(one):
+            return True
+        if id(one) in seen or isinstance(one, (str, bytes, type)) or len(seen) > 10_000:
+            continue
+        seen.add(id(one))
+        if isinstance(one, Mapping):
+            stack.extend(dict.values(one) if isinstance(one, dict) else one.values())
+        elif isinstance(one, (list, tuple, set, frozenset)):
+            stack.extend(one)
+        else:
+            stack.extend(getattr(one, "__dict__", {}).values())
+    return False

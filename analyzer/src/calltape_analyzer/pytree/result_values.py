@@ -1,0 +1,189 @@
+"""The values of a result by path, so that two results can be compared.
+
+In comes the node of a result. Out go its values by path. The class of a container is no value, and
+neither is None: a dict may stand for a dataclass, and a field that is None for a missing one. Every
+other part of a result is a value, or an :class:`Unknown` that says why it cannot be described.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from calltape_analyzer.pytree.caches import is_cache_part
+from calltape_schema.tree import (
+    BoolNode,
+    ClassNode,
+    ConstantNode,
+    CustomNode,
+    DictNode,
+    EnumNode,
+    FieldsNode,
+    Node,
+    NoneNode,
+    OpaqueNode,
+    ScalarNode,
+    SequenceNode,
+    TensorNode,
+    children_of,
+)
+
+__all__ = ["ABSENT", "ITSELF", "Constant", "Returned", "Unknown", "values_in"]
+
+ABSENT = object()
+"""Stands for a value that a result does not have."""
+
+ITSELF = "contains itself"
+"""The reason of an opaque node that stands for a container which holds itself."""
+
+BESIDE = "beside"
+"""The reason of a value that is unknown because it is an attribute on a value of another kind."""
+
+_MAX_MARKS = 16
+
+_LEAVES = (TensorNode, ScalarNode, BoolNode, ConstantNode, EnumNode, ClassNode, NoneNode)
+
+
+class Constant(NamedTuple):
+    """A value that is compared by its name: a dtype, a member of an enum, a class."""
+
+    kind: str
+    name: str
+
+
+class Unknown(NamedTuple):
+    """A value that could not be described, or that the policy kept off the tape: its class, and the
+    reason."""
+
+    type_name: str
+    reason: str
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether the policy kept the value off the tape."""
+        return self.reason == "policy"
+
+    def __str__(self) -> str:
+        if self.reason == BESIDE:
+            return f"is an attribute of a {self.type_name} beside what is recorded of it"
+        if self.is_withheld:
+            return f"({self.type_name}) has no value on the tape"
+        return f"({self.type_name}) cannot be described: {self.reason}"
+
+
+class Returned(NamedTuple):
+    """What a program returned for a call: its values by path, and the paths of recorded values that
+    it cannot return (an ONNX model returns tensors only)."""
+
+    leaves: dict[str, Any]
+    omitted: frozenset[str] = frozenset()
+
+
+def values_in(
+    node: Node, tensor: Callable[[int], Any], scalar: Callable[[int], Any]
+) -> dict[str, Any]:
+    """The values below a node by path, in the order in which they stand in the value.
+
+    Left out are devices, and the flags and private attributes of caches, which only their library
+    uses.
+
+    Args:
+        node: a result, or any part of one.
+        tensor: returns the value of a leaf by its number.
+        scalar: returns the value of a scalar by its number.
+    """
+    walk = _Walk(tensor, scalar)
+    walk.visit(node, "")
+    return walk.found
+
+
+@dataclass
+class _Walk:
+    tensor: Callable[[int], Any]
+    scalar: Callable[[int], Any]
+    found: dict[str, Any] = field(default_factory=dict)
+    again: dict[str, int] = field(default_factory=dict)
+
+    def visit(self, node: Node, path: str) -> None:
+        if isinstance(node, SequenceNode) and node.kind in ("set", "frozenset"):
+            self._set(node, path)
+        elif isinstance(node, FieldsNode) and is_cache_part(node):
+            for name, child in zip(node.fields, node.children, strict=True):
+                if not (isinstance(child, _LEAVES) and _is_flag(name, child)):
+                    self.visit(child, f"{path}.{name}")
+        elif isinstance(node, CustomNode):
+            self.visit(node.context, f"{path}.context")
+            for i, child in enumerate(node.children):
+                self.visit(child, f"{path}.{i}")
+        elif isinstance(node, SequenceNode | DictNode | FieldsNode):
+            for label, child in zip(_labels(node), node.children, strict=True):
+                self.visit(child, f"{path}.{label!s}")
+        else:
+            self._put(path, self._value(node))
+        for name in getattr(node, "beside", None) or ():
+            self._put(f"{path}.{name}", Unknown(_type_name(node), BESIDE))
+
+    def _put(self, path: str, value: Any) -> None:
+        if value is ABSENT:
+            return
+        self.found[self._free(path)] = value
+
+    def _free(self, path: str) -> str:
+        """The path, or one like it if the path is taken: the keys 1 and "1" have one path, and so
+        have the key "a.b" and the key "b" below "a"."""
+        if path not in self.found:
+            return path
+        count = self.again.get(path, 0)
+        made = path
+        while made in self.found:
+            count += 1
+            # A hostile tape may have thousands of equal paths. Their names must stay short.
+            made = path + "~" * count if count <= _MAX_MARKS else f"{path}~{count}"
+        self.again[path] = count
+        return made
+
+    def _value(self, node: Node) -> Any:
+        if isinstance(node, TensorNode):
+            return self.tensor(node.leaf)
+        if isinstance(node, ScalarNode):
+            value = self.scalar(node.scalar)
+            return complex(*value) if type(value) is tuple else value
+        if isinstance(node, BoolNode):
+            return node.value
+        if isinstance(node, EnumNode):
+            return Constant("enum", node.name)
+        if isinstance(node, ClassNode):
+            return Constant("class", node.type.rpartition(":")[2])
+        if isinstance(node, ConstantNode):
+            return ABSENT if node.kind == "device" else Constant(node.kind, node.name)
+        if isinstance(node, OpaqueNode) and node.reason != ITSELF:
+            return Unknown(node.type, node.reason)
+        return ABSENT
+
+    def _set(self, node: SequenceNode, path: str) -> None:
+        """A set has no order. If it holds several tensors, nobody knows which is which."""
+        if all(isinstance(child, _LEAVES) and not isinstance(child, TensorNode)
+               for child in node.children):  # fmt: skip
+            self._put(path, frozenset(map(self._value, node.children)))
+        elif len(node.children) == 1:
+            self.visit(node.children[0], f"{path}.0")
+        else:
+            self._put(path, Unknown(f"builtins:{node.kind}", "a set of tensors, without an order"))
+
+
+def _type_name(node: Node) -> str:
+    if isinstance(node, TensorNode):
+        return "tensor"
+    name: str | None = getattr(node, "type", None)
+    return name or node.kind
+
+
+def _labels(node: Any) -> Any:
+    if isinstance(node, DictNode):
+        return node.keys
+    return node.fields if isinstance(node, FieldsNode) else range(len(children_of(node)))
+
+
+def _is_flag(name: str, node: Node) -> bool:
+    return name.startswith("_") or not isinstance(node, TensorNode | ScalarNode)

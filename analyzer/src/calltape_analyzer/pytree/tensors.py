@@ -1,0 +1,197 @@
+"""From the bytes of a leaf to a torch tensor, bit by bit as it was recorded.
+
+In come the facts of a leaf, and its bytes if the tape has them. Out goes a tensor, or a placeholder
+that says why there is none.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_schema.blob import stored_as
+from calltape_schema.errors import TapeError
+from calltape_schema.leaves import Leaf
+
+__all__ = ["dense_strides", "dtype_of", "tensor_of", "torch_constant", "valueless", "zeros"]
+
+
+def tensor_of(leaf: Leaf, data: bytearray) -> Any:
+    """The tensor of a leaf, on the CPU, in the memory of ``data`` or in a copy of it.
+
+    Strides are as recorded if they are dense (channels-last, transposed) or expanded; a view with
+    gaps becomes contiguous. Conjugation and negation are resolved. ``requires_grad`` is as
+    recorded. If this torch does not have the dtype, a :class:`Placeholder`.
+
+    Args:
+        leaf: the facts of the tensor.
+        data: exactly the bytes that ``stored_as(leaf)`` says, contiguous.
+
+    Raises:
+        TapeError: ``invalid`` if no tensor has these facts.
+    """
+    import torch
+
+    dtype = torch_constant("dtype", leaf.dtype)
+    if isinstance(dtype, Placeholder):
+        return dtype
+    try:
+        return _tensor_of(torch, leaf, dtype, data)
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        reason = f"{leaf.key}: no tensor has these facts: {_first_line(error)}"
+        raise TapeError("invalid", reason) from None
+
+
+def _tensor_of(torch: Any, leaf: Leaf, dtype: Any, data: bytearray) -> Any:
+    stored = stored_as(leaf)
+    if stored is None or stored.nbytes != len(data):
+        raise ValueError(f"{len(data)} bytes for {leaf.dtype}{list(leaf.shape)}")
+    kept = tuple(1 if axis in leaf.expanded else size for axis, size in enumerate(leaf.shape))
+    plain = _as_integers(torch, data, kept, dtype.itemsize)
+    if dtype is torch.bool and data.translate(None, b"\0\1"):
+        raise ValueError("a bool that is neither 0 nor 1")
+    strides = dense_strides(kept, leaf.strides)
+    if strides is not None:
+        plain = torch.empty_strided(kept, strides, dtype=plain.dtype).copy_(plain)
+    if leaf.expanded:
+        plain = plain.expand(leaf.shape)
+    is_quantized = leaf.dtype.startswith(("qint", "quint"))
+    tensor = _quantized(torch, leaf, plain) if is_quantized else plain.view(dtype)
+    if leaf.requires_grad and (dtype.is_floating_point or dtype.is_complex):
+        tensor.requires_grad_(True)
+    return tensor
+
+
+def _as_integers(torch: Any, data: bytearray, shape: tuple[int, ...], width: int) -> Any:
+    """The elements as numbers of the same width that are copied exactly: torch cannot copy some
+    dtypes at all, and a copy of floats might lose the payload of a NaN."""
+    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+    if not data:  # frombuffer raises for an empty buffer
+        return torch.empty(shape, dtype=widths[width])
+    return torch.frombuffer(data, dtype=widths[width]).view(shape)
+
+
+def _quantized(torch: Any, leaf: Leaf, plain: Any) -> Any:
+    if leaf.quantizer is None:
+        raise TapeError("invalid", f"{leaf.key}: a quantized tensor without a quantizer")
+    numbers = {"qint8": torch.int8, "quint8": torch.uint8, "qint32": torch.int32}[leaf.dtype]
+    with _without_warnings():
+        return torch._make_per_tensor_quantized_tensor(
+            plain.view(numbers), leaf.quantizer.scale, leaf.quantizer.zero_point
+        )
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Hides warnings that a dtype is deprecated or experimental: the recorded model chose it, and
+    not the reader of the tape."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def dense_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...] | None
+) -> tuple[int, ...] | None:
+    """The strides, if they are dense (no gaps, no overlaps) and not contiguous; None otherwise.
+
+    Only such strides are restored, so that strides of a tape cannot allocate more memory than the
+    shape needs. The strides of axes of size 1 do not matter.
+    """
+    if strides is None or 0 in shape:
+        return None
+    expected = 1
+    for stride, size in sorted((t, s) for t, s in zip(strides, shape, strict=True) if s > 1):
+        if stride != expected:
+            return None
+        expected *= size
+    return strides
+
+
+def valueless(leaf: Leaf) -> Any:
+    """Stands for a leaf whose value is not on the tape.
+
+    If values were not wanted, or if the recorded tensor was a meta tensor: a meta tensor of its
+    dtype, shape and strides. If the recorder could not keep the value, or if torch has no such meta
+    tensor: a placeholder with the reason.
+    """
+    import torch
+
+    dtype = torch_constant("dtype", leaf.dtype)
+    wanted = leaf.missing == "policy" or leaf.device == "meta"
+    # A quantized meta tensor is of no use: torch cannot even print it.
+    plain = leaf.layout == "strided" and not leaf.dtype.startswith("q")
+    if isinstance(dtype, Placeholder) or not (wanted and plain):
+        return Placeholder(f"torch:Tensor[{leaf.dtype}]", leaf.missing or "value not kept")
+    try:
+        with _without_warnings():
+            if leaf.strides is None:
+                return torch.empty(leaf.shape, dtype=dtype, device="meta")
+            return torch.empty_strided(leaf.shape, leaf.strides, dtype=dtype, device="meta")
+    except (RuntimeError, TypeError, OverflowError) as error:
+        return Placeholder(f"torch:Tensor[{leaf.dtype}]", _first_line(error))
+
+
+def dtype_of(name: str) -> Any:
+    """The dtype of a name on a tape, or in a saved program.
+
+    Raises:
+        InferenceError: this torch has no such dtype.
+    """
+    found = torch_constant("dtype", name)
+    if isinstance(found, Placeholder):
+        raise InferenceError(f"the dtype {found.reason}", advice="upgrade torch")
+    return found
+
+
+def zeros(shape: Sequence[int], dtype: Any, device: Any = None) -> Any:
+    """A tensor whose bytes are all zero, also of a dtype that torch cannot fill.
+
+    Raises:
+        InferenceError: torch has no such tensor.
+    """
+    import torch
+
+    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+    try:
+        with _without_warnings():
+            if dtype in (torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4):
+                raise TypeError("a quantized tensor needs a scale")
+            plain = torch.zeros(tuple(shape), dtype=widths[dtype.itemsize], device=device)
+            return plain.view(dtype)
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        raise InferenceError(
+            f"no {str(dtype).removeprefix('torch.')} can be made up: {_first_line(error)}",
+            advice="leave the argument out with Tape.remove_inputs",
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+_DEVICE = re.compile(r"[a-z_]{1,32}(:\d{1,4})?")
+
+
+def torch_constant(kind: str, name: str) -> Any:
+    """A dtype, device, layout or memory format by its name; a placeholder if this torch does not
+    have it."""
+    import torch
+
+    if kind == "device":
+        if _DEVICE.fullmatch(name):
+            try:
+                return torch.device(name)
+            except RuntimeError:
+                pass  # a device type that this torch does not know
+    else:
+        # Not getattr: torch has a __getattr__ for the module, which imports what is asked for.
+        found = vars(torch).get(name)
+        if isinstance(found, getattr(torch, kind)):
+            return found
+    return Placeholder(f"torch:{kind}", f"{name[:80]!r} is not known to this torch")

@@ -1,0 +1,296 @@
+"""One call of a tape, read when it is asked for.
+
+In comes the segment that the call is in. Out go facts from the call's record, and tensors whose
+bytes are read and compared with their checksum at the first use.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.inputs import Inputs, parts_of_inputs
+from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.reading.damage import is_damage
+from calltape_analyzer.reading.segment import UNDER_WAY, Segment
+from calltape_schema.blob import Entry, header_size, parse_header, stored_as
+from calltape_schema.errors import TapeError
+from calltape_schema.leaves import Leaf
+from calltape_schema.records import CallRecord, Manifest, ModelError, Tree
+from calltape_schema.tree import Node
+
+__all__ = ["Call", "Side"]
+
+Side = Literal["inputs", "outputs"]
+
+
+class Call:
+    """One call of a tape.
+
+    Facts come from the call's record. When a value is asked for, the bytes of the tensors are read,
+    after a first comparison with their checksum.
+
+    A call that streams is one call. The :attr:`outputs` of a generator are the list of what it
+    yielded, in order, each chunk as it was when it was yielded; those of a coroutine are what it
+    returned. If chunks are missing, the list has the first ones, and ``record.outputs_missing``
+    says why: ``256 of 300 chunks kept: more than 256 chunks``, or ``closed by its consumer after 2
+    chunks`` (then nobody knows what would have followed). A stream that raised has :attr:`error`
+    and no chunks. Its :attr:`duration` is the time from its first step to its last, and includes
+    the time that it was suspended. A hook that sees a generator returned before it has run records
+    no outputs: ``it returned a generator, which had not run``.
+
+    Attributes:
+        index: the position on the tape, from 0, over all its files.
+        number: the call's number among the calls that the recorder saw. A missing number is a call
+            that was dropped.
+    """
+
+    __slots__ = ("_classes", "_entries", "_position", "_record", "_segment", "index", "number")
+
+    def __init__(self, segment: Segment, position: int, index: int, classes: ClassIndex) -> None:
+        self._segment = segment
+        self._position = position
+        self._classes = classes
+        self._record: CallRecord | None = None
+        self._entries: tuple[int, dict[str, Entry]] | None = None
+        self.index = index
+        self.number = segment.number(position)
+
+    def __repr__(self) -> str:
+        return f"<Call {self.number} of {self.path}>"
+
+    @property
+    def path(self) -> str:
+        """The file that the call is in."""
+        return self._segment.path
+
+    @property
+    def tape_bytes(self) -> int:
+        """How many bytes this file took on its disk when it was opened, without holes."""
+        return self._segment.disk_bytes
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the file that the call is in."""
+        return self._segment.manifest
+
+    def raw(self) -> tuple[bytes, bytes | None]:
+        """The contents of the call's members as they are in the file: its record, and its blob or
+        None."""
+        return self._segment.raw(self._position)
+
+    @property
+    def ref(self) -> CallRef:
+        """What tells this call apart from all calls of all tapes."""
+        return CallRef(self._segment.manifest.tape, self.number)
+
+    @property
+    def address(self) -> str:
+        """The call's recording and number as text, such as ``3f9a01bc:12``: ``Tape.find`` and every
+        command take it."""
+        return str(self.ref)
+
+    @property
+    def record(self) -> CallRecord:
+        """Everything on the tape about this call except the bytes of tensors. Its trees were
+        checked against the format.
+
+        Raises:
+            TapeError: ``invalid`` or ``limit`` for a tape that no recorder wrote, ``closed``.
+        """
+        if self._record is None:
+            try:
+                record = self._segment.record(self._position)
+                if parts_of_inputs(record.inputs.spec().root) is None:
+                    raise TapeError("invalid", "the inputs are not (args, kwargs)")
+                if record.outputs is not None:
+                    record.outputs.spec()
+            except TapeError as error:
+                raise self._reported(error) from None
+            self._record = record
+        return self._record
+
+    @property
+    def inputs(self) -> Inputs:
+        """``(args, kwargs)``, built again each time, with new tensors on the CPU.
+
+        A tensor that was passed twice is one tensor here too. If the tape does not have the value
+        of a tensor, it is a meta tensor (or a :class:`~calltape_analyzer.Placeholder`). An object
+        of a class that this process does not know is a placeholder.
+
+        Raises:
+            TapeError: ``damaged`` if the checksum of the tensors does not match, ``invalid`` or
+                ``limit`` for a tape that no recorder wrote, ``closed``.
+        """
+        args, kwargs = self.build("inputs", self.record.inputs.spec().root)
+        return Inputs(args, kwargs)
+
+    @property
+    def outputs(self) -> Any:
+        """What the call returned, built like :attr:`inputs`. Also None if the call raised, or if
+        its outputs were not recorded (``record.outputs`` is None then).
+
+        Raises:
+            TapeError: as :attr:`inputs`.
+        """
+        tree = self.record.outputs
+        return None if tree is None else self.build("outputs", tree.spec().root)
+
+    @property
+    def duration(self) -> float | None:
+        """How long the call took, in seconds; None if it was not measured."""
+        nanoseconds = self.record.duration_ns
+        return None if nanoseconds is None else nanoseconds / 1e9
+
+    @property
+    def time(self) -> float:
+        """When the call began, in seconds since 1970 (UTC)."""
+        return self.record.time_ns / 1e9
+
+    @property
+    def thread(self) -> int:
+        """The identifier that Python gave to the thread of the call."""
+        return self.record.thread
+
+    @property
+    def error(self) -> ModelError | None:
+        """Type and message of the exception that the call raised, or None."""
+        return self.record.error
+
+    @property
+    def tree(self) -> int | None:
+        """The number of the tree of nested calls that this one is part of: the same for a call and
+        all recorded calls that ran within it, on all tapes. None for a call that is alone."""
+        return self.record.tree
+
+    @property
+    def parent(self) -> CallRef | None:
+        """The innermost recorded call that this one ran within, on any tape; None if there is
+        none. It may have been dropped (:meth:`Tape.call <calltape_analyzer.Tape.call>` raises
+        then)."""
+        parent = self.record.parent
+        return None if parent is None else CallRef(parent.tape, parent.call)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the tape has only what was written ahead of the call: the process died in the
+        call, or is still in it. There are no outputs then, and no duration."""
+        return self.record.outputs_missing == UNDER_WAY
+
+    def build(self, side: Side, node: Node, tensors: dict[int, Any] | None = None) -> Any:
+        """The Python object that a node of this call's inputs or outputs describes.
+
+        Args:
+            side: the tree of the node.
+            node: a node of ``call.record.inputs.spec().root``, or of that of the outputs.
+            tensors: the leaves that were built so far, by number. Pass one dict to several calls of
+                this method if they are to share tensors.
+
+        Raises:
+            TapeError: as :attr:`inputs`.
+        """
+        from calltape_analyzer.pytree.rebuilding import rebuild
+
+        known: dict[int, Any] = {} if tensors is None else tensors
+
+        def tensor(leaf: int) -> Any:
+            if leaf not in known:
+                known[leaf] = self.tensor(side, leaf)
+            return known[leaf]
+
+        tree = self._tree(side)
+        try:
+            return rebuild(node, tensor, tree.scalars, self._classes)
+        except TapeError as error:
+            raise self._segment.located(error, self._position) from None
+
+    def tensor(self, side: Side, leaf: int) -> Any:
+        """The tensor of one leaf, read again each time: on the CPU, in new memory, without a graph
+        (``requires_grad`` is as recorded).
+
+        Dense and expanded strides are as recorded; a view with gaps is contiguous. Conjugation and
+        negation are resolved. If values were not wanted, a meta tensor of the leaf's dtype, shape
+        and strides; if the value is missing for another reason, a placeholder with that reason.
+
+        Raises:
+            TapeError: as :attr:`inputs`.
+        """
+        from calltape_analyzer.pytree.tensors import tensor_of, valueless
+
+        facts = self._tree(side).facts()[leaf]
+        if facts.key is None:
+            return valueless(facts)
+        try:
+            return tensor_of(facts, self._bytes(facts, facts.key))
+        except TapeError as error:
+            raise self._segment.located(error, self._position) from None
+
+    def check(self, *, entries: bool = False) -> None:
+        """Checks the call's trees, and the checksum of its tensors.
+
+        Args:
+            entries: check too whether the blob's header and the record say the same about each
+                tensor. Under a valid checksum they differ only if the writer had a bug or bad
+                intent; reading a value notices it too.
+
+        Raises:
+            TapeError: as :attr:`inputs`. The error is added to the tape's ``damage``.
+        """
+        record = self.record
+        try:
+            self._segment.check_blob(self._position, record)
+            if entries:
+                self._check_entries(record)
+        except TapeError as error:
+            raise self._reported(error) from None
+
+    def _reported(self, error: TapeError) -> TapeError:
+        located = self._segment.located(error, self._position)
+        if is_damage(located):
+            self._segment.report(located, self._position)
+        return located
+
+    def _check_entries(self, record: CallRecord) -> None:
+        for tree in (record.inputs, record.outputs):
+            for leaf in tree.facts() if tree is not None else ():
+                if leaf.key is not None:
+                    self._entry(leaf, leaf.key)
+
+    def _tree(self, side: Side) -> Tree:
+        tree = self.record.inputs if side == "inputs" else self.record.outputs
+        if tree is None:
+            raise TapeError(
+                "usage", f"call {self.number} has no outputs on the tape", path=self.path
+            )
+        return tree
+
+    def _blob_entries(self) -> tuple[int, dict[str, Entry]]:
+        """The offset of the tensor data in the file, and the blob's entries."""
+        if self._entries is None:
+            record, start = self.record, self._segment.blob(self._position)
+            if record.blob is None or start is None:
+                raise TapeError("damaged", f"call {self.number} has no blob for its tensors")
+            self._segment.check_blob(self._position, record)
+            size = record.blob.size
+            length = header_size(self._segment.read(start, 8), size)
+            header = self._segment.read(start, length)
+            self._entries = (start + length, parse_header(header, size))
+        return self._entries
+
+    def _entry(self, leaf: Leaf, key: str) -> Entry:
+        entry = self._blob_entries()[1].get(key)
+        stored = stored_as(leaf)
+        if entry is None or stored is None or stored[:2] != entry[:2]:
+            found = "no entry" if entry is None else f"{entry.dtype}{list(entry.shape)}"
+            raise TapeError(
+                "invalid",
+                f"{key}: the record says {leaf.dtype}{list(leaf.shape)}, the blob has {found}",
+            )
+        return entry
+
+    def _bytes(self, leaf: Leaf, key: str) -> bytearray:
+        entry = self._entry(leaf, key)
+        start = self._blob_entries()[0]
+        check_memory(memory_limit_of(self.tape_bytes), [((entry.end - entry.begin,), 1)], key)
+        return self._segment.copy(start + entry.begin, entry.end - entry.begin)

@@ -1,0 +1,48 @@
+"""What a reader found damaged.
+
+In come errors that say something about the tape. Out goes a bounded list of them.
+"""
+
+from __future__ import annotations
+
+from calltape_analyzer.reading.file_descriptors import DescriptorError
+from calltape_schema.errors import TapeError
+
+__all__ = ["Damage", "is_damage"]
+
+_MAX_LISTED = 1000
+
+
+def is_damage(error: TapeError) -> bool:
+    """Whether an error says something about the tape, and not about the process that reads it."""
+    return error.kind != "closed" and not isinstance(error, DescriptorError)
+
+
+class Damage:
+    """The damage of a tape, in the order in which it was found. The list is bounded: a file of
+    nothing but damage must not fill the memory."""
+
+    def __init__(self) -> None:
+        self._listed: list[TapeError] = []
+        self._more = 0
+
+    def add(self, error: TapeError) -> None:
+        if len(self._listed) < _MAX_LISTED:
+            # The error is kept as long as the tape. With its traceback, all frames would be too.
+            error.__traceback__ = error.__context__ = None
+            self._listed.append(error)
+        else:
+            self._more += 1
+
+    def add_all(self, other: Damage) -> None:
+        """Adds everything that another list has."""
+        for error in other._listed:
+            self.add(error)
+        self._more += other._more
+
+    def __bool__(self) -> bool:
+        return bool(self._listed)
+
+    def list(self) -> list[TapeError]:
+        more = f"{self._more} more places are damaged"
+        return [*self._listed, TapeError("damaged", more)] if self._more else list(self._listed)

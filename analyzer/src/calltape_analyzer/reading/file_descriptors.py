@@ -1,0 +1,124 @@
+"""The file descriptors that tape files are read through.
+
+A process may have more tapes open than the system allows descriptors. In come files and an action;
+the action gets a descriptor, and at most a bounded number of them is open in the whole process.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from calltape_schema.errors import TapeError
+
+__all__ = ["DescriptorError", "Descriptors"]
+
+T = TypeVar("T")
+
+_MOST = 64
+
+
+class DescriptorError(TapeError):
+    """The process may open no more files. This says nothing about the tape, so it is no damage."""
+
+
+class _File(Protocol):
+    path: str
+
+    def open(self) -> int: ...
+
+
+class _Descriptor:
+    __slots__ = ("number", "users")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.users = 0
+
+
+class Descriptors:
+    """Keeps the descriptors that were used last, for all threads. A descriptor in use is never
+    closed, because its number could become that of another file.
+
+    Args:
+        most: how many unused descriptors stay open.
+    """
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._lock = threading.RLock()
+        self._open: OrderedDict[_File, _Descriptor] = OrderedDict()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def use(self, file: _File, action: Callable[[int], T]) -> T:
+        """Calls an action with the descriptor of a file, and returns what it returns. The file is
+        opened if it is not open.
+
+        Raises:
+            DescriptorError: ``io``: there are no descriptors left.
+            OSError: and whatever else opening the file, or the action, raises.
+        """
+        with self._lock:
+            found = self._open.get(file)
+            if found is None:
+                found = self._open[file] = _Descriptor(self._number_for(file))
+            else:
+                self._open.move_to_end(file)
+            found.users += 1
+        try:
+            return action(found.number)
+        finally:
+            with self._lock:
+                found.users -= 1
+                if not found.users and self._open.get(file) is not found:
+                    os.close(found.number)
+
+    def close(self, file: _File) -> None:
+        """Closes the descriptor of a file, now or when nobody uses it any more."""
+        with self._lock:
+            found = self._open.pop(file, None)
+            if found is not None and not found.users:
+                os.close(found.number)
+
+    def _number_for(self, file: _File) -> int:
+        while len(self._open) >= self._most and self._close_one():
+            pass
+        while True:
+            try:
+                return file.open()
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                # The rest of the process may hold all descriptors that it may have.
+                if not self._close_one():
+                    raise DescriptorError(
+                        "io",
+                        f"cannot open the file: {error.strerror}",
+                        path=file.path,
+                        advice="close files in this process, or raise its limit (ulimit -n)",
+                    ) from None
+
+    def _close_one(self) -> bool:
+        """Closes the descriptor that was used longest ago. False if all are in use."""
+        for file, found in self._open.items():
+            if not found.users:
+                del self._open[file]
+                with suppress(OSError):
+                    os.close(found.number)
+                return True
+        return False
+
+    def _renew(self) -> None:
+        """In a fork, the lock may be held by a thread that does not exist there, and no thread
+        uses a descriptor."""
+        self._lock = threading.RLock()
+        for found in self._open.values():
+            found.users = 0

@@ -1,0 +1,221 @@
+"""The files of a tape as one sequence of calls, with what the recorder said of them.
+
+In come segments. Out go calls, in order, and facts: manifests, coverage, damage.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import overload
+
+from typing_extensions import Self
+
+from calltape_analyzer.pytree.classes import Classes, ClassIndex
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.reading.calls import Calls
+from calltape_analyzer.reading.damage import Damage, is_damage
+from calltape_analyzer.reading.recordings import coverage_of, dumps_of, missing_numbers
+from calltape_analyzer.reading.segment import UNDER_WAY_WORDS, Segment
+from calltape_analyzer.reading.selection import call_at
+from calltape_schema.errors import TapeError
+from calltape_schema.records import Coverage, Dump, Manifest, Observed, Target
+
+__all__ = ["RecordedCalls"]
+
+
+class RecordedCalls:
+    """The calls of one or several tape files.
+
+    ``len()`` counts the calls whose records are whole, ``[i]`` is one of them (negative and slices
+    too). Iterating also compares each call's tensors with their checksum and skips the calls that
+    are damaged; :attr:`damage` then says which. :attr:`calls` is the same sequence without that
+    look at the tensors.
+    """
+
+    def __init__(self, segments: Sequence[Segment], damage: Damage, classes: Classes = ()) -> None:
+        self._segments = tuple(segments)
+        self._damage = damage
+        self._classes = ClassIndex(classes)
+        self._calls = Calls(self._segments, self._classes)
+        self._target = _common_target(self._segments)
+
+    def __repr__(self) -> str:
+        ahead = len(self.under_way)
+        died = f", {ahead} of them {UNDER_WAY_WORDS}" if ahead else ""
+        return f"<{type(self).__name__} {', '.join(self.paths[:3])}: {len(self)} calls{died}>"
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @overload
+    def __getitem__(self, index: int) -> Call: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Call]: ...
+
+    def __getitem__(self, index: int | slice) -> Call | list[Call]:
+        return self._calls[index]
+
+    def __iter__(self) -> Iterator[Call]:
+        return self._whole_calls(entries=False)
+
+    def _whole_calls(self, *, entries: bool) -> Iterator[Call]:
+        for call in self._calls:
+            try:
+                call.check(entries=entries)
+            except TapeError as error:
+                if not is_damage(error):
+                    raise
+            else:
+                yield call
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the files. Values that were read stay valid; reading on is a ``closed``
+        error."""
+        for segment in self._segments:
+            segment.close()
+
+    @property
+    def classes(self) -> tuple[type, ...]:
+        """The classes that the caller of :func:`open_tape` allowed."""
+        return self._classes.given
+
+    @property
+    def class_index(self) -> ClassIndex:
+        """The same, with those that this process wants anyway."""
+        return self._classes
+
+    @property
+    def calls(self) -> Calls:
+        """The calls as a plain sequence, whose tensors are not looked at."""
+        return self._calls
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files, in the order of the calls."""
+        return tuple(segment.path for segment in self._segments)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the files in bytes, when they were opened."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def manifests(self) -> tuple[Manifest, ...]:
+        """The first member of each file: what wrote it, when, and with which policy."""
+        return tuple(segment.manifest for segment in self._segments)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the first file."""
+        return self._segments[0].manifest
+
+    @property
+    def target(self) -> Target | None:
+        """What was recorded: class, method and signature; None if the tape does not say."""
+        return self._target
+
+    @property
+    def sealed(self) -> bool:
+        """Whether every file ends as a closed recorder leaves it. An unsealed one is as readable;
+        its process was killed, or is still recording."""
+        return all(segment.trailer is not None for segment in self._segments)
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes at the end of unsealed files that belong to a call which was being written."""
+        return sum(segment.unfinished for segment in self._segments)
+
+    @property
+    def coverage(self) -> Coverage:
+        """How much of the traffic is on the tape: calls seen, kept, and dropped by reason, those
+        that were not to be kept (``unwanted``) among them. For an unsealed file as far as the
+        numbers of its calls tell: at least so many were seen. What came before a recorder was
+        attached, none saw (:attr:`observed`)."""
+        return coverage_of(self._segments)
+
+    @property
+    def observed(self) -> dict[bytes, Observed]:
+        """Of each recording (by its id) of what was running before: since when its calls were
+        seen. How many came before that, nobody knows."""
+        found = ((s.manifest.tape, s.manifest.observed) for s in self._segments)
+        return {tape: observed for tape, observed in found if observed is not None}
+
+    @property
+    def under_way(self) -> tuple[Call, ...]:
+        """The calls that were written ahead and had not ended when the process died (or have not
+        ended yet): their inputs are known, and nothing else."""
+        return tuple(
+            self._calls.at(CallRef(segment.manifest.tape, segment.number(position)))
+            for segment in self._segments
+            if segment.is_ahead
+            for position in segment.order
+        )
+
+    @property
+    def missing_files(self) -> dict[bytes, tuple[int, ...]]:
+        """Per recording (by its id) that lacks any, the numbers of its files that are not here:
+        deleted when the disk was full, or not opened."""
+        return missing_numbers(self._segments)
+
+    @property
+    def dumps(self) -> tuple[Dump, ...]:
+        """When the calls of a flight recorder were written, and why, in the order of time."""
+        return dumps_of(self._segments)
+
+    @property
+    def damage(self) -> list[TapeError]:
+        """Everything that was found wrong so far, each with file, member and byte offset."""
+        return self._damage.list()
+
+    def find(self, address: int | str) -> Call:
+        """The call of a number (:attr:`Call.number`) or an address (:attr:`Call.address`).
+
+        Raises:
+            UsageError: no call, or calls of several recordings, have it.
+        """
+        return call_at(self._calls, (s.manifest.tape for s in self._segments), address)
+
+    def verify(self) -> list[TapeError]:
+        """Compares every tensor byte with its checksum and every tree with the format.
+
+        Returns:
+            All damage that is known now; empty for a clean tape.
+        """
+        for _ in self._whole_calls(entries=True):
+            pass
+        return self.damage
+
+    def _leave_out_damaged(self) -> None:
+        for segment in self._segments:
+            segment.drop_damaged()
+        self._calls = Calls(self._segments, self._classes)
+
+
+def _common_target(segments: Sequence[Segment]) -> Target | None:
+    # The first file of each model stands for all of them.
+    found = {
+        (target.type, target.method): (target, os.path.basename(segment.path))
+        for segment in reversed(segments)
+        if (target := segment.manifest.target) is not None
+    }
+    if len(found) > 1:
+        names = ", ".join(sorted(f"{cls}.{way} ({f})" for (cls, way), (_, f) in found.items()))
+        raise TapeError(
+            "usage", f"these are tapes of different models: {names}", advice="open them one by one"
+        )
+    return next((target for target, _ in found.values()), None)

@@ -1,0 +1,111 @@
+"""The segments of a tape as recordings.
+
+In come segments. Out go the segments of each recording, its coverage, its dumps, and the numbers of
+the files that are missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+
+from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.reading.torn_tail import UNSEALED
+from calltape_schema.records import Coverage, Dump
+
+__all__ = ["coverage_of", "dumps_of", "missing_numbers", "places_of", "recordings_of"]
+
+_MAX_MISSING = 1000
+
+
+def coverage_of(segments: Sequence[Segment]) -> Coverage:
+    """How many calls were seen, kept, and dropped by reason, in all files together. The limits of
+    one file do not hold for this sum."""
+    return _coverage_from(*_summed(map(_coverage, recordings_of(segments))))
+
+
+def _summed(parts: Iterable[Coverage]) -> tuple[int, int, Counter[str]]:
+    dropped: Counter[str] = Counter()
+    seen = kept = 0
+    for found in parts:
+        seen += found.seen
+        kept += found.kept
+        dropped.update(found.dropped)
+    return seen, kept, dropped
+
+
+def _coverage(parts: Sequence[Segment]) -> Coverage:
+    """The coverage of one recording. If a file has no trailer, the numbers of the calls tell how
+    many were seen at least."""
+    seen, kept, dropped = _summed(map(_coverage_of_place, places_of(parts)))
+    ahead = sum(len(part) for part in parts if part.is_ahead)
+    seen, kept = seen + ahead, kept + ahead
+    if dropped[UNSEALED] and not missing_numbers(parts):
+        # A number that is missing in one file may be in another file.
+        known = seen - dropped.pop(UNSEALED)
+        seen = max(known, 1 + max(max(part.numbers, default=-1) for part in parts))
+        dropped[UNSEALED] = seen - known
+    return _coverage_from(seen, kept, +dropped)
+
+
+def _coverage_of_place(alike: Sequence[Segment]) -> Coverage:
+    """The coverage of the files that have the same number in their recording: nearly always one
+    file, or several that were extracted from it."""
+    if len(alike) == 1:
+        (file,) = alike
+        found, less = file.coverage, file.left_out
+        return _coverage_from(found.seen - less, found.kept - less, found.dropped)
+    fullest = max((file.coverage for file in alike), key=lambda coverage: coverage.seen)
+    kept = sum(file.coverage.kept - file.left_out for file in alike)
+    seen = max(fullest.seen, kept)
+    if kept + sum(fullest.dropped.values()) == seen:
+        return _coverage_from(seen, kept, fullest.dropped)
+    return _coverage_from(
+        seen, kept, {"unknown (not in these files)": seen - kept} if seen > kept else {}
+    )
+
+
+def _coverage_from(seen: int, kept: int, dropped: Mapping[str, int]) -> Coverage:
+    return Coverage.model_construct(seen=seen, kept=kept, dropped=dict(dropped))
+
+
+def recordings_of(segments: Iterable[Segment]) -> list[list[Segment]]:
+    """The files of each recording: those with one tape id."""
+    found: dict[bytes, list[Segment]] = {}
+    for segment in segments:
+        found.setdefault(segment.manifest.tape, []).append(segment)
+    return list(found.values())
+
+
+def places_of(parts: Iterable[Segment]) -> list[list[Segment]]:
+    """The files of one recording, one list for each file number, without write-ahead files."""
+    found: dict[int, list[Segment]] = {}
+    for part in parts:
+        if not part.is_ahead:
+            found.setdefault(part.part, []).append(part)
+    return [found[number] for number in sorted(found)]
+
+
+def dumps_of(segments: Sequence[Segment]) -> tuple[Dump, ...]:
+    """The dumps of flight recorders, the oldest first."""
+    every = [dump for s in segments if s.trailer is not None for dump in s.trailer.dumps]
+    return tuple(sorted(every, key=lambda dump: dump.time_ns))
+
+
+def missing_numbers(segments: Sequence[Segment]) -> dict[bytes, tuple[int, ...]]:
+    """The numbers of the files that are missing before the last one of a recording, at most 1,000
+    per recording. A recording without missing files is not in the dict."""
+    numbers: dict[bytes, set[int]] = {}
+    for segment in segments:
+        if not segment.is_ahead:
+            numbers.setdefault(segment.manifest.tape, set()).add(segment.part)
+    gaps = {tape: tuple(islice(_gaps(found), _MAX_MISSING)) for tape, found in numbers.items()}
+    return {tape: found for tape, found in gaps.items() if found}
+
+
+def _gaps(numbers: set[int]) -> Iterator[int]:
+    expected = 0
+    for number in sorted(numbers):
+        yield from range(expected, number)
+        expected = number + 1

@@ -1,0 +1,184 @@
+"""Calls that stand in several files of one recording: each counts once.
+
+A recorder writes each call to one file. If two files have the same call, then one is a copy, or
+both were extracted from one tape, or one is forged. In come the files of a recording; out go files
+in which each call stands once, and damage that names the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from calltape_analyzer.reading.damage import Damage
+from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.text import some_of
+from calltape_schema.errors import TapeError
+
+__all__ = ["without_repeats"]
+
+_MAX_NAMED = 5
+
+
+def without_repeats(parts: Sequence[Segment], damage: Damage) -> list[Segment]:
+    """The files of one recording, with each call in one file only. Files that are copies are closed
+    and left out. A call that stands in a second file is reported as damage.
+
+    Args:
+        parts: all files with one tape id, in order.
+        damage: gets what was left out.
+    """
+    # A copy that was made while the recorder was writing has fewer calls, and no trailer.
+    preferred = sorted(parts, key=lambda part: (part.trailer is None, -len(part.numbers)))
+    complete = [part for part in preferred if not part.is_ahead]
+    ahead = [part for part in preferred if part.is_ahead]
+    gone = _drop_copies(complete, damage) + _drop_copies([a for a in ahead if len(a)], damage)
+    complete = _others(complete, gone)
+    repeated = _in_several(complete)
+    if repeated:
+        gone += _leave_out(complete, repeated, damage)
+    _leave_out_completed(complete, ahead)
+    return _others(parts, gone)
+
+
+def _others(parts: Sequence[Segment], gone: Sequence[Segment]) -> list[Segment]:
+    left_out = {id(part) for part in gone}
+    return [part for part in parts if id(part) not in left_out]
+
+
+def _drop_copies(files: Sequence[Segment], damage: Damage) -> list[Segment]:
+    """Closes files that have the same calls as another file, and returns them."""
+    alike = Counter(map(_extent, files))
+    kept: dict[bytes, Segment] = {}
+    found: list[Segment] = []
+    for file in files:
+        if alike[_extent(file)] == 1:
+            continue  # nearly always so; then no content has to be read
+        original = kept.setdefault(_digest(file), file)
+        if original is not file:
+            found.append(file)
+            _drop(file, [original], damage)
+    return found
+
+
+def _extent(file: Segment) -> tuple[int, ...]:
+    """What copies have in common, and few other files."""
+    numbers = file.numbers
+    return (len(numbers), numbers[0], numbers[-1]) if numbers else (0, file.part)
+
+
+def _digest(file: Segment) -> bytes:
+    """Equal for files of equal calls. For files without calls: equal if the trailers are."""
+    made = hashlib.blake2b(repr(_extent(file)).encode())
+    if not file.numbers:
+        made.update(repr(file.trailer).encode("utf-8", "surrogatepass"))
+    for number, content in zip(file.numbers, file.contents(), strict=True):
+        made.update(f"{number} {len(content)} ".encode())
+        made.update(content)
+    return made.digest()
+
+
+def _drop(file: Segment, originals: Iterable[Segment], damage: Damage) -> None:
+    calls = len(file.numbers)
+    counted = "its call counts" if calls == 1 else f"its {calls} calls count"
+    file.close()
+    damage.add(
+        TapeError(
+            "damaged", f"the file is a copy of {_names(originals)}, and {counted} once",
+            path=file.path, advice="open only one of the files",
+        )
+    )  # fmt: skip
+
+
+def _names(files: Iterable[Segment]) -> str:
+    every = list(dict.fromkeys(file.path for file in files))
+    return some_of([os.path.basename(path) for path in every], _MAX_NAMED)
+
+
+def _in_several(files: Sequence[Segment]) -> set[int]:
+    """The numbers of calls that are in more than one file. The files of a recording follow each
+    other, so that few, if any, have to be compared."""
+    found: set[int] = set()
+    together: list[Segment] = []
+    end = -1
+    for low, high, which in sorted(
+        (min(file.numbers), max(file.numbers), i) for i, file in enumerate(files) if file.numbers
+    ):
+        if low > end:
+            found |= _twice(together)
+            together = []
+        together.append(files[which])
+        end = max(end, high)
+    return found | _twice(together)
+
+
+def _twice(files: Sequence[Segment]) -> set[int]:
+    found: set[int] = set()
+    known: set[int] = set()
+    for file in files if len(files) > 1 else ():
+        found |= known.intersection(file.numbers)
+        known.update(file.numbers)
+    return found
+
+
+def _leave_out(files: Sequence[Segment], repeated: set[int], damage: Damage) -> list[Segment]:
+    """Removes calls from all files but the first that has them. Returns the files that have nothing
+    else; they are closed."""
+    owners: dict[int, tuple[Segment, int]] = {}
+    gone: list[Segment] = []
+    for file in files:
+        own = [(n, at) for at, n in enumerate(file.numbers) if n in repeated]
+        again = [(n, at) for n, at in own if n in owners]
+        others = [n for n, at in again if file.content(at) != _content(owners[n])]
+        originals = [owners[n][0] for n, _ in again]
+        if again and not others and len(again) == len(file.numbers):
+            gone.append(file)
+            _drop(file, originals, damage)
+            continue
+        if again:
+            file.leave_out({n for n, _ in again})
+            _report(file, [n for n, _ in again], set(others), originals, damage)
+        for n, at in own:
+            owners.setdefault(n, (file, at))
+    return gone
+
+
+def _content(owner: tuple[Segment, int]) -> bytes:
+    file, position = owner
+    return file.content(position)
+
+
+def _report(
+    file: Segment, again: Sequence[int], others: set[int], originals: Iterable[Segment],
+    damage: Damage,
+) -> None:  # fmt: skip
+    names = _names(originals)
+    same = [number for number in again if number not in others]
+    if same:
+        counted = "and counts once" if len(same) == 1 else "and count once"
+        reason = f"{_calls(same)} in {names} too, {counted}"
+        advice = "open only one of the files"
+        damage.add(TapeError("damaged", reason, path=file.path, advice=advice))
+    if others:
+        reason = (
+            f"{_calls(sorted(others))} left out, because {names} has other calls with these numbers"
+        )
+        advice = "open only one of the files, and find out which of them was changed"
+        damage.add(TapeError("damaged", reason, path=file.path, advice=advice))
+
+
+def _calls(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"call {numbers[0]} is"
+    return f"calls {some_of([str(number) for number in numbers], _MAX_NAMED)} are"
+
+
+def _leave_out_completed(complete: Sequence[Segment], ahead: Sequence[Segment]) -> None:
+    """Removes from write-ahead files the calls that ended, and are complete in another file."""
+    waiting = {number for file in ahead for number in file.numbers}
+    if waiting:
+        ended = {number for file in complete for number in waiting.intersection(file.numbers)}
+        for file in ahead:
+            file.leave_out(ended)

@@ -1,0 +1,308 @@
+"""The bytes of a tape file, read with ``pread``.
+
+In comes a path; out go bytes at offsets, and an error if the file is no longer the one that was
+opened. Nothing is mapped into memory: a process that touches a mapped page which is no longer in
+the file is killed by a signal (SIGBUS), and a recorder cuts its write-ahead files after every call.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from calltape_analyzer.reading.file_descriptors import Descriptors
+from calltape_analyzer.reading.zero_checksum import crc32_after_zeros
+from calltape_schema.errors import TapeError
+
+__all__ = ["TapeFile", "Window", "descriptors", "is_ahead"]
+
+T = TypeVar("T")
+
+descriptors = Descriptors()
+"""The descriptors of all tapes of this process."""
+
+_STEP = 128 * 1024
+_MAX_HELD = 8 * 1024 * 1024
+_HOLE = 16 * 1024 * 1024
+_FIRST_WINDOW, _LAST_WINDOW = 4 * 1024, 256 * 1024
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe does not wait
+_AHEAD = re.compile(r"\.ahead-\d+\.tape\Z")
+
+
+def is_ahead(path: str) -> bool:
+    """Whether a file is a write-ahead file by its name: it is overwritten with every call."""
+    return _AHEAD.search(path) is not None
+
+
+class _Version(NamedTuple):
+    """What differs between two states of a file."""
+
+    size: int
+    changed_ns: int
+
+
+class TapeFile:
+    """A file that is opened when it is read, and stays open while there are descriptors.
+
+    Args:
+        path: as the caller gave it; errors show it like this.
+
+    Attributes:
+        size: in bytes, at the last :meth:`refresh`.
+        disk_bytes: how many of these bytes are stored on the disk; a hole is not.
+
+    Raises:
+        TapeError: ``not_found``, ``io`` or ``not_a_tape``.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.is_closed = False
+        self.size = 0
+        self.disk_bytes = 0
+        self._identity: tuple[int, int] | None = None
+        self._version: _Version | None = None
+        self._head: tuple[int, int] | None = None
+        self._is_sealed = False
+        self._held: bytes | None = None
+        try:
+            self.refresh()
+            if not self.size:
+                raise TapeError("not_a_tape", "the file is empty", path=path)
+        except BaseException:
+            self.close()
+            raise
+
+    def refresh(self) -> bool:
+        """Notes the size and time of the file as they are now, and returns whether they are as
+        before. A write-ahead file of up to 8 MiB is read into memory, because the next call
+        overwrites it."""
+        before = self._version
+        status = self._use(os.fstat)
+        self._version = _version(status)
+        self.size = self._version.size
+        self.disk_bytes = min(self.size, getattr(status, "st_blocks", self.size) * 512)
+        self._held = None
+        if self.size <= _MAX_HELD and is_ahead(self.path):
+            self._held = self._use(lambda file: b"".join(_parts(file, 0, self.size)))
+            self.size = len(self._held)
+        return self._version == before
+
+    def expect_unchanged(self, head: int, *, is_sealed: bool) -> None:
+        """Notes what must be the same when the file is opened again: its first ``head`` bytes, and
+        all of it if it is sealed."""
+        self._head = head, self.crc32(0, head)
+        self._is_sealed = is_sealed
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``offset`` on; fewer only at the end of the file.
+
+        Raises:
+            TapeError: ``closed``; ``damaged`` if the file is not what it was; ``io``.
+        """
+        size = max(min(size, self.size - offset), 0)
+        if self._held is not None:
+            return self._held[offset : offset + size]
+        data = self._use(lambda file: os.pread(file, size, offset))
+        if len(data) == size:
+            return data
+        # The system returns less than 2 GiB at once.
+        rest = self._use(lambda f: b"".join(_parts(f, offset + len(data), size - len(data))))
+        data += rest
+        self._ensure(len(data) == size)
+        return data
+
+    def copy(self, offset: int, size: int) -> bytearray:
+        """``size`` bytes in new memory, copied once.
+
+        Raises:
+            TapeError: as :meth:`read`.
+        """
+        size = max(min(size, self.size - offset), 0)
+        if self._held is not None:
+            return bytearray(self.read(offset, size))
+        made = bytearray(size)
+
+        def fill(file: int) -> int:
+            done = 0
+            with memoryview(made) as view:
+                while done < size:
+                    with view[done:] as rest:
+                        found = os.preadv(file, [rest], offset + done)
+                    if not found:
+                        break
+                    done += found
+            return done
+
+        self._ensure(self._use(fill) == size)
+        return made
+
+    def crc32(self, offset: int, size: int) -> int:
+        """The CRC-32 of ``size`` bytes from ``offset`` on.
+
+        Raises:
+            TapeError: as :meth:`read`.
+        """
+        if self._held is not None:
+            return zlib.crc32(self.read(offset, size))
+
+        size = max(min(size, self.size - offset), 0)
+
+        def add_up(file: int) -> tuple[int, int]:
+            # All steps read into the same memory, which stays in the processor's cache. New memory
+            # for each step takes twice the time.
+            found, done, looked = 0, 0, -_HOLE
+            with memoryview(bytearray(min(size, _STEP))) as step:
+                while done < size:
+                    if done - looked >= _HOLE:
+                        looked = done
+                        hole = _next_data(file, offset + done, offset + size) - offset - done
+                        hole = min(hole, size - done)
+                        if hole >= _HOLE:
+                            found = crc32_after_zeros(found, hole)
+                            done += hole
+                            continue
+                    with step[: size - done] as part:
+                        got = os.preadv(file, [part], offset + done)
+                    if not got:
+                        break
+                    with step[:got] as part:
+                        found = zlib.crc32(part, found)
+                    done += got
+            return found, done
+
+        crc32, done = self._use(add_up)
+        self._ensure(done == size)
+        return crc32
+
+    def next_data(self, offset: int) -> int:
+        """The offset of the next byte that is stored on the disk, at or after ``offset``. All bytes
+        before it are a hole, which reads as zeros. The size of the file if no such byte follows.
+
+        Raises:
+            TapeError: as :meth:`read`.
+        """
+        if self._held is not None or offset >= self.size:
+            return offset
+        return self._use(lambda file: _next_data(file, offset, self.size))
+
+    def close(self) -> None:
+        """Closes the file. A second call does nothing."""
+        self.is_closed = True
+        self._held = None
+        descriptors.close(self)
+
+    def open(self) -> int:
+        """A new descriptor of the file, after a check that it is the same file each time.
+
+        Raises:
+            OSError: it cannot be opened.
+            TapeError: ``not_a_tape``; ``damaged`` if another file has taken its place.
+        """
+        # Asked before opening: opening a device may do something, such as rewind a magnetic tape.
+        if not stat.S_ISREG(os.stat(self.path).st_mode):
+            raise TapeError("not_a_tape", "not a regular file", path=self.path)
+        file = os.open(self.path, _FLAGS)
+        try:
+            self._check(file)
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def _check(self, file: int) -> None:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise TapeError("not_a_tape", "not a regular file", path=self.path)
+        identity = status.st_dev, status.st_ino
+        if self._identity is None:
+            self._identity = identity
+            return
+        is_same = identity == self._identity and status.st_size >= self.size
+        if self._is_sealed:
+            is_same = is_same and _version(status) == self._version
+        if is_same and self._head is not None:
+            # A new file may have the inode number of a deleted one.
+            size, crc32 = self._head
+            is_same = zlib.crc32(b"".join(_parts(file, 0, size))) == crc32
+        if not is_same:
+            raise self.changed("another file has taken its place")
+
+    def _use(self, action: Callable[[int], T]) -> T:
+        if self.is_closed:
+            raise TapeError("closed", "the tape was closed", path=self.path)
+        try:
+            return descriptors.use(self, action)
+        except (FileNotFoundError, NotADirectoryError):
+            if self._version is not None:
+                raise self.changed("it was removed") from None
+            raise TapeError("not_found", "no such file", path=self.path) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise TapeError("io", f"cannot read the file: {reason}", path=self.path) from None
+
+    def _ensure(self, is_whole: bool) -> None:
+        if not is_whole:
+            raise self.changed("it is shorter now")
+
+    def changed(self, how: str) -> TapeError:
+        """A ``damaged`` error: the file is no longer what was opened."""
+        return TapeError(
+            "damaged", f"the file changed since it was opened: {how}", path=self.path,
+            advice="open it again",
+        )  # fmt: skip
+
+
+class Window:
+    """Reads a file from front to back, in larger pieces if the reads are close together."""
+
+    def __init__(self, file: TapeFile) -> None:
+        self._file = file
+        self._data = b""
+        self._start = 0
+        self._step = _FIRST_WINDOW
+
+    def read(self, offset: int, size: int) -> bytes:
+        """As :meth:`TapeFile.read`."""
+        at = offset - self._start
+        found = self._data[at : at + size] if at >= 0 else b""
+        if len(found) == size:
+            return found
+        gap = at - len(self._data)
+        is_near = -_LAST_WINDOW <= gap < self._step
+        self._step = min(2 * self._step, _LAST_WINDOW) if is_near else _FIRST_WINDOW
+        if size > self._step:
+            return self._file.read(offset, size)
+        self._start, self._data = offset, self._file.read(offset, self._step)
+        return self._data[:size]
+
+
+def _next_data(file: int, offset: int, size: int) -> int:
+    if not hasattr(os, "SEEK_DATA"):
+        return offset
+    try:
+        return os.lseek(file, offset, os.SEEK_DATA)
+    except OSError as error:
+        # ENXIO: the rest is a hole. Any other error: the file system does not tell.
+        return size if error.errno == errno.ENXIO else offset
+
+
+def _version(status: os.stat_result) -> _Version:
+    return _Version(status.st_size, status.st_mtime_ns)
+
+
+def _parts(file: int, offset: int, size: int) -> list[bytes]:
+    """``size`` bytes from ``offset`` on, in parts; fewer at the end of the file."""
+    found: list[bytes] = []
+    while size > 0:
+        part = os.pread(file, min(size, 2**30), offset)
+        if not part:
+            break
+        found.append(part)
+        offset, size = offset + len(part), size - len(part)
+    return found

@@ -1,0 +1,86 @@
+"""What came of a check: a row per call, and their sum."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from pydantic import BaseModel, ConfigDict, Field, computed_field
+
+from calltape_analyzer.comparison.reports import JsonText
+from calltape_analyzer.text import printable
+
+__all__ = ["CheckReport", "CheckRow"]
+
+
+class CheckRow(BaseModel):
+    """One recorded call.
+
+    Attributes:
+        call: its number on the tape.
+        address: its address, if the tape is of several recordings.
+        accepted: whether the model would take it.
+        variant: the program that would take it; None if the model has no variants.
+        reason: why it is refused.
+        dimension: the declared dimension that is in the way (``input_ids[1]``), if it is one.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    call: int
+    accepted: bool
+    variant: JsonText | None = None
+    reason: JsonText | None = None
+    dimension: JsonText | None = None
+    address: str | None = None
+
+
+class CheckReport(BaseModel):
+    """A row per call. It is true in a condition if every call would be accepted.
+
+    ``model_dump_json()`` gives it as JSON, which ``calltape check --json`` prints.
+
+    Attributes:
+        rows: one per call that returned.
+        notes: what a reader should know: calls that were left out, and results that nobody can
+            verify.
+    """
+
+    rows: list[CheckRow]
+    notes: list[JsonText] = Field(default_factory=list)
+
+    def __iter__(self) -> Iterator[CheckRow]:  # type: ignore[override]
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def ok(self) -> bool:
+        """Whether there is a call, and every call would be accepted."""
+        return bool(self.rows) and all(row.accepted for row in self.rows)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def summary(self) -> str:
+        """One line: how many calls would be accepted, and what is most in the way."""
+        accepted = sum(row.accepted for row in self.rows)
+        text = f"{accepted} of {len(self.rows)} recorded calls would be accepted"
+        ways = Counter(row.dimension or row.reason for row in self.rows if not row.accepted)
+        if not ways:
+            return text
+        return f"{text}; in the way: " + ", ".join(f"{w} ({n})" for w, n in ways.most_common(5))
+
+    def table(self) -> str:
+        """A line per call that would be refused, the notes, and the summary."""
+        refused = [row for row in self.rows if not row.accepted]
+        lines = [
+            f"call {r.address or r.call}: {r.dimension or 'refused'}: {r.reason}" for r in refused
+        ]
+        return "\n".join(map(printable, [*lines, *self.notes, self.summary]))
+
+    __str__ = table

@@ -1,0 +1,168 @@
+"""Whether an exported model would have accepted the traffic on a tape, without running it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from calltape_analyzer.comparison.reporting import raised_note
+from calltape_analyzer.errors import InferenceError, TapeError, UsageError
+from calltape_analyzer.observing.evidence import has_raised
+from calltape_analyzer.observing.groups import SortedCall
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs.conditions import Sized
+from calltape_analyzer.programs.exported_model import ExportedModel
+from calltape_analyzer.programs.input_matching import CallValue, match_inputs, values_of_layout
+from calltape_analyzer.programs.input_refusal import InputRefusal, dimension_in
+from calltape_analyzer.programs.loading import declared_programs
+from calltape_analyzer.programs.manifest import within_manifest
+from calltape_analyzer.programs.programs import Programs
+from calltape_analyzer.programs.runtimes import opened_model
+from calltape_analyzer.pytree.caches import is_cache_argument
+from calltape_analyzer.pytree.result_values import ABSENT, Unknown, values_in
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.replaying.check_report import CheckReport, CheckRow
+from calltape_analyzer.tape import Tape, check_tape
+
+__all__ = ["check"]
+
+
+Verdict = tuple[str | None, InputRefusal | None]
+"""The program that would take a call, if the model has several, and why the call is refused."""
+
+Verdicts = Callable[[Call, SortedCall], Verdict]
+
+
+def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> CheckReport:
+    """Whether a model would have accepted the calls on a tape: its declared inputs, dimensions and
+    conditions are compared with what was recorded. Nothing is run, no tensor bytes are read.
+
+    Args:
+        tape: the traffic. Calls that raised are left out.
+        exported_model: an ``.onnx`` or ``.pt2`` file, an ``onnx.ModelProto``, a
+            ``torch.onnx.ONNXProgram``, a ``torch.export.ExportedProgram``, :class:`Programs`, or a
+            directory that they were saved in, of which only the manifest is read.
+        trusted: loads a ``.pt2``, which runs code of its author.
+
+    Returns:
+        A report, which is true if every call would be accepted.
+
+    Raises:
+        UsageError: the model is none of these, or a ``.pt2`` that is not trusted.
+        TapeError: it cannot be read.
+    """
+    check_tape(tape, "check")
+    rows: list[CheckRow] = []
+    with _verdicts(tape, exported_model, trusted) as verdict_on:
+        for call, (variant, refusal) in _each(tape, verdict_on):
+            reason, dimension = refusal or (None, None)
+            rows.append(
+                CheckRow(
+                    call=call.number,
+                    accepted=refusal is None,
+                    variant=variant,
+                    reason=reason,
+                    dimension=dimension,
+                    address=tape.calls.address_of(call.ref),
+                )
+            )
+    notes = [*_unverifiable(tape), *raised_note(len(tape.calls) - len(rows))]
+    return CheckReport(rows=rows, notes=notes)
+
+
+def _each(tape: Tape, verdict_on: Verdicts) -> Iterator[tuple[Call, Verdict]]:
+    """The calls that returned. Calls of equal inputs have one verdict, which is found once."""
+    sorter = CallSorter.of(tape)
+    known: dict[Any, Verdict] = {}
+    for call in tape.calls:
+        if has_raised(call):
+            continue
+        inputs = call.record.inputs
+        key = (inputs.structure, inputs.leaves, tuple(map(repr, inputs.scalars)))
+        if key not in known:
+            try:
+                known[key] = verdict_on(call, sorter.sorted(inputs))
+            except TapeError as error:
+                known[key] = (None, InputRefusal(error.reason))
+        yield call, known[key]
+
+
+def _unverifiable(tape: Tape) -> list[str]:
+    """The parts of recorded outputs that nothing can be compared with, each once."""
+    found: dict[str, None] = {}
+    known: set[bytes] = set()
+    for call in tape.calls:
+        tree = call.record.outputs
+        if tree is None or tree.structure in known:
+            continue
+        known.add(tree.structure)
+        parts = values_in(tree.spec().root, lambda _: ABSENT, tree.scalars.__getitem__)
+        for path, part in parts.items():
+            if not isinstance(part, Unknown) or part.is_withheld or len(found) == _MAX_NOTES:
+                continue
+            found[f"not verified: outputs{path} {part}"] = None
+    return list(found)
+
+
+_MAX_NOTES = 5
+
+
+@contextmanager
+def _verdicts(tape: Tape, model: Any, trusted: bool) -> Iterator[Verdicts]:
+    """What decides about a call."""
+    if isinstance(model, Programs):
+        yield partial(_verdict_of_programs, model, tape)
+        return
+    if isinstance(model, str | os.PathLike) and os.path.isdir(model):
+        folder = os.fspath(model)
+        programs = declared_programs(folder, classes=tape.class_index.by_name)
+        yield lambda call, placed: within_manifest(
+            folder, lambda: _verdict_of_programs(programs, tape, call, placed)
+        )
+        return
+    with opened_model(model, tape, trusted=trusted, to_run=False) as opened:
+        if opened is None:
+            raise UsageError(
+                f"a {type(model).__name__} is no exported model", advice="see help(check)"
+            )
+        yield partial(_verdict_of_model, opened)
+
+
+def _verdict_of_programs(programs: Programs, tape: Tape, call: Call, _: SortedCall) -> Verdict:
+    # Their own sorter leaves out the arguments that were left out at their export.
+    placed = programs.sorter.sorted(call.record.inputs)
+    found, reasons = programs.for_sizes(placed, tape.removed)
+    if found is not None:
+        return found, None
+    text = "; ".join(f"{name}: {why}" for name, why in reasons.items())
+    dimension = next(filter(None, map(dimension_in, reasons.values())), None)
+    return None, InputRefusal(text, dimension)
+
+
+def _verdict_of_model(model: ExportedModel, _: Call, placed: SortedCall) -> Verdict:
+    try:
+        values = match_inputs(model.input_names, values_of_layout(placed.layout))
+    except InferenceError as error:
+        return None, InputRefusal(error.reason)
+    ints = placed.layout.column_of_scalar
+    sizes: dict[str, Sized | int] = {
+        name: Sized(placed.facts[value.number].dtype, placed.row.shapes[value.number])
+        if value.kind == "tensor"
+        else placed.row.ints[ints[value.number].index]
+        for name, value in values.items()
+    }
+    return None, model.refuses(sizes) or _unused_state(placed, values.values())
+
+
+def _unused_state(placed: SortedCall, used: Iterable[CallValue]) -> InputRefusal | None:
+    """A state that the call brings and the model does not take: it would compute something else. An
+    exporter leaves out other arguments if the model does not use them."""
+    taken = {value.argument for value in used if value.kind == "tensor"}
+    filled = {place.argument for place in placed.layout.tensors}
+    for name, node in placed.layout.nodes.items():
+        if name in filled and name not in taken and is_cache_argument(name, node):
+            return InputRefusal(f"the call has a filled {name}, which is not an input of the model")
+    return None

@@ -1,0 +1,184 @@
+"""How variants are derived from observations: which columns are dynamic, and which are one symbol.
+
+In come groups of calls that no program could serve together
+(:mod:`calltape_analyzer.observing.observations`). :mod:`calltape_analyzer.variants.splitting`
+divides them by their sizes. Here each column of each part is decided: it is dynamic if it varied,
+also in another variant (rule 5 of docs/decisions/0012). Out go :class:`VariantFacts`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Hashable, Iterable, Sequence
+from dataclasses import replace
+
+from calltape_analyzer.observing.columns import Column, SizeRow
+from calltape_analyzer.observing.observations import Observations
+from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.tallies import Seen
+from calltape_analyzer.pytree.caches import has_cache_word
+from calltape_analyzer.variants.completion import Completion
+from calltape_analyzer.variants.counting_ints import counting_ints_of
+from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
+from calltape_analyzer.variants.pools import EqualColumns, Pools
+from calltape_analyzer.variants.row_conditions import Fixed
+from calltape_analyzer.variants.splitting import Split, splits_of
+from calltape_analyzer.variants.symbols import refuted, symbols_of
+
+__all__ = ["find_symbols", "merged", "part_of", "variants_of"]
+
+_MAX_ROUNDS, _MAX_SINGLE = 32, 8
+
+
+def variants_of(
+    observations: Observations, constant: Container[Hashable] = ()
+) -> list[VariantFacts]:
+    """The variants, in the order of their first call, without names.
+
+    Args:
+        observations: the calls.
+        constant: the pools (by :func:`~calltape_analyzer.variants.pools.pool_key`) that are known
+            to be constant, because they had one size in several calls. Not all of these calls need
+            be among the observations.
+    """
+    splits = [split for group in observations.in_order() for split in splits_of(group)]
+    pools = Pools(splits, constant)
+    made = [_variant(split, pools) for split in splits]
+    for variant in made:
+        _decide_by_neighbours(variant, pools)
+        find_symbols(variant, pools)
+    return sorted(made, key=lambda v: v.every.first)
+
+
+def merged(
+    larger: VariantFacts, completions: Sequence[Completion], smaller: Sequence[VariantFacts]
+) -> VariantFacts:
+    """One variant of several: the calls of the smaller ones as calls of the larger one. It is made
+    for an export, which answers for calls on the tape, and has nothing of the other calls."""
+    rows = dict(larger.rows.items())
+    for completion, variant in zip(completions, smaller, strict=True):
+        for row, seen in variant.rows.items():
+            rows.setdefault(completion.row(row), seen)
+    split = Split(larger.group, SizeTable.of(rows.items()))
+    pools = Pools([split])
+    made = _variant(split, pools)
+    made.completions = {completion.key: completion for completion in completions}
+    find_symbols(made, pools)
+    return made
+
+
+def part_of(variant: VariantFacts, rows: Iterable[tuple[SizeRow, Seen]], name: str) -> VariantFacts:
+    """Some of the calls of a variant, as a variant of their own."""
+    made = replace(variant, rows=SizeTable.of(rows), name=name, symbols=[], _every=None)
+    find_symbols(made, Pools([]))
+    return made
+
+
+def _variant(split: Split, pools: Pools) -> VariantFacts:
+    rows = split.rows.part(split.rows.sample())
+    made = VariantFacts(split.group, rows, split.conditions, capped=split.capped, _every=split.rows)
+    counting = counting_ints_of(split.group)
+    fixed = {c.column for c in split.conditions if isinstance(c, Fixed) and not c.negated}
+    for column in split.rows.columns:
+        if column in counting and split.rows.same(column, counting[column]):
+            made.dimensions[column] = DimensionDecision(False, "counter")
+        else:
+            made.dimensions[column] = _decided(column, column in fixed, pools, split)
+    return made
+
+
+def _decided(column: Column, fixed: bool, pools: Pools, split: Split) -> DimensionDecision:
+    values = split.rows.distinct(column)
+    if len(values) > 1:
+        return DimensionDecision(True, "varied")
+    key = pools.key(split.group, column)
+    pooled = not fixed and (pools.varied(key) or pools.has_varying_siblings(key))
+    if pooled and (values == {1} or (column.is_int and values == {0})):
+        return DimensionDecision(False, "one")
+    return DimensionDecision(True, "pooled") if pooled else DimensionDecision(False, "constant")
+
+
+def _decide_by_neighbours(variant: VariantFacts, pools: Pools) -> None:
+    """Makes dimensions dynamic that were seen once and have a dynamic neighbour: a dimension of the
+    same axis and size."""
+    rows = variant.rows
+    dynamic = {(c.axis, rows.value(0, c)) for c in variant.dynamic() if not c.is_int}
+    for column, found in list(variant.dimensions.items()):
+        if found.reason != "constant" or column.is_int:
+            continue
+        size = rows.value(0, column)
+        if size < 2 or (column.axis, size) not in dynamic:
+            continue
+        if pools.is_open(pools.key(variant.group, column)):
+            variant.dimensions[column] = DimensionDecision(True, "neighbour")
+
+
+def find_symbols(variant: VariantFacts, pools: Pools) -> None:
+    """Finds the symbols of the dynamic columns, and relations that hold in every row.
+
+    The rows at hand suggest relations. These are checked against all rows, and a row that refutes
+    one joins the rows at hand. After a few rounds all rows that refute one join at once. A relation
+    that is refuted again and again is given up.
+    """
+    for rounds in range(_MAX_ROUNDS):
+        _find_symbols_once(variant, pools)
+        refuting = _refuting_rows(variant)
+        if not refuting:
+            return
+        places = [next(iter(refuting.values()))] if rounds < _MAX_SINGLE else refuting.values()
+        variant.rows = variant.rows.merge(variant.every.part(set(places)))
+    _find_symbols_once(variant, pools)
+    for number in _refuting_rows(variant):
+        variant.symbols[number].relation = None
+        variant.symbols[number].capped = True
+
+
+def _find_symbols_once(variant: VariantFacts, pools: Pools) -> None:
+    """Finds symbols and relations in the rows at hand."""
+    groups: list[list[Column]] = []
+    equal: dict[int, EqualColumns] = defaultdict(lambda: EqualColumns(pools))
+    for column in variant.dynamic():
+        alike = equal[variant.every.line(column)]
+        varied = len(variant.every.distinct(column)) > 1
+        # Columns that never varied here may differ in other variants.
+        others = None if varied else pools.occurrences(pools.key(variant.group, column))
+        at = alike.symbol_of(others)
+        if at is None:
+            alike.add(others, len(groups))
+            groups.append([column])
+        else:
+            groups[at].append(column)
+    variant.symbols = symbols_of(groups, variant.rows, _preferred(variant, groups))
+    for alike in equal.values():
+        variant.capped |= alike.capped
+        for number in alike.symbols if len(alike.symbols) > 1 else ():
+            variant.symbols[number].ambiguous = True
+
+
+def _refuting_rows(variant: VariantFacts) -> dict[int, int]:
+    """Per symbol whose relation does not hold in every row, the place of the first such row."""
+    if len(variant.every) == len(variant.rows):
+        return {}
+    every = [variant.every.values(symbol.columns[0]) for symbol in variant.symbols]
+    found: dict[int, int] = {}
+    for number, (symbol, own) in enumerate(zip(variant.symbols, every, strict=True)):
+        at = None if symbol.relation is None else refuted(symbol.relation, every, own)
+        if at is not None:
+            found[number] = at
+    return found
+
+
+def _preferred(variant: VariantFacts, groups: Sequence[Sequence[Column]]) -> list[int]:
+    """Groups by how much totals should depend on them, not the other way round: first axes, then
+    tokens, then the tokens before them."""
+    layout = variant.group.layout
+
+    def rank(columns: Sequence[Column]) -> int:
+        if any(c.axis == 0 for c in columns):
+            return 0
+        names = {layout.path(c).argument for c in columns if not c.is_int}
+        if names & {"input_ids", "inputs_embeds", "decoder_input_ids"}:
+            return 1
+        return 2 if any(map(has_cache_word, names)) else 3
+
+    return sorted(range(len(groups)), key=lambda i: rank(groups[i]))

@@ -1,0 +1,194 @@
+"""Divides the calls of a group into splits that one program can serve, by their sizes and ints.
+
+Two rules of docs/decisions/0012 decide. An axis that is 1 in some calls and n in others is
+broadcasting, unless a sum explains it (rule 9). A sliding-window cache needs another program once
+its window is full, because its token counter then no longer follows from its tensors (rule 7).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.groups import Group
+from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.variants.counting_ints import counting_ints_of
+from calltape_analyzer.variants.row_conditions import Condition, CounterIs, Fixed
+
+__all__ = ["Split", "splits_of"]
+
+_MAX_COMPARED = 256
+"""To find which dimension is broadcast to which other, or is a part of a sum, takes quadratic time:
+each is compared with so many others (docs/decisions/0027)."""
+
+_FEW = 16
+_MAX_PLACES = 64
+
+Values = tuple[int, ...]
+
+
+@dataclass
+class Split:
+    """Rows of a group that one program can serve.
+
+    Attributes:
+        conditions: what the rows have in common.
+        capped: whether there are so many dimensions that not all were compared.
+    """
+
+    group: Group
+    rows: SizeTable
+    conditions: tuple[Condition, ...] = ()
+    capped: bool = False
+
+    def having(self, condition: Condition) -> Split:
+        """The part of it that meets one more condition."""
+        rows = self.rows.where(condition.among(self.rows))
+        return Split(self.group, rows, (*self.conditions, condition), self.capped)
+
+
+def splits_of(group: Group) -> list[Split]:
+    """The splits of a group; each row is in one of them."""
+    done: list[Split] = []
+    waiting = [Split(group, group.rows)]
+    while waiting:
+        split = waiting.pop()
+        parts = _by_window(split) or _by_broadcast(split)
+        if parts:
+            waiting += reversed(parts)
+        else:
+            done.append(split)
+    return done
+
+
+def _by_window(split: Split) -> list[Split]:
+    for counter, keys in counting_ints_of(split.group).items():
+        conditions = [CounterIs(counter, keys, open) for open in (True, False)]
+        if len(set(conditions[0].among(split.rows))) > 1:
+            return [split.having(condition) for condition in conditions]
+    return []
+
+
+def _by_broadcast(split: Split) -> list[Split]:
+    asked = [column for column in split.rows.columns if _may_be_broadcast(split.rows, column)]
+    if not asked:
+        return []
+    lines = _Lines(split)
+    # Dimensions of one line with equal alignment get the same answer.
+    each: dict[tuple[int, int], Column] = {}
+    for column in asked:
+        each.setdefault((lines.line(column), lines.alignment(column)), column)
+    for column in each.values():
+        if lines.is_broadcast(column) and not lines.is_explained(column):
+            split.capped |= lines.capped
+            one = Fixed(column, 1)
+            return [split.having(one), split.having(Fixed(column, 1, negated=True))]
+    split.capped |= lines.capped
+    return []
+
+
+def _may_be_broadcast(rows: SizeTable, column: Column) -> bool:
+    seen = rows.distinct(column)
+    return column.axis is not None and 1 in seen and len(seen) > 1 and 0 not in seen
+
+
+class _Lines:
+    """The dimensions and ints of a split, each distinct line once, to look up lines by their
+    values.
+
+    Attributes:
+        capped: whether there were too many lines to compare some dimension with all of them.
+    """
+
+    def __init__(self, split: Split) -> None:
+        self.capped = False
+        self._rows = rows = split.rows
+        self._ranks = [fact.rank for fact in split.group.facts]
+        first: dict[int, Column] = {}
+        for column in rows.columns:
+            first.setdefault(rows.line(column), column)
+        self._values = {line: rows.values(column) for line, column in first.items()}
+        self._every = set(self._values.values())
+        self._ends = {(own[0], own[-1]) for own in self._every}
+        self._varied = {
+            self._values[line]: None
+            for line, column in first.items()
+            if len(rows.distinct(column)) > 1
+        }
+        self._aligned: dict[int, _Aligned] = defaultdict(_Aligned)
+        for column in rows.columns:
+            if column.axis is not None:
+                line = rows.line(column)
+                self._aligned[self.alignment(column)].lines[line] = self._values[line]
+
+    def line(self, column: Column) -> int:
+        """Equal for columns that never differed."""
+        return self._rows.line(column)
+
+    def alignment(self, column: Column) -> int:
+        """Equal for dimensions that would meet if their tensors were added."""
+        assert column.axis is not None
+        return column.axis - self._ranks[column.index]
+
+    def is_broadcast(self, column: Column) -> bool:
+        """Whether an aligned dimension equals this one in all rows in which this one is not 1, and
+        is larger in a row in which it is 1."""
+        own = self._values[self.line(column)]
+        candidates = self._aligned[self.alignment(column)].with_one_of(own)
+        found = any(_is_broadcast_to(own, other) for other in candidates[:_MAX_COMPARED])
+        self.capped |= not found and len(candidates) > _MAX_COMPARED
+        return found
+
+    def is_explained(self, column: Column) -> bool:
+        """Whether this dimension is a part or the total of a sum that always held."""
+        own = self._values[self.line(column)]
+        varied = (other for other in self._varied if other != own)
+        found = any(self._are_in_a_sum(own, other) for other in islice(varied, _MAX_COMPARED))
+        self.capped |= not found and len(self._varied) > _MAX_COMPARED
+        return found
+
+    def _are_in_a_sum(self, own: Values, other: Values) -> bool:
+        if self._made(own, 1, other) is not None:
+            return True
+        rest, part = self._made(other, -1, own), self._made(own, -1, other)
+        return (rest in self._varied and rest != own) or (
+            part in self._varied and part not in (own, other)
+        )
+
+    def _made(self, one: Values, sign: int, two: Values) -> Values | None:
+        """The sum or difference of two lines, if there is such a line."""
+        if (one[0] + sign * two[0], one[-1] + sign * two[-1]) not in self._ends:
+            return None
+        made = tuple(a + sign * b for a, b in zip(one, two, strict=True))
+        return made if made in self._every else None
+
+
+class _Aligned:
+    """The lines of dimensions of equal alignment, by number."""
+
+    def __init__(self) -> None:
+        self.lines: dict[int, Values] = {}
+        self._having: dict[tuple[int, int], list[Values]] = {}
+
+    def with_one_of(self, own: Values) -> Sequence[Values]:
+        """The lines, without most lines that differ from one in a row in which it is not 1."""
+        every = list(self.lines.values()) if not self._having else []
+        if every and len(every) <= _FEW:
+            return every
+        places = range(0, len(own), -(-len(own) // _MAX_PLACES))
+        for line in every:
+            for at in places:
+                self._having.setdefault((at, line[at]), []).append(line)
+        informative = [at for at in places if own[at] != 1]
+        if not informative:
+            return list(self.lines.values())
+        return min((self._having[at, own[at]] for at in informative), key=len)
+
+
+def _is_broadcast_to(own: Values, other: Values) -> bool:
+    return all(a in (1, b) for a, b in zip(own, other, strict=True)) and any(
+        a == 1 < b for a, b in zip(own, other, strict=True)
+    )

@@ -1,0 +1,348 @@
+"""What is known of a variant, as plain data: models that dump to JSON and need no torch.
+
+Every target (TensorRT, OpenVINO, ...) translates these findings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field
+
+from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.sizes_seen import MAX_SIZES_SHOWN, SizeSeen
+from calltape_analyzer.observing.tallies import Span
+from calltape_analyzer.plain_data import PlainData
+from calltape_analyzer.text import counted, printable, shown_value
+from calltape_analyzer.variants.facts import Reason, VariantFacts
+from calltape_analyzer.variants.symbols import MAX_SYMBOLS_FOR_SUMS, Symbol
+from calltape_schema.tree import OpaqueNode, walk
+
+__all__ = [
+    "DimensionFinding",
+    "IntFinding",
+    "SymbolFinding",
+    "TensorFinding",
+    "VariantFindings",
+    "findings_of",
+]
+
+_THIN = 2
+
+
+class SymbolFinding(PlainData):
+    """Dimensions (and ints) that were always equal.
+
+    Attributes:
+        name: unique in its variant.
+        expression: how it always followed from other symbols (``past_sequence_length + 1``), or
+            None.
+        dimensions: the dimensions and ints that it stands for (``input_ids[0]``).
+        sizes: the values seen, smallest first, at most 64; ``distinct`` counts all.
+        min, max: the smallest and largest value; over all counted calls, if the tape has traffic
+            counters.
+        warnings: for which conclusions there is little evidence.
+    """
+
+    name: str
+    expression: str | None
+    dimensions: tuple[str, ...]
+    sizes: tuple[SizeSeen, ...]
+    distinct: int
+    min: int
+    max: int
+    warnings: tuple[str, ...] = ()
+
+
+class DimensionFinding(PlainData):
+    """One axis of a tensor.
+
+    Attributes:
+        axis: its number.
+        dynamic, reason: as in :class:`~calltape_analyzer.variants.facts.DimensionDecision`.
+        min, max: its smallest and largest size; if it is dynamic and the tape has traffic counters,
+            over all counted calls.
+        symbol: its name, if it is dynamic.
+    """
+
+    axis: int
+    dynamic: bool
+    reason: Reason
+    min: int
+    max: int
+    symbol: str | None = None
+
+
+class TensorFinding(PlainData):
+    """One tensor: its path, its name as an input of an exported program, and its axes. ``range`` is
+    the range of the elements of an integer tensor, if it is on the tape."""
+
+    argument: str
+    path: str
+    name: str
+    dtype: str
+    dimensions: tuple[DimensionFinding, ...]
+    range: tuple[int, int] | None = None
+
+    @property
+    def shape(self) -> tuple[int | str, ...]:
+        """The size of each axis, or the name of its symbol if it is dynamic."""
+        return tuple(d.symbol or d.min for d in self.dimensions)
+
+
+class IntFinding(PlainData):
+    """One int. It is always ``min``, unless it is dynamic. If it is a token counter of a cache,
+    ``counts`` names the dimension that it always equals."""
+
+    argument: str
+    path: str
+    name: str
+    dynamic: bool
+    min: int
+    max: int
+    symbol: str | None = None
+    counts: str | None = None
+
+
+class VariantFindings(PlainData):
+    """Everything that is known of a variant.
+
+    Attributes:
+        name: unique on its tape.
+        calls: how many it has; ``first_call`` is the number of the first.
+        address: the address of the first call, if the tape is of several recordings.
+        tensors, ints: its inputs, in flattening order.
+        constants: the other scalars, by path.
+        varying: by path, the kind of each text and float that varies from call to call.
+        symbols: its dynamic dimensions, by symbol.
+        conditions: what its calls have in common besides their structure, in words.
+        all_calls: how many calls were counted, kept or not; None if the tape has no traffic
+            counters, or if they cannot tell its calls from the calls of another variant, because
+            only texts, floats or sizes differ.
+        notes: what limits the findings, such as dimensions that are constant in the calls on the
+            tape, and not in all counted calls.
+    """
+
+    name: str
+    calls: int
+    first_call: int
+    address: str | None = None
+    tensors: tuple[TensorFinding, ...]
+    ints: tuple[IntFinding, ...]
+    constants: dict[str, Any]
+    varying: dict[str, str] = Field(default_factory=dict)
+    symbols: tuple[SymbolFinding, ...]
+    conditions: tuple[str, ...] = ()
+    all_calls: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def symbol(self, name: str) -> SymbolFinding:
+        """The symbol of a name."""
+        return next(symbol for symbol in self.symbols if symbol.name == name)
+
+    def warnings(self) -> Iterator[str]:
+        """For which conclusions there is little evidence."""
+        for symbol in self.symbols:
+            yield from (printable(f"{symbol.name}: {text}") for text in symbol.warnings)
+        yield from map(printable, self.notes)
+
+
+def findings_of(variant: VariantFacts, names: dict[int, str]) -> VariantFindings:
+    """The findings of a variant, whose symbols have names.
+
+    Args:
+        variant: any variant.
+        names: per tensor its name as an input of a program.
+    """
+    by_column = {c: symbol.name for symbol in variant.symbols for c in symbol.columns}
+    layout = variant.group.layout
+    group = variant.group
+    counting = variant.counting_ints
+    return VariantFindings(
+        name=variant.name,
+        calls=variant.calls,
+        first_call=variant.every.first.number,
+        tensors=tuple(_tensor(variant, i, names[i], by_column) for i in range(len(group.facts))),
+        ints=tuple(
+            _int(variant, column, by_column, counting.get(column)) for column in layout.int_columns
+        ),
+        constants={str(place): value for place, value in group.fixed()},
+        varying={str(place): place.kind for place in group.varying},
+        symbols=tuple(_symbol(variant, symbol) for symbol in variant.symbols),
+        conditions=tuple(c.text(layout) for c in variant.conditions),
+        all_calls=variant.all_calls,
+        notes=tuple(_notes(variant)),
+    )
+
+
+def _tensor(
+    variant: VariantFacts, number: int, name: str, by_column: dict[Column, str]
+) -> TensorFinding:
+    group = variant.group
+    path = group.layout.tensors[number]
+    dimensions = []
+    for axis, column in enumerate(group.dimensions(number)):
+        found = variant.dimensions[column]
+        range_ = _range(variant, column)
+        dimensions.append(
+            DimensionFinding(
+                axis=axis,
+                dynamic=found.dynamic,
+                reason=found.reason,
+                min=range_.min,
+                max=range_.max,
+                symbol=by_column.get(column),
+            )
+        )
+    span = group.ranges.get(number)
+    return TensorFinding(
+        argument=path.argument,
+        path=path.path,
+        name=name,
+        dtype=group.facts[number].dtype,
+        dimensions=tuple(dimensions),
+        range=(span.min, span.max) if span is not None else None,
+    )
+
+
+def _int(
+    variant: VariantFacts, column: Column, by_column: dict[Column, str], dimension: Column | None
+) -> IntFinding:
+    """The finding of an int, with the dimension that it counts."""
+    layout = variant.group.layout
+    path = layout.path(column)
+    range_ = _range(variant, column)
+    return IntFinding(
+        argument=path.argument,
+        path=path.path,
+        name=str(path),
+        dynamic=variant.dimensions[column].dynamic,
+        min=range_.min,
+        max=range_.max,
+        symbol=by_column.get(column),
+        counts=layout.column_name(dimension) if dimension is not None else None,
+    )
+
+
+def _range(variant: VariantFacts, column: Column) -> Span:
+    """The range over all counted calls only if the column is dynamic: a program takes a constant
+    with its one value."""
+    if variant.dimensions[column].dynamic:
+        return variant.span(column)
+    return variant.every.span(column)
+
+
+def _notes(variant: VariantFacts) -> Iterator[str]:
+    for place in variant.group.varying:
+        yield f"{place} ({place.kind}) varies: a trace has that of one call"
+    for column, all_calls in variant.counted.items():
+        found = variant.dimensions[column]
+        wider = all_calls.wider_range()
+        if wider is not None and not found.dynamic and found.reason != "counter":
+            yield f"{variant.group.layout.column_name(column)} is constant, but {wider}"
+    yield from _unrecorded(variant)
+    if variant.capped:
+        yield "there are too many dimensions to compare all: some may be equal, or broadcast"
+    capped = sum(symbol.capped for symbol in variant.symbols)
+    if capped:
+        yield (
+            f"sums were sought among {MAX_SYMBOLS_FOR_SUMS} symbols: {capped} others of "
+            f"{len(variant.symbols)} may follow from more"
+        )
+
+
+def _unrecorded(variant: VariantFacts) -> Iterator[str]:
+    """The objects of each argument of which nothing is on the tape. Their tensors are missing from
+    all that is said of the variant."""
+    for argument, root in variant.group.layout.nodes.items():
+        opaque = (node for node in walk(root) if isinstance(node, OpaqueNode) and node.of is None)
+        found = Counter((node.type, node.reason) for node in opaque)
+        if not found:
+            continue
+        (name, reason), calls = found.most_common(1)[0]
+        more = f", and {counted(len(found) - 1, 'other kind')}" if len(found) > 1 else ""
+        objects = "an object" if calls == 1 else f"{calls} objects"
+        yield f"{argument} has {objects} of {name} that the tape lacks ({reason}){more}"
+
+
+def _symbol(variant: VariantFacts, symbol: Symbol) -> SymbolFinding:
+    sizes = variant.every.sizes(symbol.columns[0])
+    shown = sorted(sizes.items(), key=lambda item: item[0])[:MAX_SIZES_SHOWN]
+    span = variant.span(*symbol.columns)
+    return SymbolFinding(
+        name=symbol.name,
+        expression=expression(variant, symbol),
+        dimensions=tuple(variant.group.layout.column_name(c) for c in symbol.columns),
+        sizes=tuple(
+            SizeSeen(size=value, calls=seen.calls, first_call=seen.first.number)
+            for value, seen in shown
+        ),
+        distinct=len(sizes),
+        min=span.min,
+        max=span.max,
+        warnings=tuple(_warnings(variant, symbol)),
+    )
+
+
+def expression(variant: VariantFacts, symbol: Symbol) -> str | None:
+    """How a symbol follows from others, as text."""
+    if symbol.relation is None:
+        return None
+    terms = [
+        variant.symbols[i].name
+        if factor == 1
+        else f"{shown_value(factor)}*{variant.symbols[i].name}"
+        for factor, i in symbol.relation.terms
+    ]
+    constant = symbol.relation.constant
+    text = " + ".join(terms)
+    sign = "+" if constant > 0 else "-"
+    return f"{text} {sign} {shown_value(abs(constant))}" if constant else text
+
+
+def _warnings(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:
+    """For which conclusions there is little evidence."""
+    yield from _warnings_of_counted(variant, symbol)
+    if variant.calls == 1:
+        yield "one call is all the evidence"
+    if not symbol.varied:
+        where = "elsewhere in its list, or " if variant.calls == 1 else ""
+        yield f"never varied here; it is dynamic because it varied {where}in other calls"
+    sizes = variant.every.distinct(symbol.columns[0])
+    if max(sizes) < 2:
+        yield "no size of at least 2 was seen, and torch takes 0 and 1 for constants"
+    layout = variant.group.layout
+    dimensions = [column for column in symbol.columns if not column.is_int]
+    axes = {column.axis for column in dimensions}
+    arguments = {layout.path(column).argument for column in dimensions}
+    if len(axes) > 1 and (len(arguments) == 1 or len(variant.every) <= _THIN):
+        where = " and ".join(layout.column_name(c) for c in symbol.columns[:2])
+        yield f"{where} were always equal, which may be chance"
+    if symbol.relation is not None and len(sizes) <= _THIN:
+        yield f"{expression(variant, symbol)} rests on {len(sizes)} distinct sizes"
+
+
+def _warnings_of_counted(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:
+    """In what the counted calls differ from the calls on the tape."""
+    known = [
+        (column, variant.counted[column]) for column in symbol.columns if column in variant.counted
+    ]
+    ranges = (counted.wider_range() for _, counted in known)
+    wider = next((range_ for range_ in ranges if range_ is not None), None)
+    if wider is not None:
+        yield str(wider)
+    if symbol.relation is not None and known:
+        terms = [i for _, i in symbol.relation.terms]
+        spans = {i: variant.span(*variant.symbols[i].columns) for i in terms}
+        own = variant.span(*symbol.columns)
+        low = symbol.relation.value({i: span.min for i, span in spans.items()})
+        high = symbol.relation.value({i: span.max for i, span in spans.items()})
+        if own.min < low or own.max > high:
+            yield f"{expression(variant, symbol)} held in the kept calls, but not in all"
+    for column, other in known[1:]:
+        if other.values != known[0][1].values and not other.shared_with:
+            names = [variant.group.layout.column_name(c) for c in (known[0][0], column)]
+            yield f"{' and '.join(names)} were equal in the kept calls, but not in all"
+            return

@@ -1,0 +1,125 @@
+"""A recorded call on its way from the host to the tape.
+
+The host side fills it in while the call runs; the writer reads it when the call has ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from calltape_recorder.capture.structures import Structures
+from calltape_recorder.snapshot.side import Side
+
+__all__ = ["Call", "Chunked", "Home", "Node"]
+
+
+class Node:
+    """One recorded call that is under way.
+
+    Attributes:
+        tape: id of its tape, 16 bytes.
+        call: its number.
+        parent: the recorded call that it runs within, or None.
+        ended: whether it ended.
+        is_shared: whether recorded calls ran within it. A call that neither ran within
+            another one nor has calls within it gets no tree on the tape.
+    """
+
+    __slots__ = ("call", "ended", "is_shared", "parent", "tape")
+
+    def __init__(self, tape: bytes, call: int, parent: Node | None) -> None:
+        self.tape = tape
+        self.call = call
+        self.parent = parent
+        self.ended = self.is_shared = False
+
+    @property
+    def tree(self) -> int:
+        """The number of the tree, 0 to 2**64 - 1. All calls of one tree have it, on all tapes."""
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        # The id of a tape is random, so it is unlikely that two trees get the same number.
+        return (int.from_bytes(root.tape[:8], "little") + root.call) & _MASK
+
+
+_MASK = 2**64 - 1
+
+
+class Home(Protocol):
+    """The part of the recorder that records a call: its pipeline."""
+
+    def lost(self, call: Call) -> None:
+        """Counts a call that nothing refers to any more, and that nobody counted."""
+
+
+class Chunked(Protocol):
+    """What a generator yielded so far; see :class:`calltape_recorder.host.chunks.Chunks`."""
+
+    reason: str | None
+    closed: bool
+
+    @property
+    def pieces(self) -> list[Any]:
+        """The copies of all chunks."""
+        ...
+
+    def next(self) -> bool:
+        """Counts a chunk, and tells whether it is to be added."""
+        ...
+
+    def add(self, tokens: tuple[Any, ...], side: Side) -> None:
+        """Adds the last chunk that was counted."""
+        ...
+
+    def outputs(self, structures: Structures) -> Side:
+        """All chunks that were added, as one list."""
+        ...
+
+    def missing(self) -> str | None:
+        """Says which chunks that list lacks, and why; None if it has all."""
+        ...
+
+    def raised(self) -> str:
+        """Says what is not kept of a generator that raised."""
+        ...
+
+
+class Call:
+    """One call on its way to the tape. Times are in nanoseconds.
+
+    ``home`` is the pipeline that records the call. ``held`` tells whether the call is for the
+    flight recorder only. ``ahead_file`` is the file that its inputs were written to before the
+    model ran. ``chunks`` is what a generator yielded so far. ``node`` is the call's place in the
+    tree of recorded calls.
+    """
+
+    __slots__ = (
+        "ahead_file", "chunks", "duration_ns", "error", "held", "home", "inputs", "is_accounted",
+        "nbytes", "node", "number", "outputs", "outputs_missing", "started", "thread", "time_ns",
+    )  # fmt: skip
+
+    def __init__(self, number: int, time_ns: int, thread: int) -> None:
+        self.number = number
+        self.time_ns = time_ns
+        self.thread = thread
+        self.inputs: Side | None = None
+        self.started = 0
+        self.duration_ns: int | None = None
+        self.outputs: Side | None = None
+        self.outputs_missing: str | None = None
+        self.error: tuple[str, str] | None = None
+        self.nbytes = 0
+        self.is_accounted = False
+        self.home: Home | None = None
+        self.held = False
+        self.ahead_file: object | None = None
+        self.chunks: Chunked | None = None
+        self.node: Node | None = None
+
+    def __del__(self) -> None:
+        # Nobody counted this call if an exception that can come at any step (KeyboardInterrupt)
+        # came between two of them.
+        home = getattr(self, "home", None)  # it may have come within __init__
+        if home is not None and not self.is_accounted:
+            home.lost(self)

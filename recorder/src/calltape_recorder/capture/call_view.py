@@ -1,0 +1,71 @@
+"""Describes a call before anything of it is copied, for policies and counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from calltape_recorder.capture.structures import Structure
+
+__all__ = ["CallView", "Row", "row_of", "with_ints"]
+
+Row = tuple[Any, ...]
+"""The dtype and shape of each leaf in turn, then one entry per scalar: an int, or None for a scalar
+of another type."""
+
+_Tensor = torch.Tensor
+
+
+class CallView:
+    """One call, before the model runs.
+
+    Attributes:
+        number: how many calls were seen before it.
+        args, kwargs: its arguments. They must not be changed.
+        structure: the structure of its inputs.
+        row: see :data:`Row`.
+        scalars: the values of its scalars, in order.
+    """
+
+    __slots__ = ("args", "kwargs", "number", "row", "scalars", "structure")
+
+    def __init__(
+        self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Structure,
+        row: Row, scalars: list[Any],
+    ) -> None:  # fmt: skip
+        self.number = number
+        self.args = args
+        self.kwargs = kwargs
+        self.structure = structure
+        self.row = row
+        self.scalars = scalars
+
+
+def row_of(leaves: list[Any]) -> Row:
+    """The dtypes and shapes of the leaves of one side of a call."""
+    row: list[Any] = []
+    try:
+        for leaf in leaves:
+            if type(leaf) is _Tensor:
+                row.append(leaf.dtype)
+                row.append(leaf.shape)
+            else:
+                row += _careful(leaf)
+    except Exception:  # a nested tensor has the class of a plain one, but no shape
+        row = [part for leaf in leaves for part in _careful(leaf)]
+    return tuple(row)
+
+
+def with_ints(row: Row, scalars: list[Any]) -> Row:
+    """A row of leaves, extended by the ints among these scalars."""
+    return (*row, *[value if type(value) is int else None for value in scalars])
+
+
+def _careful(leaf: Any) -> tuple[Any, Any]:
+    """The dtype and shape of an array, or of a tensor subclass, whose own code must not run."""
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return leaf.dtype, tuple([int(size) for size in leaf.shape])
+    except Exception:
+        return type(leaf).__name__, ()

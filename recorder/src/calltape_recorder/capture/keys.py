@@ -1,0 +1,54 @@
+"""Decides which keys of dicts and names of fields a tape can hold, and makes the tokens of keys."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from calltape_schema.tree import (
+    MAX_ALIKE,
+    MAX_KEY_CHARACTERS,
+    MAX_KEY_PARTS,
+    are_distinct,
+    fits_as_key,
+)
+
+__all__ = ["key_token", "names_fit", "why_unfit"]
+
+_KEY_TYPES = frozenset({str, int, float, bool, bytes, type(None)})
+_LONG_TYPES = frozenset({str, int, bytes})  # a key of one of these types may be too long
+_MAX_NAME = 1000
+
+
+def why_unfit(keys: Sequence[Any]) -> str | None:
+    """Why a tape cannot hold a dict with these keys, as a placeholder says it; None if it can."""
+    for key in keys:
+        if (type(key) is not str or len(key) > MAX_KEY_CHARACTERS) and not _key_fits(key):
+            what = "a long key" if type(key) in _LONG_TYPES else "a key"
+            return f"{what} of type {type(key).__name__}"[:_MAX_NAME]
+    return None if are_distinct(keys) else f"more than {MAX_ALIKE} keys of one hash"
+
+
+@functools.lru_cache(maxsize=1024)
+def names_fit(names: tuple[Any, ...]) -> bool:
+    """Whether all names of the fields of an object are short texts."""
+    return all(type(name) is str and len(name) <= _MAX_NAME for name in names)
+
+
+def _key_fits(key: Any) -> bool:
+    if type(key) is tuple:
+        return len(key) <= MAX_KEY_PARTS and all(map(_part_fits, key))
+    return _part_fits(key)
+
+
+def _part_fits(part: Any) -> bool:
+    return type(part) in _KEY_TYPES and fits_as_key(part)
+
+
+def key_token(key: Any) -> Any:
+    """The token of a key. It tells 1, 1.0 and True apart: they are equal in Python, but not on a
+    tape."""
+    if type(key) is tuple:
+        return ("tuple", *(key_token(part) for part in key))
+    return key if type(key) is str else (type(key).__name__, repr(key), key)

@@ -1,0 +1,229 @@
+"""Notes the nodes of a walk that have no children: tensors, scalars, constants, placeholders.
+
+A visitor gets the state of the walk and a value, and appends the tokens of the value.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from calltape_schema.attributes import is_in_its_module, names_beside, names_on_tensor
+from calltape_schema.packing import MAX_STRING_BYTES
+
+__all__ = [
+    "Visitor",
+    "Walk",
+    "array",
+    "beside",
+    "boolean",
+    "byte_string",
+    "class_itself",
+    "complex_number",
+    "constant",
+    "ellipsis",
+    "enum_member",
+    "floating",
+    "integer",
+    "none",
+    "numpy_visitor",
+    "opaque",
+    "opaque_because",
+    "subclassed",
+    "tensor",
+    "text",
+]
+
+_MAX_TEXT_BYTES = 16 * 1024 * 1024
+_MAX_INT_BITS = 8 * 1000
+_MAX_NAME = 1000
+
+
+class Walk:
+    """The state of one walk."""
+
+    __slots__ = (
+        "context", "depth", "known", "leaves", "limit", "nested", "path", "scalars", "text",
+        "tokens",
+    )  # fmt: skip
+
+    def __init__(self, limit: int, nested: int | None = None) -> None:
+        self.tokens: list[Any] = []
+        self.leaves: list[Any] = []
+        self.scalars: list[Any] = []
+        self.known: dict[int, int] = {}  # id of a tensor -> its leaf; ``leaves`` keeps it alive
+        self.path: set[int] = set()  # ids of the containers around the current value
+        self.depth = 0
+        self.text = 0
+        self.context = 0  # > 0 within the context of a custom node, which may have no tensor
+        self.limit = limit  # how many tokens and scalars there may be
+        # How many objects of unknown classes are around the current value; None if the walk does
+        # not look into them.
+        self.nested = nested
+
+
+Visitor = Callable[[Walk, Any], None]
+_Tensor = torch.Tensor
+
+
+def tensor(walk: Walk, value: Any) -> None:
+    if walk.context:
+        opaque(walk, value, "a tensor in the context of a registered class")
+        return
+    if walk.nested is not None and (type(value) is not _Tensor or value.__dict__):
+        beside(walk, names_on_tensor(value))
+    leaves = walk.leaves
+    count = len(leaves)
+    leaf = walk.known.setdefault(id(value), count)
+    if leaf == count:
+        leaves.append(value)
+        walk.tokens.append("tensor")
+    else:
+        walk.tokens.append(("tensor", leaf))
+
+
+def beside(walk: Walk, names: tuple[str, ...]) -> None:
+    """Notes the names of attributes that a value has and the tape does not describe. This token
+    comes before the token of the value."""
+    if names:
+        walk.tokens.append(("beside", names))
+
+
+def array(walk: Walk, value: Any) -> None:
+    if walk.context:
+        opaque(walk, value, "an array in the context of a registered class")
+        return
+    leaf = walk.known.setdefault(id(value), len(walk.leaves))
+    if leaf == len(walk.leaves):
+        walk.leaves.append(value)
+    walk.tokens.append(("ndarray", leaf))
+
+
+def none(walk: Walk, value: Any) -> None:
+    walk.tokens.append("none")
+
+
+def ellipsis(walk: Walk, value: Any) -> None:
+    walk.tokens.append("ellipsis")
+
+
+def boolean(walk: Walk, value: Any) -> None:
+    walk.tokens.append("true" if value else "false")
+
+
+def integer(walk: Walk, value: int) -> None:
+    if value.bit_length() > _MAX_INT_BITS:
+        opaque(walk, value, f"an int of {value.bit_length()} bits")
+        return
+    walk.tokens.append("int")
+    walk.scalars.append(value)
+
+
+def floating(walk: Walk, value: float) -> None:
+    walk.tokens.append("float")
+    walk.scalars.append(value)
+
+
+def complex_number(walk: Walk, value: complex) -> None:
+    walk.tokens.append("complex")
+    walk.scalars.append((value.real, value.imag))
+
+
+def _text_fits(walk: Walk, value: Any, size: int) -> bool:
+    walk.text += size
+    if size <= MAX_STRING_BYTES and walk.text <= _MAX_TEXT_BYTES:
+        return True
+    opaque(walk, value, "a text or bytes too long for a tape")
+    return False
+
+
+def text(walk: Walk, value: str) -> None:
+    # A character has at most 4 bytes in UTF-8, so a short text needs no check.
+    if len(value) <= 256 or _text_fits(walk, value, len(value) * (1 if value.isascii() else 4)):
+        walk.tokens.append("str")
+        walk.scalars.append(value)
+
+
+def byte_string(walk: Walk, value: bytes) -> None:
+    if _text_fits(walk, value, len(value)):
+        walk.tokens.append("bytes")
+        walk.scalars.append(value)
+
+
+def subclassed(exact: Callable[[Any], Any], visit: Visitor) -> Visitor:
+    """A visitor for scalars of a subclass. ``exact`` reads the plain value without methods that the
+    subclass overrides."""
+
+    def visitor(walk: Walk, value: Any) -> None:
+        if walk.nested is not None and not walk.context:
+            beside(walk, names_beside(value))
+        visit(walk, exact(value))
+        kind = walk.tokens[-1]
+        if isinstance(kind, str) and kind not in ("true", "false"):
+            walk.tokens[-1] = ("scalar", kind, type(value))
+
+    return visitor
+
+
+def constant(kind: str) -> Visitor:
+    def visitor(walk: Walk, value: Any) -> None:
+        walk.tokens.append((kind, value))
+
+    return visitor
+
+
+def enum_member(walk: Walk, value: enum.Enum) -> None:
+    name, plain = value._name_, value._value_
+    if type(plain) not in (str, bytes, int, float, bool) or not _fits(plain):
+        plain = None
+    if type(name) is not str:
+        # Before Python 3.11 a combination of flags has no name. An empty combination never has one.
+        name = str(plain)
+    if len(name) > _MAX_NAME:
+        opaque(walk, value, "an enum member with a long name")
+    else:
+        # The type stands beside the value, because tokens with True and with 1 would be equal.
+        walk.tokens.append(("enum", type(value), name, type(plain), plain))
+
+
+def _fits(plain: Any) -> bool:
+    return plain.bit_length() < 64 if type(plain) is int else len(str(plain)) <= _MAX_NAME
+
+
+def class_itself(walk: Walk, value: type) -> None:
+    if walk.nested is not None and not is_in_its_module(value):
+        opaque(walk, value, "a class that its module does not have")
+        return
+    walk.tokens.append(("class", value))
+
+
+def opaque(walk: Walk, value: Any, reason: str) -> None:
+    # No repr(): it runs the host's code, and its text may be private.
+    walk.tokens.append(("opaque", type(value), reason))
+
+
+def opaque_because(reason: str) -> Visitor:
+    return lambda walk, value: opaque(walk, value, reason)
+
+
+def numpy_visitor(cls: type) -> Visitor | None:
+    """The visitor for a class of NumPy, found without importing NumPy."""
+    if cls.__name__ == "ndarray":
+        return array
+    names = {base.__name__ for base in cls.__mro__}
+    for name, visit in _NUMPY_SCALARS:
+        if name in names and "timedelta64" not in names and cls.__name__ not in _WIDE:
+            return subclassed(lambda value: value.item(), visit)
+    is_bool = not names.isdisjoint({"bool", "bool_"})  # NumPy 2 and 1
+    return subclassed(lambda value: value.item(), boolean) if is_bool else None
+
+
+_NUMPY_SCALARS = (
+    ("integer", integer), ("floating", floating), ("complexfloating", complex_number),
+)  # fmt: skip
+
+# .item() of a value of these types does not give a plain Python number.
+_WIDE = frozenset({"longdouble", "clongdouble", "float128", "complex256", "float96", "complex192"})

@@ -1,0 +1,372 @@
+"""Turns tokens into the structure document of the format, once per distinct structure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+from calltape_recorder.capture.known_classes import type_name
+from calltape_recorder.capture.withholding import MANY, Degree, Withholding, is_name
+from calltape_schema.cache_classes import is_cache
+from calltape_schema.packing import pack_int, pack_text
+from calltape_schema.tree import encode_structure
+
+__all__ = ["Structure", "Structures", "Wanted"]
+
+Wanted = bool | tuple[bool, ...]
+"""Whether the bytes of leaves are kept: one answer for all leaves, or one answer per leaf."""
+
+Fate = Literal["value", "length", "nothing"]
+"""What the tape has of a scalar: its value, its length, or nothing."""
+
+_MAX_STRUCTURES = 1024
+_MAX_KEY = 1000
+
+
+class Structure:
+    """One distinct structure. It is compared by identity, so that dicts with structures as keys
+    never compare paths.
+
+    Attributes:
+        encoded: the bytes that stand on the tape.
+        keys: for each leaf, its readable path, which names its bytes in the blob.
+        classes: the classes met in it, by ``module:qualname``.
+        wanted: whether the bytes of its leaves are kept, see :data:`Wanted`.
+        withheld: what becomes of each scalar; None if all of them are on the tape unchanged.
+        told: for each scalar on the tape, whether traffic counters may have its values; None if
+            they may have the values of all.
+    """
+
+    __slots__ = ("classes", "encoded", "keys", "told", "wanted", "withheld")
+
+    def __init__(
+        self, encoded: bytes, keys: tuple[str, ...], classes: dict[str, type],
+        wanted: Wanted = True, withheld: tuple[Fate, ...] | None = None,
+        told: tuple[bool, ...] | None = None,
+    ) -> None:  # fmt: skip
+        self.encoded = encoded
+        self.keys = keys
+        self.classes = classes
+        self.wanted = wanted
+        self.withheld = withheld
+        self.told = told
+
+    def kept(self, scalars: list[Any]) -> list[Any]:
+        """What the tape gets of the scalars of a call."""
+        if self.withheld is None:
+            return scalars
+        pairs = zip(scalars, self.withheld, strict=True)
+        return [len(v) if fate == "length" else v for v, fate in pairs if fate != "nothing"]
+
+    def numbers(self, kept: list[Any]) -> list[Any]:
+        """What :meth:`kept` gave, with None for each length: the call did not pass that number."""
+        if self.withheld is None:
+            return kept
+        fates = [fate for fate in self.withheld if fate != "nothing"]
+        pairs = zip(kept, fates, strict=True)
+        return [value if fate == "value" else None for value, fate in pairs]
+
+
+class Structures:
+    """Builds structures from tokens, and remembers a bounded number of them. The oldest one is
+    forgotten first.
+
+    Args:
+        on_new: is called with every new structure.
+        withholding: is asked once per structure.
+    """
+
+    def __init__(
+        self, on_new: Callable[[Structure], None], withholding: Withholding | None = None
+    ) -> None:
+        self._known: dict[tuple[Any, ...], Structure] = {}
+        self._on_new = on_new
+        self._withholding = withholding
+        if withholding is not None and not withholding.withholds:
+            self._withholding = None
+        self._lock = threading.RLock()  # guards _known
+
+    def of(self, tokens: tuple[Any, ...]) -> Structure:
+        """The structure of these tokens. It is built only if it is not remembered."""
+        known = self._known.get(tokens)
+        return self._built(tokens) if known is None else known
+
+    def _built(self, tokens: tuple[Any, ...]) -> Structure:
+        built = _Builder(tokens, self._withholding).structure()
+        with self._lock:
+            known = self._known.get(tokens)
+            if known is not None:  # another thread built it meanwhile
+                return known
+            if len(self._known) >= _MAX_STRUCTURES:
+                self._known.pop(next(iter(self._known)), None)
+            self._known[tokens] = built
+        self._on_new(built)
+        return built
+
+
+class _At(NamedTuple):
+    """Where the builder is.
+
+    Attributes:
+        path: the path as it stands on the tape.
+        real: the path with the keys of the call; the patterns of ``values`` are matched with it.
+        many: whether numbers here are data.
+        is_state: whether numbers here are sizes and settings of a cache.
+    """
+
+    path: str
+    real: str
+    many: bool = False
+    is_state: bool = False
+
+    def below(self, part: Any, real: Any = None) -> _At:
+        shown = f"{self.path}.{part}"
+        if real is None and self.real is self.path:
+            return _At(shown, shown, self.many, self.is_state)
+        return _At(shown, f"{self.real}.{part if real is None else real}", self.many, self.is_state)
+
+
+class _Builder:
+    def __init__(self, tokens: tuple[Any, ...], withholding: Withholding | None) -> None:
+        self._root = tokens[0]
+        self._tokens = iter(tokens[1:])
+        self._withholding = withholding
+        self._keys: list[str] = []
+        self._wanted: list[bool] = []
+        self._taken: set[str] = set()
+        self._fates: list[Fate] = []
+        self._told: list[bool] = []
+        self._scalars = 0
+        self._classes: dict[str, type] = {}
+
+    def structure(self) -> Structure:
+        if self._root == "inputs":
+            root = self._inputs()
+        else:
+            # Ints that a model returns are data (a token of a text may be one), never settings of
+            # an export.
+            root = self._node(_At("outputs", "outputs", many=True))
+        document = {"root": root, "leaves": len(self._keys), "scalars": self._scalars}
+        wanted: Wanted = tuple(self._wanted)
+        if len(set(self._wanted)) <= 1:
+            wanted = all(self._wanted)
+        withheld = None if set(self._fates) <= {"value"} else tuple(self._fates)
+        told = None if all(self._told) else tuple(self._told)
+        encoded, keys = encode_structure(document), tuple(self._keys)
+        return Structure(encoded, keys, self._classes, wanted, withheld, told)
+
+    def _inputs(self) -> dict[str, Any]:
+        args, kwargs = _At("args", "args"), _At("kwargs", "kwargs")
+        return {"kind": "tuple", "children": [self._node(args), self._node(kwargs)]}
+
+    def _degree(self, at: _At) -> Degree:
+        return "nothing" if self._withholding is None else self._withholding.degree(at.real)
+
+    def _node(self, at: _At) -> dict[str, Any]:
+        token = next(self._tokens)
+        if type(token) is str:
+            return self._plain(token, at)
+        kind = token[0]
+        build = _builders.get(kind)
+        if build is not None:
+            return build(self, token, at)
+        return self._sequence(token, at)
+
+    def _plain(self, token: str, at: _At) -> dict[str, Any]:
+        if token == "tensor":
+            return {"kind": "tensor", "leaf": self._leaf(at)}
+        if token in ("true", "false"):
+            return {"kind": "bool", "value": token == "true"}
+        if token in ("none", "ellipsis"):
+            return {"kind": token}
+        return self._scalar(token, None, at)
+
+    def _leaf(self, at: _At) -> int:
+        path = at.path
+        key = path if len(path) <= _MAX_KEY else f"{path[:_MAX_KEY]}~{len(self._keys)}"
+        if key in self._taken:  # as with {"a.b": x, "a": {"b": y}}
+            key = f"{key}~{len(self._keys)}"
+        self._taken.add(key)
+        self._keys.append(key)
+        self._wanted.append(self._degree(at) == "nothing")
+        return len(self._keys) - 1
+
+    def _leaf_again(self, leaf: int, at: _At) -> int:
+        # An object that stands at two paths is withheld if either path is.
+        self._wanted[leaf] = self._wanted[leaf] and self._degree(at) == "nothing"
+        return leaf
+
+    def _scalar(self, kind: str, cls: type | None, at: _At) -> dict[str, Any]:
+        degree = self._degree(at)
+        is_text = kind in ("str", "bytes")
+        fate: Fate = "value"
+        if is_text and degree != "nothing":
+            fate = "length"
+        elif degree != "nothing" and not at.is_state and (at.many or degree == "numbers"):
+            fate = "nothing"
+        self._fates.append(fate)
+        name = None if cls is None else self._type(cls)
+        if fate == "value":
+            node: dict[str, Any] = {"kind": kind, "scalar": self._number(degree == "nothing")}
+            return node if name is None else {**node, "type": name}
+        node = {
+            "kind": "opaque",
+            "type": name or f"builtins:{kind}",
+            "reason": "policy",
+            "of": kind,
+        }
+        return {**node, "length": self._number(told=False)} if is_text else node
+
+    def _number(self, told: bool) -> int:
+        self._told.append(told)
+        self._scalars += 1
+        return self._scalars - 1
+
+    def _type(self, cls: type) -> str:
+        name = type_name(cls)
+        self._classes[name] = cls
+        return name
+
+    def _tensor_again(self, token: Any, at: _At) -> dict[str, Any]:
+        return {"kind": "tensor", "leaf": self._leaf_again(token[1], at)}
+
+    def _array(self, token: Any, at: _At) -> dict[str, Any]:
+        is_new = token[1] >= len(self._keys)
+        leaf = self._leaf(at) if is_new else self._leaf_again(token[1], at)
+        return {"kind": "ndarray", "leaf": leaf}
+
+    def _typed_scalar(self, token: Any, at: _At) -> dict[str, Any]:
+        return self._scalar(token[1], token[2], at)
+
+    def _constant(self, token: Any, at: _At) -> dict[str, Any]:
+        return {"kind": token[0], "name": str(token[1]).removeprefix("torch.")}
+
+    def _enum(self, token: Any, at: _At) -> dict[str, Any]:
+        _, cls, name, _, value = token
+        if self._degree(at) != "nothing":
+            # The names of members stand in code. A class may also make a member from a number or a
+            # text that it is given, and then the name is data. The value of a member is withheld if
+            # it is a text, because it may be a password.
+            members = vars(cls).get("_member_map_", ())
+            if not all(part in members or _is_small(part) for part in name.split("|")):
+                return {"kind": "opaque", "type": self._type(cls), "reason": "policy"}
+            value = value if type(value) in (bool, int) and is_name(value) else None
+        node: dict[str, Any] = {"kind": "enum", "type": self._type(cls), "name": pack_text(name)}
+        if value is not None:
+            node["value"] = pack_text(value) if type(value) is str else value
+        return node
+
+    def _class(self, token: Any, at: _At) -> dict[str, Any]:
+        return {"kind": "class", "type": self._type(token[1])}
+
+    def _beside(self, token: Any, at: _At) -> dict[str, Any]:
+        names = self._shown(token[1], at)
+        return {**self._node(at), "beside": [pack_text(name) for name in names]}
+
+    def _opaque(self, token: Any, at: _At) -> dict[str, Any]:
+        return {"kind": "opaque", "type": self._type(token[1]), "reason": token[2]}
+
+    def _sequence(self, token: Any, at: _At) -> dict[str, Any]:
+        kind, count, cls = token
+        inside = at._replace(many=at.many or (count > MANY and kind != "size"))
+        children = []
+        for index in range(count):
+            child = inside.below(index)
+            if at.path == "args":
+                # Arguments that have names are not a list of data, even if there are many.
+                named = 0 if self._withholding is None else self._withholding.positional
+                child = child._replace(many=count - named > MANY and index >= named)
+            children.append(self._node(child))
+        node = {"kind": kind, "children": children}
+        return node if cls is None else {**node, "type": self._type(cls)}
+
+    def _dict(self, token: Any, at: _At) -> dict[str, Any]:
+        keys = [_key_of(key) for key in token[1]]
+        shown = self._shown(keys, at)
+        children = [self._node(child) for child in self._below(shown, keys, at)]
+        node = {"kind": "dict", "keys": [_packed(key) for key in shown], "children": children}
+        return node if token[2] is None else {**node, "type": self._type(token[2])}
+
+    def _fields(self, token: Any, at: _At) -> dict[str, Any]:
+        kind, names, cls = token
+        inside = at
+        shown: Sequence[Any] = names
+        if is_cache(cls):
+            inside = at._replace(is_state=True)
+        elif kind != "namedtuple":
+            shown = self._shown(names, at, getattr(cls, "__dataclass_fields__", ()))
+        return {
+            "kind": kind,
+            "type": self._type(cls),
+            "fields": [pack_text(name) for name in shown],
+            "children": [self._node(child) for child in self._below(shown, names, inside)],
+        }
+
+    def _shown(self, keys: Sequence[Any], at: _At, declared: Container[str] = ()) -> Sequence[Any]:
+        """The keys as they stand on the tape. If the value at a key is withheld and the key does
+        not look like a name, its position stands for it."""
+        if self._withholding is None:
+            return keys
+        found: list[Any] = []
+        for index, key in enumerate(keys):
+            stays = key in declared or is_name(key)
+            if not stays and self._degree(at.below("", _readable(key))) != "nothing":
+                key = f"?{index}"
+                while key in keys:
+                    key += "?"
+            found.append(key)
+        return found
+
+    def _below(self, shown: Sequence[Any], keys: Sequence[Any], at: _At) -> Iterator[_At]:
+        for one, key in zip(shown, keys, strict=True):
+            yield at.below(_readable(one), None if one is key else _readable(key))
+
+    def _custom(self, token: Any, at: _At) -> dict[str, Any]:
+        _, count, cls = token
+        context = self._node(at.below("context"))
+        children = [self._node(at.below(index)) for index in range(count)]
+        return {"kind": "custom", "type": self._type(cls), "context": context, "children": children}
+
+
+_builders: dict[str, Callable[[_Builder, Any, _At], dict[str, Any]]] = {
+    "tensor": _Builder._tensor_again,
+    "ndarray": _Builder._array,
+    "scalar": _Builder._typed_scalar,
+    **dict.fromkeys(("dtype", "device", "layout", "memory_format"), _Builder._constant),
+    "enum": _Builder._enum,
+    "class": _Builder._class,
+    "beside": _Builder._beside,
+    "opaque": _Builder._opaque,
+    "dict": _Builder._dict,
+    **dict.fromkeys(("namedtuple", "dataclass", "object"), _Builder._fields),
+    "custom": _Builder._custom,
+}
+
+
+def _is_small(part: str) -> bool:
+    """Whether a part of a flag's name is a small number: it stands for bits that no member has."""
+    digits = part.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and len(digits) < 10 and is_name(int(part))
+
+
+def _key_of(token: Any) -> Any:
+    if type(token) is str:
+        return token
+    if token[0] == "tuple":
+        return tuple(_key_of(part) for part in token[1:])
+    return token[2]
+
+
+def _packed(key: Any) -> Any:
+    if type(key) is str:
+        return pack_text(key)
+    if type(key) is tuple:
+        return [_packed(part) for part in key]
+    return pack_int(key) if type(key) is int else key
+
+
+def _readable(key: Any) -> str:
+    """A key as a part of a path. A lone surrogate is escaped, because it would make the header of
+    the blob invalid JSON."""
+    return str(key)[:200].encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,395 @@
+"""Turns arguments and results into tokens: a flat tuple that is equal for equal structures.
+
+The walk appends one token per node, in the order of the document. Tensors, arrays and scalars
+change from call to call, so they go into lists of their own. Equal tuples of tokens mean equal
+structures, so the document of a structure is built and validated once
+(:mod:`calltape_recorder.capture.structures`).
+
+The token of a leaf, a scalar or a fixed value is a text. Every other token is ``(kind, ...)``, with
+the number of children, keys or field names, and with the class if the format notes one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import functools
+import types
+from collections import UserDict
+from collections.abc import Container, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import SUPPORTED_NODES
+
+from calltape_recorder.capture.keys import key_token, names_fit, why_unfit
+from calltape_recorder.capture.known_classes import is_named_tuple, is_record
+from calltape_recorder.capture.scalars import (
+    Visitor,
+    Walk,
+    beside,
+    boolean,
+    byte_string,
+    class_itself,
+    complex_number,
+    constant,
+    ellipsis,
+    enum_member,
+    floating,
+    integer,
+    none,
+    numpy_visitor,
+    opaque,
+    opaque_because,
+    subclassed,
+    tensor,
+    text,
+)
+from calltape_schema.attributes import (
+    MAX_NESTED,
+    MAX_VALUES,
+    attributes_of,
+    names_beside,
+    slots_of,
+)
+from calltape_schema.cache_classes import is_cache
+from calltape_schema.interning import MAX_DEPTH, MAX_NODES
+from calltape_schema.tree import MAX_KEY_CHARACTERS
+
+__all__ = ["Capture", "capture_inputs", "capture_output"]
+
+# These are below the limits of the format: the root and the context of a custom node need some.
+_MAX_DEPTH = MAX_DEPTH - 8
+_MAX_TOKENS = MAX_NODES - 1000
+_MAX_CLASSES = 10_000
+
+
+class Capture(NamedTuple):
+    """One side of a call: its tokens, its tensors and arrays in order, and its scalars."""
+
+    tokens: tuple[Any, ...]
+    leaves: list[Any]
+    scalars: list[Any]
+
+
+def capture_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
+    """Captures the inputs: a tuple of the positional arguments, and a dict of the named ones.
+
+    Raises:
+        ValueError: there are more arguments than a tape can hold.
+    """
+    leaves = [*args, *kwargs.values()]
+    for value in leaves:
+        if type(value) is not _Tensor:
+            break
+    else:
+        if len({id(value) for value in leaves}) == len(leaves):
+            return _new(Capture, (_flat_tokens(len(args), tuple(kwargs)), leaves, _NO_SCALARS))
+    walk = Walk(_MAX_TOKENS)
+    tokens = walk.tokens
+    # The visitors of containers are not needed for these two: no cycle leads to them, because they
+    # exist only for this call.
+    tokens += ("inputs", ("tuple", len(args), None))
+    if len(leaves) > _MAX_TOKENS:
+        raise ValueError(f"{len(leaves)} arguments")
+    for value in args:
+        (_visitors.get(type(value)) or _visitor_of(value))(walk, value)
+    tokens.append(("dict", tuple(kwargs), None))
+    for value in kwargs.values():
+        (_visitors.get(type(value)) or _visitor_of(value))(walk, value)
+    return _new(Capture, (tuple(tokens), walk.leaves, walk.scalars))
+
+
+def capture_output(value: Any) -> Capture:
+    """Captures the outputs: what the model returned. Objects of any class are described by their
+    attributes, so that their values can be compared (docs/decisions/0028)."""
+    if type(value) is _Tensor and not value.__dict__:
+        return _new(Capture, (_ONE_TENSOR, [value], _NO_SCALARS))
+    walk = Walk(_MAX_TOKENS, nested=0)
+    walk.tokens.append("outputs")
+    (_visitors.get(type(value)) or _visitor_of(value))(walk, value)
+    return _new(Capture, (tuple(walk.tokens), walk.leaves, walk.scalars))
+
+
+_Tensor = torch.Tensor
+_new = tuple.__new__  # makes a named tuple at a lower cost than a call of its class
+_NO_SCALARS: list[Any] = []
+_ONE_TENSOR = ("outputs", "tensor")
+
+
+@functools.lru_cache(maxsize=256)
+def _flat_tokens(count: int, names: tuple[str, ...]) -> tuple[Any, ...]:
+    """The tokens of a call whose arguments are distinct tensors and nothing else."""
+    tensors = ("tensor",) * (count + len(names))
+    return (
+        "inputs", ("tuple", count, None), *tensors[:count],
+        ("dict", names, None), *tensors[count:],
+    )  # fmt: skip
+
+
+# --- containers --------------------------------------------------------------------------------
+
+
+def _enter(walk: Walk, value: Any, count: int) -> bool:
+    """Whether the children of a container may be walked. If not, a placeholder is noted for it."""
+    if id(value) in walk.path:
+        opaque(walk, value, "contains itself")
+    elif walk.depth >= _MAX_DEPTH:
+        opaque(walk, value, f"nested deeper than {_MAX_DEPTH} levels")
+    elif len(walk.tokens) + len(walk.scalars) + count > walk.limit:
+        most, where = (_MAX_TOKENS, "call") if not walk.nested else (MAX_VALUES, "object")
+        opaque(walk, value, f"more than {most} values in one {where}")
+    else:
+        walk.path.add(id(value))
+        walk.depth += 1
+        return True
+    return False
+
+
+def _children(walk: Walk, value: Any, children: Iterable[Any]) -> None:
+    for child in children:
+        (_visitors.get(type(child)) or _visitor_of(child))(walk, child)
+    walk.depth -= 1
+    walk.path.discard(id(value))
+
+
+def _beside(
+    walk: Walk, value: Any, known: Container[str] = (), *, none_is_absent: bool = False
+) -> None:
+    """Notes the names of attributes that an output has and the tape does not describe."""
+    if walk.nested is not None and not walk.context:
+        beside(walk, names_beside(value, known, none_is_absent=none_is_absent))
+
+
+def _sequence(kind: str, typed: bool = False) -> Visitor:
+    def visitor(walk: Walk, value: Any) -> None:
+        # The walk goes over a copy: another thread may append meanwhile.
+        children = tuple(base.__iter__(value) if typed else value)
+        if _enter(walk, value, len(children)):
+            if typed:
+                _beside(walk, value)
+            walk.tokens.append((kind, len(children), type(value) if typed else None))
+            _children(walk, value, children)
+
+    base: Any = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}.get(kind)
+    return visitor
+
+
+def _parts(kind: str) -> Visitor:
+    def visitor(walk: Walk, value: Any) -> None:
+        if _enter(walk, value, 3):
+            walk.tokens.append((kind, 3, None))
+            _children(walk, value, (value.start, value.stop, value.step))
+
+    return visitor
+
+
+def _mapping(walk: Walk, value: Any, items: list[tuple[Any, Any]], cls: type | None) -> None:
+    for key, _ in items:
+        if type(key) is not str or len(key) > MAX_KEY_CHARACTERS:
+            reason = why_unfit([key for key, _ in items])
+            if reason is not None:
+                opaque(walk, value, reason)
+                return
+            break
+    if _enter(walk, value, len(items)):
+        if cls is not None:
+            _beside(walk, value, ("data",) if issubclass(cls, UserDict) else ())
+        walk.tokens.append(("dict", tuple(key_token(key) for key, _ in items), cls))
+        _children(walk, value, [child for _, child in items])
+
+
+def _dict(walk: Walk, value: dict[Any, Any]) -> None:
+    _mapping(walk, value, list(value.items()), None)
+
+
+def _dict_subclass(walk: Walk, value: Any) -> None:
+    _mapping(walk, value, list(dict.items(value)), type(value))
+
+
+def _user_dict(walk: Walk, value: Any) -> None:
+    _mapping(walk, value, list(dict.items(vars(value)["data"])), type(value))
+
+
+def _fields(
+    walk: Walk, value: Any, kind: str, names: tuple[Any, ...], children: tuple[Any, ...],
+    known: Container[str] | None = None,
+) -> None:  # fmt: skip
+    """Describes an object by these attributes. ``known`` is None if the object has no others."""
+    if not names_fit(names):
+        opaque(walk, value, "attributes whose names are not short texts")
+    elif _enter(walk, value, len(names)):
+        if known is not None:
+            # In a model output of transformers, a field that is not set is an attribute with None.
+            _beside(walk, value, known, none_is_absent=isinstance(value, dict))
+        walk.tokens.append((kind, names, type(value)))
+        _children(walk, value, children)
+
+
+def _named_tuple(walk: Walk, value: Any) -> None:
+    names = type(value)._fields
+    children = tuple(tuple.__iter__(value))
+    if len(names) == len(children):
+        _fields(walk, value, "namedtuple", names, children, ())
+    else:
+        opaque(walk, value, "a named tuple whose fields do not fit")
+
+
+def _dataclass(walk: Walk, value: Any) -> None:
+    if isinstance(value, dict):  # ModelOutput of transformers has only the fields that are set
+        present = dict(dict.items(value))
+    else:
+        present = {}
+        for declared in dataclasses.fields(value):
+            with contextlib.suppress(AttributeError):  # a field may be declared and not set
+                present[declared.name] = object.__getattribute__(value, declared.name)
+    _fields(walk, value, "dataclass", tuple(present), tuple(present.values()), present)
+
+
+def _object(walk: Walk, value: Any) -> None:
+    attributes = dict(vars(value))  # a copy, because another thread may set some meanwhile
+    known = attributes if slots_of(type(value)) else None
+    _fields(walk, value, "object", tuple(attributes), tuple(attributes.values()), known)
+
+
+def _registered(walk: Walk, value: Any) -> None:
+    """Describes an object whose class the host registered with torch's pytree, by the registered
+    function."""
+    definition = SUPPORTED_NODES.get(type(value))
+    if definition is None:
+        _unknown(walk, value)
+        return
+    try:
+        flattened, context = definition.flatten_fn(value)
+        children = tuple(flattened)
+    except Exception as error:
+        opaque(walk, value, f"its registered flatten function raised {type(error).__name__}")
+        return
+    if not _enter(walk, value, len(children) + 1):
+        return
+    walk.tokens.append(("custom", len(children), type(value)))
+    walk.context += 1
+    (_visitors.get(type(context)) or _visitor_of(context))(walk, context)
+    walk.context -= 1
+    _children(walk, value, children)
+
+
+def _unknown(walk: Walk, value: Any) -> None:
+    """Describes an object of any other class. Its attributes are described only among outputs, and
+    without running its code."""
+    if walk.nested is None or walk.context:
+        opaque(walk, value, "a class that calltape does not know")
+        return
+    if walk.nested >= MAX_NESTED:
+        opaque(walk, value, f"within {MAX_NESTED} objects")
+        return
+    attributes, reason = attributes_of(value)
+    if reason is not None:
+        opaque(walk, value, reason)
+        return
+    outside = walk.limit
+    if not walk.nested:
+        walk.limit = min(outside, len(walk.tokens) + len(walk.scalars) + MAX_VALUES)
+    walk.nested += 1
+    _fields(walk, value, "object", tuple(attributes), tuple(attributes.values()))
+    walk.nested -= 1
+    walk.limit = outside
+
+
+# --- which visitor for which class -------------------------------------------------------------
+
+_tuple_subclass = _sequence("tuple", typed=True)
+
+_visitors: dict[type, Visitor] = {
+    torch.Tensor: tensor,
+    torch.nn.Parameter: tensor,
+    type(None): none,
+    type(Ellipsis): ellipsis,
+    bool: boolean,
+    int: integer,
+    float: floating,
+    complex: complex_number,
+    str: text,
+    bytes: byte_string,
+    bytearray: subclassed(bytes, byte_string),
+    list: _sequence("list"),
+    tuple: _sequence("tuple"),
+    set: _sequence("set"),
+    frozenset: _sequence("frozenset"),
+    dict: _dict,
+    torch.Size: _sequence("size"),
+    slice: _parts("slice"),
+    range: _parts("range"),
+    torch.dtype: constant("dtype"),
+    torch.device: constant("device"),
+    torch.layout: constant("layout"),
+    torch.memory_format: constant("memory_format"),
+    types.SimpleNamespace: _object,
+}
+
+# The first match decides. int.__add__ and similar methods give the plain value, even if a subclass
+# overrides them.
+_by_base: tuple[tuple[type, Visitor], ...] = (
+    (torch.Tensor, tensor),
+    (torch.nn.Module, opaque_because("a module")),
+    (enum.Enum, enum_member),
+    (int, subclassed(lambda value: int.__add__(value, 0), integer)),
+    (float, subclassed(float.__float__, floating)),
+    (complex, subclassed(lambda value: complex.__add__(value, 0), complex_number)),
+    (str, subclassed(lambda value: str.__getitem__(value, slice(None)) + "", text)),
+    (bytes, subclassed(lambda value: bytes.__getitem__(value, slice(None)), byte_string)),
+    (type, class_itself),
+)
+_by_container: tuple[tuple[type, Visitor], ...] = (
+    (dict, _dict_subclass),
+    (UserDict, _user_dict),
+    (list, _sequence("list", typed=True)),
+    (set, _sequence("set", typed=True)),
+    (frozenset, _sequence("frozenset", typed=True)),
+)
+
+
+def _visitor_of(value: Any) -> Visitor:
+    """The visitor of a value. It is decided once per class, and by the class alone: ``isinstance``
+    could run the host's code."""
+    cls = type(value)
+    if cls in SUPPORTED_NODES and not is_cache(cls) and not is_record(cls):
+        # This is not remembered, because the host can take a registration back.
+        known = _known_container(cls)
+        plain = known in (_named_tuple, _tuple_subclass, _dict_subclass)
+        return known if known is not None and plain else _registered
+    visitor = _classify(cls)
+    if visitor is not _registered and len(_visitors) < _MAX_CLASSES:
+        _visitors[cls] = visitor
+    return visitor
+
+
+def _classify(cls: type) -> Visitor:
+    for base, visitor in _by_base:
+        if issubclass(cls, base):
+            return visitor
+    if cls.__module__ == "numpy":
+        scalar = numpy_visitor(cls)
+        if scalar is not None:
+            return scalar
+    # An instance without a __dict__ (its class has __slots__) has no attributes to list.
+    if is_cache(cls) and cls.__dictoffset__ and not issubclass(cls, dict):
+        return _object
+    if is_record(cls):
+        return _dataclass
+    return _known_container(cls) or _registered
+
+
+def _known_container(cls: type) -> Visitor | None:
+    if is_named_tuple(cls):
+        return _named_tuple
+    if issubclass(cls, tuple):
+        return _tuple_subclass
+    for base, visitor in _by_container:
+        if issubclass(cls, base):
+            # Torch registers two classes of the standard library, and they are plain dicts. Any
+            # other registered class is flattened by its own function.
+            registered = cls in SUPPORTED_NODES and cls.__module__ != "collections"
+            return None if registered else visitor
+    return None

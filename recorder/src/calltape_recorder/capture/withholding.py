@@ -1,0 +1,144 @@
+"""Decides which values of a call are withheld from the tape, by leaf path, as ``values`` says.
+
+This is decided once per structure, from paths and kinds alone, so a call of a known structure pays
+nothing for it. docs/privacy.md has a table of the consequences.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from calltape_schema.records import Parameter
+
+__all__ = [
+    "FEWEST_RANGED", "MANY", "SMALL", "Degree", "Withholding", "is_name", "is_public_default",
+]  # fmt: skip
+
+Degree = Literal["nothing", "values", "numbers"]
+"""What is withheld at a path: nothing; ``values`` (tensors, text and bytes); or ``numbers``, which
+means these and numbers as well."""
+
+FEWEST_RANGED = 1024
+"""With at least this many different elements, the range of a withheld integer tensor says little of
+each element."""
+MANY = 8
+"""Numbers of a container with more children than this are data, not sizes. They are withheld like
+the values of a tensor."""
+SMALL = 1024
+"""An int from -1024 to 1024 that stands in code is taken for a setting."""
+
+_NAME = re.compile(r"[^\W\d][\w.\-/]{0,63}|\d{1,4}")
+_MOST_DIGITS = 4
+_WILDCARDS = frozenset("*?[")
+
+
+class Withholding:
+    """Answers for the paths of one recorded method.
+
+    Args:
+        values: pairs of a pattern and ``"all"`` or ``"none"``. The last pattern that matches a path
+            decides; a path that no pattern matches is kept.
+        signature: the parameters of the method, which name the positional arguments.
+
+    Attributes:
+        withholds: whether anything is withheld anywhere.
+        positional: how many arguments have a name if they are passed by position.
+    """
+
+    def __init__(
+        self, values: Sequence[tuple[str, str]], signature: Sequence[Parameter] = ()
+    ) -> None:
+        self._latest_first = tuple(reversed(values))
+        kinds = [(p.name, p.kind) for p in signature]
+        self._names = [name for name, kind in kinds if kind.startswith("POSITIONAL")]
+        self._known = {name for name, kind in kinds if not kind.startswith("VAR_")}
+        self._rest = next((name for name, kind in kinds if kind == "VAR_POSITIONAL"), None)
+        self._others = next((name for name, kind in kinds if kind == "VAR_KEYWORD"), None)
+        self.positional = len(self._names)
+        self.withholds = any(kept == "none" for _, kept in values)
+
+    def degree(self, path: str) -> Degree:
+        """What is withheld at a path such as ``args.0.x``, ``kwargs.prompt`` or ``outputs``.
+
+        A pattern without wildcards names one value, and withholds all of it. A pattern with
+        wildcards does not withhold numbers: they are sizes and settings, which an export needs.
+        """
+        names = self._names_of(path)
+        found: Degree = "nothing"
+        for pattern, kept in self._latest_first:
+            # "x.*" withholds all parts of x. If x is a bare tensor and has no parts, x is withheld.
+            whole = pattern.removesuffix(".*") if kept == "none" else pattern
+            if not any(_matches(name, whole) for name in names):
+                continue
+            if kept == "all":
+                return found
+            if _WILDCARDS.isdisjoint(pattern):
+                return "numbers"
+            found = "values"
+        return found
+
+    def _names_of(self, path: str) -> list[str]:
+        """A path, and the same path by the name of its parameter: ``args.0.x`` is also
+        ``input_ids.x``."""
+        side, _, rest = path.partition(".")
+        first, dot, below = rest.partition(".")
+        if side == "kwargs" and rest:
+            found = [path, rest]
+            if self._others is not None and first not in self._known:
+                found.append(f"{self._others}.{rest}")
+            return found
+        if side == "args" and first.isdecimal():
+            place = int(first)
+            if place < len(self._names):
+                return [path, f"{self._names[place]}{dot}{below}"]
+            if self._rest is not None:
+                return [path, f"{self._rest}.{place - len(self._names)}{dot}{below}"]
+        return [path]
+
+
+def _matches(path: str, pattern: str) -> bool:
+    return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}.*")
+
+
+def is_name(key: Any) -> bool:
+    """Whether a dict key looks like a name from code: a word with at most four digits, or a small
+    int. An address, the number of a customer or a sentence does not. A plain word always does, even
+    if a user wrote it."""
+    kind = type(key)
+    if kind is str:
+        digits = sum([character.isdigit() for character in key])
+        return digits <= _MOST_DIGITS and _NAME.fullmatch(key) is not None
+    if kind is int:
+        return bool(-SMALL <= key <= SMALL)
+    if kind is tuple:
+        return all(map(is_name, key))
+    return key is None or kind is bool
+
+
+_MOST_IN_WORD = 32
+_SECRET = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
+
+
+def is_public_default(default: Any, name: str, *, withholds: bool) -> bool:
+    """Whether the default of a parameter may stand on every tape. Nobody passed it in a call, and
+    it may be a password of the host.
+
+    Args:
+        default: a scalar.
+        name: the name of the parameter.
+        withholds: whether values are withheld. If so, no text is public, and only small numbers
+            are.
+    """
+    kind = type(default)
+    if default is None or kind is bool:
+        return True
+    if kind is int:
+        return bool(-SMALL <= default <= SMALL if withholds else -(2**63) <= default < 2**63)
+    if kind is float:
+        return not withholds or not SMALL < abs(default) < float("inf")
+    if kind is not str or withholds or _SECRET.search(name):
+        return False
+    return not default or (len(default) <= _MOST_IN_WORD and is_name(default))

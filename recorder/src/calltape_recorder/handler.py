@@ -1,0 +1,380 @@
+"""Handles one call: counts it, looks at it, decides, copies, and hands it over.
+
+This is the path inside the host's call. If something goes wrong in it, that is counted and logged
+once, and not raised. Only exceptions that are not errors of the recorder (``KeyboardInterrupt`` and
+similar ones, which can arrive anywhere) pass through, and the counts are right even then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from calltape_recorder.call import Call
+from calltape_recorder.capture.call_view import CallView
+from calltape_recorder.capture.known_classes import type_name
+from calltape_recorder.capture.structures import Structure
+from calltape_recorder.capture.walk import Capture, capture_output
+from calltape_recorder.host.calltree import leave, node_of, set_innermost
+from calltape_recorder.host.chunks import capture_chunk
+from calltape_recorder.host.compilers import dispatch_modes, is_tracing
+from calltape_recorder.keep.admission import Admission
+from calltape_recorder.pipeline import Pipeline
+from calltape_recorder.sides import (
+    NO_SCALARS,
+    Kept,
+    QueueFull,
+    as_it_is,
+    copied,
+    copied_capture,
+    counted,
+)
+from calltape_recorder.snapshot.copies import release
+from calltape_recorder.snapshot.repeats import Repeat
+from calltape_recorder.snapshot.side import Side
+
+__all__ = ["CallHandler"]
+
+_MAX_MESSAGE = 64 * 1024
+_SHORT_MESSAGE = 500
+
+_Tensor = torch.Tensor
+_function_modes = torch._C._len_torch_function_stack
+
+
+class _Traced(Exception):  # noqa: N818 - a signal between two functions, not an error
+    """The call does not run the model: something traces it."""
+
+
+class CallHandler:
+    """Turns calls into :class:`Call` objects for a pipeline, until it is closed.
+
+    Args:
+        pipeline: where the calls go.
+        renew: makes the pipeline of a forked child, at its first call. It returns None if it
+            cannot.
+        outputs: whether the outputs of the model are kept.
+
+    Attributes:
+        active: False once it is closed.
+        pipeline: where the calls go; None in a forked child until its first call.
+        admission: the admission of the pipeline; None if calls are not recorded at the moment.
+    """
+
+    __slots__ = ("_outputs", "_renew", "active", "admission", "pipeline")
+
+    def __init__(
+        self, pipeline: Pipeline, renew: Callable[[], Pipeline | None], *, outputs: bool
+    ) -> None:
+        self.active = True
+        self._renew = renew
+        self._outputs = outputs
+        self.set_pipeline(pipeline)
+
+    def set_pipeline(self, pipeline: Pipeline | None) -> None:
+        """Sends calls to this pipeline from now on."""
+        # The admission is taken away first and set last: an interrupt in between loses calls, and
+        # never sends one to the wrong pipeline.
+        self.admission: Admission[Pipeline] | None = None
+        self.pipeline = pipeline
+        if pipeline is not None and self.active:
+            self.admission = pipeline.admission
+        if not self.active:  # a signal handler closed it meanwhile
+            self.admission = None
+
+    def close(self) -> None:
+        """Records no calls from now on."""
+        self.active = False
+        self.admission = None
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """Counts a call and copies its inputs. The result is None if it is not recorded."""
+        # If few calls are kept, most calls end in this function. The caches of the processor are
+        # cold for it, so it touches as little memory as possible.
+        admission = self.admission
+        if admission is None:
+            admission = self._renewed()
+            if admission is None:
+                return None
+        ledger = admission.ledger
+        number = ledger.see()
+        if number is None:
+            return None
+        call: Call | None = None
+        try:
+            first, end = admission.passes_over[0]
+            kept: bool | None = False
+            if not first <= number < end:
+                ask = admission.by_number
+                kept = ask if ask is None or ask is True else ask(number, None)
+            repeat = admission.repeats.call
+            # The dispatch keys of the thread are a part of a look, and the repeat was learned from
+            # a call that was not traced. So without a mode, an equal call is not traced either.
+            if repeat is not None and (
+                dispatch_modes() or _function_modes() or not repeat.is_of_call(args, kwargs)
+            ):
+                repeat = None
+            if kept is False and not admission.holds:
+                if repeat is None:
+                    self._count(admission, args, kwargs)
+                else:
+                    next(repeat.calls)
+            else:
+                call = Call(number, time.time_ns(), threading.get_ident())
+        except _Traced:
+            ledger.drop("tracing")
+            return None
+        except BaseException as error:
+            ledger.drop("internal" if isinstance(error, Exception) else "interrupted")
+            raise
+        if call is None:
+            ledger.skip()
+            return None
+        pipeline = call.home = admission.pipeline
+        return self._begun(pipeline, call, args, kwargs, kept, repeat)
+
+    def _renewed(self) -> Admission[Pipeline] | None:
+        if not self.active:
+            return None
+        pipeline = self._renew() if self.pipeline is None else self.pipeline
+        # An interrupt may have come after the pipeline was set and before its admission was.
+        if pipeline is not None and self.admission is None:
+            self.set_pipeline(pipeline)
+        return self.admission
+
+    def _count(
+        self, admission: Admission[Pipeline], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Counts the structure and sizes of a call that is not kept."""
+        if is_tracing():
+            raise _Traced
+        if _function_modes():
+            # A mode such as `with torch.device(...)` intercepts even the read of a shape.
+            with torch._C.DisableTorchFunction():
+                counted(admission.pipeline, args, kwargs)
+        else:
+            counted(admission.pipeline, args, kwargs)
+
+    def _begun(
+        self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
+        kept: bool | None, repeat: Repeat | None,
+    ) -> Call | None:  # fmt: skip
+        try:
+            if repeat is not None and kept:
+                next(repeat.calls)
+                if pipeline.writer.is_full:
+                    raise QueueFull
+                leaves = [*args, *kwargs.values()]
+                side = repeat.side
+                if side is not None and repeat.has_memory_of(leaves):
+                    call.inputs = side
+                else:
+                    call.inputs = copied(
+                        pipeline, call, repeat.structure, leaves, NO_SCALARS, repeat
+                    )
+            elif is_tracing():
+                pipeline.drop(call, "tracing")
+                return None
+            elif not self._inputs(pipeline, call, args, kwargs, kept, repeat):
+                call.is_accounted = True
+                pipeline.ledger.skip()
+                return None
+            if pipeline.write_ahead is not None:
+                pipeline.write_ahead.write(call)
+        except QueueFull:
+            pipeline.drop(call, "queue_full")
+            return None
+        except Exception as error:
+            self.fault(error)
+            pipeline.drop(call, "internal")
+            return None
+        except BaseException:
+            pipeline.drop(call, "interrupted")
+            raise
+        # The order matters if an interrupt comes: a node that other calls can see must be known to
+        # the call, so that it is left.
+        node = call.node = node_of(pipeline.tape_id, call.number)
+        set_innermost(node)
+        call.started = time.perf_counter_ns()
+        return call
+
+    def finish(self, call: Call, result: Any) -> None:
+        """Copies what the model returned, and hands the call over."""
+        call.duration_ns = time.perf_counter_ns() - call.started
+        leave(call.node)
+        pipeline = self._home(call)
+        if pipeline is None:
+            return
+        if (
+            call.outputs_missing is not None
+        ):  # it returned a coroutine or generator that had not run
+            pass
+        elif not self._outputs:
+            call.outputs_missing = "policy"
+        else:
+            try:
+                repeat = pipeline.repeats.result
+                if (
+                    repeat is not None
+                    and call.chunks is None
+                    and not _function_modes()
+                    and repeat.is_like_single(result)
+                ):
+                    call.outputs = repeat.side
+                else:
+                    self._outputs_of(pipeline, call, result)
+            except QueueFull:
+                call.outputs_missing = "queue_full"
+            except Exception as error:
+                self.fault(error)
+                call.outputs_missing = "internal"
+                _release_chunks(pipeline, call)
+            except BaseException:
+                pipeline.drop(call, "interrupted")
+                raise
+        pipeline.hand_over(call)
+
+    def chunk(self, call: Call, value: Any) -> None:
+        """Copies a chunk that a generator yields, as it is at this moment."""
+        pipeline, chunks = self._home(call), call.chunks
+        if chunks is None or not chunks.next() or pipeline is None or not self._outputs:
+            return
+        try:
+            captured = capture_chunk(value)
+            # What is withheld of the chunks is decided later, when they are one list.
+            chunks.add(captured.tokens, self._side(pipeline, call, captured, as_it_is))
+        except QueueFull:
+            chunks.reason = "queue_full"
+        except Exception as error:
+            self.fault(error)
+            chunks.reason = "internal"
+
+    def fail(self, call: Call, error: BaseException | None) -> None:
+        """Notes the exception that ended the call, and hands the call over. ``error`` is None if it
+        is unknown: hooks do not see an exception that is not an ``Exception``."""
+        call.duration_ns = time.perf_counter_ns() - call.started
+        leave(call.node)
+        pipeline = self._home(call)
+        if pipeline is None:
+            return
+        if error is None:
+            call.duration_ns = None
+            call.error = ("builtins:BaseException", "the call ended without returning")
+        else:
+            message = _message(error)
+            if pipeline.withholds:  # the message may quote an input of the model
+                message = f"({len(message)} characters, not kept)"
+            if not pipeline.ledger.reserve(call, len(message)):
+                message = message[:_SHORT_MESSAGE]
+            call.error = (type_name(type(error)), message)
+        if call.chunks is not None:
+            call.outputs_missing = call.chunks.raised()
+            _release_chunks(pipeline, call)
+        pipeline.hand_over(call)
+
+    def abandon(self, call: Call) -> None:
+        """Counts a call as unfinished, because nobody will tell how it ends."""
+        leave(call.node)
+        pipeline = self._home(call)
+        if pipeline is not None:
+            pipeline.drop(call, "unfinished")
+
+    def skip(self, *, said: bool) -> None:
+        """Counts a call that something traces. ``said`` is True if later calls of what is being
+        compiled will not be seen: then the user is warned."""
+        pipeline = self.pipeline
+        if not self.active or pipeline is None:
+            return
+        if pipeline.ledger.see() is not None:
+            pipeline.ledger.drop("tracing")
+        if said:
+            pipeline.writer.warn(
+                "the recorded module is compiled with fullgraph=True, by itself or within something"
+                " larger: its calls are not seen, and each compilation is counted as 'tracing'."
+                " Compile first, then attach the recorder to what was compiled"
+            )
+
+    def fault(self, error: BaseException) -> None:
+        """Logs an error of the recorder itself."""
+        pipeline = self.pipeline
+        if pipeline is not None:
+            pipeline.writer.complain("a call could not be recorded", error)
+
+    def _home(self, call: Call) -> Pipeline | None:
+        """The pipeline of a call. None if the call began before a fork, so that the pipeline is the
+        parent's, or if the recording is over."""
+        admission = self.admission
+        if admission is None or call.home is not admission.pipeline:
+            return None
+        return admission.pipeline
+
+    def _inputs(
+        self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
+        kept: bool | None, repeat: Repeat | None,
+    ) -> bool:  # fmt: skip
+        """Counts the structure and sizes of the call, and copies it if it is kept or held.
+
+        Returns:
+            False if it is neither.
+        """
+        if _function_modes():
+            with torch._C.DisableTorchFunction():
+                return self._plain_inputs(pipeline, call, args, kwargs, kept, repeat)
+        return self._plain_inputs(pipeline, call, args, kwargs, kept, repeat)
+
+    def _plain_inputs(
+        self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
+        kept: bool | None, repeat: Repeat | None,
+    ) -> bool:  # fmt: skip
+        if repeat is None:
+            structure, leaves, scalars, row, repeat = counted(pipeline, args, kwargs)
+        else:
+            next(repeat.calls)
+            structure, row = repeat.structure, repeat.row
+            leaves, scalars = [*args, *kwargs.values()], NO_SCALARS
+        if kept is None:
+            kept = pipeline.decide(CallView(call.number, args, kwargs, structure, row, scalars))
+        if not kept:
+            if pipeline.held_calls is None:
+                return False
+            call.held = True
+        if pipeline.writer.is_full:
+            raise QueueFull
+        call.inputs = copied(pipeline, call, structure, leaves, scalars, repeat)
+        return True
+
+    def _outputs_of(self, pipeline: Pipeline, call: Call, result: Any) -> None:
+        chunks = call.chunks
+        if chunks is not None:
+            call.outputs = chunks.outputs(pipeline.structures)
+            call.outputs_missing = chunks.missing()
+            call.chunks = None
+            return
+        side = call.outputs = self._side(pipeline, call, capture_output(result))
+        if type(result) is _Tensor and side.repeat is not None and side.repeat.side is side:
+            pipeline.repeats.result = pipeline.repeats.of(side.structure)
+
+    def _side(
+        self, pipeline: Pipeline, call: Call, captured: Capture, kept: Kept = Structure.kept
+    ) -> Side:
+        if _function_modes():
+            with torch._C.DisableTorchFunction():
+                return copied_capture(pipeline, call, captured, kept)
+        return copied_capture(pipeline, call, captured, kept)
+
+
+def _release_chunks(pipeline: Pipeline, call: Call) -> None:
+    chunks, call.chunks = call.chunks, None
+    if chunks is not None:
+        release(chunks.pieces, pipeline.buffers)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:_MAX_MESSAGE]
+    except Exception as broken:  # the host's own __str__
+        return f"(its text raised {type(broken).__name__})"

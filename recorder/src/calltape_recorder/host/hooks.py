@@ -1,0 +1,296 @@
+"""Sees the calls of one module with a pair of forward hooks.
+
+One hook sees the begin of a call and the other one its end. The code here finds out which begin and
+which end belong to the same call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from calltape_recorder.call import Call
+from calltape_recorder.host.attachment import Attachment, vanishing
+from calltape_recorder.host.compilers import breaks_graph, off, skip_frame
+from calltape_recorder.host.listener import Listener
+from calltape_recorder.host.streams import KINDS, note_unfinished
+
+__all__ = ["HookPair", "Running"]
+
+
+class _Thread(threading.local):
+    """Tells whether a thread ended: an object that only the thread holds is gone then.
+
+    Attributes:
+        lives: a weak reference to that object. It gives None after the thread has ended.
+    """
+
+    def __init__(self) -> None:
+        self._own = _Own()
+        self.lives = weakref.ref(self._own)
+
+
+class _Own:
+    __slots__ = ("__weakref__",)
+
+
+_this_thread = _Thread()
+
+
+def _greenlet() -> Any:
+    """The current greenlet, or None if greenlets are not in use. Greenlets of one thread run in
+    turn, so each may have a call under way."""
+    greenlets = sys.modules.get("greenlet")
+    return None if greenlets is None else greenlets.getcurrent()
+
+
+class Running:
+    """A recorded call that is under way, with what identifies it among the host's calls.
+
+    Attributes:
+        call: the recorded call.
+        kwargs: the keywords that torch passes to both hooks.
+        frame: the frame of torch's own function, around the hooks and the model.
+        thread: the number of the thread. A later thread may get the same number.
+        lives: a weak reference that gives None after that thread has ended.
+        greenlet: the greenlet within the thread, or None.
+    """
+
+    __slots__ = ("call", "frame", "greenlet", "kwargs", "lives", "thread")
+
+    def __init__(self, call: Call, kwargs: dict[str, Any], frame: FrameType) -> None:
+        self.call = call
+        self.kwargs = kwargs
+        self.frame = frame
+        self.thread = call.thread
+        self.lives = _this_thread.lives
+        self.greenlet = _greenlet() if "greenlet" in sys.modules else None
+
+    def is_left(self) -> bool:
+        """Whether the thread or greenlet that ran the call has ended, so it will not tell."""
+        return self.lives() is None or (self.greenlet is not None and self.greenlet.dead)
+
+
+class HookPair(Attachment):
+    """A forward pre-hook and an always-called forward hook on exactly one module.
+
+    Hooks are not passed exceptions. An always-called hook runs inside the handler of the model's
+    ``Exception``, so ``sys.exc_info()`` has it. For any other ``BaseException`` no hook runs. The
+    call then stays under way until its thread calls again, flushes, detaches or closes, and finds
+    that the frame of the call does not run any more. If the thread has ended, another thread finds
+    that. A call that is under way in another thread when the hooks are detached is ``unfinished``.
+
+    Attributes:
+        listener: is told of the calls.
+        under_way: recorded calls of all threads, in the order in which they began. The thread that
+            removes a call tells the listener of its end. It may be another thread if the thread of
+            the call has ended.
+    """
+
+    def __init__(self, module: torch.nn.Module, listener: Listener) -> None:
+        self.listener = listener
+        self.under_way: list[Running] = []
+        before = _Before(self, vanishing(listener, counts=True))
+        after = _After(self, vanishing(listener, counts=False))
+        # A scripted module runs hooks, but its own methods refuse to register one.
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        methods = torch.nn.Module if scripted else type(module)
+        with contextlib.ExitStack() as undo:
+            first = methods.register_forward_pre_hook(module, before, with_kwargs=True)
+            undo.callback(first.remove)
+            last = methods.register_forward_hook(
+                module, after, with_kwargs=True, always_call=True
+            )  # fmt: skip
+            undo.pop_all()
+        self._handles = [first, last]
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        for running in list(self.under_way):  # without hooks, nobody will tell how these end
+            if self.remove(running):
+                self.listener.abandon(running.call)
+
+    def hand_over_ended(self, error: BaseException | None) -> None:
+        if not self.under_way or not self.listener.active:
+            return
+        mine = self._mine()
+        frames = _with_callers(sys._getframe()) if mine else set[FrameType]()
+        for running in list(self.under_way):
+            # The frames of other threads are not read, because these threads may run meanwhile.
+            if (running.frame not in frames) if running in mine else running.is_left():
+                self._end(running, error)
+
+    def matching(self, kwargs: dict[str, Any], frame: FrameType) -> Running | None:
+        """The call whose post hook runs now, or None. The caller must remove it. Later calls of
+        this thread ended without a post hook, and are handed over."""
+        frames = (frame, frame.f_back)
+        above: list[Running] = []
+        for running in self._mine()[::-1]:
+            # The pre-hook runs in the inner function of _call_impl, the post hook in either one.
+            of_it = running.frame
+            if running.kwargs is kwargs or of_it in frames or of_it.f_back is frame:
+                for other in above:
+                    self._end(other, None)
+                return running
+            above.append(running)
+        return None
+
+    def drop_ended(self, frame: FrameType) -> None:
+        """Hands over calls of this thread that ended before the one that begins in ``frame``."""
+        mine = self._mine()
+        if not mine:
+            return
+        frames = _with_callers(frame)
+        for running in mine:
+            if running.frame not in frames:
+                self._end(running, sys.exc_info()[1])
+
+    def _mine(self) -> list[Running]:
+        """The calls that are under way in this thread and this greenlet."""
+        thread, greenlet = get_ident(), _greenlet()
+        return [r for r in list(self.under_way) if r.thread == thread and r.greenlet is greenlet]
+
+    def remove(self, running: Running) -> bool:
+        """Removes a call from the calls under way. False if another thread did it before."""
+        try:
+            self.under_way.remove(running)  # the interpreter lock makes this one step
+        except ValueError:
+            return False
+        return True
+
+    def _end(self, running: Running, error: BaseException | None) -> None:
+        if self.remove(running):
+            mine = error is not None and _passes_through(error, running.frame)
+            self.listener.fail(running.call, error if mine else None)
+
+
+def _passes_through(error: BaseException, frame: FrameType) -> bool:
+    """Whether an exception left a call through this frame. The host may call the model while it
+    handles another exception; that one did not."""
+    around = (frame, frame.f_back)
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame in around and trace.tb_frame.f_code.co_name in _CALL_FRAMES:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+# Functions of torch.nn.Module: "inner" is within "_call_impl", and runs the hooks.
+_CALL_FRAMES = frozenset({"_call_impl", "inner"})
+
+
+def _with_callers(top: FrameType) -> set[FrameType]:
+    """This frame, and the frames of all its callers."""
+    running: set[FrameType] = set()
+    frame: FrameType | None = top
+    while frame is not None:
+        running.add(frame)
+        frame = frame.f_back
+    return running
+
+
+@breaks_graph
+def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    previous = off(None)
+    try:
+        if pair.under_way:
+            pair.drop_ended(sys._getframe(2))
+        call = pair.listener.begin(args, kwargs)
+        if call is not None:
+            pair.under_way.append(Running(call, kwargs, sys._getframe(2)))
+    except Exception as error:
+        pair.listener.fault(error)
+    finally:
+        off(previous)
+
+
+@breaks_graph
+def _run_after(pair: HookPair, kwargs: dict[str, Any], result: Any) -> None:
+    previous = off(None)
+    try:
+        for running in pair.under_way[-1:]:
+            # This is nearly always the call: torch makes one dict of keywords per call. But a hook
+            # of the host may return another dict, even the same one in every thread.
+            if (
+                running.kwargs is kwargs
+                and running.thread == get_ident()
+                and (running.greenlet is None or running.greenlet is _greenlet())
+            ):
+                break
+        else:
+            found = pair.matching(kwargs, sys._getframe(2))
+            if found is None:
+                return
+            running = found
+        if not pair.remove(running):
+            return
+        call = running.call
+        error = sys.exc_info()[1]
+        if error is not None and _passes_through(error, sys._getframe(2)):
+            pair.listener.fail(call, error)
+            return
+        # A coroutine or generator is left as it is. If the hook returned another object, later
+        # hooks would get that one, and somebody else may hold the first one.
+        if type(result) in KINDS:
+            note_unfinished(call, result)
+        pair.listener.finish(call, result)
+    except Exception as error:
+        pair.listener.fault(error)
+    finally:
+        off(previous)
+
+
+class _Inert:
+    """A copy or pickle of it is a function of the standard library that takes any arguments and
+    returns None."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class _Before(_Inert):
+    __slots__ = ("_pair", "_vanishes")
+
+    def __init__(self, pair: HookPair, vanishes: Callable[[], bool]) -> None:
+        self._pair = pair
+        self._vanishes = vanishes
+
+    @skip_frame
+    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # Every call pays for this question, so it is about Dynamo only. The body finds out about
+        # all other tracing.
+        if is_dynamo_compiling() and self._vanishes():
+            return
+        _run_before(self._pair, args, kwargs)
+
+
+class _After(_Inert):
+    __slots__ = ("_pair", "_vanishes")
+
+    def __init__(self, pair: HookPair, vanishes: Callable[[], bool]) -> None:
+        self._pair = pair
+        self._vanishes = vanishes
+
+    @skip_frame
+    def __call__(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        if is_dynamo_compiling():
+            if self._vanishes():
+                return
+        elif not self._pair.under_way:  # true for most calls, if few are kept
+            return
+        _run_after(self._pair, kwargs, result)

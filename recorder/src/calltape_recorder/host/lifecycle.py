@@ -1,0 +1,105 @@
+"""Tells recorders of the end of the process and of forks.
+
+The end may be the exit of the interpreter, the exit of a multiprocessing child, or an exception.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol
+
+__all__ = ["know", "unwatch", "watch", "watch_exceptions"]
+
+
+class Closable(Protocol):
+    """A recorder, as far as the end of the process and forks matter to it."""
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+    def dying(self, error: BaseException) -> None: ...
+
+
+# These are strong references: a recorder that nobody holds any more still has a tape to seal.
+_open: set[Any] = set()
+# All recorders, also the ones that have nothing to seal yet: a fork must not write to their files.
+_made: weakref.WeakSet[Any] = weakref.WeakSet()
+_knows = _started = False
+
+
+def know(recorder: Closable) -> None:
+    """Makes this recorder abandon its files in forks."""
+    global _knows
+    if not _knows:
+        _knows = True
+        os.register_at_fork(after_in_child=_abandon_all)
+    _made.add(recorder)
+
+
+def watch(recorder: Closable) -> None:
+    """Seals this recorder's tape at the end of the process."""
+    global _started
+    if not _started:
+        _started = True
+        # The writer is a daemon thread: it runs as long as the functions of atexit run, and then it
+        # is frozen.
+        atexit.register(_close_all, os.getpid())
+    _finalize_in_child()
+    _open.add(recorder)
+
+
+def watch_exceptions() -> None:
+    """Makes sure that the recorders are told when an exception ends the process."""
+    global _previous_hook
+    if _previous_hook is None:
+        _previous_hook = sys.excepthook
+        sys.excepthook = _dying
+
+
+_previous_hook: Callable[..., Any] | None = None
+
+
+def _dying(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    for recorder in list(_open):
+        recorder.dying(error)
+    if _previous_hook is not None:
+        _previous_hook(kind, error, trace)
+
+
+def unwatch(recorder: Closable) -> None:
+    """Forgets a recorder that was closed."""
+    _open.discard(recorder)
+    _made.discard(recorder)
+
+
+_finalized: set[int] = set()
+
+
+def _finalize_in_child() -> None:
+    """Closes the recorders at the end of a multiprocessing child. It ends with os._exit, so atexit
+    does not run, but the finalizers of multiprocessing do."""
+    process = sys.modules.get("multiprocessing.process")
+    util = sys.modules.get("multiprocessing.util")
+    if process is None or util is None or process.parent_process() is None:
+        return
+    if os.getpid() not in _finalized:
+        _finalized.add(os.getpid())
+        util.Finalize(None, _close_all, args=(os.getpid(),), exitpriority=100)
+
+
+def _close_all(pid: int) -> None:
+    for recorder in list(_open):
+        recorder.close()
+
+
+def _abandon_all() -> None:
+    # This runs in the child of a fork: it must not take a lock, start a thread or log.
+    for recorder in list(_made):
+        recorder.abandon()
+    _open.clear()

@@ -1,0 +1,351 @@
+"""Follows calls that go on after they returned: coroutines, generators, async generators.
+
+The host gets an object of the same kind, which does the same as its own object, step by step. The
+call is recorded from the first step to the last. An object that is never started is not a call.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, Literal
+
+from calltape_recorder.call import Call
+from calltape_recorder.host.calltree import resume, suspend
+from calltape_recorder.host.chunks import Chunks
+from calltape_recorder.host.compilers import breaks_graph, off, skip_frame
+from calltape_recorder.host.listener import Listener, begun, tell
+
+__all__ = [
+    "KINDS",
+    "ONE_REFERENCE",
+    "Kind",
+    "carried_on",
+    "deferred",
+    "kind_of",
+    "note_unfinished",
+]
+
+Kind = Literal["coroutine", "generator", "async generator"]
+
+_FLAGS: tuple[tuple[int, Kind], ...] = (
+    (inspect.CO_COROUTINE, "coroutine"),
+    (inspect.CO_GENERATOR, "generator"),
+    (inspect.CO_ASYNC_GENERATOR, "async generator"),
+)
+KINDS: dict[type, Kind] = {
+    types.CoroutineType: "coroutine",
+    types.GeneratorType: "generator",
+    types.AsyncGeneratorType: "async generator",
+}
+"""The types of objects that a call may return and that only run later."""
+
+
+def kind_of(function: Any) -> Kind | None:
+    """The kind of object that a call of this function returns before its body ran. None if the call
+    itself runs the body."""
+    plain = function.__func__ if type(function) is types.MethodType else function
+    if type(plain) is not types.FunctionType:
+        return None
+    flags = plain.__code__.co_flags
+    # Such a generator (of @types.coroutine) can be awaited. The recorder's own cannot stand for it.
+    if flags & inspect.CO_ITERABLE_COROUTINE:
+        return None
+    return next((kind for flag, kind in _FLAGS if flags & flag), None)
+
+
+def note_unfinished(call: Call, value: Any) -> None:
+    """Notes in the record that the call returned something that had not run."""
+    kind = KINDS[type(value)]
+    article = "an" if kind == "async generator" else "a"
+    call.outputs_missing = f"it returned {article} {kind}, which had not run"
+
+
+def _one_reference() -> int:
+    result = object()
+    return sys.getrefcount(result)
+
+
+ONE_REFERENCE = _one_reference()
+"""The result of ``sys.getrefcount(local)`` for an object that only a local variable holds."""
+
+
+class _Opening:
+    """All that is needed to start a call. After the start it holds none of it any more."""
+
+    __slots__ = ("_args", "_call", "_function", "_inner", "_kwargs", "listener")
+
+    def __init__(
+        self, listener: Listener, function: Callable[..., Any] | None, args: tuple[Any, ...],
+        kwargs: dict[str, Any], call: Call | None = None, inner: Any = None,
+    ) -> None:  # fmt: skip
+        self.listener = listener
+        self._function = function
+        self._args = args
+        self._kwargs = kwargs
+        self._call = call
+        self._inner = inner
+
+    @skip_frame
+    def open(self) -> tuple[Call | None, Any]:
+        """The record of the call, and the host's own coroutine or generator, which has not
+        started."""
+        function, args, kwargs = self._function, self._args, self._kwargs
+        call, inner = self._call, self._inner
+        self._function = self._call = self._inner = None
+        self._args, self._kwargs = (), {}
+        before = resume(None)
+        if function is not None:
+            call = begun(self.listener, args, kwargs)
+            inner = function(*args, **kwargs)
+        if call is None:
+            return None, inner
+        if type(inner) is types.CoroutineType:
+            resume(call.node)  # it is the innermost call until it ends
+        else:
+            call.chunks = Chunks()
+            suspend(before)  # each step resumes it
+        return call, inner
+
+    @skip_frame
+    def abandon(self, watch: Any) -> None:
+        """The object that the host was given is gone. If it was never started, the call ends
+        here."""
+        _watches.discard(watch)
+        call, inner = self._call, self._inner
+        self._call = self._inner = None
+        if inner is not None and type(inner) is types.CoroutineType:
+            inner.close()  # Python warned of the outer coroutine already, and must not warn twice
+        if call is not None:
+            note_unfinished(call, inner)
+            tell(self.listener.finish, self.listener, call, None)
+
+
+@breaks_graph
+def deferred(
+    listener: Listener, function: Callable[..., Any], kind: Kind, args: Any, kwargs: Any
+) -> Any:
+    """Returns an object like the result of ``function(*args, **kwargs)``. The call is recorded from
+    when the host starts that object."""
+    try:
+        # This runs no body. If the arguments do not fit, Python raises its own error now.
+        trial = function(*args, **kwargs)
+    except BaseException as error:
+        call = begun(listener, args, kwargs)
+        if call is not None:
+            tell(listener.fail, listener, call, error)
+        raise
+    if kind != "async generator":
+        trial.close()
+    return _named(_WAYS[kind](_Opening(listener, function, args, kwargs)), trial)
+
+
+@skip_frame
+def carried_on(listener: Listener, call: Call, value: Any, *, alone: bool) -> Any:
+    """The coroutine or generator that a plain function returned, or an object that stands for it
+    and records it.
+
+    Args:
+        listener: is told of the call.
+        call: the call that returned it.
+        value: the coroutine or generator.
+        alone: whether nobody else holds the object. Only then can another one stand for it.
+    """
+    previous = off(None)
+    try:
+        return _carried_on(listener, call, value, alone)
+    finally:
+        off(previous)
+
+
+def _carried_on(listener: Listener, call: Call, value: Any, alone: bool) -> Any:
+    kind = KINDS[type(value)]
+    if not alone or not _is_new(value, kind):
+        note_unfinished(call, value)
+        tell(listener.finish, listener, call, value)
+        return value
+    opening = _Opening(listener, None, (), {}, call, value)
+    outer = _named(_WAYS[kind](opening), value)
+    _watches.add(weakref.ref(outer, opening.abandon))
+    if call.node is not None:
+        suspend(call.node.parent)
+    return outer
+
+
+_watches: set[Any] = set()
+
+
+@skip_frame
+def _is_new(value: Any, kind: Kind) -> bool:
+    if kind == "coroutine":
+        return inspect.getcoroutinestate(value) == inspect.CORO_CREATED
+    if kind == "generator":
+        awaitable = value.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE
+        return not awaitable and inspect.getgeneratorstate(value) == inspect.GEN_CREATED
+    # Python tells the state since 3.12. Before, it is taken for new: a function that is not a
+    # coroutine has hardly started it.
+    state = getattr(inspect, "getasyncgenstate", None)
+    return state is None or state(value) == "AGEN_CREATED"
+
+
+@skip_frame
+def _named(outer: Any, own: Any) -> Any:
+    outer.__name__ = own.__name__
+    outer.__qualname__ = own.__qualname__
+    return outer
+
+
+@skip_frame
+async def _awaited(opening: _Opening) -> Any:
+    call, inner = opening.open()
+    listener = opening.listener
+    if call is None:
+        return await inner
+    try:
+        result = await inner
+    except BaseException as error:
+        tell(listener.fail, listener, call, error)
+        raise
+    if type(result) in KINDS:
+        alone = sys.getrefcount(result) <= ONE_REFERENCE
+        return carried_on(listener, call, result, alone=alone)
+    tell(listener.finish, listener, call, result)
+    return result
+
+
+class _Steps:
+    """Tells the listener and the call tree of the steps of one generator."""
+
+    __slots__ = ("_before", "_call", "_closing", "_listener")
+
+    def __init__(self, listener: Listener, call: Call | None) -> None:
+        self._listener = listener
+        self._call = call
+        self._before: Any = None
+        self._closing = False
+
+    @skip_frame
+    def goes_on(self) -> None:
+        if self._call is not None:
+            self._before = resume(self._call.node)
+
+    @skip_frame
+    def stops(self) -> None:
+        if self._call is not None:
+            suspend(self._before)
+            self._before = None
+
+    @skip_frame
+    def yields(self, chunk: Any) -> None:
+        call, listener = self._call, self._listener
+        self._closing = False
+        if call is None:
+            return
+        try:
+            tell(listener.chunk, listener, call, chunk)
+        except BaseException as error:  # an interrupt, which must reach the host
+            self._call = None
+            tell(listener.fail, listener, call, error)
+            raise
+
+    @skip_frame
+    def catches(self, error: BaseException) -> None:
+        """The consumer threw this error into the generator."""
+        self._closing = isinstance(error, GeneratorExit)
+
+    @skip_frame
+    def ends(self, error: BaseException | None) -> None:
+        call, listener = self._call, self._listener
+        self._call = None
+        if call is None:
+            return
+        if call.chunks is not None:
+            call.chunks.closed = self._closing
+        if error is None or (self._closing and isinstance(error, GeneratorExit)):
+            tell(listener.finish, listener, call, None)
+        else:
+            tell(listener.fail, listener, call, error)
+
+
+# The functions below hold nothing that passes through them: no chunk while the consumer has it, and
+# no exception, which would be in a cycle with this frame. The host's code never runs within an
+# "except" of theirs, because its exceptions would get a context that they do not have otherwise.
+
+
+@skip_frame
+def _generated(opening: _Opening) -> Any:
+    call, inner = opening.open()
+    steps = _Steps(opening.listener, call)
+    step: Any = functools.partial(inner.send, None)
+    chunk: list[Any] = []
+    try:
+        while True:
+            steps.goes_on()
+            try:
+                chunk.append(step())
+            except StopIteration as stop:
+                steps.ends(None)
+                return stop.value
+            finally:
+                step = None
+                steps.stops()
+            steps.yields(chunk[0])
+            try:
+                step = functools.partial(inner.send, (yield chunk.pop()))
+            except BaseException as error:
+                steps.catches(error)
+                step = functools.partial(inner.throw, error)
+    except BaseException as error:
+        steps.ends(error)
+        raise
+
+
+@skip_frame
+async def _streamed(opening: _Opening) -> Any:
+    call, inner = opening.open()
+    steps = _Steps(opening.listener, call)
+    step: Any = _first(inner)
+    chunk: list[Any] = []
+    try:
+        while True:
+            steps.goes_on()
+            try:
+                chunk.append(await step)
+            except StopAsyncIteration:
+                steps.ends(None)
+                return
+            finally:
+                step = None
+                steps.stops()
+            steps.yields(chunk[0])
+            try:
+                step = inner.asend((yield chunk.pop()))
+            except BaseException as error:
+                steps.catches(error)
+                step = inner.athrow(error)
+    except BaseException as error:
+        steps.ends(error)
+        raise
+
+
+@skip_frame
+def _first(inner: Any) -> Any:
+    """The first step of the host's async generator, hidden from the event loop. The loop knows the
+    outer one; if it knew both, it would close both at once."""
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(None, None)
+    try:
+        return inner.__anext__()
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+
+
+_WAYS: dict[Kind, Callable[[_Opening], Any]] = {
+    "coroutine": _awaited,
+    "generator": _generated,
+    "async generator": _streamed,
+}

@@ -1,0 +1,246 @@
+"""Counts what became of the calls. Calls are counted in no other place."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from calltape_recorder.counting import Count, value_of
+from calltape_schema.records import UNWANTED, Coverage
+
+__all__ = ["Ledger", "State", "Stats"]
+
+State = Literal["open", "recording", "closed", "forked"]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """The accounts at one moment: ``seen == kept + sum(dropped.values()) + queued``.
+
+    Attributes:
+        seen: calls of the recorded method so far.
+        kept: calls that are whole in a file; each of them survives the death of the process.
+        dropped: calls that are not on the tape, by reason: ``policy`` (not to be kept),
+            ``paused``, ``max_calls``, ``max_seconds``, ``tracing`` (not a call of the model but of
+            something that traces it), ``queue_full`` (no memory left within the bound),
+            ``flight_recorder`` (held for a while, and in no dump), ``max_disk_bytes``,
+            ``disk_full`` (the floor of free space), ``deleted`` (with an old segment),
+            ``file_removed`` (somebody removed the file), ``io`` (the disk failed), ``internal`` (a
+            fault of the recorder, or a predicate that raised), ``interrupted``, ``unfinished``
+            (under way at the end).
+        queued: calls under way in the model, waiting to be written, or held in memory.
+        queued_bytes: host memory that the queued calls hold, in bytes.
+        written_bytes: length of the files on disk so far, in bytes.
+        segments: files on disk that this recorder wrote and did not delete.
+        paused: whether :meth:`Recorder.pause` was called.
+        state: ``open`` (nothing attached), ``recording``, ``closed``, or ``forked`` (this process
+            is a fork of the one that records, and has not called the model yet).
+        control: why the control file is not followed; None if it is followed, or if there is
+            none.
+    """
+
+    seen: int
+    kept: int
+    dropped: dict[str, int] = field(default_factory=dict)
+    queued: int = 0
+    queued_bytes: int = 0
+    written_bytes: int = 0
+    segments: int = 0
+    paused: bool = False
+    state: State = "open"
+    control: str | None = None
+
+    @property
+    def unwanted(self) -> dict[str, int]:
+        """The dropped calls that were not to be kept, because of ``policy`` or of other options
+        (``paused``, ``max_calls``, ``max_seconds``, ``flight_recorder``, ``tracing``)."""
+        return {reason: calls for reason, calls in self.dropped.items() if reason in UNWANTED}
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """The dropped calls that were to be kept. Whoever runs the recorder should find out why."""
+        return {reason: calls for reason, calls in self.dropped.items() if reason not in UNWANTED}
+
+
+_UNLOCKED = ("policy", "paused", "max_calls", "max_seconds")
+"""If a recorder counts such a reason at all, it does so for most calls, so it takes no lock."""
+
+
+class Accounted(Protocol):
+    """What the accounts know of a call: the bytes that it reserved, and whether it was counted as
+    kept or dropped."""
+
+    nbytes: int
+    is_accounted: bool
+
+
+class Ledger:
+    """Counts calls under one lock, which nobody holds for longer than a few additions.
+
+    What happens in every call, kept or not, is counted without the lock. The lock is reentrant: a
+    signal handler may call the model while its thread is in here.
+
+    Attributes:
+        see: gives the number of a call that begins; None if the call is only counted.
+        skip: counts a call that the policy does not keep.
+    """
+
+    def __init__(self, max_bytes: int, max_calls: int | None) -> None:
+        self.lock = threading.RLock()
+        self.max_bytes = max_bytes
+        self._max_calls = max_calls
+        self._stopped: str | None = None
+        self._paused = False
+        self._is_closed = False
+        # One step of a counter is one step under the interpreter lock.
+        self._numbers = Count()
+        self._skipped: dict[str, Count[int]] = {reason: Count() for reason in _UNLOCKED}
+        self._told: dict[str, int] = dict.fromkeys(_UNLOCKED, 0)  # counted in earlier segments
+        self.accepted = 0
+        self.kept = 0
+        self.bytes = 0
+        self._dropped: dict[str, int] = {}
+        self._account: Counter[str] = Counter()  # of the current segment; "" counts kept calls
+        # Every call runs these two. If nothing has to be checked, they are the counters themselves.
+        self.see: Callable[[], int | None]
+        self.skip: Callable[[], object] = (
+            self._skipped["policy"].__next__ if max_calls is None else self._take_back
+        )
+        self._limit()
+
+    @property
+    def seen(self) -> int:
+        """How many calls there were so far."""
+        return value_of(self._numbers)
+
+    @property
+    def paused(self) -> bool:
+        """Whether calls are only counted for now."""
+        return self._paused
+
+    def pause(self, paused: bool) -> None:
+        """From now on only counts calls, or records them again."""
+        with self.lock:
+            self._paused = paused
+            self._limit()
+
+    def stop(self, reason: str) -> None:
+        """From now on only counts calls, as dropped for this reason."""
+        with self.lock:
+            self._stopped = reason
+            self._limit()
+
+    def _limit(self) -> None:
+        limits = (self._max_calls, self._stopped, self._paused or None)
+        self.see = self._numbers.__next__ if limits == (None, None, None) else self._admit
+
+    def _admit(self) -> int | None:
+        number = next(self._numbers)
+        reason = "paused" if self._paused else self._stopped
+        if reason is None:
+            with self.lock:
+                if self.accepted != self._max_calls:
+                    self.accepted += 1
+                    return number
+            reason = "max_calls"
+        if not self._is_closed:
+            next(self._skipped[reason])
+        return None
+
+    def _take_back(self) -> None:
+        if self._is_closed:
+            return
+        next(self._skipped["policy"])
+        with self.lock:
+            self.accepted -= 1
+
+    def reserve(self, call: Accounted, nbytes: int) -> bool:
+        """Reserves ``nbytes`` within the bound for a call; False if not so many are left."""
+        with self.lock:
+            total = self.bytes + nbytes
+            if total > self.max_bytes or self._is_closed:
+                return False
+            self.bytes, call.nbytes = total, call.nbytes + nbytes  # no interrupt comes between
+            return True
+
+    def drop(self, reason: str) -> None:
+        """Counts a call that was seen and will not be on the tape."""
+        with self.lock:
+            if not self._is_closed:
+                self.accepted -= 1
+                self._count(reason)
+
+    def account(self, call: Accounted, reason: str | None, *, written: bool = False) -> None:
+        """Counts a call as whole in the file (None) or as dropped, once, and frees what it
+        reserved. ``written`` tells that it came as far as the writer."""
+        with self.lock:
+            if call.is_accounted or self._is_closed:
+                return
+            call.is_accounted = True
+            self.bytes -= call.nbytes
+            if reason is None:
+                self.kept += 1
+                self._account[""] += 1
+                return
+            self.accepted -= not written
+            self._count(reason)
+
+    def lose(self, coverage: Coverage, reason: str) -> None:
+        """Counts the kept calls of a file that is gone as dropped, in the current segment. The
+        current segment also takes over what that file said of other calls."""
+        with self.lock:
+            self.kept -= coverage.kept
+            self._dropped[reason] = self._dropped.get(reason, 0) + coverage.kept
+            self._account.update(coverage.dropped)
+            self._account[reason] += coverage.kept
+
+    def drain_coverage(self) -> Coverage:
+        """What became of the calls since this was asked last."""
+        with self.lock:
+            account, self._account = self._account, Counter()
+            for reason, counter in self._skipped.items():
+                skipped = value_of(counter)
+                account[reason] += skipped - self._told[reason]
+                self._told[reason] = skipped
+        kept = account.pop("", 0)
+        dropped = {reason: calls for reason, calls in account.items() if calls}
+        return Coverage(seen=kept + sum(dropped.values()), kept=kept, dropped=dropped)
+
+    def close(self, reason: str) -> None:
+        """Counts calls that are neither kept nor dropped as dropped; no call is counted later."""
+        with self.lock:
+            self._is_closed = True
+            self.skip = _nothing
+            rest = -self.kept - sum(self._all_dropped().values()) + self.seen
+            if rest > 0:
+                self._count(reason, rest)
+            self.bytes = 0
+
+    def snapshot(self, written_bytes: int, segments: int, state: State) -> Stats:
+        """All accounts at one moment."""
+        with self.lock:
+            dropped = self._all_dropped()
+            seen = self.seen  # read last, as a call is seen before it is kept or dropped
+            queued = seen - self.kept - sum(dropped.values())
+            return Stats(
+                seen, self.kept, dropped, queued, self.bytes, written_bytes, segments,
+                self._paused, state,
+            )  # fmt: skip
+
+    def _all_dropped(self) -> dict[str, int]:
+        found = dict(self._dropped)
+        for reason, counter in self._skipped.items():
+            if skipped := value_of(counter):
+                found[reason] = found.get(reason, 0) + skipped
+        return found
+
+    def _count(self, reason: str, calls: int = 1) -> None:
+        self._dropped[reason] = self._dropped.get(reason, 0) + calls
+        self._account[reason] += calls
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,213 @@
+"""``Novelty``: keeps a call only if it adds evidence to the calls that it kept before.
+
+What an analysis learns from sizes are relations that always hold: a size is constant, two are
+equal, one is the sum or a multiple of others. All of these are affine: a relation that holds for
+some rows of numbers holds for every row in their affine span. So a call whose sizes lie in the span
+of the kept calls cannot refute any relation that these satisfy, and a call outside of the span
+refutes a relation. Therefore an analysis of the kept calls finds the same relations as an analysis
+of all calls. At most one call more is kept than there are independent sizes.
+
+Two kinds of evidence are not affine: which sizes are 0 or 1 (broadcasting, empty caches), and which
+sizes are equal (a sliding window that is full). Calls are first sorted by this pattern and by their
+constants, and each pattern has a span of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calltape_recorder.capture.call_view import CallView
+from calltape_recorder.keep.policies import Decider, Keep
+from calltape_schema import TapeError
+
+__all__ = ["Novelty"]
+
+_MAX_ROWS = 65_536
+_MAX_GROUPS = 1024
+_MAX_PATTERNS = 16_384
+_MAX_CONSTANTS = 256
+_PRIME = 2**61 - 1
+
+
+@dataclass(frozen=True)
+class Novelty(Keep):
+    """Keeps calls that add evidence.
+
+    - The structure, a dtype or a constant is new.
+    - A size breaks an equality, a sum or a multiple that held so far.
+    - A size is 0 or 1, and was different in all kept calls.
+    - A size or int is at least ``growth`` times the largest kept one, or at most the smallest kept
+      one divided by ``growth``. The tape's counters have the exact smallest and largest ones of all
+      calls.
+
+    If the constants (text, float) of a structure never repeat, the first 256 are kept. If a kept
+    call is lost (the queue was full, the disk failed, its file was deleted), evidence is gathered
+    anew.
+
+    Args:
+        growth: more than 1.
+
+    Raises:
+        TapeError: ``usage`` for anything but a number above 1.
+    """
+
+    growth: float = 2.0
+
+    def __post_init__(self) -> None:
+        if type(self.growth) not in (int, float) or not 1 < self.growth < float("inf"):
+            raise TapeError("usage", f"Novelty({self.growth!r})", advice="pass more than 1")
+
+    def decider(self) -> Decider:
+        return _Decider(self.growth)
+
+    def __str__(self) -> str:
+        return "novelty()" if self.growth == Novelty.growth else f"novelty(growth={self.growth})"
+
+
+class _Decider:
+    def __init__(self, growth: float) -> None:
+        self._growth = growth
+        self._lock = threading.RLock()
+        # Only hashes are kept: the sizes of a large cache take kilobytes, and a text has no bound.
+        self._rows: set[int] = set()
+        self._groups: dict[Any, _Group] = {}
+        self._patterns = 0
+
+    def __call__(self, number: int, view: CallView) -> bool:
+        encoded = view.structure.encoded
+        marks = [_mark(value) for value in view.scalars]
+        key = hash((encoded, view.row, tuple(marks)))
+        if key in self._rows:  # as it is for nearly all calls
+            return False
+        values = zip(view.scalars, marks, strict=True)
+        constants = hash(tuple([mark for value, mark in values if type(value) is not int]))
+        with self._lock:
+            if len(self._rows) >= _MAX_ROWS:
+                self._rows.clear()
+            self._rows.add(key)
+            return self._adds(encoded, view.row, constants)
+
+    def start_over(self) -> None:
+        """Forgets all evidence, as if nothing was kept so far."""
+        with self._lock:
+            self._groups.clear()
+            self._patterns = 0
+            self._rows.clear()
+
+    def _adds(self, encoded: bytes, row: Sequence[Any], constants: int) -> bool:
+        kinds, numbers = _split(row)
+        group = self._groups.get((encoded, kinds))
+        if group is None:
+            if len(self._groups) >= _MAX_GROUPS:
+                return False
+            group = self._groups[encoded, kinds] = _Group(self._growth)
+        before = len(group.patterns)
+        is_new = group.adds(numbers, constants, may_grow=self._patterns < _MAX_PATTERNS)
+        self._patterns += len(group.patterns) - before
+        return is_new
+
+
+def _mark(value: Any) -> Any:
+    """A value whose hash differs for different scalars of one type. The scalars themselves do not
+    serve: in Python -1 and -2 have the same hash, also as floats, and so have 3 and 2^63 - 1."""
+    kind = type(value)
+    if kind is int:
+        return value, value.bit_length()
+    if kind is float:
+        return value.hex()
+    if kind is tuple:  # the two parts of a complex number
+        return tuple([part.hex() for part in value])
+    return value
+
+
+def _split(row: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
+    """Splits a row into dtypes and ranks, and the numbers."""
+    kinds: list[Any] = []
+    numbers: list[int] = []
+    for part in row:
+        if isinstance(part, tuple):
+            kinds.append(len(part))
+            numbers += part
+        elif type(part) is int:
+            kinds.append(int)
+            numbers.append(part)
+        else:
+            kinds.append(part)
+    return tuple(kinds), numbers
+
+
+class _Group:
+    """Calls of one structure with the same dtypes and ranks."""
+
+    def __init__(self, growth: float) -> None:
+        self._growth = growth
+        self._constants: set[int] = set()  # hashes
+        self.patterns: dict[int, _Pattern] = {}
+
+    def adds(self, numbers: list[int], constants: int, *, may_grow: bool) -> bool:
+        """Whether this call adds evidence. If it does, it counts as kept. ``constants`` is a hash.
+        A new pattern is evidence only if ``may_grow`` is true."""
+        is_new = constants not in self._constants and len(self._constants) < _MAX_CONSTANTS
+        if is_new:
+            self._constants.add(constants)
+        places: dict[int, int] = {}
+        which = tuple([places.setdefault(number, i) for i, number in enumerate(numbers)])
+        values = list(places)
+        # Calls with other constants belong to another program, and are no evidence for this one.
+        own = constants if constants in self._constants else None
+        key = hash((which, tuple([v if v in (0, 1) else None for v in values]), own))
+        pattern = self.patterns.get(key)
+        if pattern is None:
+            if may_grow:
+                self.patterns[key] = _Pattern(values, self._growth)
+            return may_grow or is_new
+        return pattern.adds(values) or is_new
+
+
+class _Pattern:
+    """The affine span of the kept rows of distinct numbers, and the bounds of each number."""
+
+    def __init__(self, values: list[int], growth: float) -> None:
+        self._growth = growth
+        self._low = list(values)
+        self._high = list(values)
+        self._basis: list[tuple[int, list[int]]] = []  # pivot, and a row that is 1 there
+        self._extends(values)
+
+    def adds(self, values: list[int]) -> bool:
+        is_new = self._extends(values)
+        for i, value in enumerate(values):
+            # With the signs changed, a lower bound is an upper one.
+            if self._is_beyond(-value, -self._low[i]):
+                is_new = True
+                self._low[i] = value
+            elif self._is_beyond(value, self._high[i]):
+                is_new = True
+                self._high[i] = value
+        return is_new
+
+    def _is_beyond(self, value: int, bound: int) -> bool:
+        if value <= bound:
+            return False
+        return value >= bound * self._growth if bound > 0 else value * self._growth >= bound
+
+    def _extends(self, values: list[int]) -> bool:
+        """Whether a row lies outside of the span. If it does, the span is extended by it.
+
+        All is computed modulo a prime. An independent row could be taken for a dependent one only
+        if a determinant of sizes is a multiple of 2^61 - 1.
+        """
+        row = [1, *values]
+        for pivot, known in self._basis:
+            factor = row[pivot]
+            if factor:
+                row = [(a - factor * b) % _PRIME for a, b in zip(row, known, strict=True)]
+        pivot = next((i for i, value in enumerate(row) if value % _PRIME), -1)
+        if pivot < 0:
+            return False
+        inverse = pow(row[pivot], -1, _PRIME)
+        self._basis.append((pivot, [value * inverse % _PRIME for value in row]))
+        return True

@@ -1,0 +1,377 @@
+"""Policies decide which calls are kept, and can be combined.
+
+``a & b`` keeps a call if both keep it, ``a | b`` if at least one keeps it. The left policy is asked
+first, and the right one only if the answer is still open. So a limit belongs on the right:
+``Novelty() | Rate(0.01) & PerSecond(5)`` keeps every call that adds evidence, and of a hundredth of
+the others at most five a second. The manifest says ``str(policy)``.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from calltape_recorder.capture.call_view import CallView
+from calltape_schema import TapeError
+
+__all__ = [
+    "Decider",
+    "Every",
+    "First",
+    "Keep",
+    "PerSecond",
+    "PerStructure",
+    "Rate",
+    "When",
+    "start_over",
+]
+
+Decider = Callable[[int, Any], bool]
+"""Tells by a call's number and its :class:`CallView` whether the call is kept. Several threads of
+the host call it at once. The decider of a policy ``by_number`` gets no view.
+
+If it remembers what it kept, it has a method ``start_over()``. This is called when kept calls were
+lost, so that calls like these are kept again. If it knows in advance what it will not keep, it has
+a method ``gap(number)``. This gives the first number and the end of a range in which no call is
+kept; ``number`` is in the range unless it is kept.
+"""
+
+_MAX_STRUCTURES = 4096
+
+
+class Keep(abc.ABC):
+    """A policy. It begins to count anew in each process, and for each recorder."""
+
+    by_number = False
+    """Whether it decides by a call's number and the time only. Then the recorder need not look at a
+    call that is not kept."""
+
+    @abc.abstractmethod
+    def decider(self) -> Decider:
+        """Makes a decider that has seen no call."""
+
+    def __and__(self, other: Keep) -> Keep:
+        return _Both(self, other) if isinstance(other, Keep) else NotImplemented
+
+    def __or__(self, other: Keep) -> Keep:
+        return _Either(self, other) if isinstance(other, Keep) else NotImplemented
+
+
+@dataclass(frozen=True)
+class _Composed(Keep):
+    left: Keep
+    right: Keep
+
+    @property
+    def by_number(self) -> bool:  # type: ignore[override]
+        return self.left.by_number and self.right.by_number
+
+
+class _Both(_Composed):
+    def decider(self) -> Decider:
+        return _BothOf(self.left.decider(), self.right.decider())
+
+    def __str__(self) -> str:
+        parts = (self.left, self.right)
+        return " & ".join(f"({p})" if isinstance(p, _Either) else str(p) for p in parts)
+
+
+class _Either(_Composed):
+    def decider(self) -> Decider:
+        return _EitherOf(self.left.decider(), self.right.decider())
+
+    def __str__(self) -> str:
+        return f"{self.left} | {self.right}"
+
+
+@dataclass(frozen=True)
+class Every(Keep):
+    """Keeps every call."""
+
+    by_number = True
+
+    def decider(self) -> Decider:
+        return lambda number, view: True
+
+    def __str__(self) -> str:
+        return "every()"
+
+
+@dataclass(frozen=True)
+class First(Keep):
+    """Keeps the first ``calls`` calls that it is asked about.
+
+    Raises:
+        TapeError: ``usage`` for anything but an int of 0 or more.
+    """
+
+    calls: int
+    by_number = True
+
+    def __post_init__(self) -> None:
+        _check_count("First", self.calls)
+
+    def decider(self) -> Decider:
+        return _Limit(self.calls)
+
+    def __str__(self) -> str:
+        return f"first({self.calls})"
+
+
+@dataclass(frozen=True)
+class Rate(Keep):
+    """Keeps a share of the calls. Their numbers decide, so the same seed keeps the same calls.
+
+    Args:
+        fraction: 0 to 1.
+        seed: any int.
+
+    Raises:
+        TapeError: ``usage`` for anything else.
+    """
+
+    fraction: float
+    seed: int = 0
+    by_number = True
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.fraction) or not 0 <= self.fraction <= 1:
+            raise TapeError("usage", f"Rate({self.fraction!r})", advice="pass a fraction, 0 to 1")
+        if type(self.seed) is not int:
+            raise TapeError("usage", f"Rate(seed={self.seed!r})", advice="pass an int")
+
+    def decider(self) -> Decider:
+        return _sampler(self.fraction, self.seed)
+
+    def __str__(self) -> str:
+        return f"rate({self.fraction}, seed={self.seed})"
+
+
+@dataclass(frozen=True)
+class PerSecond(Keep):
+    """Keeps at most ``calls`` calls a second on average, and at most so many at once. The number
+    may be below 1: 0.1 keeps a call every ten seconds.
+
+    Raises:
+        TapeError: ``usage`` for anything but a positive number.
+    """
+
+    calls: float
+    by_number = True
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.calls) or not 0 < self.calls < float("inf"):
+            raise TapeError("usage", f"PerSecond({self.calls!r})", advice="pass a positive number")
+
+    def decider(self) -> Decider:
+        return _Bucket(self.calls)
+
+    def __str__(self) -> str:
+        return f"per_second({self.calls})"
+
+
+@dataclass(frozen=True)
+class PerStructure(Keep):
+    """Keeps the first ``calls`` calls of every structure: of the same nesting, keys, classes and
+    bools.
+
+    Raises:
+        TapeError: ``usage`` for anything but an int of 0 or more.
+    """
+
+    calls: int
+
+    def __post_init__(self) -> None:
+        _check_count("PerStructure", self.calls)
+
+    def decider(self) -> Decider:
+        return _StructureLimit(self.calls)
+
+    def __str__(self) -> str:
+        return f"per_structure({self.calls})"
+
+
+@dataclass(frozen=True)
+class When(Keep):
+    """Keeps the calls for which ``predicate(args, kwargs)`` is true.
+
+    The predicate runs within the call, before the model, in every thread that calls the model. It
+    must be quick, and must not change what it is given. If it raises, the call is not kept, and a
+    warning says so once.
+    """
+
+    predicate: Callable[[tuple[Any, ...], dict[str, Any]], object]
+
+    def __post_init__(self) -> None:
+        if not callable(self.predicate):
+            reason = f"When({self.predicate!r:.100})"
+            raise TapeError("usage", reason, advice="pass a function of args and kwargs")
+
+    def decider(self) -> Decider:
+        return lambda number, view: bool(self.predicate(view.args, view.kwargs))
+
+    def __str__(self) -> str:
+        name = getattr(self.predicate, "__qualname__", type(self.predicate).__name__)
+        return f"when({name[:200]})"
+
+
+def start_over(decider: Decider) -> None:
+    """Tells a decider that kept calls were lost."""
+    told = getattr(decider, "start_over", None)
+    if told is not None:
+        told()
+
+
+class _Pair:
+    """Two deciders. No lock is held while they decide, as they may run the host's own predicate."""
+
+    def __init__(self, left: Decider, right: Decider) -> None:
+        self._left = left
+        self._right = right
+
+    def start_over(self) -> None:
+        start_over(self._left)
+        start_over(self._right)
+
+
+class _BothOf(_Pair):
+    def __call__(self, number: int, view: Any) -> bool:
+        return self._left(number, view) and self._right(number, view)
+
+
+class _EitherOf(_Pair):
+    def __call__(self, number: int, view: Any) -> bool:
+        return self._left(number, view) or self._right(number, view)
+
+
+class _Limit:
+    def __init__(self, calls: int) -> None:
+        self._left = calls
+        self._lock = threading.RLock()
+
+    def __call__(self, number: int, view: Any) -> bool:
+        if self._left <= 0:
+            return False
+        with self._lock:
+            self._left -= 1
+            return self._left >= 0
+
+
+class _StructureLimit:
+    def __init__(self, calls: int) -> None:
+        self._calls = calls
+        self._seen: dict[bytes, int] = {}
+        self._lock = threading.RLock()
+
+    def __call__(self, number: int, view: CallView) -> bool:
+        key = view.structure.encoded
+        if self._seen.get(key, 0) >= self._calls:
+            return False
+        with self._lock:
+            seen = self._seen.get(key, 0)
+            if seen >= self._calls or (not seen and len(self._seen) >= _MAX_STRUCTURES):
+                return False
+            self._seen[key] = seen + 1
+            return True
+
+    def start_over(self) -> None:
+        with self._lock:
+            self._seen.clear()
+
+
+class _Bucket:
+    """Gets ``rate`` permits a second, and holds at most ``rate``, or 1 if that is more. A kept call
+    takes a permit."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._most = max(rate, 1.0)
+        self._tokens = self._most
+        self._filled = time.monotonic()
+        self._lock = threading.RLock()
+
+    def __call__(self, number: int, view: Any) -> bool:
+        with self._lock:
+            now = time.monotonic()
+            self._tokens = min(self._most, self._tokens + (now - self._filled) * self._rate)
+            self._filled = now
+            if self._tokens < 1:
+                return False
+            self._tokens -= 1
+            return True
+
+
+_MASK = 2**64 - 1
+
+
+def _sampler(fraction: float, seed: int) -> Decider:
+    """Makes a decider that takes an even sample of the calls, by their numbers alone."""
+    offset = ((seed & _MASK) * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) & _MASK
+    if fraction <= _SPARSE:
+        return _Sparse(fraction, offset)
+    limit = int(fraction * 2**64)
+    return lambda number, view: _random(number, offset) < limit
+
+
+class _Sparse:
+    """A small sample. It is drawn for a block of numbers at once, because most calls are not in
+    it, and then need not ask."""
+
+    def __init__(self, fraction: float, offset: int) -> None:
+        self._scale = 1 / math.log1p(-fraction) if fraction >= _LEAST else 0.0
+        self._offset = offset
+        self._drawn = -1, [0]
+
+    def __call__(self, number: int, view: Any) -> bool:
+        return number < self.gap(number)[0]
+
+    def gap(self, number: int) -> tuple[int, int]:
+        """The first number and the end of a range that has no number of the sample. ``number`` is
+        in the range or, if it is in the sample, right before it."""
+        begin, known = self._drawn  # read at once, because several threads are in here
+        if begin != number - number % _BLOCK:
+            begin = number - number % _BLOCK
+            known = [begin - 1, *self._sample(begin), begin + _BLOCK]
+            self._drawn = begin, known
+        place = bisect_right(known, number)
+        return known[place - 1] + 1, known[place]
+
+    def _sample(self, begin: int) -> list[int]:
+        found: list[int] = []
+        number = begin
+        while self._scale:
+            # The distance between two numbers of the sample is distributed geometrically.
+            gap = math.log((_random(begin + len(found), self._offset) + 1) / 2**64) * self._scale
+            if gap >= begin + _BLOCK - number:
+                break
+            number += int(gap)
+            found.append(number)
+            number += 1
+        return found
+
+
+_SPARSE = 1 / 16
+_LEAST = 1e-300  # a smaller fraction keeps no call
+_BLOCK = 256
+
+
+def _random(number: int, offset: int) -> int:
+    """A number from 0 to 2**64 - 1: a multiplicative hash, with its high bits folded in once. It
+    makes regular numbers look random."""
+    mixed = number * 0x9E3779B97F4A7C15 + offset
+    return (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & _MASK
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _check_count(name: str, value: Any) -> None:
+    if type(value) is not int or value < 0:
+        raise TapeError("usage", f"{name}({value!r})", advice="pass an int, 0 or more")

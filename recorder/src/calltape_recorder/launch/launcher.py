@@ -1,0 +1,305 @@
+"""``calltape-record`` runs a server with a recorder in it, without a change to its code.
+
+::
+
+    calltape-record --target package.module:attribute --tape DIR -- python serve.py
+
+The command runs in place of this process, so signals and exit codes are its own. It, and every
+Python process that it starts, finds ``startup/sitecustomize.py`` first on PYTHONPATH and the
+settings in ``CALLTAPE``. A process in which the target appears calls :func:`attach`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import gc
+import glob
+import inspect
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from calltape_recorder.launch.settings import OPTIONS, parse_options
+from calltape_recorder.launch.startup.calltape_variable import seconds, split
+from calltape_recorder.recorder import Recorder, record
+from calltape_recorder.write.permissions import OWNER_ONLY, make_folders
+from calltape_schema import TapeError
+
+__all__ = ["STARTUP", "attach", "main", "prepare"]
+
+STARTUP = os.fspath(Path(__file__).with_name("startup"))
+"""The directory that makes Python processes read ``CALLTAPE``, when it is on PYTHONPATH."""
+
+_MAX_INSTANCES = 32
+_MAX_TAPES = 10_000
+
+_log = logging.getLogger("calltape")
+
+
+# --- in the server ------------------------------------------------------------------------------
+
+
+def attach(settings: Mapping[str, Any], owner: Any, name: str, value: Any) -> None:
+    """Records ``value``, which was found at the target's name: it is ``owner.name``.
+
+    A module is recorded as :func:`~calltape_recorder.record` does it. Of a class, every instance is
+    recorded, each on a tape of its own. Of a method or function, its calls are recorded.
+
+    Raises:
+        TapeError: ``usage`` if a setting is wrong or the value cannot be recorded, ``io`` if the
+            tape cannot be written.
+    """
+    options = parse_options(settings)
+    tape = _directory(settings)
+    if isinstance(value, type):
+        _follow_instances(value, tape, options)
+    elif isinstance(owner, type) and inspect.isfunction(value):
+        _follow_instances(owner, tape, {**options, "method": name})
+    elif not isinstance(value, torch.nn.Module) and inspect.isroutine(value):
+        _start(owner, tape, {**options, "method": name}, running=True)
+    elif isinstance(value, torch.nn.Module) or options.keys() & {"method", "via"}:
+        _start(value, tape, options, running=True)
+    else:
+        raise TapeError(
+            "usage", f"the target is a {type(value).__name__}, not a module, class or method",
+            advice="name the method that the server calls: package.module:object.method",
+        )  # fmt: skip
+
+
+def _directory(settings: Mapping[str, Any]) -> str:
+    tape = settings.get("tape")
+    if not isinstance(tape, str) or not tape:
+        raise TapeError("usage", "no tape= is given", advice="name a directory")
+    return os.path.abspath(tape)
+
+
+def _start(target: Any, directory: str, options: Mapping[str, Any], *, running: bool) -> Recorder:
+    """Begins a tape. Its name has the class (or the function of a module) and the process number.
+
+    A target that was found ``running`` may have been called before. The system gives process
+    numbers again, in containers at every start: existing tapes stay, and the next free name is
+    taken."""
+    named = options.get("method") if isinstance(target, ModuleType) else None
+    parts = getattr(target, "__dict__", {}).get("_modules")
+    original = parts.get("_orig_mod", target) if isinstance(parts, dict) else target
+    name = named or type(original).__name__
+    make_folders(directory, options.get("file_mode", OWNER_ONLY))
+    stem = os.path.join(directory, f"{name}-{os.getpid()}")
+    for number in range(1, _MAX_TAPES):
+        free = stem if number == 1 else f"{stem}.{number}"
+        path = f"{free}.tape"
+        if os.path.exists(path) or glob.glob(f"{glob.escape(free)}-*.tape"):
+            continue
+        try:
+            recorder = record(target, path, running=running, **options)
+        except TapeError as error:
+            if error.kind != "exists":
+                raise
+        else:
+            _log.info("recording %s to %s", name, path)
+            return recorder
+    raise TapeError("exists", f"{_MAX_TAPES} tapes are there", path=stem, advice="move them away")
+
+
+def _follow_instances(cls: type, directory: str, options: Mapping[str, Any]) -> None:
+    """Records every instance of the class and its subclasses: the ones that exist, and the ones
+    that are made from now on. Copies are not recorded, because a copy does not run ``__init__``."""
+    known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+    lock = threading.RLock()  # a finalizer may make an instance while this thread has the lock
+    count = 0
+
+    def renew() -> None:
+        nonlocal lock
+        lock = threading.RLock()
+
+    # A thread that does not exist in the child may have held the lock.
+    os.register_at_fork(after_in_child=renew)
+
+    def born(instance: Any, *, running: bool = False) -> None:
+        nonlocal count
+        try:
+            with lock:
+                if known.get(id(instance)) is instance or count >= _MAX_INSTANCES:
+                    return
+                known[id(instance)] = instance
+                count += 1
+                last = count == _MAX_INSTANCES
+            _start(instance, directory, options, running=running)
+        except Exception as error:
+            _warn("an instance of %s is not recorded: %s", cls.__name__, error)
+        else:
+            if last:
+                _warn(
+                    "%d instances of %s are recorded, and no more: later instances are not",
+                    _MAX_INSTANCES, cls.__name__,
+                )  # fmt: skip
+
+    _after_init(cls, born)
+    for found in gc.get_objects():
+        if issubclass(type(found), cls):
+            born(found, running=True)
+
+
+def _warn(text: str, *values: object) -> None:
+    with contextlib.suppress(Exception):  # the host's log handler may raise
+        _log.warning(text, *values)
+
+
+def _after_init(cls: type, born: Callable[[Any], None]) -> None:
+    init: Callable[..., None] = cls.__init__  # type: ignore[misc]
+
+    @functools.wraps(init)
+    def __init__(self: Any, /, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        init(self, *args, **kwargs)
+        born(self)
+
+    try:
+        cls.__init__ = __init__  # type: ignore[misc]
+    except TypeError:
+        raise TapeError(
+            "usage", f"instances of {cls.__name__} cannot be followed: the class is built in",
+            advice="name an instance, or the method that the server calls",
+        ) from None  # fmt: skip
+
+
+# --- on the command line ------------------------------------------------------------------------
+
+
+def prepare(settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which a command, and every Python process that it starts, is recorded.
+
+    Raises:
+        TapeError: ``usage`` if a setting is wrong, ``io`` if the directory of the tapes cannot be
+            made or written.
+    """
+    target = str(settings.get("target") or "")
+    module, _, attribute = target.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+        reason = f"target={target[:100]!r}"
+        raise TapeError("usage", reason, advice="write it like package.module:attribute")
+    directory = _directory(settings)
+    options = parse_options(settings)
+    whole = {key: value for key, value in settings.items() if value is not None}
+    whole["tape"] = directory
+    try:
+        seconds(whole.get("wait", 0))
+        text = json.dumps({**whole, "pid": os.getpid()})
+    except (TypeError, ValueError) as error:
+        raise TapeError("usage", str(error), advice="write a duration like 90 or 10m") from None
+    try:
+        make_folders(directory, options.get("file_mode", OWNER_ONLY))
+    except OSError as error:
+        raise TapeError("io", error.strerror or str(error), path=directory) from None
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise TapeError("io", "the directory cannot be written", path=directory)
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    paths = [STARTUP, *(path for path in paths if path != STARTUP)]
+    return {**environment, "CALLTAPE": text, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs ``calltape-record``. It returns only if the command was not run: 2 for wrong usage, 126
+    if the command cannot be run, 127 if it is not found, as in a shell."""
+    environment = dict(os.environ)
+    parser = _parser()
+    given = vars(parser.parse_args(arguments))
+    command: list[str] = given.pop("command")
+    if given.pop("print_path"):
+        sys.stdout.write(f"{STARTUP}\n")
+        return 0
+    if command[:1] == ["--"]:
+        del command[0]
+    try:
+        if not command:
+            raise TapeError("usage", "there is no command", advice="end with: -- python serve.py")
+        settings = _said_before(environment)
+        settings.update({key: value for key, value in given.items() if value is not None})
+        environment = prepare(settings, environment)
+    except TapeError as error:
+        sys.stderr.write(f"calltape-record: {error}\n")
+        return 2
+    return _become(command, environment)
+
+
+def _said_before(environment: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        return split(environment.get("CALLTAPE", ""))
+    except ValueError as error:
+        advice = "write it like target=serve:model;tape=/tapes"
+        raise TapeError("usage", f"CALLTAPE: {error}", advice=advice) from None
+
+
+def _become(command: list[str], environment: dict[str, str]) -> int:
+    # Python ignores these signals, and the command would inherit that.
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        sys.stderr.write(f"calltape-record: {command[0]}: {error.strerror}\n")
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+_HELP = {
+    "keep": 'which calls, such as "novelty() | rate(0.01, seed=7) & per_second(5)"',
+    "values": "all, none, or by leaf path: *:all,past_key_values.*:none",
+    "outputs": "record what the model returns: true or false",
+    "flight_recorder": "keep the last calls in memory: true, or calls=100,bytes=64MiB",
+    "write_ahead": "write the inputs to a file before the model runs: true or false",
+    "max_calls": "stop after this many calls",
+    "max_seconds": "stop after this time: 90, 10m, 24h",
+    "max_queue_bytes": "the most memory that calls not yet written may use: 256MiB",
+    "max_disk_bytes": "the most bytes that one recorder may write: 20GiB",
+    "min_free_bytes": "leave this many bytes of the disk free",
+    "segment_bytes": "begin another file after this many bytes",
+    "segment_seconds": "begin another file after this time",
+    "when_full": "if the disk limit is reached: stop or delete_oldest",
+    "file_mode": "permissions of the files, such as 640; the default is 600",
+    "control": "a JSON file that is read for pause, rate, seal and dump",
+    "via": "hook or method",
+    "method": "the method of the target whose calls are recorded",
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="calltape-record",
+        usage="calltape-record --target MODULE:ATTRIBUTE --tape DIR [options] -- COMMAND ...",
+        description="Runs a command and records the calls of a model in it, and in every Python"
+        " process that it starts, without a change to its code.",
+        epilog="An option that is not given is taken from CALLTAPE, which has the same names:"
+        ' CALLTAPE="target=serve:model;tape=/tapes;keep=novelty()", or a JSON object.',
+        allow_abbrev=False,
+    )  # fmt: skip
+    parser.add_argument(
+        "--target", metavar="MODULE:ATTRIBUTE",
+        help="what is recorded: a module (serve:model, main:app.state.model), a class (all its"
+        " instances), a method (serve:engine.generate); in a script, __main__:name",
+    )  # fmt: skip
+    parser.add_argument("--tape", metavar="DIR", help="the directory for <Class>-<process>.tape")
+    parser.add_argument("--wait", metavar="TIME", help="how long a name may take to appear: 10m")
+    for name in OPTIONS:
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="…", help=_HELP[name])
+    parser.add_argument(
+        "--print-path", action="store_true",
+        help="print a directory: if it is on PYTHONPATH, Python reads CALLTAPE by itself",
+    )  # fmt: skip
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,371 @@
+"""Looks for the target of a recording, in every Python process that has ``CALLTAPE`` set.
+
+Python loads this file when it starts, from its directory and outside of any package. So it imports
+only the standard library, and as little of it as possible. A process that never imports the target
+pays for one comparison per import. Only a process in which the target appears imports
+calltape_recorder, and torch with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from _thread import allocate_lock, get_ident, start_new_thread
+from _weakref import ref
+
+TYPE_CHECKING = False  # importing typing takes longer than all of this
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+    from typing import Any, TypeAlias
+
+    Found: TypeAlias = tuple[Any, str, Any]
+    """The object that has the attribute, the attribute's name, and its value."""
+
+# Python's start-up loads this file and calltape_variable outside of any package. Tests import both
+# as a part of calltape_recorder.
+if TYPE_CHECKING or __package__:
+    from calltape_recorder.launch.startup.calltape_variable import VARIABLE, seconds, split
+else:
+    from calltape_variable import VARIABLE, seconds, split
+
+__all__ = ["begin", "resolve"]
+
+_SAID = "CALLTAPE_SAID"
+_WAIT = 600.0  # seconds that an attribute may take to appear
+_POLL = 0.2  # seconds
+_EARLY = (2.0, 0.02)  # scripts mostly assign early: for so many seconds, poll at this interval
+_PATIENCE = 1.0  # seconds that an import waits for the recorder that begins in another thread
+_MISSING = object()
+
+
+def begin() -> None:
+    """Reads ``CALLTAPE`` and starts to look for its target. It is called once, when Python
+    starts."""
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return
+    try:
+        settings = split(text)
+        module, colon, attribute = str(settings.get("target", "")).partition(":")
+        if not colon or not module or not all(attribute.split(".")):
+            raise ValueError("the target must be written like module:attribute")
+        wait = seconds(settings.get("wait", _WAIT))
+    except ValueError as error:
+        if _SAID not in os.environ:  # the processes that this one starts do not repeat it
+            os.environ[_SAID] = "1"
+            sys.stderr.write(f"calltape: {VARIABLE}: {error}. Nothing is recorded.\n")
+        return
+    _Lookout(settings, module, attribute, wait).begin()
+
+
+class _Lookout:
+    """Waits for one target, and attaches a recorder to it once."""
+
+    def __init__(
+        self, settings: Mapping[str, Any], module: str, attribute: str, wait: float
+    ) -> None:
+        self.module = module
+        self._settings = settings
+        self._attribute = attribute
+        self._wait = wait
+        self._done = False
+        self._found = False
+        self._waiting: list[Found] = []
+        self._attached: list[tuple[Any, Any]] = []  # weak references to owners and values
+        self._arrived = False
+        self._busy = allocate_lock()
+        self._watching = 0  # the process in which a thread polls
+        self._follows = False  # whether forks and the end of the process are followed
+        self._has_forked = False
+
+    def begin(self) -> None:
+        if self.module != "__main__":
+            sys.meta_path.insert(0, _Finder(self))
+        if self._may_be_main():
+            self.watch()
+        elif self._settings.get("pid") == os.getpid():
+            atexit.register(self._never, os.getpid(), time.time())
+
+    def _never(self, pid: int, since: float) -> None:
+        """Says at the end of the command that nobody imported the module. Before the end, a
+        mistyped name cannot be told from a module that is imported later. A process that starts
+        workers need not import the module itself, so a tape is looked for as well."""
+        if self._done or pid != os.getpid() or self.module in sys.modules:
+            return
+        tape = str(self._settings.get("tape"))
+        if not _has_tape(tape, since):
+            _say(f"nobody imported {self.module}, and no tape is in {tape}: nothing is recorded")
+
+    def arrived(self, module: ModuleType) -> None:
+        """An import executed the module. It may be the script as well, and the script's own copy
+        may be recorded already; a framework calls the copy that it imports by name."""
+        if self._arrived:
+            return  # a reload executed it again
+        self._arrived = True
+        if not self._try(sys.modules.get(self.module, module)):
+            self.watch()
+
+    def watch(self) -> None:
+        """Polls from a thread, because Python does not tell when a script assigns a name."""
+        if self._done or self._watching == os.getpid():
+            return
+        self._watching = os.getpid()
+        start_new_thread(self._poll, ())
+        if not self._follows:
+            self._follows = True
+            os.register_at_fork(after_in_parent=self._forks, after_in_child=self._forked)
+            atexit.register(self._miss, "before the process ended", os.getpid())
+
+    def _forks(self) -> None:
+        self._has_forked = True
+
+    def _forked(self) -> None:
+        self._has_forked = False
+        # The fork hooks of others may still have to run. A raw thread that sleeps first does not
+        # disturb them: it waits for nothing and takes no lock.
+        self._busy = allocate_lock()
+        try:
+            self.watch()
+        except Exception:
+            self._watching = 0  # no thread starts: the process ends, or is at its limit
+
+    def _poll(self) -> None:
+        begun = time.monotonic()
+        passed = 0.0
+        while not self._done and passed < self._wait:
+            time.sleep(_EARLY[1] if passed < _EARLY[0] else _POLL)
+            if self._try():
+                return
+            passed = time.monotonic() - begun
+        self._miss(f"within {self._wait:g} s", os.getpid())
+
+    def _miss(self, when: str, pid: int) -> None:
+        """Says that nothing was recorded, if a recording was expected in this process: it imported
+        the module, or it is the command itself. A process that has forked says nothing, because its
+        workers may be the servers."""
+        if self._done or self._has_forked or pid != os.getpid():
+            return
+        self._done = True
+        if self._settings.get("pid") == pid or (self.module != "__main__" and self._modules()):
+            what = "was not attached to" if self._found else "did not appear"
+            _say(f"{self.module}:{self._attribute} {what} {when}: nothing is recorded")
+
+    def _try(self, module: ModuleType | None = None) -> bool:
+        """Attaches if the target exists. A ``module`` that was just imported is attached to even if
+        another copy was before. Never raises.
+
+        Returns:
+            Whether there is nothing more to wait for.
+        """
+        try:
+            is_new = module is not None
+            if self._done and not is_new:
+                return True
+            found = self._find(self._modules() if module is None else [module])
+            if found is None:
+                return self._done
+            self._found = True
+            # This imports, and may be called within an import, which waits for other imports. With
+            # the lock held, two threads could wait for each other.
+            attach = _recorder()
+            if is_new:
+                # If the lock takes too long, the thread that has it attaches to this one as well.
+                self._waiting.append(found)
+            if self._busy.acquire(is_new, _PATIENCE if is_new else -1):
+                self._attach_all(attach, found)
+            return is_new or self._done
+        except Exception as error:
+            self._fail(error)
+        return True
+
+    def _attach_all(self, attach: Callable[..., None], found: Found) -> None:
+        """Attaches to this target, and to all that wait to be attached to. The caller has the lock;
+        this function releases it."""
+        while True:
+            try:
+                if not self._done and not self._waiting:
+                    self._attach(attach, found)
+                while self._waiting:
+                    self._attach(attach, self._waiting.pop())
+            except Exception as error:
+                self._fail(error)
+            finally:
+                self._busy.release()
+            if not self._waiting or not self._busy.acquire(False):
+                return
+
+    def _attach(self, attach: Callable[..., None], found: Found) -> None:
+        owner, _, value = found
+        if not any(_is_same(found, *other) for other in self._attached):
+            attach(self._settings, *found)
+            self._attached.append((_reference(owner), _reference(value)))
+        self._done = True
+
+    def _fail(self, error: Exception) -> None:
+        _say(f"{self.module}:{self._attribute} is not recorded: {error}")
+        self._done = self._arrived = True  # so that it is said once
+
+    def _find(self, modules: list[ModuleType]) -> Found | None:
+        for module in modules:
+            found = resolve(module, self._attribute)
+            if found is not None:
+                return found
+        return None
+
+    def _modules(self) -> list[ModuleType]:
+        """The modules that may have the target: its module, and the script if it is this module."""
+        # multiprocessing's spawn runs the script again, as __mp_main__.
+        names = ("__mp_main__", "__main__")
+        mains = [module for module in map(sys.modules.get, names) if module is not None]
+        if self.module == "__main__":
+            return mains
+        mains = [main for main in mains if self._is_main(main)]
+        module = sys.modules.get(self.module)
+        # While the module is being imported, a later line of it may still replace the target.
+        if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+            return mains
+        return [module, *mains]
+
+    def _is_main(self, main: ModuleType) -> bool:
+        if getattr(getattr(main, "__spec__", None), "name", None) == self.module:
+            return True
+        return self._names(str(getattr(main, "__file__", None) or ""))
+
+    def _names(self, path: str) -> bool:
+        """Whether this is the path of the target's module."""
+        stem, extension = os.path.splitext(path)
+        ending = os.sep + self.module.replace(".", os.sep)
+        return extension == ".py" and (os.sep + stem).endswith(ending)
+
+    def _may_be_main(self) -> bool:
+        """Whether the command line says that the target's module runs as a script."""
+        if self.module == "__main__":
+            return True
+        words = sys.orig_argv[1:]
+        return "--multiprocessing-fork" in words or any(
+            self.module in (word, f"{word}.__main__") or self._names(word) for word in words
+        )
+
+
+class _Finder:
+    """Stands first on ``sys.meta_path``. It lets the other finders find a module, and learns when
+    one module is imported."""
+
+    def __init__(self, lookout: _Lookout) -> None:
+        self._lookout = lookout
+        self._module = lookout.module
+        self._asking: set[int] = set()  # numbers of the threads that ask the other finders
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self._module or get_ident() in self._asking:
+            return None
+        self._asking.add(get_ident())
+        try:
+            for finder in sys.meta_path:
+                find = None if finder is self else getattr(finder, "find_spec", None)
+                spec = find(name, path, target) if find else None
+                if spec is not None:
+                    self._follow(spec.loader)
+                    return spec
+        finally:
+            self._asking.discard(get_ident())
+        return None
+
+    def _follow(self, loader: Any) -> None:
+        """Replaces ``exec_module`` of this one loader, so that its end is noticed."""
+        execute: Callable[[ModuleType], None] | None = getattr(loader, "exec_module", None)
+        if execute is None or isinstance(loader, type):
+            self._lookout.watch()
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            ours = module.__name__ == self._module
+            if ours:
+                vars(loader).pop("exec_module", None)
+            execute(module)
+            if ours:
+                self._lookout.arrived(module)
+
+        try:
+            loader.exec_module = exec_module
+        except Exception:
+            self._lookout.watch()
+
+
+def resolve(module: ModuleType, attribute: str) -> Found | None:
+    """The object that a dotted name leads to. None if the name is missing or is None: ``model =
+    None`` at the top of a file is a name that will be assigned.
+
+    Raises:
+        ValueError: a part of the name is a property. Reading it would run the host's code.
+    """
+    parent: Any = module
+    value: Any = module
+    for name in attribute.split("."):
+        parent, value = value, _member(value, name)
+        if value is None:
+            return None
+    return parent, attribute.rpartition(".")[2], value
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    try:
+        return ref(value)
+    except TypeError:  # its class has no weak references
+        return object
+
+
+def _is_same(found: Found, owner: Callable[[], Any], value: Callable[[], Any]) -> bool:
+    """Whether recording one target records the other: two modules may import it from a third."""
+    if found[0] is owner():
+        return True
+    # A function is recorded for one module only: calls by that module's name are seen.
+    return found[2] is value() and not isinstance(found[2], type(_is_same))
+
+
+def _member(owner: Any, name: str) -> Any:
+    """``owner.name``. It does not run the host's properties or a module's ``__getattr__``."""
+    if isinstance(owner, type(sys)):
+        return vars(owner).get(name)
+    for cls in type(owner).__mro__:
+        descriptor = vars(cls).get(name, _MISSING)
+        if isinstance(descriptor, property):
+            raise ValueError(f"{name} is a property of {cls.__name__}: name what it returns")
+        if type(descriptor).__name__ == "cached_property":
+            return vars(owner).get(name)
+    try:
+        return getattr(owner, name, None)
+    except Exception:  # the host's own __getattr__
+        return None
+
+
+def _has_tape(folder: str, since: float) -> bool:
+    """Whether a tape was written in the folder after ``since``, in seconds since 1970. In doubt,
+    True."""
+    try:
+        for name in os.listdir(folder):
+            # Some file systems keep the time of a file in whole seconds.
+            if name.endswith(".tape") and os.stat(f"{folder}/{name}").st_mtime >= since - 2:
+                return True
+    except FileNotFoundError:  # the folder is missing, or a file was deleted meanwhile
+        return os.path.isdir(folder)
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def _recorder() -> Callable[..., None]:
+    try:
+        from calltape_recorder.launch.launcher import attach
+    except ImportError as error:
+        raise ImportError(f"{error}; install calltape-recorder for {sys.executable}") from None
+    return attach
+
+
+def _say(text: str) -> None:
+    import logging
+
+    logging.getLogger("calltape").warning(text)

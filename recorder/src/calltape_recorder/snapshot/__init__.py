@@ -1,0 +1,5 @@
+"""What is known of tensors, and copies of them that nobody else can change.
+
+In come the tensors of one side of a call; out go their facts (dtype, shape, strides, aliases) and
+their bytes, in host memory that a pool uses again.
+"""

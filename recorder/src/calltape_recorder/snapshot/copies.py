@@ -1,0 +1,229 @@
+"""Copies tensors to host memory that nobody else can change.
+
+The host sees nothing of it: no autograd graph, no version counter, no dispatch mode and no random
+number generator is touched. Contiguous host memory is copied as it lies, without any operator.
+Everything else goes through ordinary operators, below autograd and all modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+from calltape_recorder.snapshot.buffers import Buffer, Buffers
+from calltape_recorder.snapshot.device_copies import Copies, copy_out
+from calltape_recorder.snapshot.facts import DTYPES, Facts
+from calltape_recorder.snapshot.large_copies import array_type, copy_all, memory_at, unseen
+from calltape_recorder.snapshot.look import Look
+
+__all__ = ["Piece", "copy_leaves", "data_of", "joined", "release", "wait_for_copies"]
+
+# A copy of at most so many bytes gets memory of its own. The larger copies of one side share a
+# pooled buffer.
+_SMALL = 64 * 1024
+
+
+class Piece(NamedTuple):
+    """The bytes of one leaf, and the owner of their memory: our own tensor, or a pooled buffer.
+
+    If several leaves share a buffer, only the first piece has it as its owner, so that it is given
+    back once. ``whole`` is all of the buffer, and the leaf's bytes begin at ``begin`` in it.
+    """
+
+    data: memoryview
+    owner: Any
+    whole: memoryview | None = None
+    begin: int = 0
+
+
+_Tensor = torch.Tensor
+_make = tuple.__new__  # makes a named tuple faster than its class does
+
+
+def copy_leaves(leaves: list[Any], look: Look, buffers: Buffers) -> list[Any]:
+    """Copies every leaf that has a size. The others get None.
+
+    The caller may change its tensors at once. Copies from a CUDA device may not be done yet:
+    :func:`wait_for_copies` waits for them.
+    """
+    if not any(look.sizes):
+        return [None] * len(leaves)
+    pieces: list[Any] = []
+    large: list[int] = []
+    distant: list[int] = []
+    for leaf, fact, size in zip(leaves, look.facts, look.sizes, strict=False):
+        if not size:
+            pieces.append(None)
+        elif fact.direct:
+            if size <= _SMALL:
+                pieces.append(bytearray(array_type(size).from_address(leaf.data_ptr())))
+            else:
+                large.append(len(pieces))
+                pieces.append(None)
+        elif isinstance(leaf, _Tensor):
+            if fact.device.type == "cuda":
+                distant.append(len(pieces))
+                pieces.append(None)
+            else:
+                pieces.append(_computed(leaf, fact, size))
+        else:
+            array = leaf.copy(order="C")
+            pieces.append(Piece(memory_at(array.ctypes.data, size), array))
+    if large:
+        _pooled(leaves, look.sizes, large, pieces, buffers)
+    if distant:
+        _from_device(leaves, look, distant, pieces)
+    return pieces
+
+
+def wait_for_copies(pieces: Iterable[Any]) -> None:
+    """Waits until the copies of these pieces are done.
+
+    Raises:
+        RuntimeError: the device failed.
+    """
+    for piece in pieces:
+        if type(piece) is Piece and type(piece.owner) is _Distant:
+            piece.owner.copies.wait()
+
+
+def data_of(piece: Any) -> Any:
+    """The bytes of one leaf as :func:`copy_leaves` gave them; empty if it copied none."""
+    if type(piece) is bytearray:
+        return piece
+    return b"" if piece is None else piece.data
+
+
+def joined(pieces: Iterable[Any]) -> list[Any]:
+    """The bytes of these leaves in order. Bytes that lie side by side become one part."""
+    parts: list[Any] = []
+    whole: memoryview | None = None
+    begin = end = 0
+    for piece in pieces:
+        if type(piece) is not Piece or piece.whole is None:
+            parts.append(data_of(piece))
+            whole = None
+            continue
+        if piece.whole is whole and piece.begin == end:
+            end += len(piece.data)
+            parts[-1] = piece.whole[begin:end]
+        else:
+            whole, begin = piece.whole, piece.begin
+            end = begin + len(piece.data)
+            parts.append(piece.data)
+    return parts
+
+
+def _pooled(
+    leaves: list[Any], sizes: list[int], large: list[int], pieces: list[Any], buffers: Buffers
+) -> None:
+    """Copies the large leaves into one buffer, in order. They lie side by side there, so that they
+    get one checksum and one write."""
+    buffer = buffers.acquire(sum([sizes[index] for index in large]))
+    try:
+        # We hold the storages until they are copied: another thread may give a tensor other memory
+        # while this one does not hold the interpreter lock.
+        held = [leaves[index].untyped_storage() for index in large]
+        sources = [
+            _source(leaves[index], memory, sizes[index])
+            for index, memory in zip(large, held, strict=True)
+        ]
+        copy_all(sources, buffer)
+        owner: Buffer | None = buffer
+        begin, view = 0, buffer.view
+        for index, (_, size) in zip(large, sources, strict=True):
+            pieces[index] = _make(Piece, (view[begin : begin + size], owner, view, begin))
+            owner = None
+            begin += size
+    except BaseException:
+        buffers.give_back(buffer)
+        raise
+
+
+def _source(leaf: torch.Tensor, memory: torch.UntypedStorage, size: int) -> tuple[int, int]:
+    """The address and the size of these bytes.
+
+    Raises:
+        RuntimeError: another thread gave the tensor other memory.
+    """
+    begin = int(leaf.storage_offset()) * leaf.itemsize
+    if begin + size > memory.nbytes():
+        raise RuntimeError("a tensor was given other memory while it was recorded")
+    return memory.data_ptr() + begin, size
+
+
+class _Distant(NamedTuple):
+    """Pinned memory that a device copies to."""
+
+    memory: torch.Tensor
+    copies: Copies
+
+
+def _from_device(leaves: list[Any], look: Look, distant: list[int], pieces: list[Any]) -> None:
+    facts = [look.facts[index] for index in distant]
+    try:
+        with unseen():
+            mine, copies = copy_out(
+                [leaves[index] for index in distant],
+                lambda place, tensor: _copyable(_plain(tensor, facts[place])),
+            )
+    except Exception:  # there is no pinned memory: each leaf is waited for
+        for index, fact in zip(distant, facts, strict=True):
+            pieces[index] = _computed(leaves[index], fact, look.sizes[index])
+        return
+    for index, memory in zip(distant, mine, strict=True):
+        data = memory_at(memory.data_ptr(), look.sizes[index])
+        pieces[index] = Piece(data, _Distant(memory, copies))
+
+
+def _computed(tensor: torch.Tensor, fact: Facts, size: int) -> Piece:
+    """A contiguous host copy of a strided, expanded, conjugated, quantized or device tensor."""
+    with unseen():
+        value = _plain(tensor, fact)
+        if value.device.type != "cpu":
+            # This waits for the device. Only a copy to pinned memory does not have to.
+            value = value.to("cpu")
+        # contiguous() would return the host's own memory if it is contiguous already.
+        mine = _copyable(value).clone(memory_format=torch.contiguous_format)
+        return Piece(memory_at(mine.data_ptr(), size), mine)
+
+
+def _plain(tensor: torch.Tensor, fact: Facts) -> torch.Tensor:
+    """The elements that are stored, as a tensor without a subclass, a quantizer and lazy bits."""
+    value = tensor.detach()
+    if type(value) is not torch.Tensor:
+        value = value.as_subclass(torch.Tensor)
+    if fact.quantizer is not None:
+        value = value.int_repr()
+    for axis in fact.expanded:
+        value = value.narrow(axis, 0, 1)
+    return value.resolve_conj().resolve_neg()
+
+
+def _copyable(value: torch.Tensor) -> torch.Tensor:
+    if value.dtype in _UNCOPYABLE:  # torch cannot copy these dtypes of one byte
+        return value.view(torch.uint8)
+    if value.dtype in _EXPERIMENTAL:  # their kernels print warnings
+        return torch.view_as_real(value)
+    return value
+
+
+_UNCOPYABLE = frozenset(
+    dtype
+    for dtype, known in DTYPES.items()
+    if known.itemsize == 1
+    and known.name.startswith(("int", "uint", "bits", "float4"))
+    and known.name not in ("int8", "uint8")
+)
+
+
+_EXPERIMENTAL = frozenset(dtype for dtype in DTYPES if dtype.is_complex and dtype.itemsize == 4)
+
+
+def release(pieces: list[Any], buffers: Buffers) -> None:
+    """Gives the pooled buffers of these pieces back; their data may not be read afterwards."""
+    for piece in pieces:
+        if type(piece) is Piece and type(piece.owner) is Buffer:
+            buffers.give_back(piece.owner)

@@ -1,0 +1,241 @@
+"""What is recorded of a tensor besides its bytes, and whether its bytes can be kept.
+
+Facts are hashable, and equal for tensors that look the same. So what follows from them (the leaf
+record, the blob header) is made once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+import torch
+
+from calltape_recorder.capture.known_classes import type_name
+from calltape_schema.interning import MAX_RANK
+
+__all__ = [
+    "DTYPES", "SIMPLE", "Dtype", "Facts", "facts_of", "is_plain", "leaf_document", "stored_bytes",
+]  # fmt: skip
+
+
+class Dtype(NamedTuple):
+    """A dtype as the format names it."""
+
+    name: str
+    itemsize: int
+    is_integer: bool
+
+
+class Facts(NamedTuple):
+    """See :class:`calltape_schema.leaves.Leaf`. ``strides`` is None if the leaf is contiguous.
+    ``direct`` tells that its memory is copied as it lies."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+    device: Any
+    flags: int
+    strides: tuple[int, ...] | None
+    direct: bool
+    missing: str | None = None
+    expanded: tuple[int, ...] = ()
+    layout: str | None = None
+    subclass: type | None = None
+    quantizer: tuple[str, float, int] | None = None
+
+
+REQUIRES_GRAD, INFERENCE, CONJ, NEG = 1, 2, 4, 8
+
+_QUANTIZED = frozenset({"qint8", "quint8", "qint32"})
+
+# The dtypes whose bytes can be kept. A table of the format (schema.blob) says how they are stored.
+_KEPT = frozenset({
+    "bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+    "float16", "bfloat16", "float32", "float64", "complex32", "bcomplex32", "complex64",
+    "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+    "float8_e8m0fnu", "float4_e2m1fn_x2", "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2",
+    *_QUANTIZED, *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)),
+})  # fmt: skip
+
+_INTEGERS = frozenset({"uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"})
+
+
+def _dtypes() -> dict[Any, Dtype]:
+    found = {value for value in vars(torch).values() if type(value) is torch.dtype}
+    return {
+        dtype: Dtype(name, dtype.itemsize, name in _INTEGERS)
+        for dtype in found
+        if (name := str(dtype).removeprefix("torch.")) in _KEPT
+    }
+
+
+DTYPES = _dtypes()
+"""Every dtype of this torch that the format can store."""
+
+_ordinary_dtypes = frozenset(
+    dtype for dtype, known in DTYPES.items() if known.name not in _QUANTIZED
+)
+_complex_dtypes = frozenset(dtype for dtype in DTYPES if dtype.is_complex)
+SIMPLE = _ordinary_dtypes - _complex_dtypes
+"""The dtypes that are neither quantized nor complex."""
+
+_Tensor = torch.Tensor
+_Parameter = torch.nn.Parameter
+_strided = torch.strided
+_no_dispatch = torch._C._disabled_torch_dispatch_impl
+
+
+def facts_of(leaf: Any) -> Facts:
+    """The facts of one tensor or array. It never raises for a tensor of any kind."""
+    cls = type(leaf)
+    if cls is _Tensor or cls is _Parameter:
+        try:
+            return _plain_facts(leaf, _Parameter if cls is _Parameter else None)
+        except Exception as error:
+            return _unreadable(leaf, _why(leaf, error), None)
+    if issubclass(cls, _Tensor):
+        return _subclass_facts(leaf, cls)
+    return _array_facts(leaf)
+
+
+def _plain_facts(t: Any, subclass: type | None) -> Facts:
+    dtype = t.dtype
+    if t.layout is not _strided or dtype not in _ordinary_dtypes:
+        return _unusual_facts(t, subclass)
+    device = t.device
+    flags = (1 if t.requires_grad else 0) | (2 if t.is_inference() else 0)
+    if dtype in _complex_dtypes and t.is_conj():
+        flags |= CONJ
+    if t.is_neg():
+        flags |= NEG
+    shape = t.shape
+    if device.type == "meta":
+        return Facts(dtype, shape, device, flags, None, False, "a meta tensor has no values")
+    if t.is_contiguous():
+        direct = device.type == "cpu" and flags < CONJ
+        return Facts(dtype, shape, device, flags, None, direct, None, (), None, subclass)
+    strides = t.stride()
+    expanded = tuple(axis for axis, stride in enumerate(strides) if stride == 0 and shape[axis] > 1)
+    return Facts(dtype, shape, device, flags, strides, False, None, expanded, None, subclass)
+
+
+def _unusual_facts(t: Any, subclass: type | None) -> Facts:
+    if t.layout is not _strided:
+        layout = str(t.layout).removeprefix("torch.")
+        return _unreadable(t, f"layout {layout}", subclass)
+    if str(t.dtype).removeprefix("torch.") in _QUANTIZED:
+        return _quantized_facts(t, subclass)
+    return _unreadable(t, f"dtype {str(t.dtype).removeprefix('torch.')}", subclass)
+
+
+def _quantized_facts(t: Any, subclass: type | None) -> Facts:
+    scheme = str(t.qscheme()).removeprefix("torch.")
+    if not scheme.startswith("per_tensor"):
+        return _unreadable(t, f"quantized {scheme}", subclass)
+    quantizer = (scheme, float(t.q_scale()), int(t.q_zero_point()))
+    strides = None if t.is_contiguous() else t.stride()
+    return Facts(t.dtype, t.shape, t.device, 0, strides, False, None, (), None, subclass, quantizer)
+
+
+def _subclass_facts(t: Any, cls: type) -> Facts:
+    """Reads a subclass as a plain tensor if it has bytes of its own, else only its shape."""
+    with torch._C.DisableTorchFunctionSubclass():
+        if getattr(cls, "__torch_dispatch__", _no_dispatch) is not _no_dispatch:
+            return _unreadable(t, "a tensor subclass without bytes of its own", cls)
+        try:
+            # It is not direct, because the subclass would intercept the reads of the copy too.
+            return _plain_facts(t, cls)._replace(direct=False)
+        except Exception as error:
+            return _unreadable(t, _why(t, error), cls)
+
+
+def _why(t: Any, error: Exception) -> str:
+    return "a nested tensor" if t.is_nested else f"not readable: {type(error).__name__}"
+
+
+def _unreadable(t: Any, reason: str, subclass: type | None) -> Facts:
+    """The facts that can be read of a tensor whose bytes cannot be read."""
+    shape: tuple[int, ...] = ()
+    try:
+        sizes = tuple(t.shape)
+        if all(type(size) is int for size in sizes) and len(sizes) <= MAX_RANK:
+            shape = sizes
+        else:
+            reason = f"{reason}, symbolic shape"
+    except Exception:
+        reason = f"{reason}, shape unknown"
+    layout = None if t.layout is _strided else str(t.layout).removeprefix("torch.")
+    flags = 1 if t.requires_grad else 0
+    return Facts(t.dtype, shape, t.device, flags, None, False, reason, (), layout, subclass)
+
+
+def _array_facts(array: Any) -> Facts:
+    name = array.dtype.name
+    kept = name in _KEPT and array.dtype.isnative and not array.dtype.hasobject
+    missing = None if kept else f"dtype {name}"[:200]
+    return Facts(name[:64], tuple(array.shape), "cpu", 0, None, False, missing)
+
+
+def stored_bytes(facts: Facts) -> int:
+    """How many bytes this leaf takes in a blob."""
+    if facts.missing is not None:
+        return 0
+    known = DTYPES.get(facts.dtype)
+    size = known.itemsize if known is not None else _numpy_itemsize(facts.dtype)
+    for axis, length in enumerate(facts.shape):
+        if axis not in facts.expanded:
+            size *= length
+    return size
+
+
+def _numpy_itemsize(name: str) -> int:
+    return int(sys.modules["numpy"].dtype(name).itemsize)
+
+
+_PLAIN_FLAGS = ((REQUIRES_GRAD, "requires_grad"), (INFERENCE, "inference"))
+
+
+def is_plain(facts: Facts) -> bool:
+    """Whether it is a contiguous tensor in host memory and nothing else, as most leaves are."""
+    return facts.direct and facts.missing is None and facts.subclass is None
+
+
+def leaf_document(facts: Facts, key: str | None, storage: int | None) -> dict[str, Any]:
+    """The leaf as the format writes it, in the form of :class:`calltape_schema.leaves.Leaf`."""
+    known = DTYPES.get(facts.dtype)
+    name = known.name if known is not None else str(facts.dtype).removeprefix("torch.")
+    document: dict[str, Any] = {"dtype": name, "shape": list(facts.shape)}
+    if is_plain(facts):
+        if key is not None:
+            document["key"] = key
+        else:
+            document["missing"] = "policy"
+        for bit, flag in _PLAIN_FLAGS:
+            if facts.flags & bit:
+                document[flag] = True
+        if storage is not None:
+            document["storage"] = storage
+        return document
+    if facts.missing is None and key is not None:
+        document["key"] = key
+    else:
+        document["missing"] = facts.missing or "policy"
+    if facts.strides is not None:
+        document["strides"] = list(facts.strides)
+    if facts.expanded:
+        document["expanded"] = list(facts.expanded)
+    if str(facts.device) != "cpu":
+        document["device"] = str(facts.device)
+    if facts.layout is not None:
+        document["layout"] = facts.layout
+    for bit, flag in ((1, "requires_grad"), (2, "inference"), (4, "conj"), (8, "neg")):
+        if facts.flags & bit:
+            document[flag] = True
+    if facts.subclass is not None:
+        document["subclass"] = type_name(facts.subclass)
+    if storage is not None:
+        document["storage"] = storage
+    if facts.quantizer is not None:
+        scheme, scale, zero_point = facts.quantizer
+        document["quantizer"] = {"scheme": scheme, "scale": scale, "zero_point": zero_point}
+    return document

@@ -1,0 +1,163 @@
+"""One look at the tensors of one side of a call: all that is known of them before any is copied.
+
+In come tensors and arrays, and the choice whose bytes are wanted. Out goes a :class:`Look`, for
+which each attribute was read once. The host sees nothing of it, and no operator runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import torch
+
+from calltape_recorder.capture.structures import Wanted
+from calltape_recorder.capture.withholding import FEWEST_RANGED
+from calltape_recorder.snapshot.facts import (
+    CONJ,
+    DTYPES,
+    INFERENCE,
+    NEG,
+    REQUIRES_GRAD,
+    SIMPLE,
+    Facts,
+    facts_of,
+    is_plain,
+    stored_bytes,
+)
+
+__all__ = ["RANGE_BYTES", "Look", "look_at"]
+
+RANGE_BYTES = 1024 * 1024
+"""A leaf of integers has a range on the tape if it has at most so many bytes."""
+
+
+class Look(NamedTuple):
+    """What is known of the leaves of one side before anything is copied.
+
+    Attributes:
+        facts: per leaf.
+        same: per leaf, the earlier leaf that has the same memory and facts, or itself; None if no
+            two leaves share memory.
+        storages: per leaf, its alias group, or None; None if no two leaves share memory.
+        sizes: per leaf, bytes of its copy; 0 if it has no copy of its own.
+    """
+
+    facts: tuple[Facts, ...]
+    same: tuple[int, ...] | None
+    storages: tuple[int | None, ...] | None
+    sizes: list[int]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all are plain tensors that are copied as they lie, each with its own memory."""
+        return self.same is None and all(fact.direct and is_plain(fact) for fact in self.facts)
+
+
+_Tensor = torch.Tensor
+_cpu = torch.device("cpu")
+_make = tuple.__new__  # makes a named tuple faster than its class does
+
+
+def look_at(leaves: list[Any], wanted: Wanted) -> Look:
+    """Facts, sizes and aliases of these leaves.
+
+    A leaf that is not wanted has a size only if its range is kept. It then has integers, not few of
+    them, and at most :data:`RANGE_BYTES`.
+    """
+    facts: list[Facts] = []
+    sizes: list[int] = []
+    storages: list[int] = []
+    for leaf in leaves:
+        try:
+            # The plain case takes as few reads as possible. A leaf without contiguous memory of its
+            # own raises at a read.
+            if (
+                type(leaf) is _Tensor
+                and (dtype := leaf.dtype) in SIMPLE
+                and leaf.is_cpu
+                and leaf.is_contiguous()
+                and not leaf.is_neg()
+            ):
+                memory = leaf.untyped_storage()
+                size = leaf.nbytes
+                storage = memory._cdata
+                flags = REQUIRES_GRAD if leaf.requires_grad else 0
+                if leaf.is_inference():
+                    flags |= INFERENCE
+                fact = _make(Facts, (
+                    dtype, leaf.shape, _cpu, flags, None, True, None, (), None, None, None,
+                ))  # fmt: skip
+                if memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
+                    fact = fact._replace(missing="its storage was freed")
+                    size = 0
+                elif size and not leaf.data_ptr():
+                    fact = fact._replace(missing="it has no memory")
+                    size = 0
+            else:
+                fact, storage, size = _careful(leaf)
+        except Exception:
+            fact, storage, size = _careful(leaf)
+        facts.append(fact)
+        sizes.append(size)
+        storages.append(storage)
+    if wanted is not True:
+        _without_values(facts, sizes, wanted)
+    if len(set(storages)) == len(storages):
+        return _make(Look, (tuple(facts), None, None, sizes))
+    return _aliased(leaves, facts, sizes, storages, wanted)
+
+
+def _without_values(facts: list[Facts], sizes: list[int], wanted: Wanted) -> None:
+    for index, size in enumerate(sizes):
+        kept = wanted if isinstance(wanted, bool) else wanted[index]
+        if size and not kept and not _has_range(facts[index], size):
+            sizes[index] = 0
+
+
+def _has_range(fact: Facts, size: int) -> bool:
+    known = DTYPES.get(fact.dtype)
+    if known is None or not known.is_integer:
+        return False
+    return FEWEST_RANGED * known.itemsize <= size <= RANGE_BYTES
+
+
+def _careful(leaf: Any) -> tuple[Facts, int, int]:
+    """Facts, storage and size of a leaf that may be anything."""
+    fact = facts_of(leaf)
+    if fact.missing is not None:
+        return fact, id(leaf), 0
+    if not isinstance(leaf, _Tensor):
+        return fact, id(leaf), stored_bytes(fact)
+    with torch._C.DisableTorchFunctionSubclass():
+        memory = leaf.untyped_storage()
+        if leaf.is_cuda and torch.cuda.is_current_stream_capturing():
+            return fact._replace(missing="a CUDA graph is being captured"), memory._cdata, 0
+        last = sum((size - 1) * step for size, step in zip(leaf.shape, leaf.stride(), strict=False))
+        if leaf.numel() and memory.nbytes() < (leaf.storage_offset() + last + 1) * leaf.itemsize:
+            return fact._replace(missing="its storage was freed"), memory._cdata, 0
+        return fact, memory._cdata, stored_bytes(fact)
+
+
+def _aliased(
+    leaves: list[Any], facts: list[Facts], sizes: list[int], storages: list[int], wanted: Wanted
+) -> Look:
+    uses = Counter(storages)
+    groups: dict[int, int] = {}
+    first: dict[Any, int] = {}
+    same: list[int] = []
+    aliases: list[int | None] = []
+    for index, (fact, storage) in enumerate(zip(facts, storages, strict=False)):
+        shared = uses[storage] > 1
+        aliases.append(groups.setdefault(storage, len(groups)) if shared else None)
+        earlier = index
+        if shared and fact.missing is None and isinstance(leaves[index], torch.Tensor):
+            view = fact._replace(flags=fact.flags & (CONJ | NEG), subclass=None, direct=False)
+            # A wanted leaf must not refer to an unwanted one, whose bytes are not kept.
+            kept = wanted if isinstance(wanted, bool) else wanted[index]
+            with torch._C.DisableTorchFunctionSubclass():
+                earlier = first.setdefault((storage, leaves[index].data_ptr(), view, kept), index)
+        same.append(earlier)
+        if earlier != index:
+            sizes[index] = 0
+    return Look(tuple(facts), tuple(same), tuple(aliases), sizes)

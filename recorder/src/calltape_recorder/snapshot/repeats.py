@@ -1,0 +1,245 @@
+"""Recognizes calls that look like an earlier one, so that their tensors need not be read again.
+
+In come the leaves of one side of a call; out goes a :class:`Repeat` if leaves that look the same
+came twice in a row. To read the facts of a tensor takes about ten steps in Python. To compare all
+tensors of a call takes one step in C++, with the guards that torch has for compiled code.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from calltape_recorder.capture.call_view import Row
+from calltape_recorder.capture.structures import Structure
+from calltape_recorder.counting import Count, value_of
+from calltape_recorder.snapshot.facts import INFERENCE
+from calltape_recorder.snapshot.look import Look
+from calltape_recorder.snapshot.side import Shared
+
+__all__ = ["Repeat", "Repeats"]
+
+_MOST = 1024  # structures
+_MANY = 16  # leaves of one side
+_Tensor = torch.Tensor
+
+# This is no public interface of torch. Without it there are no repeats, and every tensor is read.
+_Guards: Any = getattr(
+    getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None
+)
+
+
+class Repeat(Shared):
+    """Leaves that came twice in a row: plain tensors, contiguous and in host memory.
+
+    Torch's guards end the process if they are shown a nested tensor, or are made of a tensor
+    without strides. So they are made of plain tensors only, and before they are shown a leaf, its
+    type is checked.
+
+    Attributes:
+        structure: the structure of the side that has these leaves.
+        row: dtypes and shapes, see :data:`~calltape_recorder.capture.call_view.Row`.
+        look: all that is known of them.
+        calls: counts the calls whose inputs are such leaves and nothing else.
+        counted_calls, was_idle: how many of these calls the traffic counters have, and whether
+            there were no new ones the last time.
+    """
+
+    __slots__ = (
+        "_asks",
+        "_check",
+        "_copied",
+        "_inference",
+        "_names",
+        "_positional",
+        "calls",
+        "counted_calls",
+        "look",
+        "row",
+        "structure",
+        "was_idle",
+    )  # fmt: skip
+
+    def __init__(self, structure: Structure, leaves: Sequence[Any], look: Look) -> None:
+        super().__init__()
+        guards = _Guards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self._check = guards.check
+        self.structure = structure
+        self.look = look
+        facts = look.facts
+        self.row: Row = tuple([part for fact in facts for part in (fact.dtype, fact.shape)])
+        self.calls = Count()
+        self.counted_calls = 0
+        self.was_idle = False
+        self._positional = -1
+        self._names: tuple[str, ...] = ()
+        self._inference = tuple([bool(fact.flags & INFERENCE) for fact in facts])
+        # Guards that see the dispatch keys of autograd recognize inference tensors, unless these
+        # leaves are inference tensors. If the guards cannot tell, each leaf is asked. Many leaves
+        # are asked too: to walk them takes long, and each question lets other threads run.
+        self._asks = any(self._inference) or _is_below_autograd() or len(facts) > _MANY
+        self._copied = tuple(look.sizes) if any(look.sizes) else None
+
+    def is_of_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether these arguments are such leaves in the same places, and nothing else. Then the
+        call has the same structure. False if the learned call had other arguments too."""
+        if len(args) != self._positional:
+            return False
+        leaves = args
+        if kwargs or self._names:
+            if tuple(kwargs) != self._names:
+                return False
+            leaves = (*args, *kwargs.values())
+        if not self.is_like(leaves):
+            return False
+        # A call that passes one tensor twice has another structure.
+        if len(leaves) == 2:
+            return leaves[0] is not leaves[1]
+        return len(set(map(id, leaves))) == len(leaves)
+
+    def learn_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> bool:
+        """Makes this call the one that :meth:`is_of_call` compares with; False if it has other
+        arguments than leaves."""
+        values = [*args, *kwargs.values()]
+        if list(map(id, values)) != list(map(id, leaves)):
+            return False
+        self._positional, self._names = len(args), tuple(kwargs)
+        return True
+
+    def is_like(self, leaves: Sequence[Any]) -> bool:
+        """Whether these leaves, of the same structure, look the same."""
+        for leaf in leaves:
+            if type(leaf) is not _Tensor or leaf.is_nested:
+                return False
+        return bool(self._check(*leaves))
+
+    def is_like_single(self, leaf: Any) -> bool:
+        """Whether this is one leaf that looks the same, has no attributes of its own, and is of the
+        same inference mode. If nothing of it is copied, no more needs to be checked."""
+        return (
+            type(leaf) is _Tensor
+            and not leaf.is_nested
+            and self._check(leaf)
+            and not leaf.__dict__
+            and (not self._asks or leaf.is_inference() is self._inference[0])
+        )
+
+    def has_memory_of(self, leaves: Sequence[Any]) -> bool:
+        """Whether each of these leaves, which look the same, has memory of its own that holds the
+        bytes to be copied, and is of the same inference mode."""
+        if self._asks:
+            for leaf, expected in zip(leaves, self._inference, strict=True):
+                if leaf.is_inference() is not expected:
+                    return False
+        sizes = self._copied
+        # This is the most frequent case if only shapes are kept.
+        if sizes is None and len(leaves) < 3:
+            # A storage stays the same Python object as long as somebody refers to that object.
+            return len(leaves) == 1 or (
+                leaves[0].untyped_storage() is not leaves[1].untyped_storage()
+            )
+        memories = [leaf.untyped_storage() for leaf in leaves]
+        if sizes is not None:
+            for leaf, memory, size in zip(leaves, memories, sizes, strict=True):
+                if size and memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
+                    return False
+        return len(set(map(id, memories))) == len(memories)
+
+
+def _is_below_autograd() -> bool:
+    """Whether guards that are made now cannot see the dispatch keys of autograd. By these keys,
+    inference tensors differ from other tensors."""
+    try:
+        keys = torch._C.DispatchKey.AutogradFunctionality, torch._C.DispatchKey.AutogradOther
+        return any(torch._C._dispatch_tls_is_dispatch_key_excluded(key) for key in keys)
+    except AttributeError:  # this is no public interface of torch: in doubt, each tensor is asked
+        return True
+
+
+class Repeats:
+    """The repeats of a recorder, per structure. Any thread may use them.
+
+    Attributes:
+        call: the latest repeat of a call that has only tensors as arguments.
+        result: the latest repeat of a result that is one tensor, of which no bytes are kept.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Structure, Repeat] = {}
+        self._rows: dict[Structure, tuple[Any, ...]] = {}
+        self._facts: dict[Structure, tuple[Any, ...]] = {}
+        self._replaced: list[Repeat] = []
+        self.call: Repeat | None = None
+        self.result: Repeat | None = None
+        self.lock = threading.RLock()  # reentrant: a signal handler may call the model in it
+        self.of = self._known.get
+        """The repeat of a structure, or None."""
+
+    def __len__(self) -> int:
+        return len(self._known) + len(self._replaced)
+
+    def has_same_sizes(self, structure: Structure, row: Row) -> bool:
+        """Whether the last leaves of this structure that were no repeat had the same sizes. The
+        leaves of a growing cache never have."""
+        return _is_last(self._rows, structure, row)
+
+    def has_same_look(self, structure: Structure, look: Look) -> bool:
+        """Whether the last leaves of this structure that were read had the same facts."""
+        return _is_last(self._facts, structure, look.facts)
+
+    def learn(self, structure: Structure, leaves: Sequence[Any], look: Look) -> Repeat | None:
+        """Remembers leaves that came again, if they are plain."""
+        is_known = structure in self._known
+        if not look.is_plain or len(self._replaced if is_known else self) >= _MOST:
+            return None
+        try:
+            made = Repeat(structure, leaves, look)
+        except Exception:  # there are no guards, or not for such tensors
+            return None
+        with self.lock:
+            self._retire(structure)
+            self._known[structure] = made
+        return made
+
+    def counted(self) -> Iterator[tuple[Repeat, int]]:
+        """Each repeat with the calls that it counted since the last time. One thread alone asks,
+        about once a second. A repeat that counted no call two times in a row is forgotten, if it
+        was replaced or if there are many."""
+        are_many = len(self._known) >= _MOST // 2
+        for repeat in {*self._known.values(), *self._replaced}:
+            calls = value_of(repeat.calls)
+            if calls > repeat.counted_calls:
+                yield repeat, calls - repeat.counted_calls
+                repeat.counted_calls, repeat.was_idle = calls, False
+            elif not repeat.was_idle:
+                repeat.was_idle = True
+            else:
+                with self.lock:
+                    if repeat in self._replaced:
+                        self._replaced.remove(repeat)
+                    elif are_many:
+                        self._retire(repeat.structure)
+
+    def _retire(self, structure: Structure) -> None:
+        """Hides the repeat of a structure. A thread that has it already may still count with it."""
+        before = self._known.pop(structure, None)
+        if before is not None:
+            before.was_idle = False
+            self._replaced.append(before)
+            if self.call is before:
+                self.call = None
+            if self.result is before:
+                self.result = None
+
+
+def _is_last(last: dict[Structure, tuple[Any, ...]], structure: Structure, found: Any) -> bool:
+    """Whether this was found last for this structure; it is remembered as the last."""
+    if last.get(structure) == found:
+        return True
+    if len(last) >= _MOST and structure not in last:
+        last.clear()
+    last[structure] = found
+    return False

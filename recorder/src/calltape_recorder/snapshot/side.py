@@ -1,0 +1,67 @@
+"""The copy of one side of a call, and what the encoder remembers of sides that look the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from calltape_recorder.capture.structures import Structure, Wanted
+from calltape_recorder.snapshot.facts import Facts
+from calltape_schema.blob import Stored
+
+__all__ = ["EncodedLeaves", "Shared", "Side"]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedLeaves:
+    """What follows from structure and facts: the encoded leaf records, the leaves that the blob has
+    (in order, and by key), and the leaves that get a range."""
+
+    encoded: bytes
+    header: dict[str, Stored]
+    stored: tuple[int, ...]
+    ranged: tuple[int, ...]
+
+
+class Shared:
+    """What sides have in common if their leaves look the same. The first recorded one sets it.
+
+    Attributes:
+        side: the recorded side, if no bytes of it are kept.
+        encoded: their leaf records.
+        packed: ``side`` as a record has it.
+    """
+
+    __slots__ = ("encoded", "packed", "side")
+
+    def __init__(self) -> None:
+        self.side: Side | None = None
+        self.encoded: EncodedLeaves | None = None
+        self.packed: bytes | None = None
+
+
+class Side:
+    """Copied inputs or outputs of a call; ``repeat`` is set if they look like earlier ones."""
+
+    # Slots, because to make a dataclass or a named tuple costs as much as to copy a tensor.
+    __slots__ = ("facts", "pieces", "repeat", "same", "scalars", "storages", "structure", "wanted")
+
+    def __init__(
+        self,
+        structure: Structure,
+        scalars: list[Any],
+        facts: tuple[Facts, ...],
+        same: tuple[int, ...] | None,
+        storages: tuple[int | None, ...] | None,
+        pieces: list[Any],
+        wanted: Wanted = True,
+        repeat: Shared | None = None,
+    ) -> None:
+        self.repeat = repeat
+        self.structure = structure
+        self.scalars = scalars
+        self.facts = facts
+        self.same = same
+        self.storages = storages
+        self.pieces = pieces
+        self.wanted = wanted

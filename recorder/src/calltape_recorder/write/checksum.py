@@ -1,0 +1,52 @@
+"""Computes the checksum of a blob. If the blob is large, it does so while the blob is written."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["Checksum", "checksum", "crc32"]
+
+try:  # the extra ``fast`` computes the same sums several times as fast
+    from zlib_ng.zlib_ng import crc32
+except ImportError:
+    from zlib import crc32
+
+
+def checksum(parts: Sequence[Any]) -> int:
+    """The CRC-32 of these parts, one after the other."""
+    crc = 0
+    for part in parts:
+        crc = crc32(part, crc)
+    return crc
+
+
+class Checksum:
+    """Computes the CRC-32 of these parts in a thread of its own.
+
+    This may take as long as to write them. Neither holds the interpreter lock meanwhile.
+    """
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self._parts = parts
+        self._found: int | None = None
+        self._thread = threading.Thread(target=self._run, name="calltape-checksum", daemon=True)
+        # If no thread can be started (the interpreter shuts down), value() computes it.
+        with contextlib.suppress(RuntimeError):
+            self._thread.start()
+
+    def value(self) -> int:
+        """Waits for the checksum. It may be called again."""
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._found is None:
+            self._found = checksum(self._parts)
+        self._parts = ()
+        return self._found
+
+    def _run(self) -> None:
+        # This runs at the host's own priority. A thread of a lower priority may get the interpreter
+        # lock and then no core, and all other threads would wait for it.
+        self._found = checksum(self._parts)

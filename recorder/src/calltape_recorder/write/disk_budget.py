@@ -1,0 +1,100 @@
+"""The bounds of the files, and who has how much of ``max_disk_bytes``."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Bounds", "DiskBudget", "Refusal"]
+
+_OLDEST_SHARE = 8  # with deletion and no size of a segment, the bound is so many segments
+_AHEAD_SHARE = 4  # at most this part of the bound is left free for calls under way
+
+
+class Refusal(Exception):  # noqa: N818 - a decision, not an error
+    """No more bytes may be written. Calls are dropped for the reason in ``args[0]``."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The bounds of a recording, in bytes and seconds; None if there is no such bound."""
+
+    max_disk_bytes: int | None = None
+    min_free_bytes: int | None = None
+    segment_bytes: int | None = None
+    segment_seconds: float | None = None
+    when_full: Literal["stop", "delete_oldest"] = "stop"
+
+    @property
+    def deletes(self) -> bool:
+        return self.when_full == "delete_oldest"
+
+    @property
+    def most_in_segment(self) -> int | None:
+        """Bytes at which the next file begins."""
+        if self.segment_bytes is None and self.deletes and self.max_disk_bytes is not None:
+            return max(self.max_disk_bytes // _OLDEST_SHARE, 1)
+        return self.segment_bytes
+
+    @property
+    def is_rolling(self) -> bool:
+        return self.most_in_segment is not None or self.segment_seconds is not None
+
+
+class DiskBudget:
+    """Shares the bytes of ``max_disk_bytes``. The writer's thread claims some for the tapes
+    (:meth:`claim`), and threads that write ahead borrow some (:meth:`lend`).
+
+    The lock is reentrant: a signal handler may call the model while its thread is in here.
+
+    Args:
+        most: how many bytes there are; None if there is no bound.
+
+    Attributes:
+        lent: bytes of calls under way.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self.lock = threading.RLock()
+        self._most = most
+        self._taken = 0
+        self._wanted = 0  # the most that was lent at once, within its share
+        self.lent = 0
+
+    @property
+    def for_tapes(self) -> int | None:
+        """How many bytes all tapes may have; None if there is no bound."""
+        if self._most is None:
+            return None
+        # If old tapes are deleted for new ones, the disk is always full. So the bytes that
+        # write-ahead needed once stay free, because it will need them again.
+        return self._most - max(self.lent, self._wanted)
+
+    def claim(self, nbytes: int) -> bool:
+        """Sets how many bytes the tapes have, with what they are about to write. False, and nothing
+        changes, if that is too much."""
+        with self.lock:
+            most = self.for_tapes
+            if most is not None and nbytes > most:
+                return False
+            self._taken = nbytes
+            return True
+
+    def lend(self, nbytes: int) -> bool:
+        """Lends so many more bytes to a call that is written ahead. False, and nothing changes, if
+        that is too much."""
+        with self.lock:
+            lent = self.lent + nbytes
+            if self._most is not None:
+                if lent <= self._most // _AHEAD_SHARE:
+                    self._wanted = max(self._wanted, lent)
+                if self._taken + lent > self._most:
+                    return False
+            self.lent = lent
+            return True
+
+    def give_back(self, nbytes: int) -> None:
+        """Takes back so many bytes that were lent, as they are gone from the disk."""
+        with self.lock:
+            self.lent -= nbytes

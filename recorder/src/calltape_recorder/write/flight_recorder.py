@@ -1,0 +1,98 @@
+"""The flight recorder keeps calls in memory until something asks for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from calltape_recorder.call import Call
+from calltape_schema import TapeError
+from calltape_schema.records import Dump
+
+__all__ = ["FlightRecorder", "HeldCalls"]
+
+_MAX_DUMPS = 1000
+_MAX_REASON = 1000
+
+
+@dataclass(frozen=True)
+class FlightRecorder:
+    """How much is held: the last calls that ``keep`` did not keep, within two bounds. Their memory
+    comes on top of ``max_queue_bytes``.
+
+    Args:
+        calls: at most so many calls are held.
+        bytes: at most so many bytes of their tensors are held.
+
+    Raises:
+        TapeError: ``usage`` for anything but positive ints.
+    """
+
+    calls: int = 100
+    bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for name, value in (("calls", self.calls), ("bytes", self.bytes)):
+            if type(value) is not int or value < 1:
+                reason = f"FlightRecorder({name}={value!r})"
+                raise TapeError("usage", reason, advice="pass an int, 1 or more")
+
+
+class HeldCalls:
+    """Holds ended calls, the oldest first. Any thread may use it."""
+
+    def __init__(
+        self, size: FlightRecorder, put: Callable[[Call], None], drop: Callable[[Call], None]
+    ) -> None:
+        self._size = size
+        self._put = put
+        self._drop = drop
+        self.lock = threading.RLock()
+        self._calls: deque[Call] = deque()
+        self._bytes = 0
+        self._dumps: list[Dump] = []
+
+    def hold(self, call: Call) -> None:
+        """Takes a call, and drops the oldest ones if there are too many."""
+        old: list[Call] = []
+        with self.lock:
+            self._bytes += call.nbytes
+            self._calls.append(call)
+            while len(self._calls) > self._size.calls or self._bytes > self._size.bytes:
+                oldest = self._calls.popleft()
+                self._bytes -= oldest.nbytes
+                old.append(oldest)
+        for oldest in old:
+            self._drop(oldest)
+
+    def dump(self, reason: str, *more: Call) -> int:
+        """Hands all calls, and ``more`` after them, to the writer. Returns how many they are."""
+        with self.lock:
+            calls = [*self._calls, *more]
+            self._calls.clear()
+            self._bytes = 0
+            if len(self._dumps) < _MAX_DUMPS:
+                text = reason.encode("utf-8", "backslashreplace").decode()[:_MAX_REASON]
+                dump = Dump(time_ns=time.time_ns(), reason=text, calls=len(calls))
+                self._dumps.append(dump)
+        for call in calls:
+            self._put(call)
+        return len(calls)
+
+    def clear(self) -> None:
+        """Drops all calls."""
+        with self.lock:
+            calls = list(self._calls)
+            self._calls.clear()
+            self._bytes = 0
+        for call in calls:
+            self._drop(call)
+
+    def drain_dumps(self) -> tuple[Dump, ...]:
+        """The dumps since this was asked last."""
+        with self.lock:
+            dumps, self._dumps = self._dumps, []
+        return tuple(dumps)

@@ -1,0 +1,380 @@
+"""The files of a recording: one, or several in turn, within bounds of size, age and disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from calltape_recorder.keep.ledger import Ledger
+from calltape_recorder.write.closed_segments import Closed, Unsealed, traffic_of
+from calltape_recorder.write.disk_budget import Bounds, DiskBudget, Refusal
+from calltape_recorder.write.tape_writer import TRAILER_FRAME_BYTES, TapeWriter, manifest_bytes
+from calltape_recorder.write.trailers import calls_of, fitted
+from calltape_schema import TapeError
+from calltape_schema.records import Coverage, Dump, Manifest, Segment
+from calltape_schema.traffic import Traffic
+
+__all__ = ["Bounds", "Refusal", "Segments"]
+
+_LOOK_SECONDS = 1.0
+_FREE_LOOK_BYTES = 16 * 1024 * 1024
+_TRAILER_BYTES = 64 * 1024  # of a trailer without its index, until one was larger
+_LAST_TRAILER_BYTES = 8 * 1024  # of the trailer of a file without calls
+_TRAILER_SHARE = 8  # a trailer takes at most this part of the bound, besides its index
+_INDEX_BYTES = 16  # in the trailer, per call
+_MAX_CALLS = 1_000_000  # in a file: no reader takes a trailer of more than 64 MiB
+_MAX_UNSEALED = 16  # open files that wait for their trailers
+
+
+class Segments:
+    """The files that :class:`Writer` appends to. Other threads may use the properties only.
+
+    Args:
+        path: the path of the first file. The others are ``<stem>-00001.tape`` and so on.
+        overwrite: whether to replace an existing first file. Later ones take names that are free.
+        file_mode: the permissions of the files.
+        bounds: tell when the next file begins, and when to stop.
+        ledger: tells what became of calls, and is told of files that are gone.
+        drain_traffic: gives the counters and the dumps since it was called last.
+        gone: is called for a file that is gone, with the counters that it had.
+        complain: says once what went wrong.
+
+    Attributes:
+        budget: who has how much of ``max_disk_bytes``.
+
+    Raises:
+        TapeError: ``exists`` or ``io``.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        overwrite: bool,
+        file_mode: int,
+        bounds: Bounds,
+        ledger: Ledger,
+        drain_traffic: Callable[[], tuple[Traffic, tuple[Dump, ...]]],
+        gone: Callable[[Traffic], None],
+        complain: Callable[[str, BaseException], None],
+    ) -> None:
+        self.first_path = path
+        self._bounds = bounds
+        self._ledger = ledger
+        self._drain_traffic = drain_traffic
+        self._gone = gone
+        self._complain = complain
+        self.budget = DiskBudget(bounds.max_disk_bytes)
+        self._new_bytes = 0  # of a file without calls
+        self._trailer_bytes = _TRAILER_BYTES
+        self._stem = path.removesuffix(".tape")
+        self._number = 0
+        self._closed: deque[Closed] = deque()
+        self._unsealed: list[Unsealed] = []
+        self._manifest: Manifest | None = None
+        self._began = self._looked = time.monotonic()
+        self._free_left = 0
+        self._file_mode = file_mode
+        self._tape: TapeWriter | None = TapeWriter(path, overwrite, file_mode)
+
+    @property
+    def path(self) -> str:
+        """The path of the current file."""
+        tape = self._tape
+        return self.first_path if tape is None else tape.path
+
+    @property
+    def written_bytes(self) -> int:
+        """How many bytes all files have, with the files of calls under way."""
+        return self._tape_bytes + self.budget.lent
+
+    @property
+    def _tape_bytes(self) -> int:
+        tape = self._tape
+        return sum(closed.tape.end for closed in list(self._closed)) + (tape.end if tape else 0)
+
+    @property
+    def count(self) -> int:
+        """How many files there are."""
+        return len(self._closed) + (self._tape is not None)
+
+    def begin(self, manifest: Manifest) -> None:
+        """Writes the first manifest.
+
+        Raises:
+            OSError: the manifest cannot be written.
+        """
+        self._manifest = manifest
+        self._began = time.monotonic()
+        if self._bounds.is_rolling:
+            manifest = manifest.model_copy(update={"segment": Segment()})
+        assert self._tape is not None
+        self._tape.begin(manifest)
+        segment = Segment(number=2**31, first_call=2**62)  # the longest that there can be
+        self._new_bytes = manifest_bytes(manifest.model_copy(update={"segment": segment}))
+        self.budget.claim(self._needed())
+
+    def append(self, calls: Sequence[tuple[int, Sequence[Any], int]]) -> None:
+        """Appends whole calls, to the next file if this one is full.
+
+        Raises:
+            OSError: none of these calls counts as written.
+            Refusal: a bound is reached. No file is deleted for calls that would not fit anyway.
+        """
+        size = sum(size for _, _, size in calls)
+        first = min(number for number, _, _ in calls)
+        self._refuse(size, len(calls))
+        if self._is_full(size, len(calls)):
+            self.roll()
+        self._make_room(size, len(calls))
+        tape = self._current(first)
+        try:
+            tape.append(calls)
+        except OSError:
+            if not tape.is_there():
+                self._lose(tape)
+            raise
+
+    def roll(self) -> None:
+        """Seals the current file; the next one begins with the next call."""
+        tape, self._tape = self._tape, None
+        if tape is None:
+            return
+        coverage = self._ledger.drain_coverage()
+        traffic, dumps = self._drain_counters()
+        closed = Closed(tape, coverage, calls_of(traffic))
+        self._closed.append(closed)
+        self._unsealed.append(Unsealed(closed, traffic, dumps))
+        with contextlib.suppress(OSError):  # it is tried again when the disk takes the next file
+            self._seal_closed()
+
+    def check(self) -> None:
+        """Does what must not wait for a call: seals files, and ends an old or a removed one."""
+        now = time.monotonic()
+        tape = self._tape
+        if self._unsealed:
+            with contextlib.suppress(OSError):
+                self._seal_closed()
+        if tape is None or now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        if not tape.is_there():
+            self._lose(tape)
+        elif self._is_old(now) and tape.calls:
+            self.roll()
+
+    def seal(self) -> None:
+        """Writes the last trailer.
+
+        Raises:
+            OSError: it cannot be written. The file stays readable without it.
+        """
+        refused = None
+        try:
+            self._seal_closed()
+        except OSError as error:
+            refused = error
+        tape = self._tape
+        if tape is None and self._manifest is not None:
+            # It says what became of the calls since the last file.
+            tape = self._current(self._ledger.seen)
+        if tape is not None:
+            try:
+                coverage = self._ledger.drain_coverage()
+                self._finish(tape, coverage, *self._drain_counters(), is_last=True)
+            finally:
+                tape.close()
+        if refused is not None:
+            raise refused
+
+    def close(self) -> None:
+        """Closes the files as they are."""
+        for unsealed in list(self._unsealed):
+            unsealed.closed.tape.close()
+        if self._tape is not None:
+            self._tape.close()
+
+    def remove(self) -> None:
+        """Removes the current file, if its path still leads to it."""
+        if self._tape is not None:
+            self._tape.remove()
+
+    @property
+    def _tape_id(self) -> bytes:
+        assert self._manifest is not None
+        return self._manifest.tape
+
+    def _is_old(self, now: float) -> bool:
+        most = self._bounds.segment_seconds
+        return most is not None and now - self._began >= most
+
+    def _current(self, first: int) -> TapeWriter:
+        """The file to write to. If the last one was ended, it is a new one, and ``first`` is its
+        first call."""
+        if self._tape is not None:
+            return self._tape
+        assert self._manifest is not None
+        while True:
+            path = f"{self._stem}-{self._number + 1:05d}.tape"
+            try:
+                tape = TapeWriter(path, overwrite=False, mode=self._file_mode)
+            except TapeError as error:
+                if error.kind != "exists":
+                    raise OSError(errno.EIO, str(error)) from None
+                self._number += 1
+                continue
+            break
+        self._number += 1
+        segment = Segment(number=self._number, first_call=first)
+        changed = {"segment": segment, "created_ns": time.time_ns()}
+        try:
+            tape.begin(self._manifest.model_copy(update=changed))
+        except BaseException:
+            tape.close()
+            tape.remove()
+            self._number -= 1
+            raise
+        self._tape = tape
+        self._began = time.monotonic()
+        with contextlib.suppress(OSError):
+            self._seal_closed()
+        return tape
+
+    def _seal_closed(self) -> None:
+        """Writes the trailers that the disk did not take so far.
+
+        Raises:
+            OSError: it still does not. The files stay readable without them.
+        """
+        while self._unsealed:
+            (tape, coverage, _), traffic, dumps = self._unsealed[0]
+            try:
+                self._finish(tape, coverage, traffic, dumps)
+            except Exception as error:
+                if isinstance(error, OSError) and len(self._unsealed) < _MAX_UNSEALED:
+                    raise
+                self._complain("a file of the recording stays without its trailer", error)
+            self._unsealed.pop(0)
+            tape.close()
+
+    def _drain_counters(self) -> tuple[Traffic, tuple[Dump, ...]]:
+        try:
+            return self._drain_traffic()
+        except Exception as error:
+            self._complain("the calls of a file could not be counted", error)
+            return Traffic(), ()
+
+    def _finish(
+        self, tape: TapeWriter, coverage: Coverage, traffic: Traffic, dumps: tuple[Dump, ...],
+        *, is_last: bool = False,
+    ) -> None:  # fmt: skip
+        """Writes a trailer with as many counters as there is room for."""
+        index = _INDEX_BYTES * tape.calls
+        least = (self._trailer_bytes if tape.calls else _LAST_TRAILER_BYTES) + index
+        others = self._needed(besides=tape, is_last=is_last)
+
+        def fits(nbytes: int) -> bool:
+            nbytes += TRAILER_FRAME_BYTES
+            if self._bounds.max_disk_bytes is not None:  # the next trailer may be as long
+                most = self._bounds.max_disk_bytes // _TRAILER_SHARE
+                self._trailer_bytes = max(self._trailer_bytes, min(nbytes - index, most))
+            return self.budget.claim(others + nbytes)
+
+        def encode(traffic: Traffic, dumps: tuple[Dump, ...]) -> bytes:
+            return tape.trailer(self._tape_id, coverage, traffic, dumps, continues=not is_last)
+
+        tape.seal(fitted(encode, traffic, dumps, fits, least - TRAILER_FRAME_BYTES))
+
+    def _is_full(self, size: int, calls: int) -> bool:
+        """Whether these calls must go to the next file."""
+        tape = self._tape
+        if tape is None or not tape.calls:
+            return False
+        most = self._bounds.most_in_segment
+        is_large = most is not None and tape.end + size > most
+        return is_large or tape.calls + calls > _MAX_CALLS
+
+    def _needed(self, *, besides: TapeWriter | None = None, is_last: bool = False) -> int:
+        """How many bytes all files need with the trailers that they will get, and one more file
+        without calls, which may be needed at the end to say what became of the last calls.
+
+        Args:
+            besides: a file whose trailer is not counted.
+            is_last: whether there will be no other file.
+        """
+        opened = [unsealed.closed.tape for unsealed in self._unsealed]
+        if self._tape is not None:
+            opened.append(self._tape)
+        trailers = sum(
+            self._trailer_bytes + _INDEX_BYTES * tape.calls
+            for tape in opened
+            if tape is not besides
+        )
+        end = 0 if is_last else self._new_bytes + _LAST_TRAILER_BYTES
+        return self._tape_bytes + trailers + end
+
+    def _refuse(self, size: int, calls: int) -> None:
+        """Refuses calls that would not fit even if all other files were deleted."""
+        most = self.budget.for_tapes
+        alone = 2 * self._new_bytes + self._trailer_bytes + _LAST_TRAILER_BYTES
+        if most is not None and alone + size + _INDEX_BYTES * calls > most:
+            raise Refusal("max_disk_bytes")
+
+    def _make_room(self, size: int, calls: int) -> None:
+        while True:
+            more = size + _INDEX_BYTES * calls
+            if self._tape is None:
+                more += self._new_bytes + self._trailer_bytes
+            if self.budget.claim(self._needed() + more):
+                break
+            if not self._delete_oldest():
+                raise Refusal("max_disk_bytes")
+        floor = self._bounds.min_free_bytes
+        if floor is None:
+            return
+        self._free_left -= size
+        if self._free_left < 0:
+            while (missing := floor + size - self._free()) > 0:
+                if missing > self._deletable() or not self._delete_oldest():
+                    raise Refusal("disk_full")
+            self._free_left = min(_FREE_LOOK_BYTES, -missing // 2)
+
+    def _deletable(self) -> int:
+        """How many bytes would be free if every file were deleted."""
+        return self._tape_bytes if self._bounds.deletes else 0
+
+    def _free(self) -> int:
+        found = os.statvfs(os.path.dirname(self.first_path) or ".")
+        return found.f_bavail * found.f_frsize
+
+    def _delete_oldest(self) -> bool:
+        if not self._bounds.deletes:
+            return False
+        if not self._closed:
+            if self._tape is None or not self._tape.calls:
+                return False
+            self.roll()
+        oldest = self._closed[0]
+        traffic = traffic_of(oldest, self._unsealed)
+        if not oldest.tape.remove():
+            return False
+        self._closed.popleft()
+        self._unsealed = [other for other in self._unsealed if other.closed is not oldest]
+        oldest.tape.close()
+        self._ledger.lose(oldest.coverage, "deleted")
+        self._gone(traffic)
+        return True
+
+    def _lose(self, tape: TapeWriter) -> None:
+        """Counts the calls of a file that somebody removed as dropped."""
+        self._tape = None
+        tape.close()
+        coverage = self._ledger.drain_coverage()
+        self._ledger.lose(coverage, "file_removed")
+        self._gone(Traffic())  # the next file gets its counters
+        error = FileNotFoundError(f"somebody removed {tape.path}")
+        self._complain("calls of the tape are lost, and the next calls go to another file", error)

@@ -1,0 +1,298 @@
+"""Writes a tape file: creates it exclusively, appends members, and seals it with a trailer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from calltape_recorder.write.permissions import OWNER_ONLY, make_folders, set_mode
+from calltape_schema import TapeError
+from calltape_schema.framing import BLOCK, END, MANIFEST, TRAILER, member_header, padding
+from calltape_schema.records import (
+    Coverage,
+    Dump,
+    Manifest,
+    Trailer,
+    encode_manifest,
+    encode_trailer,
+)
+from calltape_schema.traffic import Traffic
+
+__all__ = ["TRAILER_FRAME_BYTES", "Late", "TapeWriter", "manifest_bytes", "member"]
+
+TRAILER_FRAME_BYTES = 4 * BLOCK
+"""At most so many bytes stand around the content of a trailer."""
+
+_MAX_PARTS = 512  # POSIX promises 16, Linux and macOS take 1024
+_ZEROS = bytes(BLOCK)
+_ENTRY = struct.Struct("<QQ")
+
+# It is looked up in this module, so that tests can make the disk fail.
+pwritev = os.pwritev
+
+
+class Late:
+    """A part of a known length whose bytes are made while the parts before it are written."""
+
+    def __init__(self, size: int, make: Callable[[], bytes]) -> None:
+        self._size = size
+        self.make = make  # it waits until they are made
+
+    def __len__(self) -> int:
+        return self._size
+
+
+def member(name: str, content: Sequence[Any], size: int) -> list[Any]:
+    """Header, content and padding of one member, as parts for one write."""
+    parts = [member_header(name, size), *content]
+    fill = padding(size)
+    if fill:
+        parts.append(_ZEROS[:fill])
+    return parts
+
+
+def manifest_bytes(manifest: Manifest) -> int:
+    """Length of a tape that has no calls yet."""
+    content = encode_manifest(manifest)
+    return sum(map(len, member(MANIFEST, [content], len(content))))
+
+
+class TapeWriter:
+    """A tape file. Only this process writes it, and only one thread at a time.
+
+    Args:
+        path: the path of the file. Missing directories are made.
+        overwrite: whether to replace an existing file.
+        mode: the permissions of the file.
+
+    Raises:
+        TapeError: at construction, ``exists`` or ``io``.
+    """
+
+    def __init__(self, path: str, overwrite: bool, mode: int = OWNER_ONLY) -> None:
+        self.path = path
+        self.end = 0  # of the last whole member
+        self._dirty = False  # bytes of a failed append may lie behind ``end``
+        self._index = bytearray()
+        self._head = b""  # the manifest as the file has it
+        self._trailer: tuple[int, int] | None = None  # offset and length of its content
+        try:
+            make_folders(os.path.dirname(path), mode)
+            if overwrite and os.path.lexists(path):
+                os.unlink(path)
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+            self._file = os.open(path, flags, OWNER_ONLY)
+            set_mode(self._file, mode)
+            self._identity = _identity(os.fstat(self._file))
+        except FileExistsError:
+            raise TapeError("exists", "there is a file already", path=path) from None
+        except OSError as error:
+            raise TapeError("io", error.strerror or type(error).__name__, path=path) from None
+
+    def begin(self, manifest: Manifest) -> None:
+        """Writes the manifest, the first member."""
+        content = encode_manifest(manifest)
+        parts = member(MANIFEST, [content], len(content))
+        self._append(parts)
+        self._head = b"".join(parts)
+
+    @property
+    def calls(self) -> int:
+        """How many calls the file has."""
+        return len(self._index) // _ENTRY.size
+
+    def rewind(self) -> None:
+        """Removes all calls from the file.
+
+        Raises:
+            OSError: the file cannot be cut.
+        """
+        self._check()
+        os.ftruncate(self._file, len(self._head))
+        self._dirty = False
+        self.end = len(self._head)
+        self._index.clear()
+
+    def is_there(self) -> bool:
+        """Whether the path still leads to the file, as far as the disk tells."""
+        try:
+            return _identity(os.stat(self.path)) == self._identity
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # the disk does not answer: the file may be there
+            return True
+
+    def append(self, calls: Sequence[tuple[int, Sequence[Any], int]]) -> None:
+        """Appends whole calls: per call its number, its parts, and their size in bytes.
+
+        Raises:
+            OSError: none of these calls counts as written. The file ends with the last whole
+                member, or is cut there before the next append.
+        """
+        start = self.end
+        self._append([part for _, parts, _ in calls for part in parts])
+        for number, _, size in calls:
+            self._index += _ENTRY.pack(number, start)
+            start += size
+
+    def trailer(
+        self, tape: bytes, coverage: Coverage, traffic: Traffic, dumps: tuple[Dump, ...],
+        *, continues: bool,
+    ) -> bytes:  # fmt: skip
+        """The content of the trailer. ``continues`` tells that the next calls go to another file.
+
+        Raises:
+            TapeError: ``limit``.
+            pydantic.ValidationError: the accounts break the format.
+        """
+        return encode_trailer(
+            Trailer(
+                tape=tape, closed_ns=time.time_ns(), coverage=coverage, index=bytes(self._index),
+                traffic=traffic, dumps=dumps, continues=continues or None,
+            )
+        )  # fmt: skip
+
+    def seal(self, trailer: bytes) -> None:
+        """Writes the trailer. Then the tape is complete."""
+        start = self.end + BLOCK
+        self._append([*member(TRAILER, [trailer], len(trailer)), END])
+        self._trailer = start, len(trailer)
+
+    def read_trailer(self) -> bytes | None:
+        """The content of the written trailer; None if there is none, or if the file is gone."""
+        if self._trailer is None:
+            return None
+        start, size = self._trailer
+        flags = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
+        try:
+            file = os.open(self.path, flags)
+            try:
+                is_it = _identity(os.fstat(file)) == self._identity
+                return os.pread(file, size, start) if is_it else None
+            finally:
+                os.close(file)
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Closes the file; it may be called twice."""
+        if self._file >= 0:
+            if self._is_open():
+                os.close(self._file)
+            self._file = -1
+            self._index = bytearray()
+
+    def remove(self) -> bool:
+        """Removes the file, if the path still leads to it; False if it is still there."""
+        try:
+            if _identity(os.lstat(self.path)) == self._identity:
+                os.unlink(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:
+            return False
+        return True
+
+    def _is_open(self) -> bool:
+        """Whether the descriptor is still this file's. A host may close descriptors that it does
+        not know, and then the next file that it opens has this descriptor, or even the inode."""
+        try:
+            is_same = _identity(os.fstat(self._file)) == self._identity
+            return is_same and os.pread(self._file, len(self._head), 0) == self._head
+        except OSError:
+            return False
+
+    def _check(self) -> None:
+        """Opens the file again if the host closed it."""
+        if self._file < 0:
+            raise OSError(errno.EBADF, "the tape is closed")
+        if self._is_open():
+            return
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+            try:
+                head = os.pread(file, len(self._head), 0)
+                status = os.fstat(file)
+                if not head or head != self._head or status.st_size < self.end:
+                    raise FileNotFoundError(errno.ENOENT, "the path leads to another file")
+            except BaseException:
+                os.close(file)
+                raise
+        except FileNotFoundError:
+            self._identity = _NO_FILE
+            raise
+        self._file, self._identity = file, _identity(status)
+
+    def _cut(self) -> None:
+        """Cuts the file after the last whole member."""
+        self._check()
+        os.ftruncate(self._file, self.end)
+
+    def _append(self, parts: list[Any]) -> None:
+        if self._dirty:
+            self._cut()
+        self._dirty = True
+        end = self._write(parts, self.end)
+        self._dirty = False
+        self.end = end
+
+    def _write(self, parts: list[Any], offset: int) -> int:
+        try:
+            for some in _at_once(parts):
+                offset = self._write_some(some, offset)
+        except OSError:
+            # If the disk refuses to cut as well, the file is cut before the next append.
+            try:
+                self._cut()
+                self._dirty = False
+            except OSError:
+                pass
+            raise
+        return offset
+
+    def _write_some(self, parts: list[Any], offset: int) -> int:
+        while parts:
+            self._check()  # time has passed, above all if a checksum was waited for
+            # The offset is explicit, because a forked child shares the file's position.
+            written = pwritev(self._file, parts, offset)
+            offset += written
+            parts = _after(parts, written)
+            if parts and not written:
+                raise OSError(errno.EIO, "the file takes no more bytes")
+        return offset
+
+
+def _after(parts: list[Any], written: int) -> list[Any]:
+    """What is left of these parts, after their first ``written`` bytes."""
+    for index, part in enumerate(parts):
+        if written < len(part):
+            return [memoryview(part)[written:], *parts[index + 1 :]]
+        written -= len(part)
+    return []
+
+
+def _at_once(parts: list[Any]) -> Iterator[list[Any]]:
+    """Groups the parts for system calls: a group is not too long, and begins at each late part."""
+    some: list[Any] = []
+    for part in parts:
+        if type(part) is Late:
+            if some:
+                yield some
+                some = []
+            part = part.make()
+        elif len(some) == _MAX_PARTS:
+            yield some
+            some = []
+        some.append(part)
+    yield some
+
+
+_NO_FILE = (-1, -1)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

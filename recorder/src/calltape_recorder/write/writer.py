@@ -1,0 +1,336 @@
+"""The queue of ended calls, and the one background thread that writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from traceback import format_tb
+
+from calltape_recorder.call import Call
+from calltape_recorder.keep.ledger import Ledger
+from calltape_recorder.locks import HasLock, lent
+from calltape_recorder.snapshot.buffers import Buffers
+from calltape_recorder.snapshot.copies import release
+from calltape_recorder.write.encoding import Encoder
+from calltape_recorder.write.segments import Refusal, Segments
+
+__all__ = ["Writer"]
+
+log = logging.getLogger("calltape")
+
+# Many small calls are written at once. Every write gives the interpreter lock away, and a busy host
+# lets it come back only after its switch interval.
+_BATCH_CALLS = 32
+_BATCH_BYTES = 1024 * 1024
+
+# While small calls keep coming, the writer polls. To wake it costs the host's thread a system call
+# within the call, and then both compete for the interpreter lock. If the writer polls less often,
+# the host pays less, and calls are in the file later.
+_POLL_SECONDS = 0.01
+_IDLE_POLLS = 10
+
+# While the writer works through a batch, a thread that wants the interpreter lock waits for its
+# switch interval (5 ms). A pause in which another thread can wake up saves it this wait.
+_WORK_SECONDS = 0.001
+_PAUSE_SECONDS = 0.00005
+
+_LOOK_SECONDS = 1.0
+
+# At the end, nobody waits longer than this for a disk that takes nothing any more.
+_STUCK_SECONDS = 30.0
+
+_MAX_TEXT = 500
+
+# What a call without any tensor takes in the queue, and how many of them may wait in any case.
+_ITEM_BYTES = 1024
+_FEWEST_ITEMS = 256
+
+# Calls of this size would fill the queue before the next poll, so they wake the writer.
+_LARGE_BYTES = 1024 * 1024
+
+
+class _Task:
+    """Something to do between calls, and whether it is done."""
+
+    __slots__ = ("action", "done")
+
+    def __init__(self, action: Callable[[], None] | None) -> None:
+        self.action = action
+        self.done = threading.Event()
+
+
+class Writer:
+    """Takes calls in the host's threads and appends them to the tape in its own.
+
+    ``put`` takes no lock and makes no system call while calls keep coming. About once a second,
+    ``each_second`` is called for what must not wait for a call. ``lost`` is called for every call
+    that ``keep`` kept and that is dropped here. ``written`` is given if values are withheld, and is
+    called for every call that is in the file. If it is given, the texts of exceptions are not
+    logged, because they may quote a value.
+
+    Attributes:
+        is_full: whether so many calls wait that they would reach the byte bound even without
+            tensors. Then the next call must not be recorded.
+        waits_with: the objects whose locks the writer takes. Whoever waits for the writer lends
+            these locks.
+    """
+
+    def __init__(
+        self, segments: Segments, encoder: Encoder, ledger: Ledger, buffers: Buffers,
+        each_second: Callable[[], None], lost: Callable[[], None],
+        written: Callable[[Call], None] | None,
+    ) -> None:  # fmt: skip
+        self._segments = segments
+        self._encoder = encoder
+        self._ledger = ledger
+        self._buffers = buffers
+        self._items: deque[Call | _Task] = deque()
+        self._most_items = max(_FEWEST_ITEMS, ledger.max_bytes // _ITEM_BYTES)
+        self._wake = threading.Event()
+        self._each_second = each_second
+        self._lost = lost
+        self._written = written
+        self._looked = time.monotonic()
+        self._asleep = False
+        self.is_full = False
+        self.waits_with: list[HasLock] = []
+        self._stopping = False
+        self._turns = 0  # rounds that the thread made
+        self._said: set[str] = set()
+        self._process = 0
+        self._over = threading.Event()
+        self._over.set()
+        self._thread = threading.Thread(target=self._run, name="calltape-writer", daemon=True)
+
+    def start(self) -> None:
+        self._over.clear()
+        self._process = os.getpid()
+        self._thread.start()
+
+    @property
+    def _is_over(self) -> bool:
+        # If is_alive() or join() is interrupted, it may take a running thread for an ended one.
+        return self._over.is_set() or self._process != os.getpid()
+
+    def put(self, call: Call) -> None:
+        """Hands an ended call to the writer."""
+        items = self._items
+        items.append(call)
+        if len(items) >= self._most_items:
+            self.is_full = True  # until the writer's next turn
+        # ``_asleep`` is set before the writer looks a last time, so no call is left behind.
+        if self._asleep or call.nbytes >= _LARGE_BYTES:
+            self._wake.set()
+
+    def flush(self, timeout: float | None) -> bool:
+        """Waits until everything put so far was written or dropped; False on timeout."""
+        return self.ask(None, timeout)
+
+    def ask(self, action: Callable[[], None] | None, timeout: float | None) -> bool:
+        """Runs an action in the writer's thread, after everything put so far; False if that is
+        not done after ``timeout`` seconds."""
+        if self._is_over:
+            return not self._items and action is None
+        task = _Task(action)
+        self._items.append(task)
+        self._wake.set()
+        if self._thread is threading.current_thread():
+            return False
+        with lent(self.waits_with):
+            return self._is_done(task.done, timeout)
+
+    def _is_done(self, done: threading.Event, timeout: float | None) -> bool:
+        """Waits for a task; False if that takes longer than ``timeout`` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not done.wait(0.1 if deadline is None else min(0.1, deadline - time.monotonic())):
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            if self._is_over:
+                return done.is_set()
+        return True
+
+    def stop(self) -> bool:
+        """Writes what is queued and ends the thread; False if the disk does not answer."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is threading.current_thread():
+            return False
+        turns, since = self._turns, time.monotonic()
+        with lent(self.waits_with):
+            while not self._is_over:
+                self._over.wait(0.5)
+                if self._turns != turns:
+                    turns, since = self._turns, time.monotonic()
+                elif time.monotonic() - since > _STUCK_SECONDS:
+                    return False
+        return True
+
+    def complain(self, about: str, error: BaseException) -> None:
+        """Logs what went wrong, once per kind of problem. Recording goes on."""
+        if about not in self._said:
+            self._said.add(about)
+            with contextlib.suppress(Exception):  # a log handler of the host may raise
+                what = _one_line(error) if self._written is None else _without_text(error)
+                log.warning("%s: %s (said once; see Recorder.stats())", about, what)
+                if self._written is None:
+                    log.debug("%s", about, exc_info=error)
+                else:
+                    log.debug("%s\n%s", about, "".join(format_tb(error.__traceback__)))
+
+    def warn(self, text: str) -> None:
+        """Logs a text once."""
+        if text not in self._said:
+            self._said.add(text)
+            with contextlib.suppress(Exception):
+                log.warning("%s", text)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._over.set()
+
+    def _work(self) -> None:
+        empty = 0
+        while True:
+            self._turns += 1
+            self.is_full = len(self._items) >= self._most_items
+            self._act_each_second()
+            if self._items:
+                empty = 0
+                try:
+                    self._write_batch()
+                except Exception as error:  # without this thread nothing more would be written
+                    self.complain("calls could not be written", error)
+            elif self._stopping:
+                return
+            else:
+                empty += 1
+                self._wait(asleep=empty >= _IDLE_POLLS)
+
+    def _act_each_second(self) -> None:
+        """Calls ``each_second`` if a second has passed, whether calls come or not."""
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            try:
+                self._each_second()
+            except Exception as error:
+                self.complain("a check of the recording, made each second, failed", error)
+
+    def _wait(self, *, asleep: bool) -> None:
+        seconds: float | None = _POLL_SECONDS
+        if asleep:
+            seconds = _LOOK_SECONDS
+        self._wake.clear()
+        self._asleep = asleep
+        if not (self._items or self._stopping):
+            self._wake.wait(seconds)
+        self._asleep = False
+
+    def _write_batch(self) -> None:
+        calls: list[Call] = []
+        encoded = []
+        size = 0
+        task = None
+        begun = time.monotonic()
+        while self._items and len(calls) < _BATCH_CALLS and size < _BATCH_BYTES:
+            if time.monotonic() - begun > _WORK_SECONDS:
+                time.sleep(_PAUSE_SECONDS)
+                begun = time.monotonic()
+            item = self._items.popleft()
+            if isinstance(item, _Task):
+                task = item
+                break
+            parts = self._encode(item)
+            if parts is not None:
+                calls.append(item)
+                encoded.append(parts)
+                size += parts[2]
+        try:
+            if calls:
+                self._write(calls, encoded)
+        finally:
+            if task is not None:
+                self._do(task)
+
+    def _do(self, task: _Task) -> None:
+        try:
+            if task.action is not None:
+                task.action()
+        except Exception as error:
+            self.complain("a request to the recording failed", error)
+        finally:
+            task.done.set()
+
+    def _encode(self, call: Call) -> tuple[int, list[object], int] | None:
+        try:
+            following = self._items[0] if self._items else None
+            return self._encoder.encode(call, others_wait=type(following) is Call)
+        except Exception as error:
+            self.complain("a call could not be encoded", error)
+            self._account(call, "internal")
+            return None
+
+    def _write(self, calls: list[Call], encoded: list[tuple[int, list[object], int]]) -> None:
+        try:
+            self._segments.append(encoded)
+        except Refusal as refusal:
+            self._refuse(calls, encoded, str(refusal))
+            return
+        except Exception as error:
+            if len(calls) > 1 and isinstance(error, OSError):
+                # A small call may still fit if a large one does not.
+                for call, parts in zip(calls, encoded, strict=False):
+                    self._write([call], [parts])
+                return
+            self.complain(f"the tape {self._segments.first_path} cannot be written", error)
+            for call in calls:
+                self._account(call, "io" if isinstance(error, OSError) else "internal")
+            return
+        for call in calls:
+            self._account(call, None)
+
+    def _refuse(
+        self, calls: list[Call], encoded: list[tuple[int, list[object], int]], reason: str
+    ) -> None:
+        if len(calls) > 1:
+            for call, parts in zip(calls, encoded, strict=False):
+                self._write([call], [parts])
+            return
+        path = self._segments.first_path
+        self.warn(f"the bound {reason} of the tape {path} is reached: calls are dropped")
+        self._account(calls[0], reason)
+
+    def _account(self, call: Call, dropped: str | None) -> None:
+        """Counts a call as kept, or as dropped for a reason, and frees its memory."""
+        for side in (call.inputs, call.outputs):
+            if side is not None:
+                release(side.pieces, self._buffers)
+        self._ledger.account(call, dropped, written=True)
+        if dropped is None:
+            if self._written is not None:
+                self._written(call)
+        elif not call.held:
+            self._lost()
+
+
+def _without_text(error: BaseException) -> str:
+    """The exception's type, and what the system says of its error number."""
+    number = error.errno if isinstance(error, OSError) else None
+    reason = f": {os.strerror(number)}" if type(number) is int else ""
+    return f"{type(error).__name__}{reason}"
+
+
+def _one_line(error: BaseException) -> str:
+    """The exception's type and message in one line, as torch's messages may have many."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # the host's own __str__ may raise
+        text = "(no text)"
+    return f"{type(error).__name__}: {text[:_MAX_TEXT]}"

@@ -1,0 +1,126 @@
+"""What a command may spend on reading, and how it ends when that is spent."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from calltape_analyzer import TapeError
+from calltape_analyzer.cli import app, budget
+from tests.analyzer.tapes import write_tape
+
+
+@pytest.fixture(autouse=True)
+def _defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget.limits, "seconds", None)
+    monkeypatch.setattr(budget.limits, "nbytes", None)
+
+
+@pytest.fixture(autouse=True)
+def _no_collection() -> Iterator[None]:
+    """A collection calls hypothesis, and what a signal handler raises there is lost."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def tape(tmp_path: Path) -> Path:
+    return write_tape(
+        tmp_path / "a.tape", [{"x": torch.ones(n % 7 + 1), "n": n} for n in range(600)]
+    )
+
+
+def ask(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.stderr
+
+
+@pytest.mark.parametrize("name", ["info", "ls", "shapes", "variants"])
+def test_more_time_than_the_budget(tape: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
+    code, stderr = ask("--max-seconds", "0", name, str(tape))
+    assert code == 1
+    assert stderr.startswith("calltape: reading took more than 0.0 s of processor time. ")
+    assert "--max-seconds" in stderr
+    assert len(stderr.splitlines()) == 1
+    assert ask(name, str(tape)) == (0, "")
+
+
+def test_more_memory_than_the_budget(tape: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
+    held = iter(range(0, 2**40, 2**20))
+    monkeypatch.setattr(budget, "_held", lambda: next(held))
+    code, stderr = ask("--max-memory", "1", "variants", str(tape))
+    assert code == 1
+    assert stderr.startswith("calltape: reading took more than 1 MiB of memory. ")
+
+
+def test_both_from_the_environment(tape: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
+    monkeypatch.setenv("CALLTAPE_MAX_SECONDS", "0")
+    assert ask("variants", str(tape))[0] == 1
+
+
+def test_a_budget_is_by_the_size_of_the_files(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(bytes(range(256)) * 4096 * 16)
+    with budget.reading([str(path)]):
+        made = budget._current
+        assert made is not None
+        assert made.seconds == budget._SECONDS
+        with budget.reading([str(path), str(tmp_path / "none")]):
+            assert made.seconds == 32 * 0.2 > budget._SECONDS
+        assert made.nbytes == 2**30 + 8 * 32 * 2**20
+    assert budget._current is None
+
+
+def test_a_hole_is_worth_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with path.open("wb") as file:
+        file.truncate(2**30)
+    with budget.reading([str(path)]):
+        assert budget._current is not None
+        assert budget._current.tape_bytes < 2**20
+
+
+def test_what_is_imported_is_not_counted() -> None:
+    spent = budget._Budget()
+    sum(range(200_000))
+
+    def importing() -> None:
+        spent.look(signal.SIGPROF, _frame())
+
+    exec(compile("importing()", "<frozen importlib._bootstrap>", "exec"), {"importing": importing})
+    assert spent.spent == 0
+    sum(range(200_000))
+    spent.look(signal.SIGPROF, None)
+    assert spent.spent > 0
+
+
+def _frame() -> FrameType:
+    return sys._getframe()
+
+
+def test_a_command_that_handles_errors_is_ended_too() -> None:
+    spent = budget._Budget()
+    budget.limits.seconds = 0
+
+    def persistent() -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                spent.look(signal.SIGPROF, None)
+
+    with pytest.raises(budget.Exceeded) as caught:
+        persistent()
+    assert isinstance(caught.value.error, TapeError)
+    assert caught.value.error.kind == "limit"

@@ -1,0 +1,233 @@
+"""``calltape export``, ``replay``, ``check`` and ``script``: with a model from a module in the
+current directory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from calltape_analyzer import open_tape
+from tests.analyzer.cli.commands import run
+from tests.analyzer.cli.models import MODULE
+from tests.analyzer.explanation.test_explaining import CHATS, record_chats
+from tests.analyzer.tapes import write_tape
+
+
+@pytest.mark.parametrize("name", ["classifier", "made", "Classifier", "Zoo.classifier"])
+def test_replay_of_the_model_itself(classifier_tape: Path, name: str) -> None:
+    code, out, err = run("replay", classifier_tape, "--model", f"{MODULE}:{name}", "--atol", 100)
+    assert (code, err) == (0, "")
+    assert "4 of 4 recorded calls reproduced" in out
+
+
+def test_replay_that_differs(classifier_tape: Path, folder: Path) -> None:
+    failing = folder / "failing.tape"
+    arguments = ("replay", classifier_tape, "--model", f"{MODULE}:other")
+    code, out, err = run(*arguments, "--failing", failing)
+    assert (code, err) == (1, "")
+    assert "0 of 4 recorded calls reproduced" in out
+    with open_tape(failing) as tape:
+        assert len(tape) >= 1
+    assert run(*arguments, "--atol", 100.0).code == 0
+    document = json.loads(run(*arguments, "--json").out)
+    assert document["ok"] is False
+    assert [row["call"] for row in document["rows"]] == [0, 1, 2, 3]
+
+
+def test_the_model_is_in_evaluation_mode(classifier_tape: Path) -> None:
+    arguments = ("replay", classifier_tape, "--model", f"{MODULE}:classifier")
+    assert run(*arguments).code == 0
+    assert run(*arguments, "--train").code == 1  # dropout
+
+
+@pytest.mark.parametrize("verb", ["export", "replay"])
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        (MODULE, 2, "not of the form"),
+        (f"{MODULE}:", 2, "not of the form"),
+        ("os;x:y", 2, "not of the form"),
+        ("no_such_module:f", 1, "No module named 'no_such_module'"),
+        (f"{MODULE}:absent", 1, "has no attribute 'absent'"),
+        (f"{MODULE}:failing", 1, "failing() failed: ValueError: no weights here"),
+        (f"{MODULE}:text", 1, "gives a builtins.str"),
+    ],
+)
+def test_models_that_cannot_be_made(
+    classifier_tape: Path, verb: str, name: str, code: int, said: str
+) -> None:
+    got, out, err = run(verb, classifier_tape, "--model", name)
+    assert (got, out) == (code, "")
+    assert said in " ".join(err.replace("│", " ").split())
+    assert "Traceback" not in err
+    assert code == 2 or err.count("\n") == 1
+
+
+def test_the_traceback_of_a_model_can_be_had(
+    classifier_tape: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALLTAPE_DEBUG", "1")
+    with pytest.raises(ValueError, match="no weights"):
+        run("replay", classifier_tape, "--model", f"{MODULE}:failing")
+
+
+def test_usage(classifier_tape: Path) -> None:
+    model = ("--model", f"{MODULE}:classifier")
+    for arguments in (
+        ("export", classifier_tape),
+        ("replay", classifier_tape),
+        ("check", classifier_tape),
+        ("replay", classifier_tape, "x.onnx", *model),
+        ("export", classifier_tape, *model, "--to", "jax"),
+        ("export", classifier_tape, *model, "--opset", 20),
+        ("replay", classifier_tape, *model, "--rtol", -1),
+        ("script", classifier_tape, "--model", "x"),
+    ):
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, ""), arguments
+        assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("verb", ["replay", "check"])
+def test_targets_that_do_not_exist(classifier_tape: Path, verb: str) -> None:
+    for name in ("absent.onnx", "absent.pt2", "absent"):
+        code, out, err = run(verb, classifier_tape, name)
+        assert (code, out) == (1, "")
+        assert err == f"calltape: {name}: no such file. Check the path.\n"
+
+
+def test_help() -> None:
+    for verb in ("export", "replay", "check", "script"):
+        assert f"  {verb} " in run("--help").out
+        text = run(verb, "--help").out
+        assert f"  calltape {verb} runs/" in text
+        assert "--json" in text
+
+
+# With torch.export.
+
+
+@pytest.mark.integration
+def test_export_replay_and_check(classifier_tape: Path, folder: Path) -> None:
+    out_dir = folder / "exported"
+    model = ("--model", f"{MODULE}:classifier")
+    code, out, err = run("export", classifier_tape, *model, "--out", out_dir)
+    assert (code, err) == (0, "")
+    assert out.split("\n", 1)[0].split() == [
+        "variant", "tried", "reproduced", "unseen", "sizes", "seconds", "what", "came", "of", "it"
+    ]  # fmt: skip
+    assert "4 of 4 recorded calls reproduced" in out
+    assert f"saved in {out_dir}" in out
+    code, out, err = run("replay", classifier_tape, out_dir, "--trust")
+    assert (code, err) == (0, "")
+    assert "4 of 4 recorded calls reproduced" in out
+    code, out, err = run("check", classifier_tape, out_dir)
+    assert (code, err) == (0, "")
+    assert "4 of 4 recorded calls would be accepted" in out
+    wider = write_tape(folder / "b.tape", [((torch.zeros(3, 9),), {})])
+    code, out, err = run("check", wider, out_dir, "--json")
+    assert (code, err) == (1, "")
+    document = json.loads(out)
+    assert document["ok"] is False
+    assert document["rows"][0]["accepted"] is False
+
+
+@pytest.mark.integration
+def test_a_language_model(folder: Path) -> None:
+    tape, out_dir = record_chats(folder / "llm.tape", CHATS), folder / "llm"
+    model = ("--model", "tests.analyzer.explanation.test_explaining:toy_lm")
+    assert run("replay", tape, *model).code == 0
+    code, out, err = run("export", tape, *model, "--merge", "never", "-o", out_dir)
+    assert (code, err) == (0, ""), out
+    assert "9 of 9 recorded calls reproduced (prefill: 3, decode: 6)" in out
+    assert run("replay", tape, out_dir, "--trust").code == 0
+    assert run("check", tape, out_dir).code == 0
+    # Two tokens at a time, which the programs were never shown.
+    other = record_chats(folder / "other.tape", ((2, 5), (3, 4)), step=2)
+    assert run("diff", tape, other).code == 4
+    code, out, _ = run("check", other, out_dir)
+    assert code == 1
+    assert "2 of 6 recorded calls would be accepted" in out
+    code, out, _ = run("replay", other, out_dir, "--trust", "--failing", folder / "failing.tape")
+    assert code == 1
+    assert "2 of 6 recorded calls reproduced" in out
+    with open_tape(folder / "failing.tape") as failing:
+        assert "past_key_values" in failing[0].inputs.kwargs
+
+
+@pytest.mark.integration
+def test_export_json(classifier_tape: Path) -> None:
+    model = ("--model", f"{MODULE}:classifier")
+    code, out, err = run("export", classifier_tape, *model, "--merge", "never", "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert len(document["programs"]) == 2
+    assert document["missing"] == {}
+    assert document["saved"] is None
+    assert document["report"]["ok"] is True
+    attempt = document["attempts"][0]
+    assert attempt["reproduced"] == attempt["tried"] > 0
+    assert set(attempt) >= {
+        "variant", "what", "reproduced", "tried", "agreed", "probed", "wrong", "error", "seconds"
+    }  # fmt: skip
+    assert "rows" not in attempt
+
+
+@pytest.mark.integration
+def test_export_of_another_model_is_exit_code_1(classifier_tape: Path) -> None:
+    code, out, err = run("export", classifier_tape, "--model", f"{MODULE}:other")
+    assert code == 1
+    assert "Traceback" not in err
+    assert "0 of 4" in out or err.startswith("calltape: nothing could be exported")
+
+
+@pytest.mark.integration
+def test_export_isolated(classifier_tape: Path) -> None:
+    arguments = (
+        "export",
+        str(classifier_tape),
+        "--model",
+        f"{MODULE}:classifier",
+        "--isolate",
+        "--json",
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "calltape_analyzer", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["report"]["ok"] is True
+
+
+@pytest.mark.integration
+def test_export_to_onnx(classifier_tape: Path, folder: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    out_dir = folder / "onnx"
+    arguments = ("--model", f"{MODULE}:classifier", "--to", "onnx", "--opset", 20)
+    code, out, _ = run("export", classifier_tape, *arguments, "-o", out_dir)
+    assert code == 0, out
+    assert len(list(out_dir.glob("*.onnx"))) >= 1
+    assert run("replay", classifier_tape, out_dir).code == 0
+    assert run("check", classifier_tape, out_dir).code == 0
+
+
+@pytest.mark.integration  # a process with torch, and a trace in it
+def test_export_of_a_part(classifier_tape: Path) -> None:
+    arguments = ("export", classifier_tape, "--model", f"{MODULE}:classifier", "--json")
+    with open_tape(classifier_tape) as tape:
+        names = [variant.name for variant in tape.variants()]
+    assert len(names) == 2
+    for more in ((), ("--isolate",)):
+        document = json.loads(run(*arguments, "--variant", 1, *more).out)
+        assert document["programs"] == [names[1]]
+        assert [row["call"] for row in document["report"]["rows"]] == [3]
+    document = json.loads(run(*arguments, "--calls", "0..1").out)
+    assert [row["call"] for row in document["report"]["rows"]] == [0, 1]

@@ -1,0 +1,120 @@
+"""The ``calltape`` command when something is wrong: exit codes, messages, and text that a terminal
+must not obey."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.analyzer.cli.commands import run
+from tests.analyzer.tape.changes import flip, member_list
+from tests.analyzer.tapes import Recorded, write_tape
+
+
+def test_damage_is_told_and_is_exit_code_3(tape_file: Path) -> None:
+    blob, record = member_list(tape_file)[1], member_list(tape_file)[4]
+    flip(tape_file, record.start + 30)
+    code, out, err = run("ls", tape_file)
+    assert code == 3
+    assert len(out.splitlines()) == 3
+    assert err.count("\n") == 1
+    assert "calls/00000001.msgpack at byte" in err
+    flip(tape_file, blob.start + blob.size - 1)
+    code, out, err = run("info", tape_file)
+    assert code == 3
+    assert "2 damaged places" in out
+    assert err.count("\n") == 2
+    code, out, err = run("info", tape_file, "--json")
+    assert code == 3
+    assert [error["offset"] for error in json.loads(out)["damage"]] == [record.offset, blob.offset]
+    assert run("info", tape_file, "--quick").err.count("\n") == 1
+    assert run("shapes", tape_file).code == 3
+
+
+@pytest.mark.parametrize("verb", ["info", "ls", "shapes", "args"])
+def test_what_cannot_be_read_is_one_line_and_exit_code_1(tmp_path: Path, verb: str) -> None:
+    for make in (lambda path: None, lambda path: path.write_bytes(b"")):
+        path = tmp_path / "a.tape"
+        make(path)
+        code, out, err = run(verb, path)
+        assert (code, out) == (1, "")
+        assert err.startswith("calltape: ")
+        assert err.count("\n") == 1
+        assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("ls",), ("no-such-verb",), ("ls", "x", "--no-such-option"), ("show", "x", "one"),
+     ("show", "x", "--", "-1"), ("shapes", "x", "--python", "--json"), ("ls", "x", "-n", "-1")],
+)  # fmt: skip
+def test_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+
+
+def test_inference_that_has_no_answer(tmp_path: Path) -> None:
+    code, out, err = run("shapes", write_tape(tmp_path / "a.tape", []))
+    assert (code, out) == (1, "")
+    assert err.startswith("calltape: No inputs were captured")
+
+
+def test_unexpected_errors_are_one_line(tape_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("bug\nhere")
+
+    monkeypatch.setattr("calltape_analyzer.tape.Tape.find", fail)
+    code, out, err = run("show", tape_file, 0)
+    assert (code, out) == (1, "")
+    assert err.startswith("calltape: unexpected ZeroDivisionError: bug here.")
+    monkeypatch.setenv("CALLTAPE_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        run("show", tape_file, 0)
+
+
+def test_interrupt(tape_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("calltape_analyzer.tape.Tape.find", interrupted)
+    assert run("show", tape_file, 0) == (130, "", "")
+
+
+def test_help_shows_examples_for_every_verb() -> None:
+    top = run("--help")
+    assert top.code == 0
+    assert "Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged." in top.out
+    for verb in ("info", "ls", "show", "shapes", "args"):
+        assert f"  {verb} " in top.out
+        text = run(verb, "--help").out
+        assert f"  calltape {verb} runs/" in text
+        assert "--json" in text
+
+
+def test_version() -> None:
+    code, out, _ = run("--version")
+    assert code == 0
+    assert out.split()[0] == "calltape"
+
+
+def test_hostile_text_does_nothing_to_a_terminal(tmp_path: Path) -> None:
+    text = "\x1b]0;owned\x07\x1b[2J[bold red]\u202e"
+    given = Recorded(
+        args=(text, {text: [text]}),
+        kwargs={text: torch.ones(2)},
+        error=("builtins:ValueError", text),
+    )
+    calls = [given, Recorded(args=given.args, kwargs={text: torch.ones(3)}, outputs=text)]
+    path = write_tape(tmp_path / "a.tape", calls, producer={"platform": text}, dropped={text: 1})
+    for arguments in (("info",), ("ls",), ("shapes",), ("show", 0), ("show", 1), ("args",)):
+        for option in ((), ("--json",)):
+            _, out, err = run(arguments[0], path, *arguments[1:], *option)
+            for line in (*out.split("\n"), *err.split("\n")):
+                assert line.isprintable(), (arguments, line)
+            if not option and arguments[0] != "args":
+                assert "[bold red]" in out

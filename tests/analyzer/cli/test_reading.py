@@ -1,0 +1,252 @@
+"""The ``calltape`` command: what it prints, its exit codes, and what it does not import."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from calltape_analyzer import open_tape
+from calltape_analyzer.cli.info import signature
+from calltape_analyzer.cli.recordings import size
+from tests.analyzer.cli.commands import run
+from tests.analyzer.cli.models import Model
+from tests.analyzer.tapes import Recorded, write_tape
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+def test_info(tape_file: Path) -> None:
+    code, out, err = run("info", tape_file)
+    assert (code, err) == (0, "")
+    facts = dict(line.split(None, 1) for line in out.splitlines())
+    assert facts["tape"] == str(tape_file)
+    assert facts["sealed"] == "yes"
+    assert facts["target"].endswith("cli.models:Model.forward (seen by hook)")
+    assert facts["signature"] == "(x, mask=None, *, scale=1.0, **extra)"
+    assert facts["calls"] == "3 in 1 structure"
+    assert facts["coverage"] == "3 of 5 calls seen were kept; 2 lost: queue full"
+    assert facts["producer"].endswith("torch 2.15.0")
+    assert facts["checksums"] == "all hold"
+    assert facts["time"].startswith("2023-11-14T22:13:20.000Z to ")
+
+
+def test_info_json(tape_file: Path) -> None:
+    code, out, err = run("info", tape_file, "--json", "--quick")
+    assert (code, err) == (0, "")
+    facts = json.loads(out)
+    assert (facts["calls"], facts["structures"], facts["sealed"]) == (3, 1, True)
+    assert facts["bytes"] == tape_file.stat().st_size
+    with open_tape(tape_file) as tape:
+        assert facts["coverage"] == json.loads(tape.coverage.model_dump_json())
+    assert facts["coverage"] == {"seen": 5, "kept": 3, "dropped": {"queue full": 2}}
+    assert (facts["unwanted"], facts["lost"]) == (0, 2)
+    assert (facts["coverage_is_lower_bound"], facts["seen_since"]) == (False, [])
+    assert facts["checksums"] == "skipped"
+    assert facts["damage"] == []
+
+
+def test_info_of_an_unsealed_tape(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", [((torch.ones(3),), {})] * 2, sealed=False)
+    path.write_bytes(path.read_bytes()[:-700])
+    code, out, err = run("info", path)
+    assert (code, err) == (0, "")
+    assert "no: still recording, killed, or cut off" in out
+    assert "unfinished call" in out
+
+
+def test_info_of_an_empty_tape(tmp_path: Path) -> None:
+    code, out, _ = run("info", write_tape(tmp_path / "a.tape", []))
+    assert code == 0
+    assert "0 in 0 structures" in out
+
+
+def test_ls(tape_file: Path) -> None:
+    code, out, err = run("ls", tape_file)
+    assert (code, err) == (0, "")
+    head, *lines = out.splitlines()
+    assert head.split() == ["call", "at", "s", "ms", "arguments", "->", "outputs"]
+    assert lines[1].split(None, 3) == [
+        "1", "1.000", "1.500", "(float32[3,8], mask=int64[3,5]) -> float32[3,1]"
+    ]  # fmt: skip
+    assert len(run("ls", tape_file, "--limit", 1).out.splitlines()) == 2
+
+
+def test_ls_json(tape_file: Path) -> None:
+    listed = json.loads(run("ls", tape_file, "--json").out)
+    assert [call["call"] for call in listed] == [0, 1, 2]
+    assert listed[0]["inputs"] == "(float32[2,8], mask=int64[2,5])"
+    assert json.loads(run("ls", tape_file, "--json", "-n", 0).out) == []
+
+
+def test_ls_of_calls_without_outputs(tmp_path: Path) -> None:
+    path = write_tape(
+        tmp_path / "a.tape",
+        [
+            Recorded(error=("builtins:ValueError", "bad\nsecond line")),
+            Recorded(outputs_missing="not asked for"),
+            Recorded(duration_ns=None),
+        ],
+    )
+    lines = run("ls", path).out.splitlines()[1:]
+    assert lines[0].endswith("() -> raised ValueError: bad")
+    assert lines[1].endswith("() -> not recorded (not asked for)")
+    assert lines[2].endswith("() -> not recorded")
+
+
+def test_show(tmp_path: Path) -> None:
+    tied = torch.arange(6).reshape(2, 3)
+    given = (
+        (tied.t(), Pair([1, "x"], None)),
+        {"o": object(), "r": torch.ones(1, requires_grad=True)},
+    )
+    path = write_tape(tmp_path / "a.tape", [given], outputs=[{"y": slice(1, 2)}], values="all")
+    code, out, err = run("show", path, 0)
+    assert (code, err) == (0, "")
+    lines = [line.strip() for line in out.splitlines()]
+    assert lines[0].startswith(f"call 0 of {path}, took 1.500 ms")
+    assert "0: int64[3,2] # 0..5, strides [1, 3]" in lines
+    assert "1: namedtuple tests.analyzer.cli.test_reading:Pair" in lines
+    assert "a: list" in lines
+    assert "1: 'x'" in lines
+    assert "b: None" in lines
+    assert "o: object(?) # builtins:object: unknown class" in lines
+    assert "r: float32[1] # requires_grad" in lines
+    assert "y: slice(1, 2, None)" in lines
+
+
+def test_show_json_is_json(tmp_path: Path) -> None:
+    given = ((float("nan"), float("-inf"), 1j, b"\xff", {b"k": 1, (1, None): 2}, torch.ones(2)), {})
+    path = write_tape(tmp_path / "a.tape", [given], outputs=[None])
+
+    def refuse(text: str) -> None:
+        raise ValueError(text)
+
+    document = json.loads(run("show", path, 0, "--json").out, parse_constant=refuse)
+    values = document["inputs"]["root"]["children"][0]["children"]
+    assert [value.get("value") for value in values[:4]] == ["nan", "-inf", [0.0, 1.0], "b'\\xff'"]
+    assert values[5]["shape"] == [2]
+    assert document["outputs"]["root"]["kind"] == "none"
+
+
+def test_show_of_no_such_call(tape_file: Path) -> None:
+    code, out, err = run("show", tape_file, 7)
+    assert (code, out) == (1, "")
+    assert err == "calltape: no call 7 on this tape. `calltape ls` shows which there are.\n"
+
+
+def test_shapes(tape_file: Path) -> None:
+    code, out, err = run("shapes", tape_file)
+    assert (code, err) == (0, "")
+    head, *rows = (line.split() for line in out.splitlines())
+    assert head[:4] == ["argument", "dtype", "shape", "calls"]
+    assert " ".join(rows[0]) == "x float32 [dynamic, 8] 3/3 0: 2, 3, 4"
+    assert " ".join(rows[1]) == "mask int64 [dynamic, 5] 3/3 0: 2, 3, 4"
+
+
+def test_shapes_with_names_and_batch(tmp_path: Path) -> None:
+    calls = [((torch.zeros(2, 4 + i),), {}) for i in range(9)]
+    path = write_tape(tmp_path / "a.tape", calls, target=Model())
+    assert "[2, dynamic]" in run("shapes", path).out
+    out = run("shapes", path, "--batch", "all", "--names").out
+    assert "0: 2 (declared); 1: 4..12 (9 sizes)" in out
+    assert "dynamic" not in out
+    assert "(declared)" in run("shapes", path, "--batch", "x").out
+
+
+def test_shapes_python_of_any_keys(tmp_path: Path) -> None:
+    keys = ["\U0001f600", '"\n\u202e', "a'b", b"\xff'", float("inf"), -1, (1, "b")]
+    calls = [((), {"x": {key: torch.zeros(2 + n) for key in keys}}) for n in range(2)]
+    path = write_tape(tmp_path / "a.tape", calls, target=Model())
+    out = run("shapes", path, "--python").out
+    assert out.isascii()
+    assert all(line.isprintable() for line in out.splitlines())
+    scope: dict[str, Any] = {}
+    exec(out, scope)
+    assert set(scope["dynamic_shapes"]["x"]) == set(keys)
+
+
+def test_shapes_json(tape_file: Path) -> None:
+    found = json.loads(run("shapes", tape_file, "--json").out)
+    assert found["dynamic_shapes"] == {"x": {"0": None}, "mask": {"0": None}}
+    assert found["calls"] == 3
+
+
+def test_shapes_python_runs_and_equals_the_api(tmp_path: Path) -> None:
+    calls = [
+        {
+            "x": torch.zeros(2 + i, 3),
+            "mask": [torch.ones(4, i + 1), {"k": torch.ones(i)}],
+            "p": Pair(torch.ones(i), torch.ones(2)),
+        }
+        for i in range(1, 4)
+    ]
+    path = write_tape(tmp_path / "a.tape", calls, target=Model())
+    for options in ((), ("--names",), ("--batch", "all")):
+        source = run("shapes", path, "--python", *options).out
+        scope: dict[str, Any] = {}
+        exec(source, scope)
+        with open_tape(path, classes=(Pair,)) as tape:
+            expected = tape.infer_dynamic_shapes(
+                dim_names=True if "--names" in options else None,
+                set_batch_dimension_for=True if "--batch" in options else None,
+            )
+        assert scope["dynamic_shapes"] == expected
+        assert ("from torch.export import Dim" in source) == ("--names" not in options)
+
+
+def test_python_of_hostile_names(tmp_path: Path) -> None:
+    evil = type("P", (Pair,), {"__module__": "os;x", "__qualname__": "system('id')"})
+    calls = [
+        {
+            'q"]; print(1)\n': torch.ones(i + 1),
+            "p": evil(torch.ones(i + 1), torch.ones(2)),
+            "d": {"\x1b": torch.ones(i + 1)},
+        }
+        for i in range(2)
+    ]
+    path = write_tape(tmp_path / "a.tape", calls)
+    source = run("shapes", path, "--python").out
+    assert all(line.isprintable() and line.isascii() for line in source.splitlines())
+    assert [line for line in source.splitlines() if "import" in line] == [
+        "from torch.export import Dim"
+    ]
+    scope: dict[str, Any] = {}
+    exec(source, scope)
+    axis = {0: torch.export.Dim.DYNAMIC}
+    assert scope["dynamic_shapes"]["kwargs"] == {
+        'q"]; print(1)\n': axis, "p": (axis, {}), "d": {"\x1b": axis}
+    }  # fmt: skip
+
+
+def test_args(tape_file: Path) -> None:
+    code, out, err = run("args", tape_file)
+    assert (code, err) == (0, "")
+    assert "float32[" in out
+    found = json.loads(run("args", tape_file, "--call", 1, "--json").out)
+    shapes = [value["shape"] for value in (*found["args"], *found["kwargs"].values())]
+    assert shapes == [[3, 8], [3, 5]]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**40 * 3, "3.0 TiB")]
+)
+def test_size(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+def test_signature() -> None:
+    from tests.analyzer.tapes import target_of
+
+    def f(a, b=1, /, c="x", *args, d, e=None, **kw): ...  # type: ignore[no-untyped-def]
+
+    assert signature(target_of(f)) == "(a, b=1, /, c='x', *args, d, e=None, **kw)"
+    assert signature(target_of(lambda a, /: a)) == "(a, /)"
+    assert signature(target_of(lambda: 0)) == "()"
+    assert signature(None) is None

@@ -1,0 +1,164 @@
+"""``calltape info``: policy, files, dumps and the whole traffic; calls that were under way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+
+from calltape_analyzer.cli.recordings import policy_text
+from calltape_recorder import First, FlightRecorder, record
+from calltape_schema.records import FlightPolicy, Policy
+from tests.analyzer.cli.commands import run, without_torch
+from tests.analyzer.explanation.test_explaining import record_chats, toy_lm
+from tests.analyzer.reading.test_calls_under_way import ahead
+
+CHATS = ((2, 5), (3, 7), (1, 40))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three files, of which all but the first few calls are counted only, and three dumped."""
+    model = toy_lm()
+    values: dict[str, Literal["all", "none"]] = {"*": "all", "past_key_values.*": "none"}
+    flight = FlightRecorder(calls=3)
+    with record(
+        model, tmp_path / "llm.tape", keep=First(4), values=values, flight_recorder=flight
+    ) as recorder:
+        for number, (batch, length) in enumerate(CHATS):
+            ids = torch.zeros(batch, length, dtype=torch.int64)
+            _, cache = model(ids)
+            for _ in range(2):
+                _, cache = model(torch.zeros(batch, 1, dtype=torch.int64), past_key_values=cache)
+            if number < 2:
+                recorder.seal()
+        recorder.dump("it looked odd")
+    return tmp_path
+
+
+def shown(path: Path) -> dict[str, list[str]]:
+    """What info prints, by what stands before it."""
+    code, out, err = run("info", path)
+    assert (code, err) == (0, "")
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in out.splitlines():
+        name = line[:11].strip() or name
+        found.setdefault(name, []).append(line[11:])
+    return found
+
+
+def test_info_of_a_recording_that_kept_little(folder: Path) -> None:
+    found = shown(folder)
+    assert found["tape"] == [", ".join(map(str, sorted(folder.iterdir(), key=_segment)))]
+    assert found["files"] == ["3 files of 1 recording, segments 0 to 2"]
+    assert found["coverage"] == ["7 of 9 calls seen were kept; 2 not wanted: flight_recorder"]
+    assert found["policy"] == [
+        "keeps first(4), values by path (all of *, none of past_key_values.*), outputs too, "
+        "the last others held in memory (up to 3 calls, 64.0 MiB)"
+    ]
+    assert found["dumps"][0].startswith("1 dump of 3 calls: ")
+    assert found["dumps"][0].endswith("Z it looked odd (3 calls)")
+    assert found["traffic"] == [
+        "9 calls in 2 structures",
+        "6 calls, 4 kept: input_ids: [1..3, 1]; past_key_values.* (2 of them): [1..3, 5..41, 8]",
+        "3 calls, 3 kept: input_ids: [1..3, 5..40]",
+    ]
+
+
+def _segment(path: Path) -> str:
+    return "" if path.name == "llm.tape" else path.name
+
+
+def test_info_names_a_few_of_many_files(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    with record(model, tmp_path / "a.tape") as recorder:
+        for _ in range(4):
+            model(torch.ones(1, 2))
+            recorder.seal()
+    (line,) = shown(tmp_path)["tape"]
+    assert line.count(".tape") == 3
+    assert line.endswith("a-00002.tape and 2 more")
+
+
+def test_info_json(folder: Path) -> None:
+    document = json.loads(run("info", folder, "--json").out)
+    assert [part["number"] for part in document["files"]["segments"]][1:] == [1, 2]
+    assert document["files"]["missing"] == {}
+    assert document["files"]["under_way"] == []
+    assert [(dump["reason"], dump["calls"]) for dump in document["dumps"]] == [("it looked odd", 3)]
+    traffic = document["traffic"]
+    assert (traffic["calls"], traffic["other_calls"], traffic["complete"]) == (9, 0, True)
+    decode, prefill = traffic["groups"]
+    assert (decode["calls"], decode["kept"], prefill["kept"]) == (6, 4, 3)
+    (ids,) = prefill["tensors"]
+    assert ids["name"] == "input_ids"
+    assert ids["axes"][1] == {
+        "min": 5, "max": 40, "sizes": [[5, 1], [7, 1], [40, 1]], "other_calls": 0
+    }  # fmt: skip
+
+
+def test_info_of_a_recording_that_lacks_a_file(folder: Path) -> None:
+    (folder / "llm-00001.tape").unlink()
+    assert shown(folder)["files"] == [
+        "2 files of 1 recording, segments 0, 2; missing: 1 (deleted, or not opened)"
+    ]
+    document = json.loads(run("info", folder, "--json").out)
+    assert list(document["files"]["missing"].values()) == [[1]]
+
+
+def test_info_of_a_plain_file_says_no_more_than_there_is(tmp_path: Path) -> None:
+    found = shown(record_chats(tmp_path / "a.tape", CHATS))
+    assert not {"files", "dumps"} & found.keys()
+    assert found["policy"] == ["values kept, outputs too"]
+
+
+def test_info_of_files_without_counters(folder: Path) -> None:
+    last = folder / "llm-00002.tape"
+    last.write_bytes(last.read_bytes()[:-4096])
+    head = shown(folder)["traffic"][0]
+    assert head == f"6 calls in 2 structures; no counters in {last}"
+
+
+def test_a_policy_in_words() -> None:
+    policy = Policy(
+        outputs=False, values="none", keep="novelty()", write_ahead=True, max_calls=1,
+        flight_recorder=FlightPolicy(calls=1, bytes=2048), max_seconds=60.0, segment_bytes=1024,
+        segment_seconds=1.5, max_disk_bytes=4096, min_free_bytes=512, when_full="delete_oldest",
+    )  # fmt: skip
+    assert policy_text(policy) == (
+        "keeps novelty(), shapes only, no outputs, the last others held in memory (up to 1 call, "
+        "2.0 KiB), inputs written ahead, at most 1 call, for at most 60 s, a new file after "
+        "1.0 KiB, a new file after 1.5 s, at most 4.0 KiB on disk, 512 B of the disk left free, "
+        "the oldest file deleted when full"
+    )
+
+
+def test_explain_of_what_was_only_counted(tmp_path: Path) -> None:
+    model = toy_lm()
+    with record(model, tmp_path / "a.tape", keep=First(2)):
+        for length in (3, 96, 511):
+            model(torch.zeros(2, length, dtype=torch.int64))
+    out = run("explain", tmp_path / "a.tape", "input_ids", 1).out
+    assert "kept 2 of 3 calls: 3 to 96; over all: 3 to 511" in out
+    document = json.loads(run("explain", tmp_path / "a.tape", "input_ids", 1, "--json").out)
+    whole = document["parts"][0]["dimensions"][0]["whole"]
+    assert (whole["min"], whole["max"], whole["calls"]) == (3, 511, 3)
+
+
+def test_a_call_that_was_under_way(tmp_path: Path) -> None:
+    folder = ahead(tmp_path, 3)
+    words = "under way when the process died"
+    assert words in run("ls", folder).out.splitlines()[-1]
+    assert words in run("show", folder, 3).out
+    assert shown(folder)["files"][0].endswith(f"; 1 call {words}, or still is")
+    (found,) = json.loads(run("info", folder, "--json").out)["files"]["under_way"]
+    path = str(folder / "a.ahead-0.tape")
+    assert found == {"call": 3, "address": "00010203:3", "path": path}
+
+
+def test_torch_is_not_imported(folder: Path) -> None:
+    assert len(without_torch([["info", str(folder)]])) == 1

@@ -1,0 +1,143 @@
+"""``calltape script``: the Python file that it writes for a tape."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import open_tape
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.scripting import is_factory, script
+from tests.analyzer.cli.commands import run
+from tests.analyzer.cli.models import MODULE
+from tests.analyzer.tapes import write_tape
+
+
+def test_script_to_fill_in(classifier_tape: Path) -> None:
+    code, out, err = run("script", classifier_tape)
+    assert (code, err) == (0, "")
+    compile(out, "script", "exec")
+    assert "To be filled in" in out
+    assert json.loads(run("script", classifier_tape, "--json").out) == {
+        "source": out,
+        "saved": None,
+    }
+    assert 'to="onnx"' in run("script", classifier_tape, "--to", "onnx").out
+    scope: dict[str, Any] = {"__name__": "script"}
+    exec(out, scope)
+    with pytest.raises(SystemExit, match="build_model"):
+        scope["main"]()
+
+
+def test_script_of_a_hostile_tape(tmp_path: Path) -> None:
+    text = '\x1b]0;x\x07"""\nimport os; os.abort()\n\u2028\u202e😀\\'
+    name = 'a"; raise SystemExit; "\n\r😀\x7f.tape'
+    calls = [{text: torch.zeros(2 + n), "s": text, "d": {text: n}} for n in range(2)]
+    path = write_tape(tmp_path / name, calls, producer={"platform": text})
+    with open_tape(path) as tape:
+        source = script(tape)
+    assert source.isascii()
+    assert all(line.isprintable() for line in source.split("\n"))
+    tree = ast.parse(source)
+    statements = [type(node).__name__ for node in tree.body]
+    assert statements == [
+        "Expr", "Import", "Import", "ImportFrom", "Assign", "FunctionDef", "FunctionDef", "If"
+    ]  # fmt: skip
+    (assigned,) = [node for node in tree.body if isinstance(node, ast.Assign)]
+    assert ast.literal_eval(assigned.value) == [str(path)]
+
+
+SECRET = "SECRETPROMPT"
+
+
+def private_calls(position: int) -> list[Any]:
+    """Calls with a private text in one place, and with another one in each."""
+    places: list[Any] = [
+        lambda text: {"prompt": text, "x": torch.zeros(3)},
+        lambda text: {"x": torch.zeros(3), "options": {"prompt": [text]}},
+        lambda text: {"x": torch.zeros(3), "prompt": text.encode()},
+        lambda text: {"x": {text: torch.zeros(3)}},
+        lambda text: {"x": torch.zeros(3), text: torch.zeros(2)},
+        lambda text: {"x": torch.zeros(3), text: 3},
+        lambda text: {"x": torch.zeros(3), "card": f"4111 {len(text)}"},
+    ]
+    make = places[position]
+    return [((), make(f"{SECRET} {n}" + "x" * n)) for n in range(3)]
+
+
+@pytest.mark.parametrize("position", range(7))
+def test_script_holds_no_text_of_a_call(position: int, tmp_path: Path) -> None:
+    class Taking(torch.nn.Module):
+        def forward(self, x: Any, prompt: str = f"{SECRET} 9", **more: Any) -> Any: ...
+
+    path = write_tape(
+        tmp_path / "a.tape", private_calls(position), target=Taking(),
+        producer={"host": f"{SECRET}.example"},
+    )  # fmt: skip
+    with open_tape(path) as tape:
+        source = script(tape)
+    for part in (SECRET, SECRET[:5], "4111"):
+        assert part not in source
+    assert "x: float32[" in source
+    assert "3 calls" in source or "variant 0" in source or "1 call" in source
+
+
+def test_what_is_there_is_not_replaced(classifier_tape: Path, folder: Path) -> None:
+    mine, elsewhere = folder / "mine.py", folder / "elsewhere.py"
+    mine.write_text("mine")
+    code, out, err = run("script", classifier_tape, "-o", mine)
+    assert (code, out, mine.read_text()) == (1, "", "mine")
+    assert err.startswith(f"calltape: {mine}: it is there already.")
+    assert err.count("\n") == 1
+    (folder / "link.py").symlink_to(elsewhere)
+    assert run("script", classifier_tape, "-o", folder / "link.py").code == 1
+    assert not elsewhere.exists()
+    assert run("script", classifier_tape, "-o", mine, "--force").code == 0
+    assert "def main()" in mine.read_text()
+    assert run("script", classifier_tape, "-o", folder, "--force").code == 1
+    assert run("script", classifier_tape, "-o", folder / "absent" / "a.py").code == 1
+    model = ("--model", f"{MODULE}:other")
+    code, out, err = run("replay", classifier_tape, *model, "--failing", classifier_tape)
+    assert (code, out) == (1, "")
+    assert "it is there already" in err
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_script_names_all_files(tmp_path: Path) -> None:
+    paths = [
+        write_tape(tmp_path / f"{n}.tape", [((torch.zeros(n),), {})], tape_id=bytes([n] * 16))
+        for n in (2, 3)
+    ]
+    out = run("script", *paths).out
+    scope: dict[str, Any] = {"__name__": "script"}
+    exec(out, scope)
+    assert scope["TAPES"] == [str(path) for path in paths]
+
+
+def test_script_takes_no_code_for_a_model(classifier_tape: Path) -> None:
+    with open_tape(classifier_tape) as tape:
+        for name in ("os:system('id')", "a.b", "a:b:c", "import:x", "é:f", ""):
+            assert not is_factory(name)
+            with pytest.raises(UsageError):
+                script(tape, model=name)
+        with pytest.raises(UsageError):
+            script(tape, to="os")  # type: ignore[arg-type]
+
+
+@pytest.mark.integration
+def test_the_script_runs(classifier_tape: Path, folder: Path) -> None:
+    file = folder / "report.py"
+    arguments = ("script", classifier_tape, "--model", f"{MODULE}:classifier", "-o", file)
+    assert run(*arguments) == (0, f"wrote {file}\n", "")
+    result = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "4 of 4 recorded calls reproduced" in result.stdout

@@ -1,0 +1,230 @@
+"""Parts of tapes at the prompt: --calls, --variant and --ignore, several files, and addresses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import diff, open_tape
+from calltape_analyzer.cli import app
+from tests.analyzer.cli.commands import run
+from tests.analyzer.cli.models import MODULE
+from tests.analyzer.tapes import Recorded, write_tape
+
+A, B = bytes.fromhex("3f9a01bc" * 4), bytes.fromhex("77000000" * 4)
+READING = ["info", "ls", "show", "shapes", "args", "variants", "explain", "diff", "export"]
+READING += ["replay", "check", "script"]
+
+
+class Model(torch.nn.Module):
+    def forward(self, x: Any, mask: Any = None, past: Any = None) -> Any:
+        return x
+
+
+def written(path: Path, first: int = 2, tape_id: bytes = A) -> Path:
+    calls: list[Any] = [((torch.zeros(first + i, 4),), {}) for i in range(3)]
+    calls += [
+        {"x": torch.zeros(2, 4), "mask": torch.ones(2, 5 + i), "past": [torch.ones(i + 2)] * 2}
+        for i in range(2)
+    ]
+    return write_tape(path, calls, target=Model(), tape_id=tape_id)
+
+
+@pytest.fixture
+def tape(tmp_path: Path) -> Path:
+    return written(tmp_path / "a.tape")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    written(tmp_path / "a.tape")
+    written(tmp_path / "b.tape", 7, B)
+    return tmp_path
+
+
+@pytest.mark.parametrize("verb", READING)
+def test_every_reading_command_takes_a_part(verb: str) -> None:
+    text = " ".join(run(verb, "--help").out.split())
+    for option in ("--calls", "--variant", "--ignore", "--json"):
+        assert option in text, option
+    assert "directories" in text.lower()
+    assert "patterns" in text.lower()
+
+
+def test_every_command_is_tried_here() -> None:
+    assert {command.callback.__name__ for command in app.registered_commands} == set(READING)
+
+
+def test_calls(tape: Path) -> None:
+    assert len(run("ls", tape, "--calls", "0,3..4").out.splitlines()) == 4
+    assert "2 in 1 structure" in run("info", tape, "--calls", "0..1").out
+    assert "x         float32  [dynamic, 4]  2/2" in run("shapes", tape, "--calls", "0..1").out
+    code, out, err = run("ls", tape, "--calls", "9")
+    assert (code, out) == (1, "")
+    assert "no call 9 on this tape" in err
+    assert run("ls", tape, "--calls", "0-9").code == 2
+
+
+def test_variants_by_name_and_by_number(tape: Path) -> None:
+    with open_tape(tape) as opened:
+        names = [variant.name for variant in opened.variants()]
+    for which in (names[1], "1"):
+        (found,) = json.loads(run("variants", tape, "--variant", which, "--json").out)
+        assert found["name"] == names[1]
+    assert len(run("ls", tape, "--variant", 0).out.splitlines()) == 4
+    out = run("explain", tape, "x", 0, "--variant", 1).out
+    assert f"in {names[1]}" in out
+    assert f"in {names[0]} (" not in out
+    code, _, err = run("ls", tape, "--variant", "none")
+    assert code == 1
+    assert "there is no variant 'none'" in err
+
+
+def test_ignore(tape: Path) -> None:
+    for verb in ("ls", "show", "shapes", "args", "variants"):
+        words = (tape, 3) if verb == "show" else (tape,)
+        out = run(verb, *words, "--ignore", "mask", "--ignore", "past").out
+        assert "mask" not in out, verb
+        assert "float32" in out
+    code, _, err = run("shapes", tape, "--ignore", "masc")
+    assert code == 1
+    assert "no call passes masc" in err
+
+
+def test_several_files(directory: Path) -> None:
+    files = [directory / "a.tape", directory / "b.tape"]
+    pattern = str(directory / "*.tape")
+    for given in ([directory], [pattern], files):
+        assert len(run("ls", *given).out.splitlines()) == 11
+        assert "77000000:0" in run("show", *given, "77000000:0").out
+        assert "9 values" not in run("explain", *given, "x", 0).out
+        assert "6 values" in run("explain", *given, "x", 0).out
+        assert run("explain", *given, "x", 0).out == run("explain", directory, "x", 0).out
+
+
+def test_diff_of_several_files(directory: Path, tmp_path: Path) -> None:
+    a, b = directory / "a.tape", directory / "b.tape"
+    code, out, _ = run("diff", a, a, b, "--json")
+    with open_tape(a) as one, open_tape(b) as other:
+        assert json.loads(out) == json.loads(diff(one, other).model_dump_json())
+    assert code == 4
+    assert run("diff", a, b, directory).code == 0
+
+
+def test_replay_of_several_files(directory: Path, folder: Path) -> None:
+    files = [directory / "a.tape", directory / "b.tape"]
+    code, out, err = run("replay", *files, "absent.onnx")
+    assert (code, out, err) == (1, "", "calltape: absent.onnx: no such file. Check the path.\n")
+    assert run("replay", *files, "absent.onnx", "--model", f"{MODULE}:made").code == 2
+    assert run("replay", files[0]).code == 2
+
+
+def test_an_address_that_is_printed_is_taken(directory: Path) -> None:
+    lines = run("ls", directory).out.splitlines()[1:]
+    addresses = [line.split()[0] for line in lines]
+    assert len(set(addresses)) == 10
+    for address in addresses:
+        assert f"call {address} of " in run("show", directory, address).out
+        assert len(run("ls", directory, "--calls", address).out.splitlines()) == 2
+    out = run("args", directory, "--call", addresses[5], "--ignore", "mask", "--ignore", "past").out
+    assert "float32[7,4]" in out
+    listed = json.loads(run("ls", directory, "--json").out)
+    assert [call["address"] for call in listed] == addresses
+    assert run("show", directory, 0).code == 1
+
+
+def test_every_command_prints_addresses(directory: Path) -> None:
+    form = re.compile(r"\b(?:3f9a01bc|77000000):\d+\b")
+    with open_tape(directory) as tape:
+        known = {call.address for call in tape.calls}
+    a, b = directory / "a.tape", directory / "b.tape"
+    wide = directory / "wide"
+    wide.mkdir()
+    for path in (a, b):
+        (wide / path.name).write_bytes(path.read_bytes())
+    printed = [
+        run("variants", wide).out, run("explain", wide, "x").out,
+        run("diff", a, wide).out,
+    ]  # fmt: skip
+    for out in printed:
+        found = set(form.findall(out))
+        assert found
+        assert found <= known
+        assert not re.search(r"call \d+\b(?!:)", out), out
+
+
+def test_a_path_that_is_printed_is_taken(tape: Path) -> None:
+    out = run("variants", tape).out
+    assert "past.* (2 of them)" in out
+    code, out, err = run("explain", tape, "past.*", 0)
+    assert (code, err) == (0, "")
+    assert "past.* (2 of them)" in out
+    assert run("explain", tape, "past.*[0]").out == out
+    shown = run("shapes", tape, "--variant", 1).out
+    names = set(re.findall(r"^(\w[\w.*]*) ", shown, re.M)) - {"argument", "symbol", "warning"}
+    assert {"x", "mask", "past.*"} <= names
+    for name in names:
+        assert run("explain", tape, name).code == 0, name
+
+
+def test_one_program_or_by_variant(tmp_path: Path) -> None:
+    calls: list[Any] = [{"x": [torch.zeros(2 + i)] * 2} for i in range(2)]
+    calls += [{"x": torch.zeros(2 + i, 3)} for i in range(2)]
+    path = write_tape(tmp_path / "a.tape", calls, target=Model())
+    code, out, err = run("shapes", path)
+    assert (code, err) == (0, "")
+    assert "one program cannot hold all calls" in out
+    with open_tape(path) as tape:
+        variants = tape.variants()
+        expected = [json.loads(one.shape_findings().model_dump_json()) for one in variants]
+        assert json.loads(run("shapes", path, "--json").out) == expected
+        for options in ((), ("--names",), ("--batch", "all")):
+            scope: dict[str, Any] = {}
+            exec(run("shapes", path, "--python", *options).out, scope)
+            assert scope["dynamic_shapes"] == {
+                variant.name: variant.infer_dynamic_shapes(
+                    True if "--batch" in options else None, dim_names="--names" in options or None
+                )
+                for variant in variants
+            }
+            only: dict[str, Any] = {}
+            exec(run("shapes", path, "--python", "--variant", 1, *options).out, only)
+            assert only["dynamic_shapes"] == scope["dynamic_shapes"][variants[1].name]
+    found = json.loads(run("args", path, "--json").out)
+    assert set(found["variants"]) == {variant.name for variant in variants}
+    assert f"{variants[0].name}:" in run("args", path).out
+    one = json.loads(run("args", path, "--call", 3, "--json").out)
+    assert (one["args"], one["kwargs"]["x"]["shape"]) == ([], [3, 3])
+
+
+def test_json_is_that_of_the_models(tape: Path) -> None:
+    with open_tape(tape) as opened:
+        variants = opened.variants()
+        answers = {
+            ("variants", tape): [json.loads(one.findings.model_dump_json()) for one in variants],
+            ("explain", tape, "x"): json.loads(opened.explain("x").model_dump_json()),
+            ("shapes", tape): json.loads(opened.shape_findings().model_dump_json()),
+        }
+    for words, expected in answers.items():
+        assert json.loads(run(*words, "--json").out) == expected, words
+
+
+def test_a_script_of_a_part(tape: Path) -> None:
+    out = run("script", tape, "--variant", 1, "--ignore", "mask").out
+    assert 'tape.only(variant=[1], ignore=["mask"])' in out
+    compile(out, "script", "exec")
+    assert "tape.only(calls=" in run("script", tape, "--calls", "0..1").out
+
+
+def test_raised_calls_have_addresses(tmp_path: Path) -> None:
+    failing = Recorded(kwargs={"x": torch.ones(2)}, error=("builtins:ValueError", "no"))
+    write_tape(tmp_path / "a.tape", [{"x": torch.ones(2)}], target=Model(), tape_id=A)
+    write_tape(tmp_path / "b.tape", [failing], target=Model(), tape_id=B)
+    out = run("ls", tmp_path).out
+    assert "77000000:0" in out
+    assert "raised ValueError" in out

@@ -1,0 +1,177 @@
+"""``calltape variants``, ``explain`` and ``diff``: what they print, their exit codes, no torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from calltape_analyzer import open_tape
+from tests.analyzer.cli.commands import run, without_torch
+from tests.analyzer.explanation.test_explaining import CHATS, calls_of, record_chats
+from tests.analyzer.tape.changes import flip, member_list
+from tests.analyzer.tapes import Recorded, write_tape
+
+VERBS = ("variants", "explain", "diff")
+
+
+@pytest.fixture
+def llm(tmp_path: Path) -> Path:
+    return record_chats(tmp_path / "llm.tape", CHATS)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    return record_chats(tmp_path / "other.tape", ((2, 5), (8, 5)), step=2)
+
+
+def test_variants(llm: Path) -> None:
+    code, out, err = run("variants", llm)
+    assert (code, err) == (0, "")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "prefill: 3 calls, first call 0" in lines
+    assert "decode: 6 calls, first call 1" in lines
+    assert "input_ids int64 [batch_size, sequence_length]" in lines
+    assert "input_ids int64 [batch_size, 1]" in lines
+    past = next(line for line in lines if line.startswith("past_key_values.* (2 of them)"))
+    assert past.startswith("past_key_values.* (2 of them) float32 [batch_size, ")
+    assert past.endswith(", 8]")
+    assert "batch_size 1..3 (3 sizes)" in lines
+    total = next(line for line in lines if line.startswith("total_sequence_length "))
+    assert total.startswith("total_sequence_length 5..9 (5 sizes) past_")
+    assert total.endswith(" + 1")
+
+
+def test_variants_of_other_arguments(tmp_path: Path) -> None:
+    calls = [{"x": torch.zeros(2 + i, 2 + i), "n": i, "k": 7, "mode": "fast"} for i in range(2)]
+    out = run("variants", write_tape(tmp_path / "a.tape", calls)).out
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "n int n" in lines
+    assert "k int 7" in lines
+    assert "mode str 'fast'" in lines
+    assert any(line.startswith("warning: ") and "may be chance" in line for line in lines)
+
+
+def test_variants_json(llm: Path) -> None:
+    found = json.loads(run("variants", llm, "--json").out)
+    with open_tape(llm) as tape:
+        assert found == [variant.findings.model_dump(mode="json") for variant in tape.variants()]
+    assert [variant["name"] for variant in found] == ["prefill", "decode"]
+
+
+def test_variants_json_of_values_that_json_does_not_have(tmp_path: Path) -> None:
+    given = {"b": b"\xff", "c": 1j, "f": float("nan"), "n": 1 << 80, "s": "\ud800"}
+    (found,) = json.loads(run("variants", write_tape(tmp_path / "a.tape", [given]), "--json").out)
+    assert found["constants"] == {"b": "b'\\xff'", "c": [0.0, 1.0], "f": "nan", "s": "\ud800"}
+
+
+def test_variants_of_an_empty_tape(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", [])
+    assert run("variants", path) == (0, "no calls\n", "")
+    assert json.loads(run("variants", path, "--json").out) == []
+
+
+def test_explain(llm: Path) -> None:
+    code, out, err = run("explain", llm, "input_ids", 1)
+    assert (code, err) == (0, "")
+    with open_tape(llm) as tape:
+        expected = tape.explain("input_ids", 1)
+    assert out == f"{expected}\n"
+    assert run("explain", llm, "input_ids", "-1").out == out
+    assert run("explain", llm, "input_ids[1]").out == out
+    shown = run("explain", llm, "input_ids", 1, "--json").out
+    assert shown == f"{expected.model_dump_json(indent=2)}\n"
+    assert "dimension 2 is constant" in run("explain", llm, "past_key_values.1").out
+
+
+def test_explain_of_no_such_argument(llm: Path) -> None:
+    code, out, err = run("explain", llm, "input_id")
+    assert (code, out) == (1, "")
+    assert err.startswith("calltape: no call passes input_id.")
+    assert "input_ids" in err
+    assert err.count("\n") == 1
+    assert run("explain", llm, "input_ids", 5).code == 1
+
+
+def test_diff(llm: Path, other: Path) -> None:
+    assert run("diff", llm, llm) == (0, "the traffic on both is the same\n", "")
+    code, out, err = run("diff", llm, other)
+    assert (code, err) == (4, "")
+    assert "+ dimension: input_ids[1]: now 2; always 1 before, in decode" in out
+    code, out, _ = run("diff", llm, other, "--json")
+    assert code == 4
+    document = json.loads(out)
+    assert document["same"] is False
+    assert (document["a"], document["b"]) == ([str(llm)], [str(other)])
+
+
+def test_usage(llm: Path) -> None:
+    for arguments in (
+        ("variants",), ("explain", llm), ("diff", llm), ("explain", llm, "x", "one"),
+        ("explain", llm, "x", "--no-such-option"),
+    ):  # fmt: skip
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, "")
+        assert "Traceback" not in err
+
+
+def test_damage_is_exit_code_3(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", calls_of((2,), (3,), (4,)))
+    whole = write_tape(tmp_path / "b.tape", calls_of((9,)))
+    flip(path, member_list(path)[4].start + 30)
+    for arguments in (("variants", path), ("explain", path, "x"), ("diff", path, whole)):
+        code, out, err = run(*arguments)
+        assert code == 3
+        assert out
+        assert "calls/00000001.msgpack at byte" in err
+
+
+def test_what_cannot_be_read_is_exit_code_1(tmp_path: Path) -> None:
+    missing = tmp_path / "a.tape"
+    for arguments in (("variants", missing), ("explain", missing, "x"), ("diff", missing, missing)):
+        code, out, err = run(*arguments)
+        assert (code, out) == (1, "")
+        assert err.startswith("calltape: ")
+        assert err.count("\n") == 1
+
+
+def test_help() -> None:
+    top = run("--help").out
+    assert "diff ends with 4 if the tapes differ" in " ".join(top.split())
+    for verb in VERBS:
+        assert f"  {verb} " in top
+        text = run(verb, "--help").out
+        assert f"  calltape {verb} runs/" in text
+        assert "--json" in text
+
+
+def test_hostile_text_does_nothing_to_a_terminal(tmp_path: Path) -> None:
+    text = "\x1b]0;owned\x07\x1b[2J[bold red]\u202e\n\u2028"
+    given = {text: torch.zeros(2), "s": text, "d": {text: text, "t": [torch.zeros(3)]}}
+    calls = [
+        given,
+        {**given, text: torch.zeros(3)},
+        Recorded(kwargs=given, error=("builtins:ValueError", text)),
+    ]
+    path = write_tape(tmp_path / "a.tape", calls, producer={"platform": text})
+    plain = write_tape(tmp_path / "b.tape", calls_of((2,)))
+    for arguments in (
+        ("variants", path), ("explain", path, text), ("explain", path, "d"),
+        ("explain", path, "zzz"), ("diff", path, plain), ("diff", plain, path),
+    ):  # fmt: skip
+        for option in ((), ("--json",)):
+            _, out, err = run(*arguments, *option)
+            assert out or err
+            for line in (*out.split("\n"), *err.split("\n")):
+                assert line.isprintable(), (arguments, line)
+
+
+def test_torch_is_not_imported(llm: Path) -> None:
+    path = str(llm)
+    commands = [
+        ["variants", path], ["explain", path, "past_key_values"], ["diff", path, path],
+        ["script", path],
+    ]  # fmt: skip
+    assert len(without_torch(commands)) == len(commands)

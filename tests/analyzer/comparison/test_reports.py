@@ -1,0 +1,171 @@
+"""What came of running recorded calls, as text and as data."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calltape_analyzer.comparison.reports import Report, ReportRow
+
+FINE = ReportRow(call=0, variant="prefill", ok=True, max_abs=1e-7, max_rel=1e-6, compared=8)
+WORSE = ReportRow(call=1, variant="decode", ok=True, max_abs=3e-6, max_rel=1e-5, compared=8)
+EMPTY = ReportRow(call=2, variant="decode", ok=True)
+SHAPES = ReportRow(call=3, variant="decode", ok=False, error="not verified", against="shapes")
+DIFFERS = "logits: 3 of 8 elements differ by up to 0.5"
+WRONG = ReportRow(call=7, variant="decode", ok=False, max_abs=0.5, max_rel=2.0, error=DIFFERS)
+HOMELESS = ReportRow(
+    call=9,
+    variant=None,
+    ok=False,
+    max_abs=math.inf,
+    max_rel=math.inf,
+    error="no program accepts these arguments",
+)
+NAN = ReportRow(
+    call=10,
+    variant="decode",
+    ok=False,
+    max_abs=math.nan,
+    max_rel=-math.inf,
+    error="logits is nan",
+    against="module",
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "ok", "reproduced"),
+    [
+        ([], False, 0),  # nothing was verified
+        ([FINE], True, 1),
+        ([FINE, WORSE], True, 2),
+        ([FINE, WRONG], False, 1),
+        ([HOMELESS], False, 0),
+        ([EMPTY], False, 0),  # nothing was compared in any call
+        ([EMPTY, FINE], True, 2),
+        ([FINE, SHAPES], False, 1),
+    ],
+)
+def test_it_is_true_where_every_call_was_reproduced(
+    rows: list[ReportRow], ok: bool, reproduced: int
+) -> None:
+    report = Report(rows=rows)
+    assert bool(report) is report.ok is ok
+    assert report.reproduced == reproduced
+    assert len(report) == len(rows)
+    assert [row.call for row in report] == [row.call for row in rows]
+
+
+def test_the_summary_says_how_many_which_and_how_far() -> None:
+    assert Report(rows=[FINE, WORSE, WRONG, HOMELESS]).summary == (
+        "2 of 4 recorded calls reproduced (prefill: 1, decode: 2, no variant: 1); "
+        "largest difference 3.0e-06"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], "0 of 0 recorded calls reproduced"),
+        # What is not reproduced has no difference that means anything.
+        ([WRONG, HOMELESS], "0 of 2 recorded calls reproduced (decode: 1, no variant: 1)"),
+        (
+            [ReportRow(call=0, variant="main", ok=True, compared=1)],
+            "1 of 1 recorded calls reproduced (main: 1); largest difference 0.0e+00",
+        ),
+        ([EMPTY], "0 of 1 recorded calls reproduced (decode: 1); no value was compared"),
+        (
+            [SHAPES],
+            "0 of 1 recorded calls reproduced (decode: 1); 1 call in dtypes and shapes only: no "
+            "values on the tape",
+        ),
+    ],
+)
+def test_the_summary_of_little(rows: list[ReportRow], expected: str) -> None:
+    assert Report(rows=rows).summary == expected
+
+
+def strict(text: str) -> Any:
+    """Parses JSON as other languages do: without NaN and Infinity."""
+
+    def refuse(name: str) -> Any:
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+NUMBERS = st.floats() | st.sampled_from([math.inf, -math.inf, math.nan])
+ROWS = st.builds(
+    ReportRow,
+    call=st.integers(0, 99),
+    variant=st.none() | st.sampled_from(["main", "decode"]),
+    ok=st.booleans(),
+    max_abs=NUMBERS,
+    max_rel=NUMBERS,
+    error=st.none() | st.text(),
+)
+
+
+@given(st.lists(ROWS), st.lists(st.text(), max_size=2))
+def test_json_is_json_whatever_the_differences_are(rows: list[ReportRow], notes: list[str]) -> None:
+    report = Report(rows=rows, notes=notes)
+    text = report.model_dump_json()
+    found = strict(text)
+    assert found["ok"] is report.ok
+    assert found["notes"] == notes
+    assert [row["call"] for row in found["rows"]] == [row.call for row in rows]
+    assert [row["error"] for row in found["rows"]] == [row.error for row in report]
+    assert found["summary"] == report.summary
+    for row, plain in zip(rows, found["rows"], strict=True):
+        for name in ("max_abs", "max_rel"):
+            # As text or as number, float() reads it back.
+            value = getattr(row, name)
+            assert float(plain[name]) == value or math.isnan(value)
+    assert Report.model_validate_json(text).model_dump_json() == text
+
+
+def test_a_name_that_utf8_does_not_have_is_escaped() -> None:
+    row = ReportRow(call=0, variant="a\ud800b", ok=False, error="\udfff: other outputs")
+    report = Report(rows=[row], notes=["\udabc"])
+    report.notes.append("\udabd")
+    found = strict(report.model_dump_json())
+    assert found["rows"][0]["variant"] == "a\\ud800b"
+    assert found["rows"][0]["error"] == "\\udfff: other outputs"
+    assert found["notes"] == ["\\udabc", "\\udabd"]
+
+
+def test_the_table_has_a_line_per_call_and_the_summary() -> None:
+    report = Report(rows=[FINE, WRONG, HOMELESS, NAN], notes=["2 calls raised an error: left out"])
+    lines = report.table().splitlines()
+    assert lines[0].split() == ["call", "variant", "ok", "max", "abs", "max", "rel", "error"]
+    assert lines[1].split() == ["0", "prefill", "yes", "1.0e-07", "1.0e-06"]
+    assert lines[2].split()[:5] == ["7", "decode", "NO", "5.0e-01", "2.0e+00"]
+    assert lines[2].endswith("logits: 3 of 8 elements differ by up to 0.5")
+    assert lines[3].split()[:5] == ["9", "-", "NO", "inf", "inf"]
+    assert lines[-2] == "2 calls raised an error: left out"
+    assert lines[-1] == report.summary
+    assert len(lines) == 7
+    # Columns stand below each other.
+    assert {line.index("NO") for line in lines[2:5]} == {lines[0].index("ok")}
+    assert str(report) == report.table()
+
+
+def test_an_empty_table_is_a_header_and_a_summary() -> None:
+    assert len(Report(rows=[]).table().splitlines()) == 2
+
+
+def test_an_error_of_several_lines_stays_on_its_row() -> None:
+    report = Report(rows=[ReportRow(call=0, variant="main", ok=False, error="first\nsecond")])
+    assert len(report.table().splitlines()) == 3
+
+
+def test_what_was_compared_with_the_model_alone_is_said() -> None:
+    row = ReportRow(call=0, variant="main", ok=True, compared=3, against="module")
+    assert Report(rows=[row]).summary == (
+        "1 of 1 recorded calls reproduced (main: 1); largest difference 0.0e+00; "
+        "1 call compared with the model, not with the tape"
+    )

@@ -1,0 +1,115 @@
+"""When the time of an export is up, what was found is kept and what is missing is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from calltape_analyzer import ExportError, export
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.exporting import budget as budgets
+from calltape_analyzer.exporting.budget import Budget
+from tests.analyzer.exported import call, taped
+from tests.analyzer.exporting.test_arguments import Model, t
+
+
+class Clock:
+    """Stands still, or jumps when a text is said."""
+
+    def __init__(self, at: str = "never") -> None:
+        self.now, self.at = 100.0, at
+        self.lines: list[str] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def hear(self, text: str) -> None:
+        self.lines.append(text)
+        if self.at in text:
+            self.now += 1000
+
+
+class Masked(Model):
+    def forward(self, x, mask=None):
+        y = self.linear(x)
+        return y if mask is None else y * mask
+
+
+CALLS = [call(t(2, 3)), call(t(4, 3)), call(t(3, 3), t(3, 3)), call(t(5, 3), t(5, 3))]
+
+
+def exported(folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(budgets, "time", clock)
+    module = Masked()
+    tape = taped(folder, module, CALLS)
+    programs = export(tape, module, max_seconds=600, progress=clock.hear)
+    names = list(programs)
+    assert all(programs[name] is not None for name in names)
+    for name, reason in programs.missing.items():
+        assert name not in names
+        assert reason == "not tried: max_seconds=600 was reached"
+    return [*names, *(f"-{name}" for name in programs.missing)]
+
+
+def test_with_time_all_is_tried_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    assert len(exported(tmp_path, clock, monkeypatch)) == 2
+    assert sum("tracing call" in line for line in clock.lines) >= 2
+    assert sum("comparing" in line for line in clock.lines) >= 2
+    assert all(line.startswith("0 s: ") for line in clock.lines)
+
+
+def test_programs_before_the_end_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    first, second = exported(tmp_path, clock, monkeypatch)
+    late = Clock(f"{second}: tracing")
+    (tmp_path / "again").mkdir()
+    assert exported(tmp_path / "again", late, monkeypatch) == [first, f"-{second}"]
+
+
+def test_a_program_that_was_not_compared_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "time", clock := Clock("comparing"))
+    tape = taped(tmp_path, Masked(), CALLS)
+    with pytest.raises(ExportError, match="not tried: max_seconds=600 was reached"):
+        export(tape, Masked(), max_seconds=600, progress=clock.hear)
+
+
+def test_no_time_at_all(tmp_path: Path) -> None:
+    tape = taped(tmp_path, Masked(), CALLS)
+    with pytest.raises(ExportError, match="max_seconds=1e-09 was reached"):
+        export(tape, Masked(), max_seconds=1e-9)
+    with pytest.raises(UsageError, match="max_seconds=0"):
+        export(tape, Masked(), max_seconds=0)
+
+
+def test_sizes_that_were_not_probed_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Masked()
+    tape = taped(tmp_path, module, CALLS[:2])
+    monkeypatch.setattr(budgets, "time", clock := Clock())
+    eager = torch.nn.Linear.forward
+    runs: list[int] = []
+
+    def counted(self: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling() and type(x) is torch.Tensor and len(x) not in (2, 4):
+            runs.append(len(x))
+            clock.now += 1000
+        return eager(self, x)
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", counted)
+    programs = export(tape, module, max_seconds=600)
+    (attempt,) = programs.attempts
+    assert attempt.ok
+    assert len(runs) == 1
+    assert any("max_seconds=600 was reached" in text for text in attempt.untried)
+
+
+def test_a_limit_is_never_none() -> None:
+    assert Budget(1.0).within(0.5) == 0.5
+    assert 0 < Budget(1e-9).within(60) < 0.01
+    assert Budget().within(60) == 60

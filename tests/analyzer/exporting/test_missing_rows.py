@@ -1,0 +1,57 @@
+"""Recorded sizes and ints that one program does not serve get programs of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calltape_analyzer import NoVariant
+from tests.analyzer.exported import call, made
+from tests.analyzer.exporting.test_arguments import Model, t
+
+
+class Square(Model):
+    """Does something else if both sizes are equal. No trace is made with equal sizes if others will
+    do: so a second program for the other calls comes before the one for this call."""
+
+    def forward(self, x):
+        return x * 2 if x.shape[0] == x.shape[1] else x * 3
+
+
+def test_a_program_for_the_missing_size_beats_a_copy_of_another(tmp_path: Path) -> None:
+    sizes = [(2, 3), (3, 5), (4, 7), (4, 4)]
+    programs = made(tmp_path, Square(), [call(t(*s)) for s in sizes], [call(t(9, 2))])
+    assert len(programs) == 2
+    assert programs.accepting(t(4, 4)) != programs.accepting(t(2, 3))
+
+
+class Last(Model):
+    """Keeps the last states, as many language models do with ``logits_to_keep``: an int is a count,
+    anything else is an index."""
+
+    def forward(self, x, keep=0):
+        index = slice(-keep, None) if isinstance(keep, int) else keep
+        return self.linear(x[:, index])
+
+
+def test_an_int_that_a_symbol_is_none_of_is_a_constant(tmp_path: Path) -> None:
+    calls = [call(t(2, n, 3), keep=k) for n, k in ((5, 1), (7, 2), (4, 1), (6, 3))]
+    programs = made(tmp_path, Last(), calls, [call(t(2, 9, 3), keep=2)])
+    assert list(programs) == [
+        "main, keep=1",
+        "main, keep=2",
+        "main, keep=3",
+    ]
+    with pytest.raises(NoVariant, match="keep is 5"):
+        programs(t(2, 8, 3), keep=5)
+
+
+class Times(Model):
+    def forward(self, x, times=1):
+        return self.linear(x) * times
+
+
+def test_an_int_that_may_be_a_symbol_is_one(tmp_path: Path) -> None:
+    calls = [call(t(n, 3), times=k) for n, k in ((5, 2), (7, 3), (4, 5))]
+    assert len(made(tmp_path, Times(), calls, [call(t(6, 3), times=9)])) == 1

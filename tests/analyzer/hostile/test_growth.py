@@ -1,0 +1,311 @@
+"""What reading costs as a tape grows: twice the leaves, names, calls or files are not four times
+the work.
+
+Work is counted, in lines and calls of our own code, and not timed. Only a regular expression has to
+be timed, because nothing in it can be counted; its bounds are generous.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from calltape_analyzer import Tape, diff, dynamic_axes, open_tape
+from calltape_analyzer.cli import app
+from calltape_analyzer.observer.candidates import ObserverInfo
+from calltape_analyzer.programs.input_refusal import dimension_in
+from calltape_analyzer.pytree.result_values import values_in
+from calltape_analyzer.targets.buckets import buckets_per_symbol
+from calltape_analyzer.targets.torch_inputs import additional_inputs
+from calltape_analyzer.text import alike
+from calltape_schema.records import Segment
+from calltape_schema.tree import BoolNode, DictNode
+from tests.analyzer.tapes import Recorded, write_tape
+
+_DOUBLE = 2.6  # n log n, with room for what does not grow
+
+
+class _Work:
+    """Counts the lines and calls of calltape's code."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        known = sys.gettrace()
+        sys.settrace(self._call)
+        try:
+            yield
+        finally:
+            sys.settrace(known)
+
+    def _call(self, frame: FrameType, event: str, _: Any) -> Any:
+        if "calltape_" not in frame.f_code.co_filename:
+            return None
+        self.count += 1
+        return self._line
+
+    def _line(self, frame: FrameType, event: str, _: Any) -> Any:
+        self.count += 1
+        return self._line
+
+
+def grows_little(make: Callable[[int], Callable[[], Any]], n: int) -> None:
+    """Asserts that twice as much is about twice the work, and four times about four times.
+
+    Args:
+        make: prepares a question of a size, which is not counted.
+        n: the smallest size.
+    """
+    counts: list[int] = []
+    for size in (n, 2 * n, 4 * n):
+        ask = make(size)
+        work = _Work()
+        with work.counted():
+            ask()
+        counts.append(work.count)
+    assert counts[2] / counts[0] <= _DOUBLE**2, counts
+
+
+def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[..., Tape]:
+    """Writes a tape of some calls and opens it."""
+
+    def write(calls: list[Any], name: str = "calls") -> Tape:
+        return open_tape(write_tape(tmp_path / f"{name}-{len(calls)}.tape", calls, values="none"))
+
+    return write
+
+
+def names(n: int) -> list[dict[str, torch.Tensor]]:
+    """Calls of n arguments, each with sizes of its own."""
+    return [{f"a{i}": zeros(1, 1 + i + call * (i + 1) % 7) for i in range(n)} for call in range(3)]
+
+
+def halves(n: int) -> list[dict[str, torch.Tensor]]:
+    """Calls of n arguments, of which each call has another half."""
+    every = [{f"a{i}": zeros(1, 1 + i) for i in range(n)}]
+    return every + [
+        {f"a{i}": zeros(1, 2 + i) for i in range(n) if (i >> call) & 1} for call in range(6)
+    ]
+
+
+def items(n: int, dtype: torch.dtype = torch.float32, more: int = 0) -> list[dict[str, Any]]:
+    """Calls of one list of n tensors."""
+    return [
+        {"xs": [zeros(2, 2 + call + more, dtype=dtype) + more for _ in range(n)]}
+        for call in range(3)
+    ]
+
+
+@pytest.mark.parametrize("calls", [names, halves])
+def test_named_dimensions_of_many_arguments(
+    written: Callable[..., Tape], calls: Callable[[int], Any]
+) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        tape = written(calls(n))
+        return lambda: tape.shape_findings(True, dim_names=True)
+
+    grows_little(make, 60)
+
+
+def test_given_names_of_many_arguments(written: Callable[..., Tape]) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        tape = written(names(n))
+        return lambda: tape.shape_findings(dim_names={"a0": {0: "batch"}})
+
+    grows_little(make, 60)
+
+
+def test_shapes_of_a_long_list(written: Callable[..., Tape]) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        tape = written(items(n))
+        return tape.shape_findings
+
+    grows_little(make, 80)
+
+
+def test_arguments_of_many_names(written: Callable[..., Tape]) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        tape = written(names(n))
+        tape.inference().aligned_calls()
+        return tape.infer_arguments
+
+    grows_little(make, 60)
+
+
+def test_arguments_of_each_call(written: Callable[..., Tape]) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        tape = written([{"x": zeros(1, 1 + i)} for i in range(n)])
+        return lambda: [tape.infer_arguments(i) for i in range(n)]
+
+    grows_little(make, 30)
+
+
+def test_what_an_observer_shows_of_each_call(written: Callable[..., Tape]) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        tape = written([{"x": zeros(1, 1 + i)} for i in range(n)])
+        inference = tape.inference()
+        inference.aligned_calls()
+        return lambda: ObserverInfo(tape.calls, inference).inputs
+
+    grows_little(make, 30)
+
+
+def test_dynamic_axes_of_many_outputs(written: Callable[..., Tape]) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        calls = [
+            Recorded(
+                kwargs={f"a{i}": zeros(2 + call, 3) for i in range(n)},
+                outputs=[zeros(2 + call, 3) for _ in range(n)],
+            )
+            for call in range(3)
+        ]
+        tape = written(calls)
+        tape.inference().aligned_calls()
+        return lambda: dynamic_axes(tape, set_batch_dimension_for=True)
+
+    grows_little(make, 40)
+
+
+def test_explaining_a_long_list(written: Callable[..., Tape]) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        tape = written([{"xs": [zeros(1, 1 + i * call) for i in range(n)]} for call in range(3)])
+        variants = tape.variants()
+        tape.variants = lambda: variants  # type: ignore[method-assign]
+        [variant.findings for variant in variants]
+        return lambda: str(tape.explain("xs"))
+
+    grows_little(make, 25)
+
+
+def test_explaining_what_varies_elsewhere(written: Callable[..., Tape]) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        one = [{"xs": [zeros(1, 2 + i) for i in range(n)], "y": zeros(1)} for _ in range(2)]
+        other = [{"xs": [zeros(1, 3 + i) for i in range(n)]} for _ in range(2)]
+        tape = written([*one, *other])
+        variants = tape.variants()
+        tape.variants = lambda: variants  # type: ignore[method-assign]
+        [variant.findings for variant in variants]
+        return lambda: str(tape.explain("xs"))
+
+    grows_little(make, 25)
+
+
+def test_places_that_are_alike() -> None:
+    grows_little(lambda n: lambda: list(alike((f"a{i}", str(i)) for i in range(n))), 100)
+
+
+def test_elements_that_went_beyond(written: Callable[..., Tape]) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        before = written(items(n, torch.int64), "before")
+        now = written(items(n, torch.int64, more=1), "now")
+        return lambda: diff(before, now)
+
+    grows_little(make, 25)
+
+
+def test_structures_that_are_new(written: Callable[..., Tape]) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        before = written([{"x": zeros(2), f"a{i}": zeros(3)} for i in range(n)], "before")
+        now = written([{"x": zeros(2), f"b{i}": zeros(3)} for i in range(n)], "now")
+        for tape in (before, now):  # what is asked here is how the structures compare
+            tape.variants = list  # type: ignore[method-assign, assignment]
+        return lambda: diff(before, now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("calltape_analyzer.variants.similar_groups._MAX_COMPARED", 8)
+        grows_little(make, 15)
+
+
+def test_showing_a_call_of_many_integers(tmp_path: Path) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        path = write_tape(tmp_path / f"{n}.tape", items(n, torch.int64), values="none")
+        return lambda: CliRunner().invoke(app, ["show", str(path), "0"])
+
+    grows_little(make, 100)
+
+
+def test_calls_of_many_files(tmp_path: Path) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        for i in range(n):
+            call = Recorded(kwargs={"x": zeros(1)}, number=i)
+            segment = Segment(number=i, first_call=i)
+            write_tape(folder / f"{i:05}.tape", [call], values="none", segment=segment)
+        tape = open_tape(folder)
+        refs = [call.ref for call in tape.calls]
+        return lambda: [tape.calls.at(ref) for ref in refs]
+
+    grows_little(make, 20)
+
+
+def test_files_of_the_same_numbers(tmp_path: Path) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        for i in range(n):
+            write_tape(folder / f"{i:05}.tape", [{"x": zeros(1 + i)}], values="none")
+        return lambda: open_tape(folder)
+
+    grows_little(make, 20)
+
+
+def test_buckets_of_many_sizes(written: Callable[..., Tape]) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        (variant,) = written([{"x": zeros(1, 2 + i)} for i in range(n)]).variants()
+        return lambda: buckets_per_symbol(variant, n // 2)[0]
+
+    # As many buckets as sizes is a table of both: what is asked here is who is served by which.
+    with pytest.MonkeyPatch.context() as patch:
+        sizes = "calltape_analyzer.targets.buckets.padding_sizes"
+        patch.setattr(sizes, lambda calls, count, *, multiple_of: sorted(calls))
+        grows_little(make, 100)
+
+
+def test_additional_inputs_of_many_calls(written: Callable[..., Tape]) -> None:
+    def make(n: int) -> Callable[[], Any]:
+        (variant,) = written([{"x": zeros(1, 2 + i)} for i in range(n)]).variants()
+        variant.facts.rows  # noqa: B018
+        return lambda: additional_inputs(variant, limit=2)
+
+    grows_little(make, 100)
+
+
+def test_values_of_one_path() -> None:
+    def below(parts: int) -> Any:
+        """Every way to write ``a.a.a`` as keys in keys."""
+        if not parts:
+            return BoolNode(kind="bool", value=True)
+        ends = range(1, parts + 1)
+        keys = tuple(".".join("a" * end) for end in ends)
+        return DictNode(kind="dict", keys=keys, children=tuple(below(parts - end) for end in ends))
+
+    def make(n: int) -> Callable[[], Any]:
+        node = below(n.bit_length())
+        return lambda: values_in(node, str, str)
+
+    grows_little(make, 32)
+
+
+@pytest.mark.parametrize("unit", ["a.", "a", "a[1].", ".", "a[1", "[", "1.", "é.a"])
+def test_a_condition_of_a_long_name(unit: str) -> None:
+    text = unit * (40_000 // len(unit))
+    began = time.process_time()
+    dimension_in(text)
+    assert time.process_time() - began < 1

@@ -1,0 +1,296 @@
+"""What strangers tried, each as the proof that was given of it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import calltape_analyzer
+from calltape_analyzer import Placeholder, TapeError, check, open_tape, render
+from calltape_analyzer.cli import app
+from calltape_analyzer.cli.source_code import python_source
+from calltape_analyzer.pytree.memory_limit import LEAST_BYTES
+from calltape_schema.framing import MANIFEST, blob_name, record_name
+from calltape_schema.packing import pack, seal_envelope
+from tests.analyzer.reading.forged import Forged, inputs_of
+from tests.analyzer.tapes import member, write_tape
+
+ESCAPE = "\x1b[31mred\u202e"
+
+
+class Known(NamedTuple):
+    a: Any
+    b: Any
+
+
+def ask(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(words))
+    assert "unexpected" not in result.output + result.stderr
+    return result.exit_code, result.output
+
+
+def refusal(question: Callable[[], Any]) -> TapeError | None:
+    try:
+        question()
+    except TapeError as error:
+        return error
+    return None
+
+
+def forged(tmp_path: Path, *nodes: Any, leaves: int = 1, scalars: tuple[Any, ...] = ()) -> Path:
+    made = Forged(tmp_path / "a.tape", (torch.ones(2),))
+    made.set_root(inputs_of(*nodes), leaves=leaves, scalars=len(scalars))
+    made.inputs["scalars"] = list(scalars)
+    return made.write()
+
+
+def named(kind: str, type_name: str, *fields: str) -> dict[str, Any]:
+    tensors = [{"kind": "tensor", "leaf": 0}] * len(fields)
+    return {"kind": kind, "type": type_name, "fields": list(fields), "children": tensors}
+
+
+# Code.
+
+
+@pytest.mark.parametrize("name", ["subprocess:run", "os:system", "tests.analyzer.tapes:write_tape"])
+def test_no_call_is_printed_that_the_tape_names(tmp_path: Path, name: str) -> None:
+    path = forged(tmp_path, named("namedtuple", name, "a", "b"))
+    code, output = ask("shapes", str(path), "--python")
+    assert code == 0
+    assert "import" not in output.replace("from torch.export import Dim", "")
+    assert name.partition(":")[2] not in output
+
+
+def test_a_loaded_named_tuple_is_named(tmp_path: Path) -> None:
+    path = write_tape(
+        tmp_path / "a.tape", [((Known(torch.ones(n), torch.ones(2)),), {}) for n in (2, 3)]
+    )
+    with open_tape(path) as tape:
+        assert "Known({0: Dim.DYNAMIC}, {})" in python_source(tape.shape_findings())
+    other = forged(tmp_path, named("namedtuple", f"{__name__}:Known", "a", "c"))
+    with open_tape(other) as tape:
+        assert "Known" not in python_source(tape.shape_findings())
+
+
+class Caught(BaseException):
+    pass
+
+
+@pytest.fixture
+def no_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own ``__getattr__`` imports what it is asked for."""
+
+    def refuse(name: str) -> Any:
+        raise Caught(name)
+
+    monkeypatch.setattr(torch, "__getattr__", refuse, raising=False)
+
+
+@pytest.mark.usefixtures("no_import")
+@pytest.mark.parametrize("dtype", ["_inductor", "_dynamo", "onnx", "strided", "\x1b[2J"])
+def test_a_dtype_is_looked_up_in_a_table(tmp_path: Path, dtype: str) -> None:
+    made = Forged(tmp_path / "a.tape", (torch.ones(2),))
+    made.set_leaf(dtype=dtype, key=None, missing="policy")
+    more = write_tape(
+        tmp_path / "b.tape", [((torch.ones(2), torch.ones(3)), {})], tape_id=bytes(16)
+    )
+    with open_tape([made.write(), more]) as tape:
+        for question in (tape.infer_arguments, *(v.infer_arguments for v in tape.variants())):
+            error = refusal(question)
+            assert error is None or str(error).isprintable()
+
+
+@pytest.mark.parametrize("name", ["values", "items", "__class__", "move_to_end", "keys"])
+@pytest.mark.parametrize("cls", ["collections:OrderedDict", "collections:Counter"])
+def test_no_attribute_hides_a_method(tmp_path: Path, cls: str, name: str) -> None:
+    path = forged(tmp_path, named("object", cls, name))
+    with open_tape(path) as tape:
+        (value,) = tape[0].inputs.args
+        assert isinstance(value, Placeholder)
+        assert render(tape[0].inputs)
+
+
+class Registered:
+    made = 0
+
+
+def _made(children: Any, context: Any) -> Registered:
+    Registered.made += 1
+    return Registered()
+
+
+def test_to_be_registered_is_no_consent(tmp_path: Path) -> None:
+    pytree = torch.utils._pytree
+    pytree.register_pytree_node(Registered, lambda value: ([], None), _made)
+    try:
+        node = {
+            "kind": "custom", "type": f"{__name__}:Registered", "context": {"kind": "none"},
+            "children": [],
+        }  # fmt: skip
+        path = forged(tmp_path, node)
+        with open_tape(path) as tape:
+            (value,) = tape[0].inputs.args
+            assert isinstance(value, Placeholder)
+            tape.variants()
+            assert Registered.made == 0
+        with open_tape(path, classes=[Registered]) as tape:
+            assert type(tape[0].inputs.args[0]) is Registered
+            assert Registered.made == 1
+    finally:
+        pytree._deregister_pytree_node(Registered)
+
+
+# Memory.
+
+
+def test_made_up_values_are_bounded(tmp_path: Path) -> None:
+    for value in (torch.ones(1).expand(2**30), torch.ones(2**30, device="meta")):
+        path = write_tape(tmp_path / "a.tape", [((value,), {})])
+        with open_tape(path) as tape:
+            (made,) = tape.infer_arguments().args  # costs nothing: expanded, or without a value
+            assert made.shape == (2**30,)
+            (variant,) = tape.variants()
+            with pytest.raises(TapeError, match="granted") as caught:
+                variant.infer_arguments()
+            assert caught.value.kind == "limit"
+
+
+def test_what_a_call_lacks_is_bounded(tmp_path: Path) -> None:
+    huge = torch.ones(1).expand(2**30)
+    calls = [((), {"x": torch.ones(2), "y": huge}), ((), {"x": torch.ones(3)})]
+    with (
+        open_tape(write_tape(tmp_path / "a.tape", calls)) as tape,
+        pytest.raises(TapeError) as caught,
+    ):
+        tape.infer_arguments(1)
+    assert caught.value.kind == "limit"
+
+
+def test_a_cache_without_values_is_made_up(tmp_path: Path) -> None:
+    """Two layers of an ordinary model, 64 MiB: what real recordings without values are about."""
+    cache = [torch.empty(1, 8, 1024, 1024, dtype=torch.half, device="meta") for _ in range(4)]
+    path = write_tape(tmp_path / "a.tape", [((cache,), {})], values="none")
+    with open_tape(path) as tape:
+        ((made,), _) = tape.variants()[0].infer_arguments()
+        assert [tensor.shape for tensor in made] == [(1, 8, 1024, 1024)] * 4
+        assert sum(tensor.nbytes for tensor in made) < LEAST_BYTES
+
+
+def test_more_may_be_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calltape_analyzer.pytree.memory_limit.LEAST_BYTES", 1000)
+    monkeypatch.setattr("calltape_analyzer.pytree.memory_limit._TIMES_TAPE", 0)
+    path = write_tape(tmp_path / "a.tape", [((torch.empty(300, device="meta"),), {})])
+    with open_tape(path) as tape:
+        (variant,) = tape.variants()
+        with pytest.raises(TapeError, match="1,200 bytes"):
+            variant.infer_arguments()
+        with calltape_analyzer.granted(1200):
+            ((made,), _) = variant.infer_arguments()
+        assert made.shape == (300,)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bits8", "bits16", "uint3", "int7", "float4_e2m1fn_x2", "qint8", "float8_e8m0fnu"]
+)
+def test_dtypes_that_torch_does_not_compute_with(tmp_path: Path, dtype: str) -> None:
+    made = Forged(tmp_path / "a.tape", (torch.ones(2),))
+    made.set_leaf(dtype=dtype, key=None, missing="policy")
+    with open_tape(made.write()) as tape:
+        (variant,) = tape.variants()
+        error = refusal(variant.infer_arguments)
+        if error is not None:
+            assert error.kind == "inference"
+        else:
+            ((value,), _) = variant.infer_arguments()
+            assert str(value.dtype) == f"torch.{dtype}"
+
+
+def test_a_set_of_one_hash(tmp_path: Path) -> None:
+    scalars = tuple(i * (2**61 - 1) for i in range(1, 66))
+    node = {"kind": "set", "children": [{"kind": "int", "scalar": i} for i in range(65)]}
+    with open_tape(forged(tmp_path, node, scalars=scalars)) as tape:
+        (value,) = tape[0].inputs.args
+        assert "more than 64 elements of one hash" in value.reason
+
+
+# Errors, and text.
+
+
+def test_bools_are_0_or_1(tmp_path: Path) -> None:
+    made = Forged(tmp_path / "a.tape", (torch.tensor([True, False]),))
+    made.blob = made.blob[:-2] + b"\1\2"
+    with open_tape(made.write()) as tape, pytest.raises(TapeError, match="neither 0 nor 1"):
+        _ = tape[0].inputs
+
+
+def test_the_last_call_that_can_be(tmp_path: Path) -> None:
+    made = Forged(tmp_path / "a.tape", (torch.ones(2),))
+    number = 2**63 - 1
+    blob = {"size": len(made.blob), "crc32": zlib.crc32(made.blob)}
+    record = {**made.record, "call": number, "inputs": made.inputs, "blob": blob}
+    made.path.write_bytes(
+        member(MANIFEST, made.manifest)
+        + member(blob_name(number), made.blob)
+        + member(record_name(number), seal_envelope(pack(record)))
+    )
+    assert ask("info", str(made.path))[0] == 0
+    assert ask("show", str(made.path), str(number))[0] == 0
+    with open_tape(made.path) as tape:
+        assert tape.coverage.kept == 1
+
+
+def test_keys_that_json_does_not_have(tmp_path: Path) -> None:
+    value = {("a", 1): torch.ones(2), b"\xff": torch.ones(3), 1.5: torch.ones(1), None: 1}
+    path = write_tape(tmp_path / "a.tape", [((), {"x": value})])
+    for command in ("shapes", "args", "variants", "info", "ls"):
+        assert ask(command, str(path), "--json")[0] == 0
+    assert ask("show", str(path), "0", "--json")[0] == 0
+
+
+def test_a_tuple_of_another_length_than_its_class(tmp_path: Path) -> None:
+    node = {"kind": "tuple", "type": f"{__name__}:Known", "children": [{"kind": "none"}]}
+    with open_tape(forged(tmp_path, node), classes=[Known]) as tape:
+        assert isinstance(tape[0].inputs.args[0], Placeholder)
+        assert render(tape[0].inputs)
+
+
+def test_nothing_raw_is_printed(tmp_path: Path) -> None:
+    nodes = [
+        named("object", f"a{ESCAPE}:b{ESCAPE}", ESCAPE),
+        {"kind": "enum", "type": "a:B", "name": ESCAPE},
+        {"kind": "dict", "keys": [ESCAPE], "children": [{"kind": "none"}]},
+        {"kind": "opaque", "type": "a:B", "reason": ESCAPE},
+        {"kind": "str", "scalar": 0},
+    ]  # fmt: skip
+    path = forged(tmp_path, *nodes, scalars=(ESCAPE,))
+    keyed = write_tape(
+        tmp_path / "b.tape", [{ESCAPE: v, f"{ESCAPE}2": torch.ones(2)} for v in (True, False)]
+    )
+    for one in (path, keyed):
+        with open_tape(one) as tape:
+            texts = [str(tape[0].inputs), render(tape[0].inputs), str(tape.variants())]
+            texts += [variant.name for variant in tape.variants()]
+            texts.append(str(check(tape, _onnx_model())))
+            assert all(line.isprintable() for text in texts for line in text.split("\n"))
+
+
+def _onnx_model() -> Any:
+    helper = pytest.importorskip("onnx").helper
+    x, y = (helper.make_tensor_value_info(name, 1, ["n", 3]) for name in "xy")
+    return helper.make_model(
+        helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+    )
+
+
+def test_a_parameter_name_twice(tmp_path: Path) -> None:
+    from calltape_schema.records import Parameter, Target
+
+    parameter = Parameter(name="x", kind="KEYWORD_ONLY")
+    with pytest.raises(ValueError, match="same name twice"):
+        Target(type="a:B", method="forward", via="hook", signature=(parameter, parameter))

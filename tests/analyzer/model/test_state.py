@@ -1,0 +1,351 @@
+"""A model that changes with each call is called and left as it was, and that it does is said."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import ExportError, export, load_programs, replay
+from calltape_analyzer.model.state import unchanged
+from tests.analyzer.exported import call, taped
+from tests.analyzer.exporting.test_arguments import t
+
+CALLS = [call(t(n, 3)) for n in (4, 6, 5)]
+
+
+class Counting(torch.nn.Module):
+    """Has buffers that each call updates, in place and by replacing them, and attributes."""
+
+    def __init__(self, returned: bool, norm: bool = True) -> None:
+        super().__init__()
+        self.register_buffer("n", torch.zeros(()))
+        self.register_buffer("replaced", torch.zeros(2), persistent=False)
+        self.register_buffer("lazy", None)
+        self.norm = torch.nn.BatchNorm1d(3) if norm else torch.nn.Identity()
+        self.calls = 0
+        self.kept = torch.zeros(1)
+        self.returned = returned
+
+    def forward(self, x):
+        self.n += 1
+        self.replaced = self.replaced + 1
+        self.lazy = x.detach().sum() * 0
+        self.calls += 1
+        y = self.norm(x)
+        return (y + self.n, self.n) if self.returned else y
+
+
+def state(model: Counting) -> dict[str, Any]:
+    found = {name: value.clone() for name, value in model.named_buffers()}
+    return found | {"calls": model.calls, "kept": model.kept.clone(), "lazy": model.lazy}
+
+
+def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, other[name]), name
+        else:
+            assert value == other[name], name
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_the_model_is_left_as_it_was(returned: bool, tmp_path: Path) -> None:
+    model = Counting(returned).train()
+    tape = taped(tmp_path, model, CALLS)
+    before = state(model)
+    buffers = dict(model.named_buffers())
+    programs = export(tape, model)
+    assert_same_state(before, state(model))
+    programs.verify()
+    assert_same_state(before, state(model))
+    assert all(value is buffers[name] for name, value in model.named_buffers())
+
+
+def test_a_state_is_said(tmp_path: Path) -> None:
+    model = Counting(False).train()
+    programs = export(taped(tmp_path, model, CALLS), model)
+    report = programs.verify()
+    assert report.ok, report.table()  # what is returned does not depend on it
+    for program in programs.values():
+        assert {"n", "replaced", "norm.running_mean", "norm.num_batches_tracked"} <= {
+            *program.state
+        }
+        assert any("has state that its calls change" in note for note in program.notes)
+    assert "has state that its calls change" in report.table()
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    assert [p.state for p in loaded.values()] == [p.state for p in programs.values()]
+    assert [p.notes for p in loaded.values()] == [p.notes for p in programs.values()]
+
+
+def test_what_depends_on_state_is_not_reproduced_for_that_reason(tmp_path: Path) -> None:
+    model = Counting(True).train()
+    tape = taped(tmp_path, model, CALLS)
+    programs = export(tape, model)
+    report = programs.verify()
+    assert not report.ok
+    for row in report:
+        assert "its calls change its state" in (row.error or ""), row
+    for program in programs.values():
+        assert program.only is None
+        assert not any("wrong values" in note for note in program.notes)
+    # Each call begins where the one before ended, as with the model.
+    x = t(4, 3)
+    for _ in range(3):
+        now = int(model.n)
+        assert int(programs(x)[1]) == now + 1
+
+
+def test_a_program_that_is_wrong_beside_its_state_is_called_wrong(tmp_path: Path) -> None:
+    model = Counting(False).train()
+    tape = taped(tmp_path, model, CALLS)
+    programs = export(tape, model)
+    other = Counting(False).train()
+    torch.nn.init.constant_(other.norm.weight, 3.0)  # type: ignore[arg-type]
+    (tmp_path / "other").mkdir()
+    report = programs.verify(taped(tmp_path / "other", other, CALLS))
+    assert not report.ok
+    model.norm.weight.data.fill_(1.0)  # type: ignore[union-attr]
+
+
+def test_verifying_loaded_programs_leaves_their_state(tmp_path: Path) -> None:
+    model = Counting(True, norm=False)
+    tape = taped(tmp_path, model, CALLS)
+    export(tape, model).save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    first = loaded.verify(tape).rows
+    assert loaded.verify(tape).rows == first
+    assert all("maybe because the model has state" in (row.error or "") for row in first)
+    assert int(loaded(t(4, 3))[1]) == len(CALLS) + 1
+
+
+def test_a_replay_goes_in_order_and_leaves_the_model(tmp_path: Path) -> None:
+    tape = taped(tmp_path, Counting(True), CALLS)
+    fresh = Counting(True)
+    before = state(fresh)
+    for _ in range(2):
+        report = replay(tape, fresh)
+        assert report.ok, report.table()
+        assert_same_state(before, state(fresh))
+
+
+@pytest.mark.integration
+def test_an_onnx_program_has_no_state_and_says_so(tmp_path: Path) -> None:
+    model = Counting(True, norm=False)
+    programs = export(taped(tmp_path, model, CALLS), model, to="onnx")
+    for program in programs.values():
+        assert "n" in program.state
+        assert any("the program has none" in note for note in program.notes)
+    assert all("its calls change its state" in (row.error or "") for row in programs.verify())
+
+
+def test_a_model_without_state_has_no_note(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).eval()
+    programs = export(taped(tmp_path, model, CALLS), model)
+    for program in programs.values():
+        assert not program.state
+        assert [note for note in program.notes if not note.startswith("tried at")] == []
+
+
+class Changing(torch.nn.Module):
+    """A layer beside everything that a call may change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+        self.n = 0
+        self.held = torch.zeros(1)
+        self.listed: list[Any] = []
+        self.nested: dict[str, Any] = {"seen": {1}, "last": deque([torch.zeros(2)], maxlen=2)}
+        self.notes = Notes()
+
+    def forward(self, x):
+        self.change(x)
+        return self.layer(x)
+
+    def change(self, x):
+        """What a call changes: of this class nothing."""
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.total = 0
+
+
+class AParameter(Changing):
+    def change(self, x):
+        with torch.no_grad():
+            self.layer.bias.add_(1)
+
+
+class DataOfAParameter(Changing):
+    def change(self, x):
+        self.layer.bias.data += 1
+
+
+class AnotherParameter(Changing):
+    def change(self, x):
+        self.layer.bias.data = self.layer.bias.data + 1
+
+
+class AList(Changing):
+    def change(self, x):
+        self.listed.append(1)
+
+
+class AListOfTensors(Changing):
+    def forward(self, x):
+        self.listed.append(x.sum())
+        return self.layer(x) + torch.stack(self.listed).sum()
+
+
+class WithinContainers(Changing):
+    def change(self, x):
+        self.nested["seen"].add(len(self.nested["seen"]) + 1)
+        self.nested["last"][0].add_(1)
+        self.nested["last"].append(x.sum())
+
+
+class AnObject(Changing):
+    def change(self, x):
+        self.notes.total += 1
+
+
+class ANewAttribute(Changing):
+    def change(self, x):
+        self.newly = getattr(self, "newly", 0) + 1
+
+
+def everything(model: Changing) -> dict[str, Any]:
+    seen, last = model.nested["seen"], model.nested["last"]
+    found = {name: value.clone() for name, value in model.named_parameters()}
+    found |= {"n": model.n, "held": model.held.clone(), "listed": len(model.listed)}
+    found |= {"seen": set(seen), "last": len(last), "first": last[0].clone()}
+    return found | {"total": model.notes.total, "newly": getattr(model, "newly", None)}
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"),
+    [
+        (AParameter, "layer.bias"),
+        (DataOfAParameter, "layer.bias"),
+        (AnotherParameter, "layer.bias"),
+        (AList, "listed"),
+        (AListOfTensors, "listed"),
+        (WithinContainers, "nested"),
+        (AnObject, "notes"),
+        (ANewAttribute, "newly"),
+    ],
+)
+def test_whatever_a_call_changes_is_put_back_and_said(
+    cls: type[Changing], name: str, tmp_path: Path
+) -> None:
+    model = cls()
+    parameters = dict(model.named_parameters())
+    tape = taped(tmp_path, cls(), CALLS)
+    before = everything(model)
+    try:
+        programs = export(tape, model)
+    except ExportError:  # torch exports no model that replaces a parameter
+        programs = None
+    assert_same_state(before, everything(model))
+    assert all(value is parameters[path] for path, value in model.named_parameters())
+    if programs is not None:
+        programs.verify()
+        assert_same_state(before, everything(model))
+        for program in programs.values():
+            assert name in program.state
+            assert any(f"its calls change ({name}" in note for note in program.notes)
+    replay(tape, model)
+    assert_same_state(before, everything(model))
+
+
+def test_no_parameter_is_copied_that_a_call_does_not_change() -> None:
+    class Large(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(256, 256) for _ in range(8))
+
+        def forward(self, x):
+            self.layers[0].bias.data.add_(1)
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    model, copied = Large(), []
+    clone = torch.Tensor.clone
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            torch.Tensor, "clone", lambda t, **how: copied.append(t.numel()) or clone(t, **how)
+        )
+        with unchanged(model) as changed, torch.no_grad():
+            model(torch.zeros(1, 256))
+    assert list(changed) == ["layers.0.bias"]
+    assert copied == [256]
+
+
+def test_a_compiled_model_stays_compiled_while_it_is_watched() -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    model = AParameter()
+    before = everything(model)
+    with unchanged(model), torch.no_grad():
+        torch.compile(model, backend=backend)(t(4, 3))
+    assert graphs
+    assert_same_state(before, everything(model))
+
+
+class ANumber(Changing):
+    def forward(self, x):
+        self.n += 1
+        return self.layer(x) * self.n
+
+
+class ATensor(Changing):
+    def forward(self, x):
+        self.held = self.held + 1
+        return self.layer(x) * self.held
+
+
+class WithoutEffectSoFar(Changing):
+    def forward(self, x):
+        self.n += 1
+        return self.layer(x) if self.n < 50 else x
+
+
+@pytest.mark.parametrize(
+    ("cls", "shown"), [(ANumber, "n=3"), (ATensor, "held=3.0"), (WithoutEffectSoFar, "n=3")]
+)
+def test_what_the_program_does_not_change_is_called_a_constant(
+    cls: type[Changing], shown: str, tmp_path: Path
+) -> None:
+    model = cls()
+    (program,) = (programs := export(taped(tmp_path, model, CALLS), model)).values()
+    assert (
+        f"the model has state that its calls change ({shown}) and the program does not: it is a "
+        "constant of the program, as it was at the export"
+    ) in program.notes
+    assert not any("begins where the one before ended" in note for note in program.notes)
+    x = t(4, 3)
+    assert torch.equal(programs(x), programs(x))
+    assert torch.equal(programs(x), model(x))
+
+
+def test_what_the_program_changes_is_not_called_a_constant(tmp_path: Path) -> None:
+    model = Counting(True, norm=False)
+    (program,) = export(taped(tmp_path, model, CALLS), model).values()
+    assert {"n", "replaced"} <= program.changed_state
+    (changed,) = (note for note in program.notes if "begins where the one before" in note)
+    (constant,) = (note for note in program.notes if "it is a constant" in note)
+    assert "n, replaced" in changed
+    assert "calls=3" in constant
+    assert "replaced" not in constant

@@ -1,0 +1,197 @@
+"""What the trailers say of the whole traffic: adding up, names, and what inference makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calltape_analyzer import open_tape
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.traffic_counters import (
+    TrafficCounters,
+    Values,
+    ints_of,
+    tensors_of,
+)
+from calltape_recorder import First, record
+from calltape_schema.traffic import MAX_SIZES, Axis, Group, Traffic
+from calltape_schema.tree import encode_structure
+from tests.analyzer.cli.commands import run
+from tests.analyzer.explanation.test_explaining import toy_lm
+from tests.analyzer.observing.doubling import ZEROS, Doubling, doubled
+from tests.analyzer.tapes import write_tape
+
+
+def structure(leaves: int, ints: int, name: str = "x") -> bytes:
+    nodes: list[Any] = [{"kind": "tensor", "leaf": i} for i in range(leaves)]
+    nodes += [{"kind": "int", "scalar": i} for i in range(ints)]
+    args = {"kind": "tuple", "children": nodes}
+    kwargs = {"kind": "dict", "keys": [name], "children": [{"kind": "none"}]}
+    root = {"kind": "tuple", "children": [args, kwargs]}
+    return encode_structure({"root": root, "leaves": leaves, "scalars": ints})
+
+
+@st.composite
+def axes(draw: st.DrawFn) -> Axis:
+    sizes = draw(st.dictionaries(st.integers(0, 60), st.integers(1, 9), max_size=MAX_SIZES))
+    other = draw(st.integers(0 if sizes else 1, 9))
+    beyond = draw(st.lists(st.integers(0, 99), min_size=1)) if other else []
+    every = [*sizes, *beyond]
+    return Axis(
+        min=min(every), max=max(every), sizes=tuple(sorted(sizes.items())), other_calls=other
+    )
+
+
+@st.composite
+def traffics(draw: st.DrawFn) -> Traffic:
+    groups = []
+    for name in draw(st.sets(st.sampled_from("ab"))):
+        for dtype in draw(st.sets(st.sampled_from(["int64", "float32"]))):
+            group = Group(
+                structure=structure(1, 1, name), calls=draw(st.integers(1, 99)), dtypes=(dtype,),
+                leaves=((draw(axes()), draw(axes())),), scalars=(draw(st.none() | axes()),),
+            )  # fmt: skip
+            groups.append(group)
+    return Traffic(groups=tuple(groups), other_calls=draw(st.integers(0, 9)))
+
+
+def counters(traffic: Traffic) -> TrafficCounters:
+    made, errors = TrafficCounters.of(traffic)
+    assert not errors
+    return made
+
+
+@given(traffics(), traffics(), traffics())
+def test_merging_is_associative_and_commutative(one: Traffic, two: Traffic, three: Traffic) -> None:
+    a, b, c = map(counters, (one, two, three))
+    assert a.merge(b) == b.merge(a)
+    assert a.merge(b).merge(c) == a.merge(b.merge(c))
+    assert a.merge(b).calls == a.calls + b.calls
+    assert a.merge(TrafficCounters()) == a
+
+
+@given(axes(), axes())
+def test_no_call_is_lost_beyond_the_sizes_that_are_kept(one: Axis, other: Axis) -> None:
+    def calls(values: Values) -> int:
+        return sum(values.sizes.values()) + values.other_calls
+
+    a, b = Values.of(one), Values.of(other)
+    both = a.merge(b)
+    assert calls(both) == calls(a) + calls(b)
+    assert len(both.sizes) <= MAX_SIZES
+    assert (both.min, both.max) == (min(a.min, b.min), max(a.max, b.max))
+
+
+def test_sizes_beyond_32_are_summed_up() -> None:
+    one = Values(0, 31, dict.fromkeys(range(32), 2))
+    other = Values(20, 40, dict.fromkeys(range(20, 41), 1))
+    both = one.merge(other)
+    assert list(both.sizes) == list(range(32))
+    assert (both.sizes[0], both.sizes[20], both.other_calls, both.max) == (2, 3, 9, 40)
+
+
+@pytest.mark.parametrize(
+    ("values", "taken", "left"),
+    [
+        (Values(1, 9, {1: 2, 9: 1}), (9, 1), Values(1, 1, {1: 2})),
+        (Values(1, 9, {1: 2, 9: 3}), (9, 1), Values(1, 9, {1: 2, 9: 2})),
+        (Values(1, 9, {1: 2}, 2), (9, 1), Values(1, 9, {1: 2}, 1)),
+        (Values(1, 9, {1: 2}, 1), (9, 1), Values(1, 1, {1: 2})),
+        (Values(9, 9, {9: 1}), (9, 1), None),
+    ],
+)
+def test_calls_can_be_taken_out(
+    values: Values, taken: tuple[int, int], left: Values | None
+) -> None:
+    assert values.without(*taken) == left
+
+
+def test_names_are_those_of_the_signature(tmp_path: Path) -> None:
+    model = toy_lm()
+    with record(model, tmp_path / "a.tape", keep=First(1)):
+        _, cache = model(ZEROS(2, 3, dtype=torch.int64))
+        model(ZEROS(2, 1, dtype=torch.int64), past_key_values=cache, scale=0.5)
+        model(input_ids=ZEROS(2, 1, dtype=torch.int64), past_key_values=[cache[0], cache[1], None])
+    with open_tape(tmp_path / "a.tape") as tape:
+        found = tape.counters
+        signature = Signature.of(tape.target)
+        assert (found.calls, found.other_calls, found.complete) == (3, 0, True)
+        names = [[name for name, _, _ in tensors_of(g, signature)] for g in found.in_order()]
+    assert sorted(names) == [
+        ["input_ids"],
+        ["input_ids", "past_key_values.0", "past_key_values.1"],
+        ["input_ids", "past_key_values.0", "past_key_values.1"],
+    ]
+
+
+def test_ints_have_values(tmp_path: Path) -> None:
+    model = Doubling()
+    with record(model, tmp_path / "a.tape", keep=First(1)):
+        for n in (5, 9, 5):
+            model(ZEROS(2, 2), n)
+    with open_tape(tmp_path / "a.tape") as tape:
+        (group,) = tape.counters.groups.values()
+        ((name, values),) = ints_of(group, Signature.of(tape.target))
+    assert (name, values) == ("n", Values(5, 9, {5: 2, 9: 1}))
+
+
+def test_files_add_up_and_those_without_counters_are_named(tmp_path: Path) -> None:
+    doubled(tmp_path / "a.tape", [(2, 3), (2, 4)], First(1))
+    doubled(tmp_path / "b.tape", [(5, 3)], First(1))
+    plain = write_tape(tmp_path / "c.tape", [], sealed=False)
+    with open_tape([tmp_path / "a.tape", tmp_path / "b.tape", plain]) as tape:
+        found = tape.counters
+        assert not found.complete
+        assert found.missing == {str(plain)}
+        (group,) = found.groups.values()
+        assert group.calls == found.calls == 3
+        assert group.leaves[0] == (Values(2, 5, {2: 2, 5: 1}), Values(3, 4, {3: 2, 4: 1}))
+
+
+def test_a_group_that_contradicts_itself_is_left_out() -> None:
+    axis = Axis(min=1, max=2, sizes=((1, 1), (2, 1)))
+    wrong = [
+        Group(structure=b"\xc1", calls=1),
+        Group(structure=structure(2, 0), calls=2, dtypes=("int8",), leaves=((axis,),)),
+        Group(structure=structure(0, 1), calls=4, scalars=(Axis(min=3, max=2),)),
+        Group(
+            structure=structure(1, 0), calls=8, dtypes=("int8",), leaves=((Axis(min=-1, max=2),),)
+        ),
+    ]
+    made, errors = TrafficCounters.of(Traffic(groups=tuple(wrong), other_calls=16))
+    assert (made.calls, made.other_calls, len(errors)) == (31, 31, 4)
+    assert not made.groups
+
+
+def test_a_trailer_that_lies_is_damage_and_nothing_worse(tmp_path: Path) -> None:
+    """Of a group that breaks the format only the calls are left; sound ones are as they are."""
+    good = Group(
+        structure=structure(1, 0), calls=3, dtypes=("int8",),
+        leaves=((Axis(min=1, max=9, other_calls=3),),),
+    )  # fmt: skip
+    axes = (Axis(min=0, max=2**63 - 1, sizes=((0, 1), (2**63 - 1, 2**62 - 1))),) * 64
+    wide = Group(structure=structure(1, 0), calls=2**62, dtypes=("\x1b[31m",), leaves=(axes,))
+    wrong = Group(structure=b"\xc1", calls=5)
+    deep = Group(structure=b"\x91" * 10_000 + b"\x90", calls=7)
+    path = write_tape(
+        tmp_path / "a.tape", [((ZEROS(4),), {"x": None})],
+        traffic=Traffic(groups=(good, wide, wrong, deep), other_calls=2**62 - 16),
+        dropped={"policy": 2**63 - 2},
+    )  # fmt: skip
+    with open_tape(path) as tape:
+        found = tape.counters
+        assert [group.calls for group in found.in_order()] == [2**62, 3]
+        assert found.other_calls == 2**62 - 16 + 12
+        assert [error.path for error in tape.damage] == [str(path)] * 2
+        assert {error.kind for error in tape.damage} <= {"invalid", "limit", "damaged"}
+        tape.variants()
+        tape.shape_findings()
+    shown = run("info", path)
+    assert "\x1b" not in shown.out
+    assert "Traceback" not in shown.err
+    assert run("info", path, "--json").out.startswith("{")

@@ -1,0 +1,77 @@
+"""One vocabulary: both analyses call a dimension by the same name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import open_tape
+from calltape_analyzer.observing.usual_names import own_dimension_name, usual_dimension_name
+from tests.analyzer.tapes import write_tape
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        (("input_ids", "", 2, 1), "sequence_length"),
+        (("attention_mask", "", 2, 1), "total_sequence_length"),
+        (("decoder_attention_mask", "", 4, 2), "sequence_length"),
+        (("decoder_attention_mask", "", 4, 1), None),
+        (("past_key_values", ".layers.0.keys", 4, 2), "past_sequence_length"),
+        (
+            ("past_key_values", ".cross_attention_cache.layers.0.keys", 4, 2),
+            "encoder_sequence_length",
+        ),
+        (("past_key_values", ".cross_attention_cache.layers.0.keys", 4, 0), "batch_size"),
+        (("x", "", 2, 0), None),
+    ],
+)
+def test_usual_names(where: tuple[str, str, int, int], name: str | None) -> None:
+    assert usual_dimension_name(*where) == name
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        (("x", "", 0), "x_dim_0"),
+        (("xs", ".0.keys", 2), "xs_0_keys_dim_2"),
+        (("n", "", None), "n"),
+        (("_x", ".é b", 1), "x___b_dim_1"),
+        (("", "", None), "n"),
+    ],
+)
+def test_own_names_are_identifiers(where: tuple[str, str, int | None], name: str) -> None:
+    assert own_dimension_name(*where) == name
+    assert name.isidentifier()
+
+
+def test_both_analyses_use_the_same_names(tmp_path: Path) -> None:
+    def call(batch: int, length: int, past: int) -> dict[str, Any]:
+        return {
+            "input_ids": torch.zeros(batch, length, dtype=torch.int64),
+            "attention_mask": torch.zeros(batch, length + past, dtype=torch.int64),
+            "past_key_values": {"cross_attention_cache": torch.zeros(batch, 2, past + 3, 4)},
+            "x-ray": torch.zeros(length + 7),
+        }
+
+    path = write_tape(tmp_path / "a.tape", [call(2, 3, 4), call(5, 7, 11), call(3, 2, 9)])
+    with open_tape(path) as tape:
+        (variant,) = tape.variants()
+        of_variant = {
+            (tensor.argument, d.axis): d.symbol
+            for tensor in variant.findings.tensors
+            for d in tensor.dimensions
+            if d.dynamic
+        }
+        of_tape = {
+            (argument.name, axis.axis): axis.name
+            for argument, leaf in tape.shape_findings(dim_names=True).leaves()
+            for axis in leaf.axes
+            if axis.dynamic
+        }
+    assert of_tape == of_variant
+    assert of_tape["past_key_values", 2] == "encoder_sequence_length"
+    assert of_tape["x-ray", 0] == "x_ray_dim_0"

@@ -1,0 +1,303 @@
+"""What decides without running whether a call is for a program says what running it would say."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from calltape_analyzer import Programs, export
+from calltape_analyzer.arguments.live_calls import LiveCall
+from calltape_analyzer.programs.conditions import Conditions, Sized
+from calltape_analyzer.programs.program import Program
+from tests.analyzer.exported import Call, call, taped
+
+
+class Equal(torch.nn.Module):
+    def forward(self, x, y):
+        return x + y
+
+
+class Short(torch.nn.Module):
+    def forward(self, x, y):
+        return x.sum() + y if x.shape[0] <= 4 else x.prod() - y
+
+
+class Between(torch.nn.Module):
+    def forward(self, x, y):
+        return x.sum() + y if 3 <= x.shape[0] < 9 and y.shape[0] > 2 else x.prod() - y
+
+
+class Halved(torch.nn.Module):
+    def forward(self, x, y):
+        return x.view(-1, 2).sum(0)[:1] + y
+
+
+class Even(torch.nn.Module):
+    def forward(self, x, y):
+        return x.sum() + y if (x.shape[0] + y.shape[0]) % 2 == 0 else x.prod() - y
+
+
+class Longer(torch.nn.Module):
+    def forward(self, x, y):
+        return x.sum() + y if x.shape[0] > y.shape[0] + 1 else x.prod() - y
+
+
+class Times(torch.nn.Module):
+    def forward(self, x, y):
+        return x.sum() + y if x.shape[0] == 2 * y.shape[0] else x.prod() - y
+
+
+class Divided(torch.nn.Module):
+    def forward(self, x, y):
+        return x.sum() + y if x.shape[0] // 3 == 2 else x.prod() - y
+
+
+class Constant(torch.nn.Module):
+    def forward(self, x, y):
+        return x.sum() + y if x.shape[0] == 6 else x.prod() - y
+
+
+class Unequal(torch.nn.Module):
+    def forward(self, x, y):
+        return x.sum() + y if x.shape[0] != 7 else x.prod() - y
+
+
+class Tabled(torch.nn.Module):
+    """Slices a table: the size must be at most the table's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(8.0))
+
+    def forward(self, x, y):
+        return (x + self.table[: x.shape[0]]).sum() + y
+
+
+MODELS: dict[type[torch.nn.Module], tuple[list[tuple[int, int]], Any]] = {
+    Equal: ([(4, 4), (6, 6)], None),
+    Short: ([(3, 5), (4, 6)], None),
+    Between: ([(5, 7), (6, 4)], None),
+    Halved: ([(4, 3), (6, 5)], None),
+    Even: ([(4, 6), (6, 2)], None),
+    Longer: ([(5, 2), (7, 3)], None),
+    Times: ([(4, 2), (6, 3)], None),
+    Divided: ([(6, 3), (8, 5)], None),
+    Constant: ([(6, 3), (6, 5)], None),
+    Unequal: ([(4, 3), (6, 5)], None),
+    Tabled: ([(4, 3), (6, 5)], None),
+}
+
+
+def tensors(m: int, n: int) -> Call:
+    return call(torch.randn(m), torch.randn(n))
+
+
+@functools.cache
+def exported(cls: type[torch.nn.Module]) -> Programs:
+    calls = [tensors(*sizes) for sizes in MODELS[cls][0]]
+    with tempfile.TemporaryDirectory() as folder:
+        return export(taped(Path(folder), cls(), calls), cls(), merge="never")
+
+
+def agrees(program: Program, live: LiveCall) -> bool:
+    refusal = program._conditions_refuse(live.placed.row)
+    try:
+        program.outputs(live.sample)
+    except Exception as error:  # torch's own, of any type
+        assert refusal is not None, f"accepted, and {type(error).__name__}: {error}"  # noqa: PT017
+        return False
+    assert refusal is None, f"refused, and runs: {refusal}"
+    return True
+
+
+sizes = st.integers(0, 14)
+
+
+@pytest.mark.parametrize("cls", MODELS)
+@given(m=sizes, n=sizes)
+@example(m=1, n=1)
+@example(m=0, n=2)
+def test_conditions_say_what_running_says(cls: type[torch.nn.Module], m: int, n: int) -> None:
+    programs = exported(cls)
+    args, kwargs = tensors(m, n)
+    live = LiveCall(args, kwargs, programs._sorter)
+    for program in programs.values():
+        agrees(program, live)
+
+
+@pytest.mark.parametrize("cls", MODELS)
+def test_recorded_sizes_are_accepted(cls: type[torch.nn.Module]) -> None:
+    programs = exported(cls)
+    for recorded in MODELS[cls][0]:
+        args, kwargs = tensors(*recorded)
+        live = LiveCall(args, kwargs, programs._sorter)
+        assert any(agrees(program, live) for program in programs.values())
+
+
+class OfInt(torch.nn.Module):
+    def forward(self, x, n):
+        return x * n if n > 3 else x - n
+
+
+class OfRange(torch.nn.Module):
+    def forward(self, x, n):
+        return x[:n] if n % 2 == 0 else x
+
+
+INTS: dict[type[torch.nn.Module], list[tuple[int, int]]] = {
+    OfInt: [(3, 5), (6, 9)],
+    OfRange: [(7, 2), (9, 4)],
+}
+
+
+@functools.cache
+def exported_with_ints(cls: type[torch.nn.Module]) -> Programs:
+    calls = [call(torch.randn(m), n) for m, n in INTS[cls]]
+    with tempfile.TemporaryDirectory() as folder:
+        return export(taped(Path(folder), cls(), calls), cls())
+
+
+@pytest.mark.parametrize("cls", INTS)
+@given(m=st.integers(2, 12), n=st.integers(0, 12))
+def test_conditions_on_ints_say_what_running_says(
+    cls: type[torch.nn.Module], m: int, n: int
+) -> None:
+    programs = exported_with_ints(cls)
+    live = LiveCall((torch.randn(m), n), {}, programs._sorter)
+    for program in programs.values():
+        agrees(program, live)
+
+
+# --- the evaluator -------------------------------------------------------------------------------
+
+ARGUMENTS = {"x": Sized("float32", (4, 3)), "n": 5, "xs": [Sized("float32", (2,))]}
+
+
+def refusal_of(*guards: str) -> str | None:
+    return Conditions((), {}, guards).refuse([], ARGUMENTS)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "L['x'].size()[0] == 4",
+        "L['x'].size()[0] <= 4 and L['n'] > 4",
+        "not (L['n'] == 4)",
+        "L['x'].size()[0] % 2 == 0",
+        "2 <= L['x'].size()[1] < L['n']",
+        "L['xs'][0].size()[0]*2 == L['x'].size()[0]",
+        "L['n']//2 == 2 or False",
+        "-L['n'] < 0",
+    ],
+)
+def test_condition_that_holds_refuses_nothing(guard: str) -> None:
+    assert refusal_of(guard) is None
+    assert refusal_of(f"not ({guard})") is not None
+
+
+@pytest.mark.parametrize(
+    ("guard", "text"),
+    [("L['x'].size()[0] <= 3", "x[0] <= 3"), ("L['xs'][0].size()[0] == 4", "xs[0][0] == 4")],
+)
+def test_refusal_reads_like_the_condition(guard: str, text: str) -> None:
+    assert refusal_of(guard) == f"the program wants {text}"
+
+
+HOSTILE = [
+    "__import__('os').system('false')",
+    "L.__class__.__mro__ == 0",
+    "L['x'].__class__ == 0",
+    "L['x'].size.__globals__ == 0",
+    "L['x'].size().__class__ == 0",
+    "L['x'].dtype == 0",
+    "L['x'].shape[0] == 0",
+    "L.clear() == 0",
+    "L['xs'].clear() == 0",
+    "L['x'].size(0) == 9",
+    "L['x'].size(dim=0) == 9",
+    "[x for x in L] == 0",
+    "(lambda: 0)() == 1",
+    "f'{L}' == 0",
+    "2 ** 99999999 == 0",
+    "9 << 99999999 == 0",
+    "'a' * 999999999 == 0",
+    "(1, 2) * 999999999 == 0",
+    "L['x'].size() * 999999999 == 0",
+    "1 if L['n'] else 0",
+    "(a := 5) == 0",
+    "L['missing'] == 3",
+    "L['xs'][7].size()[0] == 3",
+    "L['x'].size()[9] == 3",
+    "L['x'].size()['0'] == 3",
+    "L['n'] // 0 == 3",
+    "L['n'] % 0 == 3",
+    "L['n'][0] == 3",
+    "L['x'] == 3",
+    "~L['n'] == 0",
+    "L['x'].size()[0:2] == 0",
+    "L == 0",
+    "x == 0",
+    "",
+    "(",
+    "import os",
+    "L['n'] == 3; L['n'] == 4",
+    "\x00",
+    "(" * 500 + "0" + ")" * 500,
+    "-" * 100_000 + "1 == 0",
+    "not " * 20_000 + "L['n']",
+    "+".join(["1"] * 20_000) + " == 0",
+    "L" + "[0]" * 20_000,
+    "9" * 10_000 + " == 0",
+    "await L",
+]
+
+
+@pytest.mark.parametrize("guard", HOSTILE, ids=range(len(HOSTILE)))
+def test_what_is_no_condition_is_ignored(guard: str) -> None:
+    before = repr(ARGUMENTS)
+    assert refusal_of(guard) is None
+    assert repr(ARGUMENTS) == before
+
+
+def test_products_of_huge_numbers_stay_small_in_time() -> None:
+    guard = "*".join(["9" * 4000] * 2000) + " == 0"
+    refusal_of(guard)
+
+
+@given(text=st.text(alphabet="L[]'x.size()0123 +-*/%<>=!andornt\"", max_size=60))
+def test_no_text_makes_the_evaluator_fail(text: str) -> None:
+    refusal_of(text)
+
+
+@pytest.mark.parametrize("cls", MODELS)
+def test_conditions_survive_being_written(cls: type[torch.nn.Module]) -> None:
+    for program in exported(cls).values():
+        document = json.loads(json.dumps(program.conditions.document()))
+        assert Conditions.from_document(document) == program.conditions
+
+
+def with_one(size: Any) -> Conditions:
+    return Conditions((("x", "float32", (size, "s0")),), {"s0": (3, 9)}, ())
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (Sized("float32", (4, 5)), None),
+        (Sized("float64", (4, 5)), "x is float64; the program takes float32"),
+        (Sized("float32", (4,)), "x has rank 1; the program takes 2"),
+        (Sized("float32", (5, 5)), "x[0] is 5; the program takes 4"),
+        (Sized("float32", (4, 2)), "x[1] is 2; the program takes at least 3"),
+        (Sized("float32", (4, 10)), "x[1] is 10; the program takes at most 9"),
+    ],
+)
+def test_declared_sizes_are_checked(value: Sized, expected: str | None) -> None:
+    assert with_one(4).refuse([value], {"x": value}) == expected

@@ -1,0 +1,132 @@
+"""docs/privacy.md is true of saved programs: secrets in the calls that they were made of, searched
+for in every byte of what is saved, of what is said and of the log, packed or not."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import logging
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import Tape, export
+from tests.analyzer.exported import call, taped
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "privacy.md").read_text()
+COLUMNS = ("all", "none", "path")
+MODES: dict[str, Any] = {
+    "all": "all", "none": "none",
+    "path": {"*": "all", "prompt": "none", "mode": "none", "ids": "none", "image": "none",
+             "outputs": "none"},
+}  # fmt: skip
+PROMPTS = [f"prompt {n} of <wombat>" for n in range(3)]
+# Without their text no program can be made that takes them.
+WITHHELD = ["prompt", "mode"]
+
+
+def table() -> dict[str, dict[str, bool]]:
+    """Per row of the page's table of saved programs, in which modes it is there."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in PAGE[PAGE.index("## Saved programs") :].splitlines()
+        if line.startswith("| ") and line.count(" | ") == len(COLUMNS)
+    ]
+    assert tuple(rows[0][1:]) == COLUMNS
+    return {
+        row[0]: {name: said == "yes" for name, said in zip(COLUMNS, row[1:], strict=True)}
+        for row in rows[2:]
+    }
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(90_000, 4)
+
+    def forward(self, ids: Any, image: Any, more: Any, prompt: str = "", mode: str = "") -> Any:
+        if mode == "<wombat> raises":
+            raise ValueError("a message of <wombat>")
+        found = self.embedding(ids) * image.mean() + next(iter(more.values()))
+        return {"found": found, "said": "text of <wombat> that is returned"}
+
+
+def traffic() -> tuple[list[Any], dict[str, list[bytes]]]:
+    """The calls, and per row of the page the bytes that betray it."""
+    ids = [torch.randint(70_000, 90_000, (2, size)) for size in (3, 5, 7)]
+    images = [torch.randn(3, 8) for _ in ids]
+    calls = [
+        call(i, image, {"key of <wombat>": torch.ones(4)}, prompt=prompt, mode="mode of <wombat>")
+        for i, image, prompt in zip(ids, images, PROMPTS, strict=True)
+    ]
+    return calls, {
+        "elements of recorded tensors": [x.numpy().tobytes()[:16] for x in (*ids, *images)],
+        "text that is the same in all calls of a program": [b"mode of <wombat>"],
+        "text that varies from call to call, but for that of the call it was traced with": [
+            prompt.encode() for prompt in PROMPTS[1:]
+        ],
+        "keys of dicts": [b"key of <wombat>"],
+        "text that the model returned when it was traced": [b"text of <wombat> that is returned"],
+        "messages of exceptions": [b"a message of <wombat>"],
+    }
+
+
+def pieces(folder: Path) -> Iterator[bytes]:
+    """All that is in the files, unpacked as well."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield path.read_bytes()
+        if path.suffix == ".pt2":
+            with zipfile.ZipFile(path) as archive:
+                yield from map(archive.read, archive.namelist())
+        if path.suffix == ".json":
+            yield from unpacked(json.loads(path.read_text()))
+
+
+def unpacked(document: Any) -> Iterator[bytes]:
+    if isinstance(document, dict):
+        document = list(document.values())
+    if isinstance(document, list):
+        for part in document:
+            yield from unpacked(part)
+    elif isinstance(document, str):
+        with contextlib.suppress(ValueError):
+            yield base64.b64decode(document, validate=True)
+
+
+def saved(tape: Tape, model: Model, folder: Path, *, withheld: bool) -> list[bytes]:
+    """The bytes of programs, and the words said of them."""
+    if withheld:
+        tape.remove_inputs(WITHHELD)
+    programs = export(tape, model)
+    programs.save(folder)
+    said = [repr(programs), programs.verify().table(), *programs]
+    said += [note for program in programs.values() for note in program.notes]
+    said += [f"{attempt.what} {attempt.error}" for attempt in programs.attempts]
+    return [*pieces(folder), *(text.encode() for text in said)]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("mode", COLUMNS)
+def test_saved_programs_hold_what_the_page_says(
+    mode: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="calltape_analyzer")
+    calls, secrets = traffic()
+    model = Model().eval()
+    raising = call(*calls[0][0], mode="<wombat> raises")
+    tape = taped(tmp_path, model, [*calls, raising], values=MODES[mode])
+    places = saved(tape, model, tmp_path / "saved", withheld=mode != "all")
+    places += [record.getMessage().encode() for record in caplog.records]
+    stated = table()
+    wrong = []
+    for row, traces in secrets.items():
+        is_there = any(trace in place for place in places for trace in traces)
+        if is_there != stated[row][mode]:
+            wrong.append(f"{row}: {is_there}")
+    assert not wrong

@@ -1,0 +1,350 @@
+"""Programs on disk: what was saved is what is loaded, and a damaged directory is a TapeError."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import (
+    NoVariant,
+    Programs,
+    TapeError,
+    export,
+    load_programs,
+)
+from calltape_analyzer.errors import UsageError
+from tests.analyzer.exported import Call, assert_as_module, call, made, taped
+from tests.analyzer.exporting.test_arguments import (
+    ARGUMENTS,
+    CLASSES,
+    Batch,
+    Constants,
+    OfBatch,
+    Returns,
+    t,
+)
+from tests.analyzer.exporting.test_attempts import Branching, Untraced
+
+MANIFEST = "manifest.json"
+
+
+FAST = ("a dict in any order of keys", "a cache", "members of *args", "an int", "an enum")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in FAST else pytest.param(n, marks=pytest.mark.integration) for n in ARGUMENTS]
+)
+def test_saved_programs_take_what_they_took(name: str, tmp_path: Path) -> None:
+    cls, calls, unseen = ARGUMENTS[name]
+    module = cls()
+    tape = taped(tmp_path, module, calls, classes=CLASSES)
+    programs = export(tape, module)
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", classes=CLASSES, trusted=True)
+    assert list(loaded) == list(programs)
+    assert_as_module(loaded, module, [*calls, *unseen])
+    assert loaded.verify(tape).ok
+
+
+@pytest.mark.parametrize("kind", ["dict", "dataclass", "tuple", "sizes", "enum", "keys", "view"])
+def test_saved_programs_return_what_they_returned(kind: str, tmp_path: Path) -> None:
+    module = Returns(kind)
+    made(tmp_path, module, [call(t(n, 3)) for n in (4, 6)], classes=CLASSES).save(
+        tmp_path / "saved"
+    )
+    assert_as_module(
+        load_programs(tmp_path / "saved", classes=CLASSES, trusted=True), module, [call(t(5, 3))]
+    )
+
+
+def test_conditions_and_what_is_missing_are_kept(tmp_path: Path) -> None:
+    module = Branching()
+    programs = made(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 7, 9)])
+    programs.missing["other"] = "because"
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    assert loaded.missing == {"other": "because"}
+    for name, program in programs.items():
+        assert loaded[name].conditions == program.conditions
+        assert loaded[name].notes == program.notes
+    assert_as_module(loaded, module, [call(t(4, 3)), call(t(20, 3))])
+
+
+def test_sizes_that_a_program_is_kept_to_are_kept(tmp_path: Path) -> None:
+    module = Untraced()
+    export(taped(tmp_path, module, [call(t(n, 3)) for n in (2, 5)]), module).save(
+        tmp_path / "saved"
+    )
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    assert_as_module(loaded, module, [call(t(2, 3)), call(t(5, 3))])
+    for n in (1, 3, 4, 6, 9):
+        with pytest.raises(NoVariant):
+            loaded(t(n, 3))
+
+
+def test_nothing_recorded_is_in_a_saved_program(tmp_path: Path) -> None:
+    module = OfBatch()
+    secret = torch.arange(12.0).reshape(4, 3) + 0.123456789
+    calls = [call(Batch(secret, secret * 2)), call(Batch(t(6, 3), t(6, 3)))]
+    made(tmp_path, module, calls, classes=CLASSES).save(tmp_path / "saved")
+    parts = [bytes(x.numpy().tobytes()) for x in (secret, secret * 2)]
+    for path in (tmp_path / "saved").iterdir():
+        contents = [path.read_bytes()]
+        if path.suffix == ".pt2":
+            with zipfile.ZipFile(path) as archive:
+                contents += [archive.read(name) for name in archive.namelist()]
+        assert not any(part[:16] in content for part in parts for content in contents)
+
+
+def test_text_that_was_passed_is_not_among_the_shapes(tmp_path: Path) -> None:
+    module = Constants()
+    calls = [call(t(n, 3), mode="SECRETMODE") for n in (4, 6)]
+    made(tmp_path, module, calls).save(tmp_path / "saved")
+    # A name of a variant is made of it where several are told apart by it; here is one.
+    assert "SECRETMODE" not in (tmp_path / "saved" / "shapes.json").read_text()
+    assert "SECRETMODE" not in "".join(path.name for path in (tmp_path / "saved").iterdir())
+
+
+# --- what is there already ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    """Two programs, which are quick to save."""
+    folder = tmp_path_factory.mktemp("plain")
+    module = Branching()
+    return export(taped(folder, module, [call(t(n, 3)) for n in (3, 4, 8)]), module)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file() and not p.is_symlink()}
+
+
+def test_saving_again_replaces_what_was_saved(plain: Programs, tmp_path: Path) -> None:
+    saved = tmp_path / "made" / "saved"
+    for _ in range(2):
+        plain.save(saved)
+        assert len(list(saved.glob("*.pt2"))) == len(plain)
+        assert load_programs(saved, trusted=True).keys() == plain.keys()
+    assert [path.name for path in saved.parent.iterdir()] == ["saved"]
+    listed = json.loads((saved / MANIFEST).read_text())["files"]
+    assert sorted(found["name"] for found in listed) == sorted(contents(saved).keys() - {MANIFEST})
+
+
+def test_only_the_owner_may_read_what_is_saved(plain: Programs, tmp_path: Path) -> None:
+    plain.save(tmp_path / "saved")
+    assert (tmp_path / "saved").stat().st_mode & 0o777 == 0o700
+    assert {p.stat().st_mode & 0o777 for p in (tmp_path / "saved").iterdir()} == {0o600}
+    (tmp_path / "empty").mkdir(mode=0o755)
+    plain.save(tmp_path / "empty")
+    assert {p.stat().st_mode & 0o777 for p in (tmp_path / "empty").iterdir()} == {0o600}
+
+
+def changed(saved: Path) -> None:
+    with next(saved.glob("*.pt2")).open("ab") as file:
+        file.write(b" ")
+
+
+def linked(saved: Path) -> None:
+    program = next(saved.glob("*.pt2"))
+    program.rename(saved.parent / "elsewhere.pt2")
+    program.symlink_to(saved.parent / "elsewhere.pt2")
+
+
+def with_manifest_elsewhere(saved: Path) -> None:
+    (saved / MANIFEST).rename(saved.parent / MANIFEST)
+    (saved / MANIFEST).symlink_to(saved.parent / MANIFEST)
+
+
+OTHER_CONTENTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a program of somebody": (lambda f: (f / "07-other.pt2").write_bytes(b""), "07-other.pt2"),
+    "notes": (lambda f: (f / "notes.txt").write_text("mine"), "notes.txt"),
+    "a directory": (lambda f: (f / "weights").mkdir(), "weights"),
+    "a program that was changed": (changed, "00-"),
+    "a link for a program": (linked, "00-"),
+    "shapes that were changed": (lambda f: (f / "shapes.json").write_text("[]"), "shapes.json"),
+    "another manifest": (lambda f: (f / MANIFEST).write_text('{"packages": []}'), MANIFEST),
+    "a link for the manifest": (with_manifest_elsewhere, MANIFEST),
+    "no manifest": (lambda f: (f / MANIFEST).unlink(), "00-"),
+    "what a killed save left": (lambda f: (f / ".calltape-saving-1").mkdir(), "was killed"),
+    "a name for a terminal": (lambda f: (f / "\x1b[2J").write_text(""), "x1b"),
+}
+
+
+@pytest.mark.parametrize("what", OTHER_CONTENTS)
+def test_what_no_save_wrote_is_left_alone(what: str, plain: Programs, tmp_path: Path) -> None:
+    change, named = OTHER_CONTENTS[what]
+    plain.save(tmp_path / "saved")
+    change(tmp_path / "saved")
+    before = contents(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        plain.save(tmp_path / "saved")
+    assert named in str(caught.value)
+    assert ("no manifest.json names" in str(caught.value)) == (what == "no manifest")
+    assert str(caught.value).isprintable()
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("what", ["others", "file", "link", "broken link", "link to programs"])
+def test_only_directories_of_programs_are_written_to(
+    what: str, plain: Programs, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    (tmp_path / "other").mkdir()
+    if what == "others":
+        target.mkdir()
+        (target / "00-mine.pt2").write_text("mine")
+    elif what == "file":
+        target.write_text("mine")
+    else:
+        target.symlink_to(tmp_path / ("nowhere" if what == "broken link" else "other"))
+    if what == "link to programs":
+        plain.save(tmp_path / "other")
+    before = contents(tmp_path)
+    with pytest.raises(UsageError):
+        plain.save(target)
+    assert contents(tmp_path) == before
+
+
+class Killed(BaseException):
+    """Nothing catches it, and nothing is cleaned up after it."""
+
+
+def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> bool:
+    """Ends an action before its n-th change of a name; whether it came that far."""
+    steps = iter(range(step + 1))
+    with monkeypatch.context() as patch:
+        for name in ("replace", "rename", "unlink", "mkdir", "chmod", "rmdir"):
+            own = getattr(os, name)
+
+            def step_of(*args: Any, own: Any = own, **kwargs: Any) -> Any:
+                if next(steps, None) is None:
+                    raise Killed
+                return own(*args, **kwargs)
+
+            patch.setattr(os, name, step_of)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        try:
+            action()
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("earlier", ["nothing", "an empty directory", "programs"])
+def test_a_save_that_is_killed_leaves_what_was_there(
+    earlier: str, plain: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whether files are there, whole and of one save, is known before torch reads them.
+    monkeypatch.setattr(
+        "calltape_analyzer.programs.torch_model.load_exported_program", lambda *_, **__: 0
+    )
+    old = Programs([next(iter(plain.values()))], plain._sorter)
+    step = 0
+    while True:
+        saved = tmp_path / str(step) / "saved"
+        saved.parent.mkdir()
+        if earlier == "programs":
+            old.save(saved)
+        elif earlier == "an empty directory":
+            saved.mkdir()
+        was_killed = killed_at(step, monkeypatch, lambda folder=saved: plain.save(folder))
+        if not was_killed:
+            break
+        if earlier == "programs" or (saved / MANIFEST).exists():
+            loaded = load_programs(saved, trusted=True)
+            assert loaded.keys() in (old.keys(), plain.keys()), step
+            # Nothing of ours stands there that a later save would not know again.
+            for left in saved.glob(".calltape-saving-*"):
+                shutil.rmtree(left)
+            plain.save(saved)
+        assert {p.name for p in saved.parent.iterdir()} <= {"saved", *staged(saved.parent)}
+        step += 1
+    assert step > (8 if earlier == "programs" else 4)
+    assert load_programs(saved, trusted=True).keys() == plain.keys()
+
+
+def staged(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob(".calltape-saving-*")}
+
+
+def test_a_save_that_fails_leaves_what_was_there(
+    plain: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain.save(tmp_path / "saved")
+    before = contents(tmp_path)
+
+    def full(*_: Any) -> None:
+        raise RuntimeError("PytorchStreamWriter failed writing file")
+
+    monkeypatch.setattr(torch.export, "save", full)
+    with pytest.raises(TapeError, match="cannot be saved") as caught:
+        plain.save(tmp_path / "saved")
+    assert caught.value.kind == "io"
+    assert contents(tmp_path) == before
+
+
+def test_programs_are_not_saved_over_the_files_that_they_are_read_from(
+    saved_onnx: Path,
+) -> None:
+    loaded = load_programs(saved_onnx)
+    before = contents(saved_onnx)
+    with pytest.raises(UsageError, match="read from it"):
+        loaded.save(saved_onnx)
+    assert contents(saved_onnx) == before
+
+
+@pytest.fixture
+def saved_onnx(plain: Programs, tmp_path: Path) -> Path:
+    """A directory that says that it has ONNX models, which are not opened here."""
+    plain.save(tmp_path / "onnx")
+    text = (tmp_path / "onnx" / MANIFEST).read_text()
+    (tmp_path / "onnx" / MANIFEST).write_text(text.replace(".pt2", ".onnx"))
+    for path in (tmp_path / "onnx").glob("*.pt2"):
+        path.rename(path.with_suffix(".onnx"))
+    return tmp_path / "onnx"
+
+
+# --- another process -----------------------------------------------------------------------------
+
+OTHER = """
+import dataclasses, sys, torch
+from calltape_analyzer import load_programs
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    weight: torch.Tensor | None = None
+    scale: float = 1.0
+    steps: int = 1
+
+programs = load_programs(sys.argv[1], classes={sys.argv[2]: Batch}, trusted=True)
+x, weight, expected = torch.load(sys.argv[3])
+torch.testing.assert_close(programs(Batch(x, weight)), expected)
+assert "transformers" not in sys.modules
+"""
+
+
+@pytest.mark.integration
+def test_another_process_runs_saved_programs(tmp_path: Path) -> None:
+    module = OfBatch()
+    calls: list[Call] = [call(Batch(t(n, 3), t(n, 3))) for n in (4, 6)]
+    made(tmp_path, module, calls, classes=CLASSES).save(tmp_path / "saved")
+    x, weight = t(5, 3), t(5, 3)
+    with torch.no_grad():
+        torch.save((x, weight, module(Batch(x, weight))), tmp_path / "values.pt")
+    (tmp_path / "other.py").write_text(OTHER)
+    name = f"{Batch.__module__}:{Batch.__qualname__}"
+    subprocess.run(
+        [sys.executable, "other.py", "saved", name, "values.pt"], cwd=tmp_path, check=True
+    )

@@ -1,0 +1,211 @@
+"""What damage costs: the calls that it hits, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from calltape_analyzer import TapeError, open_tape
+from calltape_schema.framing import BLOCK, member_header
+from tests.analyzer.tape.changes import calls, flip, member_list, patch, rename
+from tests.analyzer.tapes import Recorded, member, write_tape
+
+
+def test_a_damaged_record_costs_its_call(tape_file: Path) -> None:
+    record = member_list(tape_file)[4]
+    assert record.name == "calls/00000001.msgpack"
+    flip(tape_file, record.start + 30)
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0, 2, 3]
+        (error,) = tape.damage
+        assert (error.kind, error.member, error.offset) == ("damaged", record.name, record.offset)
+        assert error.path == str(tape_file)
+        assert "call 1" in str(error)
+
+
+def test_damaged_tensors_are_found_when_read(tape_file: Path) -> None:
+    blob = member_list(tape_file)[3]
+    flip(tape_file, blob.start + blob.size - 1)
+    with open_tape(tape_file) as tape:
+        assert len(tape) == 4
+        assert tape.damage == []
+        for _ in range(2):
+            with pytest.raises(TapeError) as caught:
+                tape[1].inputs  # noqa: B018
+            assert caught.value.kind == "damaged"
+        (error,) = tape.damage
+        assert (error.member, error.offset) == (blob.name, blob.offset)
+        assert [call.number for call in tape] == [0, 2, 3]
+        assert tape[1].record.inputs.facts()[0].shape == (2, 2)
+        assert len(tape.damage) == 1
+        assert len(tape.verify()) == 1
+
+
+def test_verify_leaves_damaged_calls_out(tape_file: Path) -> None:
+    flip(tape_file, member_list(tape_file)[3].start + 200)
+    with open_tape(tape_file, verify=True) as tape:
+        assert len(tape) == 3
+        assert len(tape.damage) == 1
+        assert [call.index for call in tape] == [0, 1, 2]
+
+
+def test_a_broken_header_is_skipped(tape_file: Path) -> None:
+    third = member_list(tape_file)[5]
+    patch(tape_file, third.offset, bytes(BLOCK))
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0, 1, 3]
+        assert any(error.offset == third.offset for error in tape.damage)
+        assert any("call 2" in str(error) for error in tape.damage)
+
+
+@pytest.mark.parametrize("size", [10**9, 2**62])
+def test_a_size_beyond_the_file(tape_file: Path, size: int) -> None:
+    blob = member_list(tape_file)[3]
+    patch(tape_file, blob.offset, member_header(blob.name, size))
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0, 2, 3]
+        assert any("call 1" in str(error) for error in tape.damage)
+
+
+def test_calls_cut_out_are_told_by_the_index(tape_file: Path) -> None:
+    listed = member_list(tape_file)
+    data = tape_file.read_bytes()
+    # Calls 1 and 2 are gone altogether, as if they had never been written: calls 0 and 3 remain,
+    # and 3 is not where the index has it.
+    tape_file.write_bytes(data[: listed[3].offset] + data[listed[7].offset :])
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0]
+        told = " ".join(str(error) for error in tape.damage)
+        assert "call 1 is lost" in told
+        assert "call 2 is lost" in told
+        assert "call 3" in told
+
+
+def test_a_record_of_another_tape(tmp_path: Path, tape_file: Path) -> None:
+    other = write_tape(tmp_path / "other.tape", calls(4), tape_id=bytes(16), outputs=[None] * 4)
+    mine, theirs = member_list(tape_file), member_list(other)
+    data, foreign = tape_file.read_bytes(), other.read_bytes()
+    joined = data[: mine[-1].offset] + foreign[theirs[1].offset : theirs[3].offset]
+    tape_file.write_bytes(joined + data[mine[-1].offset :])
+    with open_tape(tape_file) as tape:
+        assert len(tape) == 4
+        (error,) = tape.damage
+        assert "another tape" in str(error)
+
+
+def test_concatenated_tapes(tmp_path: Path, tape_file: Path) -> None:
+    other = write_tape(tmp_path / "other.tape", calls(2), tape_id=bytes(16))
+    tape_file.write_bytes(tape_file.read_bytes() + other.read_bytes())
+    with open_tape(tape_file) as tape:
+        assert len(list(tape)) == 4
+        assert len(tape.damage) >= 2
+
+
+def test_a_number_twice(tmp_path: Path) -> None:
+    given = [Recorded(args=(1,), number=3), Recorded(args=(2,), number=3)]
+    path = write_tape(tmp_path / "a.tape", given, sealed=False)
+    with open_tape(path) as tape:
+        assert [call.inputs.args for call in tape] == [(1,)]
+        (error,) = tape.damage
+        assert "before" in str(error)
+
+
+def test_a_record_without_its_blob(tape_file: Path) -> None:
+    listed = member_list(tape_file)
+    rename(tape_file, listed[3], "extra/thing")
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0, 2, 3]
+        (error,) = tape.damage
+        assert error.member == listed[4].name
+
+
+def test_a_blob_without_its_record(tape_file: Path) -> None:
+    listed = member_list(tape_file)
+    rename(tape_file, listed[4], "extra/thing")
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0, 2, 3]
+        (error,) = tape.damage
+        assert error.member == listed[3].name
+
+
+def test_a_renamed_record(tape_file: Path) -> None:
+    listed = member_list(tape_file)
+    rename(tape_file, listed[4], "calls/00000009.msgpack")
+    with open_tape(tape_file) as tape:
+        assert [call.number for call in tape] == [0, 2, 3]
+        assert tape.damage
+
+
+def test_unknown_members_are_skipped(tape_file: Path) -> None:
+    listed = member_list(tape_file)
+    data = tape_file.read_bytes()
+    at = listed[-1].offset
+    tape_file.write_bytes(data[:at] + member("notes/x.txt", b"hello" * 300) + data[at:])
+    with open_tape(tape_file) as tape:
+        assert len(list(tape)) == 4
+        assert tape.damage == []
+        assert tape.sealed
+
+
+def test_order_is_that_of_the_numbers(tmp_path: Path) -> None:
+    given = [Recorded(args=(n,), number=n) for n in (2, 0, 3, 1)]
+    path = write_tape(tmp_path / "a.tape", given)
+    with open_tape(path) as tape:
+        assert [call.inputs.args[0] for call in tape] == [0, 1, 2, 3]
+        assert tape[1].number == 1
+
+
+def test_a_damaged_trailer(tape_file: Path) -> None:
+    trailer = member_list(tape_file)[-1]
+    flip(tape_file, trailer.start + 20)
+    with open_tape(tape_file) as tape:
+        assert len(list(tape)) == 4
+        assert not tape.sealed
+        (error,) = tape.damage
+        assert error.member == "trailer.msgpack"
+
+
+def test_junk_after_the_trailer(tape_file: Path) -> None:
+    tape_file.write_bytes(tape_file.read_bytes() + b"junk" * 1000)
+    with open_tape(tape_file) as tape:
+        assert len(list(tape)) == 4
+        assert tape.sealed
+        assert len(tape.damage) == 1
+
+
+def test_members_inside_a_damaged_blob_are_not_calls(tmp_path: Path) -> None:
+    """A tensor holds a tape of the same id; its blob's header is destroyed, so that the reader
+    resynchronises inside the tensor."""
+    inner = write_tape(tmp_path / "in.tape", [Recorded(args=("fake",), number=7)], sealed=False)
+    listed = member_list(inner)
+    fake = inner.read_bytes()[listed[1].offset :]
+    # Blob data start at a multiple of 64, so that one of 8 positions is at a block of the file.
+    carrier = torch.frombuffer(
+        bytearray(b"".join(bytes(64) for _ in range(8)) + fake), dtype=torch.uint8
+    )
+    for shift in range(8):
+        path = write_tape(tmp_path / "a.tape", [((carrier[shift * 64 :].clone(),), {}), ((1,), {})])
+        data = path.read_bytes()
+        if any(
+            data[at : at + 22] == b"calls/00000007.msgpack" for at in range(0, len(data), BLOCK)
+        ):
+            break
+    else:
+        pytest.fail("no alignment puts the fake at a block")
+    blob = member_list(path)[1]
+    patch(path, blob.offset, bytes(BLOCK))
+    with open_tape(path) as tape:
+        assert [call.number for call in tape] == [1]
+        assert any("call 7" in str(error) for error in tape.damage)
+        assert any("call 0" in str(error) for error in tape.damage)
+
+
+def test_damage_is_bounded(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", calls(1), sealed=False)
+    junk = b"".join(member(f"calls/{i:08d}.msgpack", b"") for i in range(5, 3005))
+    path.write_bytes(path.read_bytes() + junk)
+    with open_tape(path) as tape:
+        assert len(tape.damage) == 1001
+        assert "2000 more" in str(tape.damage[-1])

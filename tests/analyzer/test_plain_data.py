@@ -1,0 +1,79 @@
+"""What an analysis returns is immutable data, whose JSON is valid whatever a tape holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from calltape_analyzer import diff, open_tape
+from calltape_analyzer.plain_data import PlainData, json_text, plain
+from tests.analyzer.tapes import write_tape
+
+
+class Sample(PlainData):
+    value: Any
+    name: str = "x"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, None),
+        (True, True),
+        (1.5, 1.5),
+        ((1, [2]), [1, [2]]),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+        (b"\xff", "b'\\xff'"),
+        ((1 << 64) - 1, (1 << 64) - 1),
+        (-(1 << 64), f"-{1 << 64}"),
+        (1 << 255, str(1 << 255)),
+        (1 << 256, "an int of 257 bits"),
+        pytest.param(10**5000, "an int of 16610 bits", id="wide"),
+        ("\ud800", "\ud800"),
+        ("a" * 4097, "a" * 4096 + "…"),
+        ({b"k": 1, float("nan"): 2, 3: 4}, {"b'k'": 1, "nan": 2, 3: 4}),
+    ],
+)
+def test_every_value_has_a_form_in_json(value: Any, shown: Any) -> None:
+    assert plain(value) == shown
+    text = Sample(value=value).model_dump_json()
+    assert text.isascii()
+    assert json.loads(text) == {"value": json.loads(json.dumps(shown)), "name": "x"}
+
+
+def test_json_has_the_form_of_pydantic() -> None:
+    made = Sample(value=[1, {"a": None}])
+    assert made.model_dump_json() == '{"value":[1,{"a":null}],"name":"x"}'
+    assert made.model_dump_json(exclude={"value"}, indent=2) == '{\n  "name": "x"\n}'
+    assert json_text([made.model_dump()]) == f"[{made.model_dump_json()}]"
+
+
+def test_plain_data_is_immutable_and_equal_by_value() -> None:
+    made = Sample(value=1)
+    assert (made, hash(made)) == (Sample(value=1), hash(Sample(value=1)))
+    assert made != Sample(value=2)
+    with pytest.raises(ValidationError):
+        made.value = 2
+
+
+def test_results_of_a_tape_with_awkward_values(tmp_path: Path) -> None:
+    given = {"b": b"\xff", "f": float("nan"), "n": 1 << 80, "s": "\ud800", "\ud801": "t"}
+    paths = [
+        write_tape(tmp_path / name, [call])
+        for name, call in (("a.tape", given), ("b.tape", {**given, "s": "\udfff"}))
+    ]
+    with open_tape(paths[0]) as one, open_tape(paths[1]) as other:
+        (variant,) = one.variants()
+        every = [
+            variant.findings,
+            one.shape_findings(),
+            diff(one, other),
+            *(one.explain(name) for name in given),
+        ]
+        for found in every:
+            assert json.loads(found.model_dump_json())

@@ -1,0 +1,388 @@
+"""What does not go onto a tape, by path, and what stands for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_recorder import First, Novelty, record
+from calltape_recorder.capture.withholding import Withholding, is_name, is_public_default
+from calltape_schema.records import Parameter
+from tests.recorder.models import Echo
+from tests.recorder.reading import ReadCall, read
+
+ROW = torch.arange(4)
+
+
+def signature(*kinds: str) -> list[Parameter]:
+    made = (kind.partition(" ") for kind in kinds)
+    return [Parameter(name=name, kind=kind or "POSITIONAL_OR_KEYWORD") for name, _, kind in made]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "degree"),
+    [
+        ({"*": "all"}, "args.0", "nothing"),
+        ({"*": "none"}, "args.0", "values"),
+        ({"*": "none", "prompt": "none"}, "args.0", "numbers"),
+        ({"*": "none", "prompt": "none"}, "args.0.deep.er", "numbers"),
+        ({"*": "none", "prompt": "none"}, "kwargs.prompt", "numbers"),
+        ({"*": "none", "prompt": "none"}, "kwargs.prompts", "values"),
+        ({"prompt": "none", "*": "none"}, "args.0", "numbers"),  # whatever the order
+        ({"prompt": "none", "*": "all"}, "args.0", "nothing"),
+        ({"prompt": "none"}, "args.1", "nothing"),
+        ({"*": "all", "prompt.*": "none"}, "args.0.x", "values"),
+        ({"*": "all", "prompt.*": "none"}, "args.0", "values"),  # a bare one
+        ({"*": "all", "outputs.*": "none"}, "outputs", "values"),
+        ({"*": "none", "prompt.*": "all"}, "args.0", "values"),
+        ({"*": "all", "outputs": "none"}, "outputs", "numbers"),
+        ({"*": "all", "outputs": "none"}, "kwargs.outputs", "numbers"),
+        # Whatever a path may be called.
+        ({"*": "all", "args.0": "none"}, "args.0", "numbers"),
+        ({"*": "all", "kwargs.prompt": "none"}, "kwargs.prompt", "numbers"),
+        ({"*": "all", "rest": "none"}, "args.2", "numbers"),
+        ({"*": "all", "rest.1": "none"}, "args.3", "numbers"),
+        ({"*": "all", "rest.1": "none"}, "args.2", "nothing"),
+        ({"*": "all", "late": "none"}, "args.2", "nothing"),  # it never comes by position
+        ({"*": "all", "more": "none"}, "kwargs.unheard_of", "numbers"),
+        ({"*": "all", "more": "none"}, "kwargs.late", "nothing"),
+    ],
+)
+def test_degrees(values: dict[str, str], path: str, degree: str) -> None:
+    known = signature("prompt", "n", "rest VAR_POSITIONAL", "late KEYWORD_ONLY", "more VAR_KEYWORD")
+    assert Withholding(tuple(values.items()), known).degree(path) == degree
+
+
+def test_names_of_keys() -> None:
+    for key in ("pixel_values", "past_key_values.0", "a-b", "conv2d", "0", "h/1", "größe", 7, None,
+                True, ("text", 3)):  # fmt: skip
+        assert is_name(key), key
+    for key in ("alice@example.com", "a sentence", "user_82317", "", "x" * 65, "12345",
+                "f81d4fae-7dec-11d0-a765-00a0c91e6bf6", "+4912", 82317, 1.5, b"x", ("x", 82317),
+                "line\nbreak"):  # fmt: skip
+        assert not is_name(key), key
+
+
+@pytest.mark.parametrize(
+    ("default", "name", "kept"),
+    [
+        (None, "x", (True, True)), (True, "x", (True, True)), (1e-5, "x", (True, True)),
+        (-1024, "x", (True, True)), (82317, "x", (True, False)), (2**70, "x", (False, False)),
+        (82317.5, "x", (True, False)), (float("inf"), "x", (True, True)),
+        ("bilinear", "mode", (True, False)), ("", "text", (True, False)),
+        ("hunter", "api_key", (False, False)), ("https://me:pw@host", "url", (False, False)),
+        ("x" * 33, "mode", (False, False)), (b"x", "x", (False, False)), ([], "x", (False, False)),
+    ],
+)  # fmt: skip
+def test_defaults(default: Any, name: str, kept: tuple[bool, bool]) -> None:
+    found = (is_public_default(default, name, withholds=withholds) for withholds in (False, True))
+    assert tuple(found) == kept
+
+
+def test_defaults_in_the_manifest(tmp_path: Path) -> None:
+    class Model(torch.nn.Module):
+        def forward(
+            self, x: Any, y: Any = None, key: str = "sk-1", n: int = 4, m: int = 9**9
+        ) -> None:
+            pass
+
+    for values in ("all", "none"):
+        with record(Model(), tmp_path / f"{values}.tape", values=values):  # type: ignore[arg-type]
+            pass
+    found = {}
+    for values in ("all", "none"):
+        target = read(tmp_path / f"{values}.tape").manifest.target
+        assert target is not None
+        assert target.signature is not None
+        found[values] = [(p.has_default, p.default, p.default_missing) for p in target.signature]
+    first = [(False, None, False), (True, None, False), (True, None, True), (True, 4, False)]
+    assert found == {"all": [*first, (True, 9**9, False)], "none": [*first, (True, None, True)]}
+
+
+# --- what stands there ----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Request:
+    text: str
+    rate: float
+    row: Any = None
+
+
+class DynamicCache:
+    def __init__(self) -> None:
+        self.seen = 7
+        self.name = "secret"
+
+
+class Mode(str, enum.Enum):
+    FAST = "secret"
+
+
+class Flags(enum.IntFlag):
+    A = 1
+    B = 2
+
+
+def call_of(
+    tmp_path: Path, *args: Any, result: Any = None, values: Any = "none", **kw: Any
+) -> ReadCall:
+    model, path = Echo(result), tmp_path / "t.tape"
+    with record(model, path, values=values, overwrite=True) as recorder:
+        model(*args, **kw)
+    assert recorder.stats().kept == 1, recorder.stats()
+    (call,) = read(path).calls
+    return call
+
+
+def shown(node: Any, scalars: tuple[Any, ...]) -> Any:
+    """A node in short: what it has, or the kind and length of what was there."""
+    if node.kind == "opaque":
+        return (node.of, node.length if node.length is None else scalars[node.length])
+    if hasattr(node, "scalar"):
+        return scalars[node.scalar]
+    if hasattr(node, "keys"):
+        return dict(zip(node.keys, (shown(c, scalars) for c in node.children), strict=True))
+    if hasattr(node, "fields"):
+        return dict(zip(node.fields, (shown(c, scalars) for c in node.children), strict=True))
+    if hasattr(node, "children"):
+        return [shown(child, scalars) for child in node.children]
+    return getattr(node, "name", node.kind)
+
+
+def inputs(call: ReadCall) -> Any:
+    tree = call.record.inputs
+    args, kwargs = tree.spec().root.children
+    return shown(args, tree.scalars), shown(kwargs, tree.scalars)
+
+
+def outputs(call: ReadCall) -> Any:
+    tree = call.record.outputs
+    assert tree is not None
+    return shown(tree.spec().root, tree.scalars)
+
+
+def test_text_and_bytes_by_length(tmp_path: Path) -> None:
+    call = call_of(tmp_path, "secret", b"secrets", ["größer", {"a": "x" * 300}], Request("s", 0.5))
+    text, data = ("str", 6), ("bytes", 7)
+    assert inputs(call) == (
+        [text, data, [text, {"a": ("str", 300)}], {"text": ("str", 1), "rate": 0.5, "row": "none"}],
+        {},
+    )
+
+
+def test_calls_whose_texts_differ_have_one_structure(tmp_path: Path) -> None:
+    model, path = Echo(), tmp_path / "t.tape"
+    with record(model, path, values="none") as recorder:
+        for length in range(50):
+            model("x" * length, ROW)
+    records = [call.record for call in read(path).calls]
+    assert len({record.inputs.structure for record in records}) == 1
+    assert [record.inputs.scalars for record in records] == [(n,) for n in range(50)]
+    assert recorder.stats().kept == 50
+
+
+def test_numbers_stay_but_where_a_path_names_them(tmp_path: Path) -> None:
+    values = {"*": "none", "prompt": "none", "kept": "all"}
+    given: dict[str, Any] = {"prompt": ["x", 5, 0.5, 2j], "n": 5, "kept": "as it is", "f": 0.5}
+    found = inputs(call_of(tmp_path, values=values, **given))[1]
+    assert found == {
+        "prompt": [("str", 1), ("int", None), ("float", None), ("complex", None)],
+        "n": 5, "kept": "as it is", "f": 0.5,
+    }  # fmt: skip
+
+
+def test_many_numbers_are_data(tmp_path: Path) -> None:
+    ids = list(range(100, 109))
+    found = inputs(call_of(tmp_path, ids, ids[1:], (3, 4), [[i] for i in ids], torch.Size(ids)))[0]
+    gone = ("int", None)
+    assert found == [[gone] * 9, ids[1:], [3, 4], [[gone]] * 9, ids]
+    # Arguments of *args are a list as well.
+    assert inputs(call_of(tmp_path, *ids))[0] == [gone] * 9
+
+
+def test_arguments_with_names_are_no_list(tmp_path: Path) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any, i: Any,
+                    j: Any) -> None:  # fmt: skip
+            pass
+
+    model = Model()
+    with record(model, tmp_path / "t.tape", values="none"):
+        model(*range(10))
+    assert inputs(read(tmp_path / "t.tape").calls[0])[0] == list(range(10))
+
+
+def test_numbers_that_a_model_returns(tmp_path: Path) -> None:
+    cache = DynamicCache()
+    found = outputs(call_of(tmp_path, result=(5, {"score": 0.5}, True, "text", cache)))
+    assert found == [
+        ("int", None), {"score": ("float", None)}, "bool", ("str", 4),
+        {"seen": 7, "name": ("str", 6)},
+    ]  # fmt: skip
+
+
+def test_a_cache_keeps_its_sizes(tmp_path: Path) -> None:
+    values = {"*": "all", "past": "none"}
+    found = inputs(call_of(tmp_path, values=values, past=DynamicCache()))[1]
+    assert found == {"past": {"seen": 7, "name": ("str", 6)}}
+
+
+def test_keys_that_are_no_names(tmp_path: Path) -> None:
+    users = {"alice@example.com": ROW, "image": 1, 82317: 2, "bob smith": "x", 3: 4}
+    call = call_of(tmp_path, users, SimpleNamespace(**{"a b": 1, "c": 2}), **{"d e": 1})
+    args, kwargs = inputs(call)
+    assert args[0] == {"?0": "tensor", "image": 1, "?2": 2, "?3": ("str", 1), 3: 4}
+    assert args[1] == {"?0": 1, "c": 2}
+    assert kwargs == {"?0": 1}
+    kept = call_of(tmp_path, users, values={"*": "none", "args.0.*": "all"})
+    assert list(inputs(kept)[0][0]) == list(users)
+
+
+def test_a_key_that_looks_like_a_position(tmp_path: Path) -> None:
+    values = {"*": "none", "args.0.?0": "all"}  # a pattern: it matches one more character
+    call = call_of(tmp_path, {"a b": 1, "?0": 2}, values=values)
+    assert inputs(call)[0][0] == {"?0?": 1, "?0": 2}
+
+
+def test_enums_and_flags(tmp_path: Path) -> None:
+    call = call_of(tmp_path, Mode.FAST, Flags.A | Flags.B, Flags(82317), Flags(0))
+    fast, both, other, zero = call.args
+    assert (fast.kind, fast.name, fast.value) == ("enum", "FAST", None)
+    assert both.kind == zero.kind == "enum"
+    assert other.kind == "opaque"
+    assert call_of(tmp_path, Mode.FAST, values="all").args[0].value == "secret"
+
+
+def test_a_tensor_at_two_places_is_withheld_where_it_is_at_either(tmp_path: Path) -> None:
+    values = {"*": "all", "prompt": "none"}
+    call = call_of(tmp_path, x=ROW, prompt=[ROW], other=ROW.clone(), values=values)
+    assert [leaf.missing for leaf in call.record.inputs.facts()] == ["policy", None]
+    assert ROW.numpy().tobytes() in call.blob  # of the other one
+
+
+@pytest.mark.parametrize("values", ["none", {"*": "all", "x.*": "none"}])
+def test_messages_of_exceptions(tmp_path: Path, values: Any) -> None:
+    class Raises(torch.nn.Module):
+        def forward(self, text: str) -> None:
+            raise ValueError(f"not a word: {text}")
+
+    model = Raises()
+    with record(model, tmp_path / "t.tape", values=values), pytest.raises(ValueError, match="word"):
+        model("secret")
+    error = read(tmp_path / "t.tape").calls[0].record.error
+    assert error is not None
+    assert (error.type, error.message) == ("builtins:ValueError", "(18 characters, not kept)")
+
+
+def test_chunks_of_a_stream(tmp_path: Path) -> None:
+    class Engine:
+        def generate(self, prompt: str) -> Iterator[Any]:
+            yield from ["secret", 5, {"text": "xy"}, ROW]
+
+    engine = Engine()
+    for values, last in (("none", "policy"), ({"*": "all", "outputs.3": "none"}, "policy"),
+                         ({"*": "none", "outputs.3": "all"}, "policy")):  # fmt: skip
+        options: Any = {"values": values, "method": "generate", "overwrite": True}
+        with record(engine, tmp_path / "t.tape", **options):
+            list(engine.generate("secret"))
+        (call,) = read(tmp_path / "t.tape").calls
+        tree = call.record.outputs
+        assert tree is not None
+        assert tree.facts()[0].missing == last
+        assert not tree.ranges
+        if values == "none":
+            assert outputs(call) == [("str", 6), ("int", None), {"text": ("str", 2)}, "tensor"]
+
+
+def padded(count: int, fill: int, dtype: torch.dtype = torch.int64, size: int = 2048) -> Any:
+    """Of ``count`` different ids, above and below what fills the rest."""
+    made = torch.full((size,), fill, dtype=dtype)
+    made[:count] = torch.arange(17, 17 + count).to(dtype)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (padded(1, 0), None),
+        (padded(10, 20), None),
+        (padded(10, 50_256, torch.int32), None),
+        (padded(200, 0, torch.uint8), None),
+        (padded(10, 2, torch.uint64), None),
+        (padded(1022, 0, size=100_000), None),
+        (padded(1023, 0, size=100_000), (0, 1039)),
+        (padded(1024, 17, torch.uint64), (17, 1040)),
+        (torch.arange(-1, 1023), (-1, 1022)),
+        (torch.ones(1024, dtype=torch.int64), (1, 1)),
+        (padded(2048, 0) % 2, (0, 1)),
+        (torch.ones(1023, dtype=torch.int64), None),
+        (torch.full((2048,), 2), None),
+    ],
+)  # fmt: skip
+def test_the_range_of_few_that_differ_is_withheld(
+    tmp_path: Path, given: Any, expected: tuple[int, int] | None
+) -> None:
+    """A step that is padded to its full length has one id that matters, which is its largest."""
+    model = Echo()
+    with record(model, tmp_path / "t.tape", values="none"):
+        model(given)
+    (call,) = read(tmp_path / "t.tape").calls
+    found = [(one.min, one.max) for one in call.record.inputs.ranges or ()]
+    assert found == ([] if expected is None else [expected])
+
+
+# --- counters ------------------------------------------------------------------------------------
+
+
+def counted(path: Path) -> Any:
+    trailer = read(path).trailer
+    assert trailer is not None
+    assert trailer.traffic is not None
+    return trailer.traffic
+
+
+def test_counters_tell_no_int_and_no_key_of_calls_that_were_not_kept(tmp_path: Path) -> None:
+    model, path = Echo(), tmp_path / "t.tape"
+    with record(model, path, keep=First(1), values="none"):
+        for number in range(3, 9):
+            model(torch.zeros(number), number)
+        model({"alice": torch.zeros(3)})
+    traffic = counted(path)
+    (group,) = traffic.groups
+    assert (group.calls, traffic.other_calls) == (6, 1)
+    assert group.scalars == (None,)
+    ((axis,),) = group.leaves  # sizes are what a tape is for
+    assert (axis.min, axis.max) == (3, 8)
+
+
+def test_counters_tell_what_is_kept_by_path(tmp_path: Path) -> None:
+    model, path = Echo(), tmp_path / "t.tape"
+    with record(model, path, keep=First(1), values={"*": "none", "n": "all"}):
+        for number in range(3, 9):
+            model("x" * number, n=number, m=number)
+    (group,) = counted(path).groups
+    assert [axis and (axis.min, axis.max) for axis in group.scalars] == [None, (3, 8), None]
+
+
+def test_a_structure_that_was_dropped_is_not_told(tmp_path: Path) -> None:
+    model, path = Echo(), tmp_path / "t.tape"
+    with record(model, path, values="none", max_queue_bytes=8):
+        model({"alice": 1})
+    assert counted(path).groups == ()
+    assert counted(path).other_calls == 1
+
+
+def test_novelty_goes_by_what_will_be_on_the_tape(tmp_path: Path) -> None:
+    model, path = Echo(), tmp_path / "t.tape"
+    with record(model, path, keep=Novelty(), values="none") as recorder:
+        for number in range(1, 40):
+            model("x" * number, torch.zeros(4))
+    assert recorder.stats().kept <= 2

@@ -1,0 +1,100 @@
+"""What a recorder attaches to, beside other tools, and what it leaves when it detaches."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_recorder import TapeError, record
+from tests.recorder.models import Add
+from tests.recorder.reading import read
+
+
+def test_other_tools_wrap_on_top_and_stay(tmp_path: Path) -> None:
+    model, path = Add(), tmp_path / "t.tape"
+    recorder = record(model, path, via="method")
+    ours, calls = model.forward, []
+
+    def wrapped(*args: Any) -> Any:
+        calls.append(args)
+        return ours(*args)
+
+    model.forward = wrapped  # type: ignore[method-assign]
+    model(torch.ones(1), torch.ones(1))
+    recorder.close()
+    assert model.forward is wrapped
+    model(torch.ones(1), torch.ones(1))
+    assert len(calls) == 2
+    assert recorder.stats().seen == 1
+
+
+def test_a_replaced_method_is_put_back(tmp_path: Path) -> None:
+    model = Add()
+    own = lambda x, y: x - y  # noqa: E731
+    model.forward = own  # type: ignore[method-assign]
+    with record(model, tmp_path / "t.tape", via="method"):
+        assert model(torch.ones(1), torch.ones(1)).item() == 0
+        assert copy.deepcopy(model)(torch.ones(1), torch.ones(1)).item() == 0
+    assert model.forward is own
+
+
+def test_any_method_of_any_object(tmp_path: Path) -> None:
+    class Server:
+        def generate(self, prompt: str, *, n: int = 1) -> list[str]:
+            return [prompt] * n
+
+    server = Server()
+    with record(server, tmp_path / "t.tape", method="generate"):
+        assert server.generate("a", n=2) == ["a", "a"]
+    tape = read(tmp_path / "t.tape")
+    assert tape.manifest.target is not None
+    assert (tape.manifest.target.method, tape.manifest.target.via) == ("generate", "method")
+    assert [node.kind for node in tape.calls[0].outputs.children] == ["str", "str"]
+    assert vars(server) == {}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_wrappers_closed_in_any_order_leave_nothing(tmp_path: Path, first: int) -> None:
+    model, x = Add(), torch.ones(1)
+    recorders = [record(model, tmp_path / f"{n}.tape", via="method") for n in range(2)]
+    recorders[first].close()
+    model(x, x)
+    recorders[1 - first].close()
+    assert "forward" not in vars(model)
+    assert [recorder.stats().seen for recorder in recorders] == [first, 1 - first]
+
+
+class Slots:
+    __slots__ = ()
+
+    def run(self, x: Any) -> Any:
+        return x
+
+
+class Guarded:
+    @property
+    def run(self) -> Any:
+        raise RuntimeError("not now")
+
+
+CANNOT = [
+    (object(), {}), (Add(), {"method": "missing"}), (object(), {"via": "method"}), (Add, {}),
+    (Slots(), {"method": "run"}), (Slots, {"method": "run"}), (Guarded(), {"method": "run"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "options"), CANNOT)
+def test_what_cannot_be_attached_is_the_caller_s_error(
+    tmp_path: Path, target: Any, options: dict[str, Any]
+) -> None:
+    path = tmp_path / "t.tape"
+    with pytest.raises(TapeError) as caught:
+        record(target, path, **options)
+    assert caught.value.kind == "usage"
+    assert "documentation" not in str(caught.value)
+    assert not path.exists()
+    record(Add(), path).close()  # the corrected call is not refused

@@ -1,0 +1,84 @@
+"""A recorder that detaches or closes while a call runs: the call is counted, and holds nothing."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calltape_recorder import When, record
+from tests.recorder.models import Identity
+from tests.recorder.reading import read
+
+
+def test_a_call_under_way_when_the_recorder_detaches(tmp_path: Path) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    class Waits(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            inside.set()
+            go.wait()
+            return x
+
+    model = Waits()
+    recorder = record(model, tmp_path / "t.tape")
+    thread = threading.Thread(target=model, args=(torch.ones(1000),))
+    thread.start()
+    inside.wait()
+    recorder.detach()
+    assert recorder.stats().dropped == {"unfinished": 1}
+    assert recorder.stats().queued_bytes == 0
+    go.set()
+    thread.join()
+    recorder.attach(model)
+    model(torch.ones(1000))
+    recorder.close()
+    assert (recorder.stats().kept, recorder.stats().queued) == (1, 0)
+
+
+def test_a_recorder_that_closes_while_a_predicate_runs(tmp_path: Path) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(args: Any, kwargs: Any) -> bool:
+        inside.set()
+        go.wait()
+        return True
+
+    model = Identity()
+    recorder = record(model, tmp_path / "t.tape", keep=When(slow), write_ahead=True)
+    thread = threading.Thread(target=model, args=(torch.ones(1000),))
+    thread.start()
+    inside.wait()
+    recorder.close()
+    go.set()
+    thread.join()
+    stats = recorder.stats()
+    assert (stats.seen, stats.dropped, stats.queued, stats.queued_bytes) == (
+        1, {"unfinished": 1}, 0, 0,
+    )  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == ["t.tape"]
+
+
+def test_a_call_under_way_at_close_is_counted(tmp_path: Path) -> None:
+    class Slow(torch.nn.Module):
+        def forward(self) -> int:
+            inside.set()
+            go.wait()
+            return 1
+
+    inside, go = threading.Event(), threading.Event()
+    model = Slow()
+    recorder = record(model, tmp_path / "t.tape")
+    thread = threading.Thread(target=model)
+    thread.start()
+    inside.wait()
+    assert recorder.stats().queued == 1
+    recorder.close()
+    go.set()
+    thread.join()
+    assert recorder.stats().dropped == {"unfinished": 1}
+    trailer = read(tmp_path / "t.tape").trailer
+    assert trailer is not None
+    assert trailer.coverage.dropped == {"unfinished": 1}

@@ -1,0 +1,294 @@
+"""A compiled model: no graph more, no graph break more, every call recorded."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from calltape_recorder import record
+from tests.recorder.host import compile_matrix
+from tests.recorder.models import Two
+from tests.recorder.reading import read
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True)
+def _compiles_alone() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+SIZES = (2, 3, 5, 8, 2)
+
+
+class Counts:
+    """What Dynamo did since it was reset."""
+
+    def __init__(self) -> None:
+        import torch._dynamo.utils as dynamo
+
+        torch._dynamo.reset()
+        dynamo.counters.clear()
+        self._counters = dynamo.counters
+        self.graphs = 0
+
+    def backend(self, graph: Any, inputs: Any) -> Any:
+        self.graphs += 1
+        return graph.forward
+
+    def __call__(self) -> tuple[int, int, Any]:
+        breaks = sum(self._counters["graph_break"].values())
+        return self.graphs, breaks, self._counters["frames"].get("total")
+
+
+def whole(model: Any, **options: Any) -> Callable[..., Any]:
+    return torch.compile(model, **options)
+
+
+def in_place(model: Any, **options: Any) -> Callable[..., Any]:
+    model.compile(**options)
+    return model  # type: ignore[no-any-return]
+
+
+def its_forward(model: Any, **options: Any) -> Callable[..., Any]:
+    model.forward = torch.compile(model.forward, **options)
+    return model  # type: ignore[no-any-return]
+
+
+def around(model: Any, **options: Any) -> Callable[..., Any]:
+    return torch.compile(lambda x: model(x), **options)
+
+
+def run(
+    compile: Callable[..., Any], fullgraph: bool, attach: Callable[[Any], Any], when: str
+) -> tuple[tuple[int, int, Any], Any, list[torch.Tensor]]:
+    """Counts, the recorder, and the results, for calls of several sizes."""
+    torch.manual_seed(0)
+    counts, model, recorder = Counts(), Two(), None
+    if when == "before":
+        recorder = attach(model)
+    compiled = compile(model, backend=counts.backend, fullgraph=fullgraph)
+    if when == "compiled":
+        recorder = attach(compiled)
+    results = []
+    for index, size in enumerate(SIZES):
+        if when == "after" and index == 1:
+            recorder = attach(model)
+        results.append(compiled(torch.ones(size, 4)))
+    if recorder is not None:
+        recorder.close()
+    return counts(), recorder, results
+
+
+PLACEMENTS = [
+    (compile, when, via)
+    for compile, when in [
+        (whole, "before"), (whole, "after"), (whole, "compiled"), (in_place, "before"),
+        (in_place, "after"), (its_forward, "before"), (its_forward, "after"),
+    ]
+    for via in ("hook", "method")
+    # There the replaced method is what the host compiles: a part of the graph, tested below.
+    if (compile, when, via) != (its_forward, "before", "method")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize(("compile", "when", "via"), PLACEMENTS)
+def test_the_compiled_model_itself(
+    tmp_path: Path, compile: Callable[..., Any], when: str, via: Any, fullgraph: bool
+) -> None:
+    path = tmp_path / "t.tape"
+    plain, _, expected = run(compile, fullgraph, lambda model: None, "never")
+    counts, recorder, results = run(
+        compile, fullgraph, lambda model: record(model, path, via=via), when
+    )
+    assert counts == plain
+    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=False))
+    calls = read(path).calls
+    assert len(calls) == recorder.stats().seen == len(SIZES) - (when == "after")
+    for call, result in zip(reversed(calls), reversed(results), strict=False):
+        assert torch.equal(call.output(0), result)
+
+
+@pytest.mark.parametrize("via", ["hook", "method"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("compile", [whole, in_place, its_forward, around])
+def test_a_part_of_a_compiled_model_breaks_its_graph_and_is_recorded(
+    tmp_path: Path, compile: Callable[..., Any], when: str, via: Any
+) -> None:
+    path = tmp_path / "t.tape"
+    _, _, expected = run(compile, False, lambda model: None, "never")
+    _, recorder, results = run(
+        compile, False, lambda model: record(model.middle, path, via=via), when
+    )
+    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=False))
+    assert len(read(path).calls) == recorder.stats().seen == len(SIZES) - (when == "after")
+
+
+@pytest.mark.parametrize("via", ["hook", "method"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("compile", [whole, in_place, its_forward, around])
+def test_a_part_of_a_full_graph_leaves_no_trace_and_is_counted(
+    tmp_path: Path, compile: Callable[..., Any], when: str, via: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    path = tmp_path / "t.tape"
+    plain, _, expected = run(compile, True, lambda model: None, "never")
+    counts, recorder, results = run(
+        compile, True, lambda model: record(model.middle, path, via=via), when
+    )
+    assert counts == plain
+    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=False))
+    stats = recorder.stats()
+    assert stats.kept == 0
+    assert stats.dropped == {"tracing": stats.seen}
+    assert stats.seen > 0
+    assert "fullgraph" in caplog.text
+
+
+def test_a_replaced_forward_that_is_compiled_breaks_its_graph_and_is_recorded(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.tape"
+    _, recorder, _ = run(
+        its_forward, False, lambda model: record(model, path, via="method"), "before"
+    )
+    assert len(read(path).calls) == recorder.stats().seen == len(SIZES)
+
+
+def test_a_detached_recorder_leaves_the_compiled_model_compiled(tmp_path: Path) -> None:
+    counts, model = Counts(), Two()
+    compiled = torch.compile(model, backend=counts.backend)
+    with record(model, tmp_path / "t.tape"):
+        compiled(torch.ones(2, 4))
+    before = counts()
+    compiled(torch.ones(2, 4))
+    assert counts() == before
+    assert copy.deepcopy(model)(torch.ones(2, 4)).shape == (2, 4)
+
+
+def test_graphs_compiled_before_attach_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def said() -> list[str]:
+        return [entry.getMessage()[:37] for entry in caplog.records if entry.name == "calltape"]
+
+    counts, model, x = Counts(), Two(), torch.ones(2, 4)
+    record(model.middle, tmp_path / "0.tape").close()
+    assert not said()  # nothing is compiled yet
+    compiled = torch.compile(model, backend=counts.backend)
+    compiled(x)
+    for whole_one in (model, compiled):
+        record(whole_one, tmp_path / "1.tape", overwrite=True).close()
+    assert not said()  # it runs its hooks
+    with record(model.middle, tmp_path / "2.tape") as recorder:
+        recorder.detach()
+        recorder.attach(model.middle)
+    assert said() == ["graphs were compiled before attach():"]
+    with record(model.middle, tmp_path / "3.tape", via="method") as recorder:
+        compiled(x)
+    assert recorder.stats().kept == 1
+    assert len(said()) == 1
+
+
+def test_a_replaced_forward_compiled_whole_says_what_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, recorder, _ = run(
+        its_forward, True, lambda model: record(model, tmp_path / "t.tape", via="method"), "before"
+    )
+    stats = recorder.stats()
+    assert stats.dropped == {"tracing": stats.seen}
+    assert "compiled with fullgraph=True, by itself or within something larger" in caplog.text
+
+
+@pytest.mark.chaos
+def test_the_compile_matrix(capsys: pytest.CaptureFixture[str]) -> None:
+    """``python -m tests.recorder.host.compile_matrix`` prints the table; its promises are kept."""
+    rows = [compile_matrix.row(case) for case in compile_matrix.cases()]
+    with capsys.disabled():
+        print(f"\n{compile_matrix.HEADER}")
+        for row in rows:
+            print(compile_matrix.line(row))
+    assert [compile_matrix.line(row) for row in rows if not row.holds] == []
+    assert {row.case.promise for row in rows} == {"free", "breaks", "counted", "said"}
+
+
+@pytest.mark.parametrize("via", ["hook", "method"])
+def test_torch_s_own_modules_stay_compiled(tmp_path: Path, via: Any) -> None:
+    """torch compiles these by what calls them; where that is us, it must not come to nothing."""
+    x = torch.ones(2, 4)
+    for fullgraph in (False, True):
+        counts, model = Counts(), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+        expected = model(x)
+        with record(model, tmp_path / "t.tape", via=via, overwrite=True) as recorder:
+            compiled = torch.compile(model, backend=counts.backend, fullgraph=fullgraph)
+            assert torch.equal(compiled(x), expected)
+        assert counts.graphs == 1
+        assert recorder.stats().seen == 1
+
+
+def test_streams_of_compiled_parts(tmp_path: Path) -> None:
+    """What records a stream is not compiled, and what the stream calls is."""
+
+    class Streams(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = Two()
+
+        def generate(self, x: torch.Tensor, n: int) -> Iterator[torch.Tensor]:
+            for _ in range(n):
+                x = self.step(x)
+                yield x
+
+    def chunks(recorded: bool) -> tuple[Any, list[torch.Tensor]]:
+        torch.manual_seed(0)
+        counts, model = Counts(), Streams()
+        model.step.compile(backend=counts.backend)
+        if not recorded:
+            return counts, list(model.generate(torch.ones(2, 4), 3))
+        with record(model, tmp_path / "t.tape", method="generate"):
+            return counts, list(model.generate(torch.ones(2, 4), 3))
+
+    plain, expected = chunks(False)
+    before = plain()
+    counts, found = chunks(True)
+    assert counts() == before
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    (call,) = read(tmp_path / "t.tape").calls
+    assert all(torch.equal(call.output(leaf), chunk) for leaf, chunk in enumerate(expected))
+
+
+@pytest.mark.parametrize("via", ["hook", "method"])
+def test_other_threads_are_served_while_one_compiles(
+    tmp_path: Path, via: Literal["hook", "method"]
+) -> None:
+    """``torch.compiler.is_compiling()`` is true in all of them."""
+    compiles, go_on = threading.Event(), threading.Event()
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiles.set()
+        assert go_on.wait(60)
+        return graph.forward
+
+    compiled = torch.compile(Two(), backend=backend)
+    thread = threading.Thread(target=compiled, args=(torch.ones(2, 4),))
+    model = Two()
+    with record(model, tmp_path / "t.tape", via=via) as recorder:
+        for rows in SIZES:
+            model(torch.ones(rows, 4))
+        thread.start()
+        assert compiles.wait(60)
+        for rows in SIZES:  # some look like earlier ones, some do not
+            model(torch.ones(rows + 1, 4))
+        go_on.set()
+        thread.join()
+        assert not recorder.stats().dropped
+    assert len(read(tmp_path / "t.tape").calls) == 2 * len(SIZES)

@@ -1,0 +1,100 @@
+"""Every call is accounted for, and memory is bounded."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_recorder import record
+from calltape_recorder.keep.ledger import Stats
+from tests.recorder.accounts import adds_up
+from tests.recorder.models import Add, Echo
+from tests.recorder.reading import read
+from tests.recorder.write.slow_disk import slow_disk
+
+
+def test_many_threads(tmp_path: Path) -> None:
+    model, path = Add(), tmp_path / "t.tape"
+    wrong: list[Any] = []
+    watched: list[Stats] = []
+
+    together = threading.Barrier(16)
+
+    def work(thread: int) -> None:
+        together.wait()  # an ident is used again once its thread has ended
+        for n in range(200):
+            x = torch.full((3,), float(thread * 1000 + n))
+            if not torch.equal(model(x, x), x * 2):
+                wrong.append((thread, n))
+
+    with record(model, path) as recorder:
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(16)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            watched.append(recorder.stats())
+            time.sleep(0.005)
+        assert recorder.flush()
+        assert recorder.stats().queued == 0
+    assert not wrong
+    assert all(adds_up(stats) for stats in watched)
+    stats = recorder.stats()
+    assert (stats.seen, stats.kept, stats.dropped) == (3200, 3200, {})
+    tape = read(path)
+    assert sorted(tape.numbers) == list(range(3200))
+    assert all(torch.equal(call.output(0), call.input(0) * 2) for call in tape.calls)
+    assert len({call.record.thread for call in tape.calls}) == 16
+    values = {call.input(0)[0].item() for call in tape.calls}
+    assert values == {thread * 1000 + n for thread in range(16) for n in range(200)}
+
+
+def test_a_full_queue_drops_the_newest_call_without_copying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, path = Echo(), tmp_path / "t.tape"
+    recorder = record(model, path, max_queue_bytes=10 * 4000)
+    gate = slow_disk(monkeypatch)
+    for n in range(25):
+        model(torch.full((1000,), float(n)))
+        assert recorder.stats().queued_bytes <= 40_000
+    assert recorder.stats().dropped == {"queue_full": 15}
+    gate.set()
+    assert recorder.flush()
+    model(torch.zeros(1000))
+    recorder.close()
+    stats = recorder.stats()
+    assert (stats.seen, stats.kept, stats.dropped) == (26, 11, {"queue_full": 15})
+    assert stats.queued_bytes == 0
+    tape = read(path)
+    assert tape.numbers == [*range(10), 25]
+    assert tape.trailer is not None
+    assert tape.trailer.coverage.dropped == {"queue_full": 15}
+
+
+def test_outputs_that_do_not_fit_leave_the_inputs(tmp_path: Path) -> None:
+    class Grow(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.repeat(1000)
+
+    model, path = Grow(), tmp_path / "t.tape"
+    with record(model, path, max_queue_bytes=1000) as recorder:
+        model(torch.ones(10))
+    assert recorder.stats().kept == 1
+    call = read(path).calls[0]
+    assert (call.record.outputs, call.record.outputs_missing) == (None, "queue_full")
+    assert torch.equal(call.input(0), torch.ones(10))
+
+
+def test_max_calls(tmp_path: Path) -> None:
+    model, path = Add(), tmp_path / "t.tape"
+    with record(model, path, max_calls=3) as recorder:
+        for _ in range(10):
+            model(torch.ones(1), torch.ones(1))
+    stats = recorder.stats()
+    assert (stats.seen, stats.kept, stats.dropped) == (10, 3, {"max_calls": 7})
+    assert read(path).numbers == [0, 1, 2]

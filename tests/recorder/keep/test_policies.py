@@ -1,0 +1,273 @@
+"""Which calls are kept, and of which leaves the bytes."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_recorder import (
+    Every,
+    First,
+    Keep,
+    Novelty,
+    PerSecond,
+    PerStructure,
+    Rate,
+    TapeError,
+    When,
+    record,
+)
+from calltape_recorder.keep import policies
+from tests.recorder.models import Add, Echo, Identity
+from tests.recorder.reading import read
+
+
+def kept(tmp_path: Path, keep: Keep, calls: list[Any]) -> tuple[list[int], dict[str, int]]:
+    model = Identity()
+    with record(model, tmp_path / "t.tape", keep=keep) as recorder:
+        for value in calls:
+            assert model(value) is value
+    stats = recorder.stats()
+    assert stats.seen == len(calls) == stats.kept + sum(stats.dropped.values())
+    tape = read(tmp_path / "t.tape")
+    assert tape.trailer is not None
+    assert tape.trailer.traffic is not None
+    assert sum(group.calls for group in tape.trailer.traffic.groups) == len(calls)
+    return tape.numbers, stats.dropped
+
+
+def ones(*sizes: int) -> torch.Tensor:
+    return torch.ones(sizes)
+
+
+@pytest.mark.parametrize(
+    ("keep", "numbers"),
+    [
+        (Every(), [0, 1, 2, 3, 4, 5]),
+        (First(2), [0, 1]),
+        (First(0), []),
+        (Rate(0.0), []),
+        (Rate(1.0), [0, 1, 2, 3, 4, 5]),
+        (PerStructure(1), [0, 3]),
+        (PerStructure(2) & First(3), [0, 1, 3]),
+        (When(lambda args, kwargs: isinstance(args[0], list)), [3, 4, 5]),
+        (First(1) | When(lambda args, kwargs: len(args) == 5), [0]),
+        (When(lambda args, kwargs: isinstance(args[0], list)) & First(1) | First(2), [0, 1, 3]),
+    ],
+    ids=str,
+)
+def test_policies_and_how_they_compose(tmp_path: Path, keep: Keep, numbers: list[int]) -> None:
+    calls = [ones(2), ones(2), ones(2), [ones(2)], [ones(2)], [ones(2)]]
+    found, dropped = kept(tmp_path, keep, calls)
+    assert found == numbers
+    assert dropped == ({"policy": 6 - len(numbers)} if len(numbers) < 6 else {})
+
+
+def test_a_rate_chooses_the_same_calls_for_the_same_seed(tmp_path: Path) -> None:
+    first, _ = kept(tmp_path / "a", Rate(0.3, seed=1), [ones(1)] * 300)
+    again, _ = kept(tmp_path / "b", Rate(0.3, seed=1), [ones(1)] * 300)
+    other, _ = kept(tmp_path / "c", Rate(0.3, seed=2), [ones(1)] * 300)
+    assert first == again != other
+    assert 50 < len(first) < 130
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.01, 0.5, 0.999])
+@pytest.mark.parametrize("seed", [0, 1, -5, 2**70])
+def test_samples_are_as_large_as_asked_for(fraction: float, seed: int) -> None:
+    count = 50_000
+    decide = Rate(fraction, seed).decider()
+    found = sum(decide(number, None) for number in range(count))
+    # Six standard deviations of a fair sample.
+    assert abs(found - count * fraction) < 6 * (count * fraction * (1 - fraction)) ** 0.5
+
+
+@pytest.mark.parametrize("fraction", [0.0, 5e-324, 0.001, 1 / 16, 0.07])
+def test_a_sample_hangs_on_nothing_but_the_number(fraction: float) -> None:
+    numbers = [*range(3000), *range(10**12, 10**12 + 3000)]
+    sample = {number for number in numbers if Rate(fraction, 3).decider()(number, None)}
+    assert bool(sample) == (fraction >= 0.001)
+    backwards = Rate(fraction, 3).decider()
+    assert {number for number in reversed(numbers) if backwards(number, None)} == sample
+    far = Rate(fraction, 3).decider()
+    pairs = zip(numbers, reversed(numbers), strict=True)
+    assert {number for pair in pairs for number in pair if far(number, None)} == sample
+
+
+def test_gaps_of_a_sample_are_those_of_chance() -> None:
+    decide = Rate(0.02, 5).decider()
+    numbers = [number for number in range(500_000) if decide(number, None)]
+    gaps = [b - a for a, b in itertools.pairwise(numbers)]
+    mean = statistics.fmean(gaps)
+    assert abs(mean - 50) < 6 * 50 / len(gaps) ** 0.5
+    assert 0.9 < statistics.pstdev(gaps, mean) / (0.98**0.5 / 0.02) < 1.1
+    at_once = gaps.count(1) / len(gaps)  # also where a block of numbers ends
+    assert abs(at_once - 0.02) < 6 * (0.02 / len(gaps)) ** 0.5
+
+
+def test_calls_per_second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now = [0.0]
+    monkeypatch.setattr(policies, "time", type("Clock", (), {"monotonic": lambda: now[0]}))
+    decide = PerSecond(2).decider()
+    taken = []
+    for tick in range(40):
+        now[0] = tick / 10
+        taken.append(decide(tick, None))
+    assert taken[:4] == [True, True, False, False]
+    assert sum(taken) in (8, 9)  # a burst of two, then two a second for 3.9 seconds
+    slow = PerSecond(0.5).decider()
+    assert [slow(0, None), slow(1, None)] == [True, False]
+    now[0] += 2
+    assert slow(2, None)
+
+
+def test_a_predicate_that_raises_keeps_nothing_and_harms_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(args: Any, kwargs: Any) -> bool:
+        raise ValueError("broken predicate")
+
+    found, dropped = kept(tmp_path, When(broken), [ones(2)] * 3)
+    assert (found, dropped) == ([], {"internal": 3})
+    assert caplog.text.count("broken predicate") == 1
+
+
+def test_the_manifest_says_what_was_kept(tmp_path: Path) -> None:
+    keep = Novelty() | Rate(0.01, seed=7) & PerSecond(5)
+    kept(tmp_path, (First(3) | keep) & PerStructure(9), [ones(2)])
+    policy = read(tmp_path / "t.tape").manifest.policy
+    assert policy.keep == (
+        "(first(3) | novelty() | rate(0.01, seed=7) & per_second(5)) & per_structure(9)"
+    )
+    with record(Add(), tmp_path / "all.tape"):
+        pass
+    assert read(tmp_path / "all.tape").manifest.policy.keep is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: First(-1), lambda: First(True), lambda: Rate(1.5), lambda: Rate("1"),  # type: ignore[arg-type]
+        lambda: Rate(0.1, seed=1.0), lambda: PerSecond(0), lambda: PerSecond(float("inf")),  # type: ignore[arg-type]
+        lambda: PerStructure(-3), lambda: Novelty(growth=1),
+    ],
+)  # fmt: skip
+def test_wrong_arguments(make: Any) -> None:
+    with pytest.raises(TapeError) as caught:
+        make()
+    assert caught.value.kind == "usage"
+
+
+def test_many_threads_share_a_limit(tmp_path: Path) -> None:
+    model = Add()
+    with record(model, tmp_path / "t.tape", keep=First(50)) as recorder:
+        threads = [
+            threading.Thread(target=lambda: [model(ones(2), ones(2)) for _ in range(100)])
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert recorder.stats().kept == 50
+    assert recorder.stats().dropped == {"policy": 750}
+
+
+# --- values by leaf path -----------------------------------------------------------------------
+
+
+class Model(torch.nn.Module):
+    def forward(self, input_ids: Any, past_key_values: Any = None, mask: Any = None) -> Any:
+        return {"logits": ones(2), "state": ones(3)}
+
+
+def test_values_by_leaf_path(tmp_path: Path) -> None:
+    model = Model()
+    values = {"*": "all", "past_key_values": "none", "past_key_values.1": "all", "outputs*": "none",
+              "outputs.logits": "all"}  # fmt: skip
+    ids = torch.arange(5)
+    with record(model, tmp_path / "t.tape", values=values):  # type: ignore[typeddict-item]
+        model(ids, [ones(7, 7), ones(2)], mask=ones(1))
+    tape = read(tmp_path / "t.tape")
+    call = tape.calls[0]
+    leaves = call.record.inputs.facts()
+    assert [leaf.key for leaf in leaves] == [
+        "args.0", None, "args.1.1", "kwargs.mask",
+    ]  # fmt: skip
+    assert leaves[1].missing == "policy"
+    assert leaves[1].shape == (7, 7)
+    assert call.record.outputs is not None
+    keys = [leaf.key for leaf in call.record.outputs.facts()]
+    assert keys == ["outputs.logits", None]
+    assert tape.manifest.policy.leaf_values == tuple(values.items())
+    assert tape.manifest.policy.values == "all"
+
+
+def test_of_many_ids_without_values_the_range_stays(tmp_path: Path) -> None:
+    model = Model()
+    many = torch.arange(1024) + 3
+    with record(model, tmp_path / "t.tape", values={"*": "all", "input_ids": "none"}):
+        few = (many.repeat(2) % 1000, torch.full((2048,), 5))
+        for ids in (many, many[1:], *few, torch.ones(2048, dtype=torch.int64)):
+            model(ids, mask=many[:5])
+    calls = read(tmp_path / "t.tape").calls
+    found = [[(r.leaf, r.min, r.max) for r in call.record.inputs.ranges] for call in calls]
+    mask = (1, 3, 7)  # kept, so its range says nothing new
+    assert found == [[(0, 3, 1026), mask], [mask], [mask], [mask], [(0, 1, 1), mask]]
+    assert {call.record.inputs.facts()[0].missing for call in calls} == {"policy"}
+
+
+@pytest.mark.parametrize("values", ["some", {"x": "maybe"}, {1: "all"}, {"x" * 2000: "all"}, 3])
+def test_wrong_values(tmp_path: Path, values: Any) -> None:
+    with pytest.raises(TapeError) as caught:
+        record(Echo(), tmp_path / "t.tape", values=values)
+    assert caught.value.kind == "usage"
+    assert not (tmp_path / "t.tape").exists()
+
+
+def test_an_option_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="did you mean 'max_calls'"):
+        record(Echo(), tmp_path / "t.tape", max_call=3)  # type: ignore[call-arg]
+    assert not (tmp_path / "t.tape").exists()
+
+
+def test_a_predicate_has_to_be_one() -> None:
+    with pytest.raises(TapeError, match="When"):
+        When(3)  # type: ignore[arg-type]
+
+
+def test_patterns_that_match_nothing_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values: Any = {"*": "all", "X": "none", "y.*": "none", "outputs": "none", "[xz]": "all"}
+    with record(Add(), tmp_path / "t.tape", values=values):
+        pass
+    assert [entry.message for entry in caplog.records] == ["values: no argument matches 'X'"]
+    caplog.clear()
+    with record(Echo(), tmp_path / "u.tape", values=values):  # takes any name
+        pass
+    assert not caplog.records
+
+
+def test_a_rate_that_is_taken_back_while_its_sample_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread, or by a signal handler."""
+    model, x = Identity(), torch.ones(3)
+    draw = policies._Sparse._sample
+    with record(model, tmp_path / "t.tape") as recorder:
+
+        def drawn(self: Any, begin: int) -> list[int]:
+            recorder.set_rate(None)
+            return draw(self, begin)
+
+        recorder.set_rate(0.001)
+        monkeypatch.setattr(policies._Sparse, "_sample", drawn)
+        for _ in range(100):
+            model(x)
+    assert recorder.stats().kept >= 99

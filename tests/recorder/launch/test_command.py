@@ -1,0 +1,64 @@
+"""The command calltape-record: the environment that it makes, and wrong usage."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from calltape_recorder.launch.launcher import STARTUP, main, prepare
+from calltape_recorder.launch.startup import calltape_variable
+
+PID = os.getpid()
+
+
+def test_the_environment_of_the_command(tmp_path: Path) -> None:
+    settings = {"target": "a.b:c.d", "tape": str(tmp_path / "tapes"), "keep": "novelty()"}
+    environment = prepare(settings, {"PYTHONPATH": "/x:/y", "OTHER": "1"})
+    assert environment["PYTHONPATH"] == f"{STARTUP}:/x:/y"
+    assert environment["OTHER"] == "1"
+    said = calltape_variable.split(environment["CALLTAPE"])
+    assert said == {**settings, "pid": PID}
+    assert (tmp_path / "tapes").is_dir()
+    assert prepare(said, environment)["PYTHONPATH"] == f"{STARTUP}:/x:/y"
+    files = {"sitecustomize.py", "calltape_startup.py", "calltape_variable.py"}
+    assert files <= set(os.listdir(STARTUP))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--target", "a:b", "--tape", "{}"], "no command"),
+        (["--target", "a.b", "--tape", "{}", "--", "true"], "package.module:attribute"),
+        (["--target", "a:b c", "--tape", "{}", "--", "true"], "package.module:attribute"),
+        (["--tape", "{}", "--", "true"], "package.module:attribute"),
+        (["--target", "a:b", "--", "true"], "no tape="),
+        (["--target", "a:b", "--tape", "/dev/null", "--", "true"], "/dev/null"),
+        (["--target", "a:b", "--tape", "{}", "--keep", "often()", "--", "true"], "often"),
+        (["--target", "a:b", "--tape", "{}", "--wait", "soon", "--", "true"], "soon"),
+    ],
+)
+def test_wrong_usage_is_said_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main([argument.replace("{}", str(tmp_path)) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("calltape-record: ")
+    assert said in error
+
+
+def test_print_path(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--print-path"]) == 0
+    assert capsys.readouterr().out == f"{STARTUP}\n"
+
+
+def test_a_command_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    arguments = ["--target", "a:b", "--tape", str(tmp_path), "--"]
+    assert main([*arguments, "/nowhere/python"]) == 127
+    assert main([*arguments, str(tmp_path)]) == 126
+    assert "/nowhere/python: No such file" in capsys.readouterr().err

@@ -1,0 +1,225 @@
+"""Whole processes that start with CALLTAPE set: servers, their forks, and programs that are no
+server."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from calltape_recorder.launch.launcher import STARTUP
+from tests.recorder.reading import read
+
+ROOT = Path(__file__).parents[3]
+
+
+QUICK = """
+import os, sys
+mine = {"torch", "pydantic", "threading", "logging", "json", "calltape_recorder"} & set(sys.modules)
+print(sorted(mine), getattr(sys, "host", None), sys.argv[1:], len(sys.path[0]))
+"""
+
+
+def test_a_process_that_is_no_server_does_not_notice(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.host = 'customized'")
+    outputs = []
+    for environment in (
+        {"PYTHONPATH": f"{tmp_path}"},
+        {
+            "PYTHONPATH": f"{STARTUP}:{tmp_path}",
+            "CALLTAPE": f"target=some.server:model;tape={tmp_path}",
+        },
+        {"PYTHONPATH": f"{STARTUP}:{tmp_path}"},
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", QUICK, "--a", "b"], capture_output=True, text=True, check=True,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+        assert not done.stderr
+        outputs.append(done.stdout)
+    assert outputs[0].startswith("[] customized ['--a', 'b']")
+    assert outputs[1:] == outputs[:1] * 2
+
+
+def test_settings_that_say_nothing_are_told_once_for_all_processes(tmp_path: Path) -> None:
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'], check=True)"
+    for text in ("whatever", "target=serve;tape=/x", "{", "target=a:b;wait=soon"):
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONPATH": STARTUP, "CALLTAPE": text},
+        )  # fmt: skip
+        assert done.stderr.count("calltape: CALLTAPE: ") == 1
+        assert done.stderr.count("\n") == 1
+
+
+IMPORTERS = ("itself", "in a worker", "in a fork")
+
+
+IMPORTS = """
+import os, subprocess, sys
+if sys.argv[1:] == ["itself"]:
+    import server_module
+elif sys.argv[1:] == ["in a worker"]:
+    subprocess.run([sys.executable, "-c", "import server_module; server_module.work()"], check=True)
+elif sys.argv[1:] == ["in a fork"]:
+    if os.fork() == 0:
+        import server_module
+        server_module.work()
+        sys.exit()
+    os.wait()
+"""
+
+
+MODULE = """
+import torch
+model = torch.nn.Linear(2, 2)
+def work():
+    model(torch.ones(2))
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "who",
+    ["nobody", *IMPORTERS],
+)
+def test_a_module_that_nobody_imports_is_said_at_the_end(tmp_path: Path, who: str) -> None:
+    (tmp_path / "serve.py").write_text(IMPORTS)
+    (tmp_path / "server_module.py").write_text(MODULE)
+    command = [
+        sys.executable, "-m", "calltape_recorder.launch.launcher",
+        "--target", "server_module:model",
+        "--tape", str(tmp_path / "tapes"), "--", sys.executable, str(tmp_path / "serve.py"), who,
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=100,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
+    )  # fmt: skip
+    assert ("nobody imported server_module" in done.stderr) == (who == "nobody")
+    assert len(done.stderr.splitlines()) == (who == "nobody")
+
+
+SERVER = """
+import multiprocessing, os, signal, sys, time
+import torch
+from tests.recorder.models import Add
+
+def work(times):
+    for _ in range(times):
+        model(torch.ones(2), torch.ones(2))
+
+def wait_for_hooks():
+    while not model._forward_hooks:
+        time.sleep(0.01)
+
+model = Add()
+if __name__ == "__main__":
+    wait_for_hooks()
+    work(3)
+    for way in ("fork", "spawn"):
+        child = multiprocessing.get_context(way).Process(target=work_in_child, args=(way,))
+        child.start()
+        child.join()
+    print("served", sys.argv[1:], flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("target", ["__main__:model", "server:model"])
+def test_a_script_its_forks_and_what_it_spawns(tmp_path: Path, target: str) -> None:
+    """The module is run as a script, and imported by the spawned child under a third name."""
+    ways = "def work_in_child(way):\n    wait_for_hooks()\n    work(4 if way == 'fork' else 5)\n"
+    script = tmp_path / "server.py"
+    script.write_text(SERVER.replace("model = Add()\n", f"{ways}\nmodel = Add()\n"))
+    tapes = tmp_path / "tapes"
+    command = [
+        sys.executable, "-m", "calltape_recorder.launch.launcher", "--target", target,
+        "--tape", str(tapes), "--", sys.executable, str(script), "--port", "1",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=200,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGTERM  # its own end, not that of somebody in between
+    assert done.stdout == "served ['--port', '1']\n", done.stderr
+    assert not done.stderr
+    counts = {path.name: len(read(path).calls) for path in tapes.iterdir()}
+    assert sorted(counts.values()) == [3, 4, 5]
+    assert sum("-p" in name for name in counts) == 1  # the fork went on, beside its parent's
+
+
+TWICE = """
+import os, time
+import torch
+from tests.recorder.models import Add
+
+model = Add()
+if __name__ == "__main__":
+    while not model._forward_hooks:
+        time.sleep(0.01)
+    import twice
+    twice.model(torch.ones(2), torch.ones(2))
+"""
+
+
+@pytest.mark.integration
+def test_a_script_that_is_imported_as_well(tmp_path: Path) -> None:
+    """``python app.py`` whose framework imports ``app:model``: both copies are recorded, as the one
+    in the script is found first, and the other one is called."""
+    (tmp_path / "twice.py").write_text(TWICE)
+    done = _record(tmp_path, "twice.py")
+    assert not done.stderr
+    assert sorted(len(read(tape).calls) for tape in (tmp_path / "tapes").iterdir()) == [0, 1]
+
+
+AT_ONCE = """
+import sys, time, types
+
+model = types.SimpleNamespace(forward=print)
+if __name__ == "__main__":
+    while "calltape_recorder" not in sys.modules:  # being imported by the one that found it
+        time.sleep(0.001)
+"""
+
+
+@pytest.mark.integration
+def test_a_script_that_ends_before_it_is_recorded_says_so(tmp_path: Path) -> None:
+    (tmp_path / "at_once.py").write_text(AT_ONCE)
+    done = _record(tmp_path, "at_once.py", "--method", "forward")
+    # By the end of the process, or by the recorder that can no longer begin.
+    assert re.search("at_once:model (was not attached to before|is not recorded)", done.stderr)
+
+
+def _record(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable, "-m", "calltape_recorder.launch.launcher", "--tape", str(folder / "tapes"),
+        "--target", f"{Path(script).stem}:model", *options,
+        "--", sys.executable, str(folder / script),
+    ]  # fmt: skip
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=100,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"},
+    )  # fmt: skip
+
+
+THIRD = """
+import torch
+from tests.recorder.models import Add as Net
+
+model = Net()
+"""
+
+
+@pytest.mark.integration
+def test_what_both_copies_have_from_a_third_module_is_recorded_once(tmp_path: Path) -> None:
+    (tmp_path / "third.py").write_text(THIRD)
+    (tmp_path / "twice.py").write_text(TWICE.replace("model = Add()", "from third import model"))
+    done = _record(tmp_path, "twice.py")
+    assert not done.stderr
+    assert [len(read(tape).calls) for tape in (tmp_path / "tapes").iterdir()] == [1]

@@ -1,0 +1,209 @@
+"""Copies of tensors: what they are made of, and where they lie."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from calltape_recorder.snapshot import copies as copying
+from calltape_recorder.snapshot import large_copies
+from calltape_recorder.snapshot.buffers import Buffers
+from calltape_recorder.snapshot.copies import copy_leaves, data_of, joined, release
+from calltape_recorder.snapshot.look import look_at
+
+MIB = 1 << 20
+
+
+def copies(leaves: list[torch.Tensor], buffers: Buffers, wanted: Any = True) -> list[Any]:
+    return copy_leaves(leaves, look_at(leaves, wanted), buffers)
+
+
+def test_large_leaves_of_one_side_lie_side_by_side() -> None:
+    buffers = Buffers(64 * MIB)
+    leaves = [torch.randn(50_000), torch.randn(3), torch.randn(70_001), torch.randn(600_000)]
+    pieces = copies(leaves, buffers)
+    for leaf, piece in zip(leaves, pieces, strict=True):
+        assert bytes(data_of(piece)) == leaf.numpy().tobytes()
+    parts = joined([pieces[0], pieces[2], pieces[3]])
+    assert len(parts) == 1
+    assert bytes(parts[0]) == b"".join(leaves[i].numpy().tobytes() for i in (0, 2, 3))
+    assert [len(part) for part in joined(pieces)] == [200_000, 12, 280_004 + 2_400_000]
+    assert [len(part) for part in joined([pieces[0], pieces[3]])] == [200_000, 2_400_000]
+
+
+def test_a_buffer_comes_back_once_and_is_used_again() -> None:
+    buffers = Buffers(64 * MIB)
+    leaves = [torch.randn(50_000) for _ in range(5)]
+    first = copies(leaves, buffers)
+    owner = first[0].owner
+    assert [piece.owner for piece in first[1:]] == [None] * 4
+    second = copies(leaves, buffers)
+    assert second[0].owner is not owner
+    release(first, buffers)
+    assert copies(leaves, buffers)[0].owner is owner
+
+
+def test_a_copy_that_fails_gives_its_buffer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(copying, "copy_all", fails)
+    buffers = Buffers(64 * MIB)
+    with pytest.raises(RuntimeError):
+        copies([torch.randn(50_000), torch.randn(50_000)], buffers)
+    assert sum(len(idle) for idle in buffers._idle.values()) == 1
+
+
+# --- large sides ------------------------------------------------------------------------------
+
+MOST = large_copies._MOST_ELEMENTS * 8
+
+
+def pieces_of(tensors: list[torch.Tensor]) -> int:
+    sources = [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors]
+    buffer = Buffers(256 * MIB).acquire(sum(size for _, size in sources))
+    return len(large_copies._pieces(sources, buffer)[0])
+
+
+@pytest.mark.parametrize("size", [8 * MIB, MOST, MOST + 8, 5 * MIB + 4, 5 * MIB + 2, 5 * MIB + 1])
+@pytest.mark.parametrize("offset", [0, 1, 4])
+def test_large_sides_are_copied_whatever_their_size_and_address(size: int, offset: int) -> None:
+    base = torch.randint(0, 256, (size + offset,), dtype=torch.uint8)
+    leaves = [base[offset:], torch.randn(MIB), torch.ones(70_001, dtype=torch.bool)]
+    expected = b"".join(leaf.numpy().tobytes() for leaf in leaves)
+    assert b"".join(joined(copies(leaves, Buffers(256 * MIB)))) == expected
+
+
+def test_bits_that_are_no_numbers_stay_as_they_are() -> None:
+    bits = torch.randint(-(2**31), 2**31, (2 * MIB,), dtype=torch.int32)
+    leaf = bits.view(torch.float32)  # with many kinds of NaN
+    assert b"".join(joined(copies([leaf], Buffers(256 * MIB)))) == bits.numpy().tobytes()
+
+
+def test_no_piece_is_large_enough_for_several_threads() -> None:
+    assert pieces_of([torch.randn(MIB)]) == -(-4 * MIB // MOST)
+    copied, originals = large_copies._pieces(
+        [(_large.data_ptr(), _large.nbytes)], Buffers(256 * MIB).acquire(_large.nbytes)
+    )
+    assert all(piece.numel() < 32768 for piece in [*copied, *originals])
+
+
+_large = torch.randn(3 * MIB + 1)
+
+
+HOSTS: dict[str, Callable[[], Any]] = {
+    "usual": contextlib.nullcontext,
+    "inference mode": torch.inference_mode,
+    "no grad": torch.no_grad,
+    "a default device": lambda: torch.device("meta"),
+    "a dispatch mode": lambda: Forbids(),
+    "a function mode": lambda: ForbidsFunctions(),
+    "fake tensors": FakeTensorMode,
+    "deterministic": lambda: deterministic(),
+    "autocast": lambda: torch.autocast("cpu"),
+}
+
+
+class Forbids(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
+        raise AssertionError(f"the host's mode sees {function}")
+
+
+class ForbidsFunctions(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
+        raise AssertionError(f"the host's mode sees {function}")
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("made", ["usual", "inference mode"])
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_host_does_not_notice_a_large_copy(host: str, made: str, requires_grad: bool) -> None:
+    with HOSTS[made]():
+        leaves = [torch.randn(MIB) for _ in range(3)]
+    leaves[0].requires_grad_(requires_grad and made == "usual")
+    expected = b"".join(leaf.detach().numpy().tobytes() for leaf in leaves)
+    versions = [None if leaf.is_inference() else leaf._version for leaf in leaves]
+    before = torch.get_num_threads(), torch.is_grad_enabled(), torch.get_rng_state().tolist()
+    buffers = Buffers(256 * MIB)
+    with HOSTS[host](), torch._C.DisableTorchFunction():  # as the recorder's own
+        pieces = [copies(leaves, buffers) for _ in range(2)]
+    pieces.append(copies(leaves, buffers))  # the pool serves every mode
+    for one in pieces:
+        assert b"".join(joined(one)) == expected
+        release(one, buffers)
+    assert versions == [None if leaf.is_inference() else leaf._version for leaf in leaves]
+    assert (torch.get_num_threads(), torch.is_grad_enabled()) == before[:2]
+    assert torch.get_rng_state().tolist() == before[2]
+    assert all(leaf.grad_fn is None for leaf in leaves)
+
+
+def test_other_threads_run_during_a_large_copy() -> None:
+    """One that copies holding the interpreter lock would stop them for all of it."""
+    leaves, buffers = [torch.randn(32 * MIB)], Buffers(256 * MIB)
+    release(copies(leaves, buffers), buffers)
+    before, during = threading.Event(), threading.Event()
+    real = large_copies._copy_pieces
+
+    def copy(*args: Any) -> None:
+        before.set()
+        real(*args)
+        during.set()
+
+    seen: list[bool] = []
+
+    def watch() -> None:
+        before.wait(60)
+        seen.append(not during.is_set())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large_copies, "_copy_pieces", copy)
+        for _ in range(20):
+            before.clear()
+            during.clear()
+            watcher = threading.Thread(target=watch)
+            watcher.start()
+            release(copies(leaves, buffers), buffers)
+            watcher.join()
+    assert any(seen)
+
+
+def test_a_tensor_that_is_given_other_memory_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread runs while a large copy is made."""
+    real = copying.copy_all
+
+    def copy_all(sources: Any, target: Any) -> None:
+        for leaf in leaves:
+            leaf.data = torch.zeros(0)
+        gc.collect()
+        real(sources, target)
+
+    leaves = [torch.randn(MIB) for _ in range(8)]
+    expected = b"".join(leaf.numpy().tobytes() for leaf in leaves)
+    monkeypatch.setattr(copying, "copy_all", copy_all)
+    assert b"".join(joined(copies(leaves, Buffers(256 * MIB)))) == expected
+
+
+def test_a_tensor_that_was_given_other_memory_before() -> None:
+    leaf = torch.randn(MIB)
+    seen = look_at([leaf], True)
+    leaf.data = torch.zeros(3)
+    with pytest.raises(RuntimeError, match="other memory"):
+        copy_leaves([leaf], seen, Buffers(256 * MIB))

@@ -1,0 +1,226 @@
+"""Tensors on a CUDA device. The real thing where there is one; the order of what is enqueued
+everywhere, on a device made of notes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_recorder import record
+from calltape_recorder.snapshot import device_copies
+from calltape_recorder.snapshot.device_copies import Copies, copy_out
+from tests.recorder.models import Add, Identity
+from tests.recorder.reading import read
+
+
+class Stream:
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def wait_stream(self, other: Stream) -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+    def wait_event(self, event: Event) -> None:
+        self.log.append(f"{self.name} waits for the event")
+
+    def __enter__(self) -> None:
+        self.log.append(f"on {self.name}")
+
+    def __exit__(self, *_: object) -> None:
+        self.log.append(f"off {self.name}")
+
+
+class Event:
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def record(self, stream: Stream) -> None:
+        self.log.append(f"event on {stream.name}")
+
+    def synchronize(self) -> None:
+        self.log.append("waited")
+
+
+class Distant(torch.Tensor):
+    """Pretends to be on device 0."""
+
+    log: list[str]
+
+    def get_device(self) -> int:
+        return 0
+
+    def record_stream(self, stream: Any) -> None:
+        self.log.append(f"held for {stream.name}")
+
+
+def test_what_is_enqueued_in_which_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    host, ours = Stream("host", log), Stream("ours", log)
+    fake = SimpleNamespace(
+        current_stream=lambda device: host,
+        Stream=lambda device: ours,
+        stream=lambda stream: stream,
+        Event=lambda: Event(log),
+    )
+    monkeypatch.setattr(device_copies, "_cuda", fake)
+    monkeypatch.setattr(device_copies, "_streams", {})
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory, **k: empty(*a, **k))
+    tensors: list[Any] = []
+    for value in (1.0, 2.0):
+        tensor = torch.full((3,), value).as_subclass(Distant)
+        tensor.log = log
+        tensors.append(tensor)
+
+    def prepare(place: int, tensor: torch.Tensor) -> torch.Tensor:
+        log.append(f"copy {place}")
+        return tensor.as_subclass(torch.Tensor)
+
+    found, copies = copy_out(tensors, prepare)
+    assert [tensor.tolist() for tensor in found] == [[1.0] * 3, [2.0] * 3]
+    each = [part for n in (0, 1) for part in (f"copy {n}", "held for ours")]
+    assert log == [
+        "ours waits for host", "on ours", *each, "event on ours", "off ours",
+        "host waits for the event",
+    ]  # fmt: skip
+    log.clear()
+    copies.wait()
+    copies.wait()
+    assert log == ["waited"]
+
+
+def test_copies_that_failed_once_are_never_there() -> None:
+    class Failing:
+        def __init__(self) -> None:
+            self.failures = 1
+
+        def synchronize(self) -> None:
+            self.failures -= 1
+            if self.failures >= 0:
+                raise RuntimeError("device-side assert")
+
+    copies = Copies([Failing()])
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="device-side assert"):
+            copies.wait()
+
+
+@pytest.mark.cuda
+def test_a_host_that_overwrites_its_tensors_at_once(tmp_path: Path) -> None:
+    model, x = Identity(), torch.zeros(4 * 1024 * 1024, device="cuda")
+    with record(model, tmp_path / "t.tape") as recorder:
+        for n in range(40):
+            x.fill_(n)
+            model(x)
+            x.fill_(-1)
+    assert recorder.stats().kept == 40
+    for n, call in enumerate(read(tmp_path / "t.tape").calls):
+        assert bool((call.input(0) == n).all())
+        assert bool((call.output(0) == n).all())
+
+
+@pytest.mark.cuda
+def test_memory_that_is_given_away_at_once(tmp_path: Path) -> None:
+    model = Identity()
+    with record(model, tmp_path / "t.tape") as recorder:
+        for n in range(100):
+            model(torch.full((1024, 1024), float(n), device="cuda"))
+            torch.full((1024, 1024), -1.0, device="cuda")
+    assert recorder.stats().kept == 100
+    for n, call in enumerate(read(tmp_path / "t.tape").calls):
+        assert bool((call.input(0) == n).all())
+
+
+@pytest.mark.cuda
+def test_all_kinds_of_tensors(tmp_path: Path) -> None:
+    base = torch.randn(8, 6, device="cuda")
+    kinds = {
+        "strided": base.t(),
+        "expanded": base[:1].expand(8, 6),
+        "conjugated": torch.randn(4, dtype=torch.complex64, device="cuda").conj(),
+        "half": base.half(),
+        "bool": base > 0,
+        "empty": base[:0],
+        "inference": None,
+    }
+    with torch.inference_mode():
+        kinds["inference"] = torch.randn(3, device="cuda")
+    model = Identity()
+    with record(model, tmp_path / "t.tape") as recorder:
+        for value in kinds.values():
+            model(value)
+    assert recorder.stats().dropped == {}
+    for value, call in zip(kinds.values(), read(tmp_path / "t.tape").calls, strict=True):
+        assert value is not None
+        found = call.input(0)
+        stored = value.resolve_conj().cpu()
+        assert torch.equal(found.expand(stored.shape), stored)
+
+
+@pytest.mark.cuda
+def test_nothing_is_enqueued_while_a_graph_is_captured(tmp_path: Path) -> None:
+    model = Add()
+    x = torch.ones(1024, 1024, device="cuda")
+    with record(model, tmp_path / "t.tape") as recorder:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                model(x, x)
+        torch.cuda.current_stream().wait_stream(side)
+        graph: Any = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = model(x, x)
+        x.fill_(2)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert bool((result == 4).all())
+    assert recorder.stats().kept == 4
+    last = read(tmp_path / "t.tape").calls[-1].record
+    assert all("captured" in str(facts.missing) for facts in last.inputs.facts())
+
+
+@pytest.mark.cuda
+def test_graphs_are_captured_while_the_writer_waits(tmp_path: Path) -> None:
+    busy, quiet = Identity(), Add()
+    x = torch.ones(256, 256, device="cuda")
+    graph: Any = torch.cuda.CUDAGraph()
+    with record(busy, tmp_path / "t.tape") as recorder:
+        for _ in range(20):
+            busy(torch.ones(2048, 2048, device="cuda"))  # the writer is busy with these
+        with torch.cuda.graph(graph):
+            result = quiet(x, x)
+        graph.replay()
+        torch.cuda.synchronize()
+    assert bool((result == 2).all())
+    assert recorder.stats().kept == 20
+
+
+@pytest.mark.cuda
+def test_many_threads_and_streams(tmp_path: Path) -> None:
+    model, wrong = Identity(), []
+
+    def work(n: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for k in range(50):
+                x = torch.full((4096,), float(100 * n + k), device="cuda")
+                if not bool((model(x) == 100 * n + k).all()):
+                    wrong.append((n, k))
+
+    with record(model, tmp_path / "t.tape") as recorder:
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+    assert recorder.stats().kept == 400
+    for call in read(tmp_path / "t.tape").calls:
+        values = call.input(0)
+        assert bool((values == values[0]).all())
+        assert torch.equal(values, call.output(0))

@@ -1,0 +1,73 @@
+"""What one look at the tensors of a side finds: sizes, shared memory, flags."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from calltape_recorder import record
+from calltape_recorder.snapshot.look import look_at
+from tests.recorder.models import Identity
+from tests.recorder.reading import read
+
+
+def test_a_view_that_reaches_beyond_its_storage_is_not_read(tmp_path: Path) -> None:
+    model = Identity()
+    size = 2**16
+    view = torch.ones(2 * size, dtype=torch.uint8)[size:]
+    with record(model, tmp_path / "t.tape") as recorder:
+        for _ in range(4):
+            model(torch.ones(2 * size, dtype=torch.uint8)[size:])
+        view.untyped_storage().resize_(size)
+        model(view)
+    assert recorder.stats().kept == 5
+    facts = read(tmp_path / "t.tape").calls[-1].record.inputs.facts()
+    assert facts[0].missing == "its storage was freed"
+
+
+def test_inference_tensors_below_autograd(tmp_path: Path) -> None:
+    model = Identity()
+    with record(model, tmp_path / "t.tape", outputs=False):
+
+        @torch.library.custom_op("calltape_tests::below", mutates_args=())
+        def below(x: torch.Tensor) -> torch.Tensor:
+            model(x)
+            return x.clone()
+
+        below.register_autograd(lambda ctx, grad: grad)
+        for _ in range(4):
+            below(torch.zeros(3))
+        with torch.inference_mode():
+            inference = torch.zeros(3)
+        below(inference)
+    calls = read(tmp_path / "t.tape").calls
+    assert [call.record.inputs.facts()[0].inference for call in calls] == [False] * 4 + [True]
+
+
+def test_only_wanted_leaves_have_bytes_and_integers_of_middle_size_for_their_range() -> None:
+    sizes = (4, 1 << 10, 1 << 18)  # a range of few says what they are, of many it takes long
+    leaves = [torch.randn(4), torch.randn(4), *(torch.zeros(size).long() for size in sizes)]
+    assert look_at(leaves, True).sizes == [16, 16, 32, 8 << 10, 8 << 18]
+    assert look_at(leaves, False).sizes == [0, 0, 0, 8 << 10, 0]
+    assert look_at(leaves, (False, True, False, True, False)).sizes == [0, 16, 0, 8 << 10, 0]
+
+
+def test_a_wanted_leaf_does_not_lean_on_an_unwanted_one() -> None:
+    base = torch.randn(4)
+    leaves = [base, base.view(4), base.view(4)]
+    seen = look_at(leaves, (False, True, True))
+    assert seen.same == (0, 1, 1)
+    assert seen.sizes == [0, 16, 0]
+    assert seen.storages == (0, 0, 0)
+
+
+def test_many_views_of_one_tensor_take_linear_time() -> None:
+    views = list(torch.zeros(50_000, 1))
+    begin = time.process_time()
+    seen = look_at(views, True)
+    # One pass per view took 18 seconds; the bound leaves room for a busy machine.
+    assert time.process_time() - begin < 8
+    assert seen.storages == (0,) * len(views)
+    assert seen.same == tuple(range(len(views)))

@@ -1,0 +1,123 @@
+"""A recorder from its beginning to its end: it attaches, flushes, detaches and closes."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+from calltape_recorder import Recorder, TapeError, record
+from calltape_recorder.keep.ledger import Stats
+from tests.recorder.models import Add, Identity
+from tests.recorder.reading import read
+from tests.recorder.write.slow_disk import slow_disk
+
+
+def test_flush_means_in_the_file(tmp_path: Path) -> None:
+    model, path = Add(), tmp_path / "t.tape"
+    with record(model, path) as recorder:
+        for n in range(1, 20):
+            model(torch.ones(n), torch.ones(n))
+            assert recorder.flush()
+            tape = read(path)
+            assert len(tape.calls) == n == recorder.stats().kept
+            assert tape.trailer is None
+            assert recorder.stats().written_bytes == path.stat().st_size
+
+
+def test_flush_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Add()
+    recorder = record(model, tmp_path / "t.tape")
+    gate = slow_disk(monkeypatch)
+    model(torch.ones(1), torch.ones(1))
+    assert not recorder.flush(timeout=0.05)
+    gate.set()
+    assert recorder.flush(timeout=30)
+    recorder.close()
+
+
+def test_flush_from_many_threads(tmp_path: Path) -> None:
+    model, path = Add(), tmp_path / "t.tape"
+    counted: list[bool] = []
+
+    def work() -> None:
+        for _ in range(20):
+            model(torch.ones(1), torch.ones(1))
+            counted.append(recorder.flush())
+
+    with record(model, path) as recorder:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert counted == [True] * 80
+    assert len(read(path).calls) == 80
+
+
+def test_close_seals_once_and_ends_the_thread(tmp_path: Path) -> None:
+    model, path = Add(), tmp_path / "t.tape"
+    recorder = record(model, path)
+    assert recorder.stats().state == "recording"
+    model(torch.ones(1), torch.ones(1))
+    recorder.close()
+    size = path.stat().st_size
+    recorder.close()
+    recorder.detach()
+    model(torch.ones(1), torch.ones(1))
+    assert path.stat().st_size == size
+    assert (recorder.stats().state, recorder.stats().seen) == ("closed", 1)
+    assert recorder.flush()
+    assert "calltape-writer" not in {thread.name for thread in threading.enumerate()}
+    with pytest.raises(TapeError) as caught:
+        recorder.attach(model)
+    assert caught.value.kind == "closed"
+    tape = read(path)
+    assert tape.trailer is not None
+    assert len(tape.trailer.index) == 16
+
+
+def test_detach_and_attach_again(tmp_path: Path) -> None:
+    model, path = Add(), tmp_path / "t.tape"
+    recorder = record(model, path)
+    with pytest.raises(TapeError, match="one module"):
+        recorder.attach(Add())
+    model(torch.ones(1), torch.ones(1))
+    recorder.detach()
+    model(torch.ones(1), torch.ones(1))
+    with pytest.raises(TapeError, match="one class"):
+        recorder.attach(Identity())
+    recorder.attach(model)
+    model(torch.ones(1), torch.ones(1))
+    recorder.close()
+    assert read(path).numbers == [0, 1]
+
+
+def test_a_tape_never_attached(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "t.tape") as recorder:
+        assert recorder.stats() == Stats(0, 0, segments=1)
+        assert recorder.flush()
+    tape = read(tmp_path / "t.tape")
+    assert (tape.manifest.target, tape.calls) == (None, [])
+    assert tape.trailer is not None
+
+
+def test_nothing_keeps_the_host_s_tensors_or_the_model_alive(tmp_path: Path) -> None:
+    model = Identity()
+    recorder = record(model, tmp_path / "t.tape")
+    tensor = torch.randn(10)
+    value = weakref.ref(tensor)
+    model([tensor])
+    recorder.flush()
+    del tensor
+    gc.collect()
+    assert value() is None
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    recorder.close()

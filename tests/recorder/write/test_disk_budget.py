@@ -1,0 +1,346 @@
+"""What a recording takes of the disk, and what it tells of files that are gone."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_recorder import TapeError, record
+from calltape_recorder.write import segments, tape_writer
+from calltape_recorder.write.disk_budget import DiskBudget
+from calltape_recorder.write.tape_writer import TapeWriter
+from calltape_recorder.write.trailers import calls_of, fitted
+from calltape_schema.records import Coverage, Dump, Trailer
+from calltape_schema.traffic import MAX_GROUPS, Axis, Group, Traffic
+from tests.recorder.keep.test_traffic import new_counter
+from tests.recorder.models import Identity
+from tests.recorder.reading import read
+from tests.recorder.write.test_segments import KIB, adds_up, block, call, size_on_disk, tapes
+
+DELETES: dict[str, Any] = {"when_full": "delete_oldest", "outputs": False}
+
+
+def counted(folder: Path) -> list[Traffic]:
+    found = [read(path).trailer for path in tapes(folder)]
+    return [t.traffic for t in found if t is not None and t.traffic is not None]
+
+
+# --- the trailer -------------------------------------------------------------------------------
+
+
+def test_a_file_has_so_many_calls_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "_MAX_CALLS", 3, raising=False)
+    model = Identity()
+    with record(model, tmp_path / "a.tape") as recorder:
+        call(recorder, model, 7)
+    names = ("a.tape", "a-00001.tape", "a-00002.tape")
+    assert [read(tmp_path / name).numbers for name in names] == [[0, 1, 2], [3, 4, 5], [6]]
+    adds_up(recorder.stats(), tmp_path)
+
+
+def test_a_file_that_cannot_be_sealed_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = tape_writer.encode_trailer
+
+    def encode(trailer: Trailer) -> bytes:
+        if trailer.coverage.kept == 1:
+            raise TapeError("limit", "too many")
+        return real(trailer)
+
+    monkeypatch.setattr(tape_writer, "encode_trailer", encode)
+    model = Identity()
+    with record(model, tmp_path / "a.tape") as recorder:
+        for count in (1, 2, 1, 3):
+            call(recorder, model, count)
+            assert recorder.seal(20)
+        pipeline: Any = recorder._handler.pipeline
+        assert not pipeline.segments._unsealed
+    found = [read(path) for path in tapes(tmp_path)]
+    assert sorted(n for tape in found for n in tape.numbers) == list(range(7))
+    assert sum(tape.trailer is None for tape in found) == 2
+    assert (recorder.stats().kept, recorder.stats().dropped) == (7, {})
+    assert caplog.text.count("without its trailer") == 1
+
+
+def test_counters_that_break_the_format_cost_only_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tape_writer.encode_trailer
+
+    def encode(trailer: Trailer) -> bytes:
+        if trailer.traffic is not None and trailer.traffic.groups:
+            raise TapeError("limit", "too many")
+        return real(trailer)
+
+    monkeypatch.setattr(tape_writer, "encode_trailer", encode)
+    model = Identity()
+    with record(model, tmp_path / "a.tape") as recorder:
+        call(recorder, model, 2)
+    assert counted(tmp_path) == [Traffic(other_calls=2)]
+    adds_up(recorder.stats(), tmp_path)
+
+
+def traffic(*calls: int, sizes: int = 30) -> Traffic:
+    axis = Axis(min=0, max=10**6, sizes=tuple((10**5 + n, 10**5) for n in range(sizes)))
+    return Traffic(
+        groups=tuple(
+            Group(structure=bytes([n]) * 10, calls=count, dtypes=("f",), leaves=((axis,),))
+            for n, count in enumerate(calls)
+        )
+    )
+
+
+def test_a_trailer_has_what_fits() -> None:
+    def encode(traffic: Traffic, dumps: tuple[Dump, ...]) -> bytes:
+        encoded.append((traffic, dumps))
+        return tape_writer.encode_trailer(
+            Trailer(tape=bytes(16), closed_ns=1, coverage=Coverage(), traffic=traffic,
+                    dumps=dumps)
+        )  # fmt: skip
+
+    encoded: list[tuple[Traffic, tuple[Dump, ...]]] = []
+    whole, dump = traffic(1, 5, 3, 2), Dump(time_ns=1, reason="x" * 500, calls=1)
+    size = len(encode(whole, (dump,)))
+    for least in range(200, size + 1, 50):
+        content = fitted(encode, whole, (dump,), lambda _: False, least)
+        assert len(content) <= least
+        assert calls_of(encoded[-1][0]) == 11
+        for group in encoded[-1][0].groups[:1]:
+            assert group.calls == 5  # those with the most calls
+    for fits, least in ((True, 0), (False, size)):
+        assert len(fitted(encode, whole, (dump,), lambda _, fits=fits: fits, least)) == size  # type: ignore[misc]
+
+
+# --- deleting ----------------------------------------------------------------------------------
+
+
+def test_a_call_that_can_never_fit_deletes_nothing(tmp_path: Path) -> None:
+    model = Identity()
+    with record(model, tmp_path / "a.tape", max_disk_bytes=400 * KIB, **DELETES) as recorder:
+        call(recorder, model, 10)
+        before = tapes(tmp_path)
+        model(block(kib=500))
+        assert recorder.flush()
+        assert tapes(tmp_path) == before
+        call(recorder, model, 1)
+    assert recorder.stats().kept == 11
+    assert recorder.stats().dropped == {"max_disk_bytes": 1}
+    adds_up(recorder.stats(), tmp_path)
+
+
+class Space:
+    f_frsize = 1
+
+    def __init__(self, folder: Path, others: int) -> None:
+        self.f_bavail = 10**9 - others - size_on_disk(folder)
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_the_floor_deletes_what_helps_and_nothing_where_nothing_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, helps: bool
+) -> None:
+    taken = [0]
+    monkeypatch.setattr(os, "statvfs", lambda _: Space(tmp_path, taken[0]))
+    monkeypatch.setattr(segments, "_FREE_LOOK_BYTES", 0)
+    model = Identity()
+    floor = 10**6
+    with record(
+        model, tmp_path / "a.tape", min_free_bytes=floor, segment_bytes=40 * KIB, **DELETES
+    ) as recorder:
+        call(recorder, model, 8)
+        # Of the space above the floor the others leave what three segments take, or less than none.
+        taken[0] = 10**9 - floor - (150 * KIB if helps else -150 * KIB)
+        call(recorder, model, 4, 8)
+        kept, dropped = recorder.stats().kept, recorder.stats().dropped
+    if helps:
+        assert 0 < dropped["deleted"] < 8
+        assert kept == 12 - dropped["deleted"]
+    else:
+        assert (kept, dropped) == (8, {"disk_full": 4})
+    adds_up(recorder.stats(), tmp_path)
+
+
+def test_what_a_deleted_file_counted_is_counted_on(tmp_path: Path) -> None:
+    model = Identity()
+    with record(model, tmp_path / "a.tape", max_disk_bytes=400 * KIB, **DELETES) as recorder:
+        model(torch.zeros(7, 3, dtype=torch.int16))
+        call(recorder, model, 60)
+    assert recorder.stats().dropped["deleted"] > 20
+    found = counted(tmp_path)
+    assert sum(calls_of(traffic) for traffic in found) == 61
+    (rare,) = [g for t in found for g in t.groups if g.dtypes == ("int16",)]
+    assert rare.calls == 1
+    assert [(axis.min, axis.sizes) for axis in rare.leaves[0]] == [(7, ((7, 1),)), (3, ((3, 1),))]
+    assert not any(t.other_calls for t in found)
+
+
+def test_or_at_least_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TapeWriter, "read_trailer", lambda _: None)
+    model = Identity()
+    with record(model, tmp_path / "a.tape", max_disk_bytes=400 * KIB, **DELETES) as recorder:
+        call(recorder, model, 60)
+    found = counted(tmp_path)
+    assert sum(calls_of(traffic) for traffic in found) == 60
+    assert sum(t.other_calls for t in found) > 20
+    assert recorder.stats().dropped["deleted"] > 20
+
+
+def test_counters_given_back_are_added() -> None:
+    counter = new_counter()
+    counter.absorb(traffic(1, 2))
+    assert counter.drain() == traffic(1, 2)
+    scalars = Group(structure=b"s", calls=1, scalars=(None, Axis(min=1, max=2, other_calls=1)))
+    for _ in range(2):
+        counter.absorb(Traffic(groups=(scalars,), other_calls=3))
+    (group,), other = (taken := counter.drain()).groups, taken.other_calls
+    assert (group.calls, other) == (2, 6)
+    assert group.scalars == (None, Axis(min=1, max=2, other_calls=2))
+    counter.absorb(traffic(*[1] * 200))
+    many = Traffic(groups=tuple(g.model_copy(update={"structure": b"o"}) for g in many_groups()))
+    counter.absorb(many)
+    taken = counter.drain()
+    assert len(taken.groups) == MAX_GROUPS
+    assert calls_of(taken) == 400
+
+
+def many_groups() -> Iterator[Group]:
+    for n in range(200):
+        yield Group(structure=b"", calls=1, dtypes=(str(n),), leaves=((Axis(min=1, max=1),),))
+
+
+# --- the bound ---------------------------------------------------------------------------------
+
+
+def test_a_file_that_cannot_be_deleted_still_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, bound = Identity(), 400 * KIB
+
+    def refuses(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    with record(model, tmp_path / "a.tape", max_disk_bytes=bound, **DELETES) as recorder:
+        with monkeypatch.context() as patch:
+            patch.setattr(tape_writer.os, "unlink", refuses)
+            call(recorder, model, 60)
+            stats = recorder.stats()
+            assert stats.written_bytes == size_on_disk(tmp_path) <= bound
+            assert stats.kept + stats.dropped["max_disk_bytes"] == 60
+            assert "deleted" not in stats.dropped
+        call(recorder, model, 1)
+    assert recorder.stats().kept > 1
+    assert recorder.stats().dropped["deleted"] >= 1
+    adds_up(recorder.stats(), tmp_path)
+
+
+@pytest.mark.parametrize("when_full", ["stop", "delete_oldest"])
+def test_the_trailer_is_within_the_bound(tmp_path: Path, when_full: Any) -> None:
+    model, bound = Identity(), 300 * KIB
+    dtypes = [torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64]
+    with record(
+        model, tmp_path / "a.tape", max_disk_bytes=bound, when_full=when_full, outputs=False,
+        values="none",
+    ) as recorder:  # fmt: skip
+        for n in range(1200):
+            shape = [1 + (n * 7 + axis) % 40 for axis in range(1 + n % 4)]
+            for dtype in dtypes[n % 6 :: 3]:
+                model([n, *[torch.zeros(shape, dtype=dtype)] * (1 + n % 7)])
+        assert recorder.flush()
+    assert size_on_disk(tmp_path) <= bound
+    assert sum(calls_of(found) for found in counted(tmp_path)) == recorder.stats().seen
+    adds_up(recorder.stats(), tmp_path)
+
+
+def test_calls_under_way_are_within_the_bound(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bound = 400 * KIB
+    ahead: list[int] = []
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert size_on_disk(tmp_path) == recorder.stats().written_bytes <= bound
+            ahead.append(sum(len(read(p).numbers) for p in tmp_path.glob("*.ahead-*")))
+            return x
+
+    model = Model()
+    with record(
+        model, tmp_path / "a.tape", max_disk_bytes=bound, write_ahead=True, **DELETES
+    ) as recorder:
+        call(recorder, model, 60)
+        assert ahead == [1] * 60  # old files leave room for it
+        model(block(kib=500))
+    assert ahead[60:] == [0]
+    assert caplog.text.count("could not be written ahead") == 1
+    assert recorder.stats().kept > 10
+    adds_up(recorder.stats(), tmp_path)
+
+
+def test_room() -> None:
+    budget = DiskBudget(1000)
+    assert budget.claim(700)
+    assert not budget.lend(400)
+    assert budget.lend(200)
+    assert not budget.claim(801)
+    budget.give_back(200)
+    assert not budget.claim(801)  # what was needed ahead stays free
+    assert budget.claim(800)
+    assert budget.lend(200)
+    assert not budget.lend(1)
+    budget = DiskBudget(None)
+    assert budget.lend(10**12)
+    assert budget.claim(10**12)
+    assert (budget.lent, budget.for_tapes) == (10**12, None)
+
+
+# --- the disk ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [errno.ESTALE, errno.EACCES, errno.EIO])
+def test_a_disk_that_does_not_tell_has_removed_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    tape = TapeWriter(str(tmp_path / "folder" / "t.tape"), overwrite=False)
+
+    def refuses(*_: Any) -> None:
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tape_writer.os, "stat", refuses)
+        assert tape.is_there()
+    (tmp_path / "folder").rename(tmp_path / "other")
+    assert not tape.is_there()
+    (tmp_path / "folder").touch()
+    assert not tape.is_there()
+    (tmp_path / "folder").unlink()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "t.tape").touch()
+    assert not tape.is_there()
+    tape.close()
+
+
+def test_a_disk_that_takes_a_byte_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwritev
+    monkeypatch.setattr(
+        tape_writer, "pwritev", lambda file, parts, at: real(file, [b"".join(parts)[:1]], at)
+    )
+    tape = TapeWriter(str(tmp_path / "t"), overwrite=False)
+    parts = [b"", bytes(range(256)) * 8, b"", b"end"]
+    tape.append([(0, parts, 2051)])
+    assert (tmp_path / "t").read_bytes() == b"".join(parts)
+    assert tape.end == 2051
+    monkeypatch.setattr(tape_writer, "pwritev", lambda *_: 0)
+    with pytest.raises(OSError, match="no more bytes"):
+        tape.append([(1, [b"more"], 4)])
+    tape.close()

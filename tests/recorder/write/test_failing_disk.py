@@ -1,0 +1,162 @@
+"""A disk that fails, and a log that fails: the recording goes on, and the accounts hold."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_recorder import record
+from calltape_recorder.write import tape_writer
+from tests.recorder.accounts import adds_up
+from tests.recorder.models import Add, Echo
+from tests.recorder.reading import read
+
+
+class Disk:
+    """Stands in for ``os.pwritev``: fails the writes that it is told to, after some bytes."""
+
+    def __init__(self, failing: set[int], error: int, *, after: int = 0) -> None:
+        self.writes = 0
+        self._failing = failing
+        self._error = error
+        self._after = after
+
+    def __call__(self, file: int, parts: Any, offset: int) -> int:
+        self.writes += 1
+        if self.writes - 1 in self._failing:
+            if self._after:
+                os.pwrite(file, b"".join(bytes(part) for part in parts)[: self._after], offset)
+            raise OSError(self._error, os.strerror(self._error))
+        # Never more than 1000 bytes at once: partial writes are normal.
+        return os.pwrite(file, b"".join(bytes(part) for part in parts)[:1000], offset)
+
+
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO", "EROFS"])
+@pytest.mark.parametrize("after", [0, 700])
+@pytest.mark.parametrize("truncates", [True, False])
+def test_every_write_may_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    error: str, after: int, truncates: bool,
+) -> None:  # fmt: skip
+    import errno
+
+    model = Add()
+    writes = 40
+    for failing in range(0, writes, 3):
+        path = tmp_path / f"{failing}.tape"
+        recorder = record(model, path)
+        disk = Disk({failing, failing + 1}, getattr(errno, error), after=after)
+        monkeypatch.setattr(tape_writer, "pwritev", disk)
+        if not truncates:
+            _refuses_once(monkeypatch)
+        for n in range(8):
+            x = torch.full((500,), float(n))
+            assert torch.equal(model(x, x), x * 2)
+            recorder.flush()
+        recorder.close()
+        monkeypatch.undo()
+        stats = recorder.stats()
+        assert adds_up(stats)
+        assert stats.queued == 0
+        tape = read(path)
+        assert len(tape.calls) == stats.kept
+        assert not tape.damage
+        for call in tape.calls:
+            assert torch.equal(call.input(0), torch.full((500,), float(call.record.call)))
+        if failing < 8 * 8 and stats.kept < 8:
+            assert set(stats.dropped) == {"io"}
+    assert "cannot be" in caplog.text
+    assert all(record.levelno == logging.WARNING for record in caplog.records)
+
+
+def _refuses_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, refusals = os.ftruncate, [1]
+
+    def ftruncate(file: int, length: int) -> None:
+        if refusals:
+            refusals.pop()
+            raise OSError(5, "no")
+        plain(file, length)
+
+    monkeypatch.setattr(os, "ftruncate", ftruncate)
+
+
+def test_a_disk_that_never_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, path = Add(), tmp_path / "t.tape"
+    recorder = record(model, path)
+    monkeypatch.setattr(tape_writer, "pwritev", Disk(set(range(10_000)), 28))
+    for _ in range(50):
+        model(torch.ones(2), torch.ones(2))
+    recorder.close()
+    stats = recorder.stats()
+    assert (stats.seen, stats.kept, stats.dropped) == (50, 0, {"io": 50})
+    assert read(path).calls == []
+
+
+def test_trouble_is_one_line_and_its_traceback_is_for_debugging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "calltape")
+    model, x = Add(), torch.ones(2)
+    with record(model, tmp_path / "t.tape"):
+        monkeypatch.setattr(tape_writer, "pwritev", Disk(set(range(100)), 28))
+        model(x, x)
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2  # not written, not sealed
+    for warning in warnings:
+        assert "No space left" in warning.getMessage()
+        assert warning.exc_info is None
+        assert "\n" not in warning.getMessage()
+    assert any(r.exc_info for r in caplog.records if r.levelno == logging.DEBUG)
+
+
+class BrokenHandler(logging.Handler):
+    def handle(self, record: logging.LogRecord) -> bool:
+        raise RuntimeError("broken handler")
+
+
+def test_a_logging_handler_that_raises_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, path, x = Echo(), tmp_path / "t.tape", torch.ones(2)
+    handler, logger = BrokenHandler(), logging.getLogger("calltape")
+    logger.addHandler(handler)
+    try:
+        with record(model, path) as recorder:
+            monkeypatch.setattr(tape_writer, "pwritev", Disk({0}, 5))
+            model(x)
+            assert recorder.flush()
+            with monkeypatch.context() as patch:
+                patch.setattr("calltape_recorder.sides.capture_inputs", lambda *_: 1 / 0)
+                model([x])
+            model(x)
+            assert recorder.flush()
+            stats = recorder.stats()
+    finally:
+        logger.removeHandler(handler)
+    assert (stats.kept, stats.queued, stats.dropped) == (1, 0, {"io": 1, "internal": 1})
+    assert stats.queued_bytes == 0
+    assert read(path).trailer is not None
+
+
+def test_whatever_the_writer_meets_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, path, x = Echo(), tmp_path / "t.tape", torch.ones(2)
+    with record(model, path) as recorder:
+        writer: Any = recorder._handler.pipeline.writer  # type: ignore[union-attr]
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "_write", lambda *_: 1 / 0)
+            model(x)
+            assert recorder.flush()
+        model(x)
+        assert recorder.flush()
+        assert recorder.stats().kept == 1
+    assert adds_up(recorder.stats())
+    assert read(path).numbers == [1]
+    assert "division by zero" in caplog.text

@@ -1,0 +1,396 @@
+"""Rolling files, bounds of disk, time and free space, and disks that come back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import open_tape
+from calltape_recorder import Recorder, TapeError, record
+from calltape_recorder.keep.ledger import Stats
+from calltape_recorder.write import segments, tape_writer, writer
+from tests.recorder.models import Add, Identity
+from tests.recorder.reading import read
+
+KIB = 1024
+
+
+def block(value: float = 0.0, kib: int = 10) -> torch.Tensor:
+    return torch.full((kib * KIB // 4,), value)
+
+
+def call(recorder: Recorder, model: Any, count: int, start: int = 0) -> None:
+    """Calls one by one: what is written together is in one segment."""
+    for n in range(start, start + count):
+        model(block(float(n)))
+        assert recorder.flush()
+
+
+def tapes(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.tape"))
+
+
+def size_on_disk(folder: Path) -> int:
+    return sum(path.stat().st_size for path in tapes(folder))
+
+
+def adds_up(stats: Stats, folder: Path) -> None:
+    """Every call seen stands on a tape or among those dropped, in the files and in the stats."""
+    found = [read(path) for path in tapes(folder)]
+    coverage = [tape.trailer.coverage for tape in found if tape.trailer is not None]
+    assert len(coverage) == len(found)
+    assert sum(c.seen for c in coverage) == stats.seen
+    assert sum(c.kept for c in coverage) == stats.kept == sum(len(t.numbers) for t in found)
+    dropped: dict[str, int] = {}
+    for part in coverage:
+        for reason, calls in part.dropped.items():
+            dropped[reason] = dropped.get(reason, 0) + calls
+    assert dropped == stats.dropped
+    traffic = [t.trailer.traffic for t in found if t.trailer is not None]
+    counted = sum(group.calls for t in traffic if t is not None for group in t.groups)
+    assert counted + dropped.get("paused", 0) + dropped.get("deleted_traffic", 0) <= stats.seen
+
+
+def test_a_file_after_the_other_by_size(tmp_path: Path) -> None:
+    model = Identity()
+    with record(model, tmp_path / "a.tape", segment_bytes=100 * KIB, outputs=False) as recorder:
+        call(recorder, model, 25)
+        assert recorder.stats().segments == len(tapes(tmp_path)) > 2
+        assert recorder.stats().written_bytes == size_on_disk(tmp_path)
+    names = [path.name for path in tapes(tmp_path)]
+    assert names == ["a-00001.tape", "a-00002.tape", "a-00003.tape", "a.tape"]
+    assert all(path.stat().st_size < 120 * KIB for path in tapes(tmp_path))
+    adds_up(recorder.stats(), tmp_path)
+    with open_tape(tmp_path) as tape:
+        assert tape.sealed
+        assert [c.number for c in tape] == list(range(25))
+        assert len({m.tape for m in tape.manifests}) == 1
+        assert tape.coverage.seen == 25
+        for n in (0, 12, 24):
+            assert tape.find(n).inputs[0][0][0].item() == n
+    parts = {path.name: read(path).manifest.segment for path in tapes(tmp_path)}
+    assert parts["a.tape"].number == 0  # type: ignore[union-attr]
+    assert parts["a-00001.tape"].first_call == 8  # type: ignore[union-attr]
+
+
+def test_an_unsealed_segment_counts_from_its_first_call(tmp_path: Path) -> None:
+    model = Identity()
+    recorder = record(model, tmp_path / "a.tape", segment_bytes=100 * KIB, outputs=False)
+    call(recorder, model, 12)
+    last = (tmp_path / "a-00001.tape").read_bytes()
+    recorder.close()
+    (tmp_path / "a-00001.tape").write_bytes(last)
+    with open_tape(tmp_path) as tape:
+        assert not tape.sealed
+        assert (tape.coverage.seen, tape.coverage.kept) == (12, 12)
+        assert tape.coverage.dropped == {}
+
+
+def test_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(segments, "_LOOK_SECONDS", 0.01)
+    model = Add()
+    with record(model, tmp_path / "a.tape", segment_seconds=0.05) as recorder:
+        x = torch.ones(2)
+        deadline = time.monotonic() + 20
+        while recorder.stats().segments < 3 and time.monotonic() < deadline:
+            model(x, x)
+            time.sleep(0.01)
+    assert recorder.stats().segments >= 3
+    adds_up(recorder.stats(), tmp_path)
+
+
+def test_the_oldest_goes_when_the_disk_is_full(tmp_path: Path) -> None:
+    model = Identity()
+    bound = 400 * KIB
+    with record(
+        model, tmp_path / "a.tape", max_disk_bytes=bound, when_full="delete_oldest", outputs=False
+    ) as recorder:
+        for n in range(100):
+            call(recorder, model, 1, n)
+            assert size_on_disk(tmp_path) <= bound
+    assert size_on_disk(tmp_path) <= bound
+    stats = recorder.stats()
+    assert stats.kept + stats.dropped["deleted"] == stats.seen == 100
+    assert stats.kept > 10
+    adds_up(stats, tmp_path)
+    with open_tape(tmp_path) as tape:
+        numbers = [c.number for c in tape]
+        assert numbers == list(range(100 - stats.kept, 100))
+
+
+def test_or_it_stops(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = Identity()
+    with record(model, tmp_path / "a.tape", max_disk_bytes=300 * KIB, outputs=False) as recorder:
+        call(recorder, model, 50)
+    stats = recorder.stats()
+    assert stats.kept + stats.dropped["max_disk_bytes"] == 50
+    assert 15 < stats.kept < 30
+    assert size_on_disk(tmp_path) <= 300 * KIB
+    adds_up(stats, tmp_path)
+    assert caplog.text.count("max_disk_bytes") == 1
+
+
+def test_the_floor_of_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [10**9]
+
+    class Space:
+        f_frsize = 1
+
+        @property
+        def f_bavail(self) -> int:
+            return free[0]
+
+    monkeypatch.setattr(os, "statvfs", lambda _: Space())
+    monkeypatch.setattr(segments, "_FREE_LOOK_BYTES", 0)
+    model = Identity()
+    with record(model, tmp_path / "a.tape", min_free_bytes=10**8, outputs=False) as recorder:
+        call(recorder, model, 3)
+        free[0] = 10**8
+        call(recorder, model, 4, 3)
+        free[0] = 10**9
+        call(recorder, model, 2, 7)
+    stats = recorder.stats()
+    assert (stats.kept, stats.dropped) == (5, {"disk_full": 4})
+    adds_up(stats, tmp_path)
+
+
+def test_a_file_that_somebody_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(segments, "_LOOK_SECONDS", 0.01)
+    model = Identity()
+    with record(model, tmp_path / "a.tape", outputs=False) as recorder:
+        call(recorder, model, 3)
+        (tmp_path / "a.tape").unlink()
+        deadline = time.monotonic() + 20
+        while not recorder.stats().dropped and time.monotonic() < deadline:
+            time.sleep(0.01)
+        call(recorder, model, 2, 3)
+    stats = recorder.stats()
+    assert (stats.seen, stats.kept, stats.dropped) == (5, 2, {"file_removed": 3})
+    adds_up(stats, tmp_path)
+    assert read(tmp_path / "a-00001.tape").numbers == [3, 4]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["closed", "another file has its number"])
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_host_that_closes_descriptors_of_others(
+    tmp_path: Path, *, again: bool, removed: bool
+) -> None:
+    model, path, mine = Identity(), tmp_path / "t.tape", tmp_path / "mine"
+    mine.write_bytes(b"mine")
+    with record(model, path) as recorder:
+        model(1)
+        recorder.flush()
+        pipeline: Any = recorder._handler.pipeline
+        number = pipeline.segments._tape._file
+        os.close(number)
+        if again:
+            opened = os.open(mine, os.O_RDWR)
+            os.dup2(opened, number)
+        if removed:
+            path.unlink()
+            path.write_bytes(b"also mine")
+        model(2)
+        recorder.flush()
+        stats = recorder.stats()
+    assert mine.read_bytes() == b"mine"
+    if again:
+        assert os.fstat(number).st_size == 4  # open still
+        os.close(opened)
+        if opened != number:
+            os.close(number)
+    if removed:
+        assert stats.dropped == {"file_removed": 1, "io": 1}
+        assert path.read_bytes() == b"also mine"
+    else:
+        assert stats.dropped == {}
+        assert [call.record.call for call in read(path).calls] == [0, 1]
+
+
+def test_a_host_that_goes_to_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(segments, "_LOOK_SECONDS", 0.01)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model = Identity()
+    with record(model, "a.tape", outputs=False) as recorder:
+        call(recorder, model, 1)
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        time.sleep(0.1)
+        call(recorder, model, 1)
+    assert recorder.stats().dropped == {}
+    assert read(tmp_path / "a.tape").numbers == [0, 1]
+
+
+def test_an_inode_and_a_number_that_another_file_got(tmp_path: Path) -> None:
+    model, path = Identity(), tmp_path / "t.tape"
+    with record(model, path) as recorder:
+        model(1)
+        recorder.flush()
+        pipeline: Any = recorder._handler.pipeline
+        tape = pipeline.segments._tape
+        mine = os.open(tmp_path / "mine", os.O_RDWR | os.O_CREAT)
+        os.write(mine, b"mine")
+        os.dup2(mine, tape._file)
+        status = os.fstat(mine)
+        tape._identity = status.st_dev, status.st_ino  # as if it had got the inode as well
+        model(2)
+        recorder.flush()
+        assert recorder.stats().dropped == {}
+        os.close(mine)
+    assert (tmp_path / "mine").read_bytes() == b"mine"
+    assert [call.record.call for call in read(path).calls] == [0, 1]
+
+
+def test_a_path_that_leads_elsewhere_before_anything_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "t.tape"
+    recorder = Recorder(path)
+    pipeline: Any = recorder._handler.pipeline
+    os.close(pipeline.segments._tape._file)
+    path.unlink()
+    path.write_bytes(b"mine")
+    with pytest.raises(TapeError):
+        recorder.attach(Identity())
+    recorder.close()
+    assert path.read_bytes() == b"mine"
+
+
+def test_a_folder_that_vanished_and_came_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(segments, "_LOOK_SECONDS", 0.01)
+    model = Identity()
+    folder = tmp_path / "on" / "a" / "volume"
+    with record(model, folder / "a.tape", outputs=False) as recorder:
+        call(recorder, model, 2)
+        (tmp_path / "on").rename(tmp_path / "off")
+        deadline = time.monotonic() + 20
+        while not recorder.stats().dropped and time.monotonic() < deadline:
+            time.sleep(0.01)
+        call(recorder, model, 2, 2)
+    assert recorder.stats().kept == 2
+    assert read(folder / "a-00001.tape").numbers == [2, 3]
+    assert read(tmp_path / "off" / "a" / "volume" / "a.tape").numbers == [0, 1]
+
+
+def test_sealing_while_recording(tmp_path: Path) -> None:
+    model = Add()
+    x = torch.ones(2)
+    with record(model, tmp_path / "a.tape") as recorder:
+        model(x, x)
+        assert recorder.seal(20)
+        assert recorder.seal(20)  # nothing more to seal
+        tape = read(tmp_path / "a.tape")
+        assert tape.trailer is not None
+        assert tape.trailer.coverage.kept == 1
+        model(x, x)
+        model(x, x)
+    assert [p.name for p in tapes(tmp_path)] == ["a-00001.tape", "a.tape"]
+    assert read(tmp_path / "a-00001.tape").numbers == [1, 2]
+    adds_up(recorder.stats(), tmp_path)
+    assert not recorder.seal()
+
+
+def test_a_disk_that_takes_no_next_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Add(), torch.ones(2)
+    with record(model, tmp_path / "a.tape") as recorder:
+        model(x, x)
+        assert recorder.seal(20)
+        real = os.open
+
+        def refuses(path: Any, *args: Any, **kwargs: Any) -> int:
+            if str(path).endswith(".tape"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(path, *args, **kwargs)
+
+        monkeypatch.setattr(tape_writer.os, "open", refuses)
+        model(x, x)
+        assert recorder.flush()
+        assert recorder.stats().dropped == {"io": 1}
+        monkeypatch.undo()
+        model(x, x)
+    assert recorder.stats().kept == 2
+    adds_up(recorder.stats(), tmp_path)
+
+
+def test_names_that_are_taken_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "a-00001.tape").write_text("somebody's")
+    model = Identity()
+    with record(model, tmp_path / "a.tape", segment_bytes=50 * KIB, overwrite=True) as recorder:
+        call(recorder, model, 4)
+    assert (tmp_path / "a-00001.tape").read_text() == "somebody's"
+    assert (tmp_path / "a-00002.tape").exists()
+
+
+def test_a_directory_as_the_path(tmp_path: Path) -> None:
+    model, x = Add(), torch.ones(2)
+    with record(model, tmp_path) as one, record(model, f"{tmp_path}/new/") as two:
+        model(x, x)
+    assert [p.name for p in tapes(tmp_path)] == [f"Add-{os.getpid()}.tape"]
+    assert [p.name for p in tapes(tmp_path / "new")] == [f"Add-{os.getpid()}.tape"]
+    with record(model, tmp_path) as three:
+        model(x, x)
+    assert Path(three.path).name == f"Add-{os.getpid()}.2.tape"
+    assert one.stats().kept == two.stats().kept == three.stats().kept == 1
+
+
+def test_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    model, x = Add(), torch.ones(2)
+    with record(model, tmp_path / "a.tape", max_seconds=0.05) as recorder:
+        deadline = time.monotonic() + 20
+        while "max_seconds" not in recorder.stats().dropped and time.monotonic() < deadline:
+            model(x, x)
+            time.sleep(0.005)
+    stats = recorder.stats()
+    assert stats.dropped["max_seconds"] >= 1
+    assert stats.kept >= 1
+    adds_up(stats, tmp_path)
+
+
+def test_pause_rate_and_resume(tmp_path: Path) -> None:
+    model, x = Add(), torch.ones(2)
+    with record(model, tmp_path / "a.tape") as recorder:
+        model(x, x)
+        recorder.pause()
+        assert recorder.stats().paused
+        model(x, x)
+        model(x, x)
+        recorder.resume()
+        model(x, x)
+        recorder.set_rate(0.0)
+        model(x, x)
+        recorder.set_rate(None)
+        model(x, x)
+        with pytest.raises(TapeError):
+            recorder.set_rate(2)
+    stats = recorder.stats()
+    assert (stats.kept, stats.dropped) == (3, {"paused": 2, "policy": 1})
+    adds_up(stats, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"segment_seconds": 0}, {"max_seconds": -1}, {"segment_bytes": -1}, {"segment_bytes": 1.5},
+        {"when_full": "panic"}, {"when_full": "delete_oldest"}, {"min_free_bytes": "1"},
+        {"max_disk_bytes": True}, {"write_ahead": 1}, {"keep": "all"}, {"flight_recorder": 10},
+        {"control": 5}, {"max_seconds": float("nan")},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_options(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(TapeError) as caught:
+        record(Add(), tmp_path / "t.tape", **options)
+    assert caught.value.kind == "usage"
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,97 @@
+"""The pages are true: each file, folder, function and class that they name exists, each wing is on
+the page of the architecture, and each term of the glossary has one meaning."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = [ROOT / f"{name}/src/calltape_{name}" for name in ("schema", "recorder", "analyzer")]
+DECISIONS = [file.relative_to(ROOT).as_posix() for file in (ROOT / "docs/decisions").glob("0*.md")]
+NAMES = ("docs/architecture.md", "docs/privacy.md", "CONTRIBUTING.md", *DECISIONS)
+PAGES = {name: (ROOT / name).read_text() for name in NAMES}
+
+A_PATH = re.compile(r"`([\w./*-]*\.(?:py|md|toml)|[\w./-]+/)`")
+A_STEP = re.compile(r"\| `([\w/]+\.py)` \| `([\w.]+)` \|$", re.MULTILINE)
+
+
+def found(path: str) -> list[Path]:
+    """Where a path of a page leads: below the repository's root, or below a package."""
+    return [file for root in (ROOT, *PACKAGES) for file in root.glob(path)]
+
+
+def names_in(file: Path) -> set[str]:
+    """Functions, classes and methods: ``f``, ``C``, ``C.m``."""
+    names = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            inner = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+            names |= {f"{node.name}.{part.name}" for part in inner}
+    return names
+
+
+PATHS = {(page, path) for page, text in PAGES.items() for path in A_PATH.findall(text)}
+
+
+@pytest.mark.parametrize(("page", "path"), sorted(PATHS))
+def test_each_path_exists(page: str, path: str) -> None:
+    assert found(path), f"{page} names {path}, which is not there"
+
+
+@pytest.mark.parametrize(("path", "name"), A_STEP.findall(PAGES["docs/architecture.md"]))
+def test_each_step_is_a_function(path: str, name: str) -> None:
+    assert any(name in names_in(file) for file in found(path)), f"{path} has no {name}"
+
+
+def test_the_walks_are_walks() -> None:
+    files = {path for path, _ in A_STEP.findall(PAGES["docs/architecture.md"])}
+    for wing in ("host", "capture", "keep", "snapshot", "write"):
+        assert any(path.startswith(f"{wing}/") for path in files), wing
+    for wing in ("reading", "observing", "variants", "arguments", "exporting", "programs"):
+        assert any(path.startswith(f"{wing}/") for path in files), wing
+
+
+@pytest.mark.parametrize("package", PACKAGES[1:], ids=lambda package: package.name)
+def test_each_wing_is_on_the_page(package: Path) -> None:
+    wings = {file.parent.name for file in package.glob("*/__init__.py")}
+    named = set(re.findall(r"^\| `(\w+)/` \|", PAGES["docs/architecture.md"], re.MULTILINE))
+    assert wings <= named, wings - named
+
+
+def test_each_how_to_has_its_files() -> None:
+    text = PAGES["CONTRIBUTING.md"]
+    for what in ("target", "cache class", "CLI verb", "policy", "dtype"):
+        part = re.search(rf"^### Add an? {what}\n(.*?)(?=^#|\Z)", text, re.DOTALL | re.MULTILINE)
+        assert part is not None, what
+        lines = re.findall(r"^\d\. ", part[1], re.MULTILINE)
+        assert len(lines) == 5, what
+        assert len(A_PATH.findall(part[1])) >= 3, what
+
+
+GLOSSARY = (ROOT / "docs/glossary.md").read_text()
+
+
+def test_each_class_of_the_glossary_exists() -> None:
+    classes = {
+        node.name
+        for package in PACKAGES
+        for file in package.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    named = set(re.findall(r"`([A-Z]\w+)`", GLOSSARY))
+    assert named
+    assert named <= classes
+
+
+def test_a_term_has_one_meaning() -> None:
+    terms = [term for term in re.findall(r"^\| ([^|]+) \|", GLOSSARY, re.M) if term != "term"]
+    terms = [name for term in terms for name in term.split(", ") if not name.startswith("---")]
+    assert len(terms) > 60
+    assert len(terms) == len(set(terms))
