@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import example
 from hypothesis import given as with_values
 from hypothesis import strategies as st
 from torch.export import Dim
@@ -79,6 +80,7 @@ def test_a_tape_of_shapes_gives_arguments_too(tmp_path: Path) -> None:
         max_size=6,
     )
 )
+@example([(1, 1, 0), (3, 2, 1), (3, 3, 1)])  # the cache was seen with one batch size only
 def test_arguments_of_any_variant_are_fit_consistent_and_accepted(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, int]]
 ) -> None:

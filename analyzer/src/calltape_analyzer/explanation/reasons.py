@@ -271,8 +271,8 @@ class VariantReasons:
             return f"it counts, and always equals {counts}, in {self.facts.calls} of {calls}"
         if reason == "neighbour":
             return (
-                f"always {value} in {calls}, but its argument was seen once, and beside it "
-                f"{self._neighbours(column)} of the same axis and size is dynamic"
+                f"always {value} in {calls}, but beside it {self._neighbours(column)} of the same "
+                f"axis and size is dynamic, and they never differed"
             )
         here = f"always {value}, in {self.facts.calls} of {calls}"
         if any(isinstance(c, Fixed) and c.column == column for c in self.facts.conditions):

@@ -20,7 +20,7 @@ from calltape_analyzer.pytree.caches import has_cache_word
 from calltape_analyzer.variants.completion import Completion
 from calltape_analyzer.variants.counting_ints import counting_ints_of
 from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
-from calltape_analyzer.variants.pools import EqualColumns, Pools
+from calltape_analyzer.variants.pools import EqualColumns, Occurrences, Pools
 from calltape_analyzer.variants.row_conditions import Fixed
 from calltape_analyzer.variants.splitting import Split, splits_of
 from calltape_analyzer.variants.symbols import refuted, symbols_of
@@ -99,18 +99,36 @@ def _decided(column: Column, fixed: bool, pools: Pools, split: Split) -> Dimensi
 
 
 def _decide_by_neighbours(variant: VariantFacts, pools: Pools) -> None:
-    """Makes dimensions dynamic that were seen once and have a dynamic neighbour: a dimension of the
-    same axis and size."""
+    """Makes dimensions dynamic that were constant, if what says so says little: the dimension was
+    seen once and has a dynamic neighbour (a dimension of the same axis and size), or it is a first
+    dimension that never differed from another one which is dynamic by other variants only. The
+    calls of one batch size show of neither of the two that it is constant."""
     rows = variant.rows
-    dynamic = {(c.axis, rows.value(0, c)) for c in variant.dynamic() if not c.is_int}
+    neighbours: dict[tuple[int | None, int], list[Column]] = defaultdict(list)
+    for column in variant.dynamic():
+        if not column.is_int:
+            neighbours[column.axis, rows.value(0, column)].append(column)
     for column, found in list(variant.dimensions.items()):
         if found.reason != "constant" or column.is_int:
             continue
         size = rows.value(0, column)
-        if size < 2 or (column.axis, size) not in dynamic:
+        beside = neighbours.get((column.axis, size))
+        if size < 2 or not beside:
             continue
-        if pools.is_open(pools.key(variant.group, column)):
+        if pools.is_open(pools.key(variant.group, column)) or (
+            column.axis == 0 and _is_one_with_a_pooled(column, beside, variant, pools)
+        ):
             variant.dimensions[column] = DimensionDecision(True, "neighbour")
+
+
+def _is_one_with_a_pooled(
+    column: Column, beside: Sequence[Column], variant: VariantFacts, pools: Pools
+) -> bool:
+    def occurrences(of: Column) -> Occurrences:
+        return pools.occurrences(pools.key(variant.group, of))
+
+    pooled = (c for c in beside if variant.dimensions[c].reason == "pooled")
+    return any(not pools.differ(occurrences(column), occurrences(c)) for c in pooled)
 
 
 def find_symbols(variant: VariantFacts, pools: Pools) -> None:

@@ -34,8 +34,8 @@ class DimensionDecision:
     - ``varied``: it has several values in this variant.
     - ``pooled``: it has several values in another variant; or it was seen once, and the same
       dimension of other elements of its list varied.
-    - ``neighbour``: its argument was seen once, and a dimension of another argument with the same
-      axis and size is dynamic.
+    - ``neighbour``: a dimension of another argument with the same axis and size is dynamic, and its
+      own argument was seen once, or it is a first dimension that never differed from the other one.
     - ``declared``: the user said so.
     - ``constant``: it has one value.
     - ``one``: it varied elsewhere, and is always 1 here.
