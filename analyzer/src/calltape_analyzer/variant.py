@@ -285,6 +285,7 @@ class Variant(ProgramSource):
     ) -> Inputs:
         from calltape_analyzer.arguments.samples import resized, sample_in
         from calltape_analyzer.arguments.sizings import sizings_for_tracing
+        from calltape_analyzer.arguments.value_rules import value_rules
 
         self._check_complete(value_if_missing)
         if isinstance(index, int) and not isinstance(index, bool):
@@ -296,7 +297,8 @@ class Variant(ProgramSource):
         call = self._tape.calls.at(self.facts.rows.seen(sizing.row).first)
         sample = sample_in(self.facts, call, self._sorter, device)
         if sizing.resized:
-            sample = resized(sample, self.facts, sizing.row, sizing.values)
+            rules = value_rules(self.facts, self._tape.calls.at, self._sorter)
+            sample = resized(sample, self.facts, sizing.row, sizing.values, rules)
         else:
             sample = sample.contiguous()
         return self._built(sample, device)

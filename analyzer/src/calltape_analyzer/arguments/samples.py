@@ -6,11 +6,12 @@ the tape (a shapes-only recording) are made up within their recorded range.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.arguments.new_tensors import contiguous, made_up, tiled
+from calltape_analyzer.arguments.value_rules import ValueRule
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.groups import GroupKey
@@ -31,6 +32,7 @@ __all__ = [
     "Sample",
     "completed",
     "in_variant",
+    "nudged",
     "recorded_sample",
     "resized",
     "resized_row",
@@ -188,9 +190,20 @@ def _value(tensor: Any, place: LeafPath, span: Span | None, device: Any) -> torc
 
 
 def resized(
-    sample: Sample, variant: VariantFacts, row: int, values: Sequence[int], device: Any = None
+    sample: Sample,
+    variant: VariantFacts,
+    row: int,
+    values: Sequence[int],
+    rules: Mapping[int, ValueRule] | None = None,
 ) -> Sample:
     """A sample of one of the variant's rows, with other values of its symbols.
+
+    Args:
+        sample: the values of a call of that row.
+        variant, row: of the call.
+        values: of each symbol.
+        rules: what integer tensors have to do with sizes, by the number of the tensor
+            (:func:`~calltape_analyzer.arguments.value_rules.value_rules`); nothing by default.
 
     Raises:
         TapeError: ``limit`` if that takes more memory than there is room for.
@@ -200,13 +213,29 @@ def resized(
     # The sample that it is made of stays in memory.
     before = [tuple(tensor.shape) for tensor in sample.tensors]
     check_tensors(sample.room, sample.tensors * 2, [*before, *shapes])
-    tensors = [
-        tiled(tensor, shape, variant.group.ranges.get(i), str(place)).to(tensor.device)
-        for i, (tensor, shape, place) in enumerate(
-            zip(sample.tensors, shapes, variant.group.layout.tensors, strict=True)
-        )
-    ]
+    recorded = [symbol.values[row] for symbol in variant.symbols]
+    places = zip(sample.tensors, shapes, variant.group.layout.tensors, strict=True)
+    tensors: list[Any] = []
+    for i, (tensor, shape, place) in enumerate(places):
+        rule = (rules or {}).get(i)
+        made = rule.resized(tensor.cpu(), shape, recorded, values) if rule is not None else None
+        if made is None:
+            made = tiled(tensor, shape, variant.group.ranges.get(i), str(place))
+        tensors.append(made.to(tensor.device))
     return Sample(tensors, variant.with_ints(sample.scalars, ints), sample.room)
+
+
+def nudged(sample: Sample) -> Sample:
+    """A sample with each float changed by one unit in its last place, up or down."""
+    import torch
+
+    made = sample.cloned()
+    for at, tensor in enumerate(made.tensors):
+        if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel():
+            places = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape)
+            step = torch.finfo(tensor.dtype).eps * (1 - 2 * (places % 2)).to(tensor.dtype)
+            made.tensors[at] = torch.where(tensor.isfinite(), tensor + tensor * step, tensor)
+    return made
 
 
 def resized_row(variant: VariantFacts, row: int, values: Sequence[int]) -> SizeRow:

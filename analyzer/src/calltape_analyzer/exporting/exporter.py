@@ -12,7 +12,12 @@ from typing import Any, Literal
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
-from calltape_analyzer.arguments.sizings import Sizing, sizes_in_words, sizings_for_tracing
+from calltape_analyzer.arguments.sizings import (
+    Sizing,
+    sizes_in_words,
+    sizings_for_tracing,
+    sizings_unseen,
+)
 from calltape_analyzer.exporting.constants import known_constants
 from calltape_analyzer.exporting.recurrence import has_recurrence, open_lengths
 from calltape_analyzer.exporting.time_limit import default_seconds, time_limit
@@ -28,8 +33,11 @@ from calltape_analyzer.programs.program import Program, unchanged_note
 from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.weak_relations import breaks, looser_variants
 
 __all__ = ["Exporter", "Static"]
+
+_MAX_TRIED = 3
 
 Static = Literal["last", "never", "only"]
 """When a program for one recorded size only is tried: if all else failed, never, or at once."""
@@ -81,6 +89,21 @@ class Exporter:
         if best.program is not None and best.attempt is not None:
             restrict(best.program, best.attempt)
         return best
+
+    def loosened(self, variant: VariantFacts) -> VariantFacts:
+        """The variant without equal sizes and relations that only one or two calls suggest, if the
+        model takes sizes that contradict them. It is run once or a few times, near what was
+        recorded."""
+        for looser in looser_variants(variant):
+            if self.verifier.budget.is_spent:
+                break
+            near = [sizings_for_tracing(looser)[0], *sizings_unseen(looser, _MAX_TRIED)]
+            sizing = next(
+                (s for s in near if s.resized and breaks(variant, looser, s.values)), None
+            )
+            if sizing is not None and self.verifier.takes(looser, sizing):
+                return looser
+        return variant
 
     def extend(self, variant: VariantFacts, sizing: Sizing) -> Outcome:
         """A program for sizes that no call had and that the other programs refuse (the other side

@@ -88,7 +88,8 @@ class ProgramSearch:
             smaller = [v for v in left if v is not larger and can_merge(v, larger)]
             if larger not in left or not smaller:
                 continue
-            outcome = self.exporter.export(self._merged(larger, smaller))
+            whole = self.exporter.loosened(self._merged(larger, smaller))
+            outcome = self.exporter.export(whole)
             attempt = outcome.attempt
             if outcome.program and attempt and attempt.ok and outcome.program.only is None:
                 self.programs.append(outcome.program)
@@ -107,6 +108,7 @@ class ProgramSearch:
     def _cover(self, variant: VariantFacts) -> None:
         """Finds programs until every recorded size of a variant has one: the next program is traced
         from a size that the ones before refuse."""
+        variant = self.exporter.loosened(variant)
         left: list[SizeRow] = list(variant.rows)
         lost: list[SizeRow] = []
         reason = ""

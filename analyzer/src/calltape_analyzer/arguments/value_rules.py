@@ -1,0 +1,324 @@
+"""What the values of integer tensors always had to do with sizes, and values that keep to it.
+
+Many integer tensors are valid only together with sizes: the offsets of sequences that lie one after
+another end at the number of tokens, the nodes of edges are below the number of nodes, a mask of
+padding is ones and then zeros. Such a rule is learned from recorded calls. It holds in all of them,
+or it is none. In come recorded calls of a variant; out go rules, one per tensor at most, which make
+the values of a resized tensor valid (docs/decisions/0040).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from calltape_analyzer.arguments.new_tensors import tiled
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.variants.facts import VariantFacts
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ValueRule", "value_rules"]
+
+_MAX_ROWS = 16
+_MAX_ELEMENTS = 2**16
+"""A larger tensor of integers is data (an image), and no index."""
+
+_Sizes = Sequence[int]
+
+
+class _Seen(NamedTuple):
+    """A tensor of one recorded call, and the value of each symbol in that call."""
+
+    tensor: torch.Tensor
+    sizes: _Sizes
+
+
+@dataclass(frozen=True)
+class ValueRule:
+    """How valid values of a resized tensor are made.
+
+    Attributes:
+        name: of the rule: ``offsets``, ``segments``, ``permutation``, ``consecutive``, ``one-hot``,
+            ``prefix mask``, ``suffix mask``, ``lengths``, ``sorted`` or ``indices``.
+        make: from the recorded tensor, the new shape, and the value of the rule's symbol before and
+            now (0 without one).
+        symbol: the number of the symbol that the values depend on, beside the tensor's own shape.
+    """
+
+    name: str
+    make: Callable[[torch.Tensor, _Sizes, int, int], torch.Tensor]
+    symbol: int | None = None
+
+    def resized(
+        self, tensor: torch.Tensor, shape: _Sizes, before: _Sizes, now: _Sizes
+    ) -> torch.Tensor | None:
+        """The tensor in another shape; None if it may stay as it is.
+
+        Args:
+            tensor: as it was recorded.
+            shape: the new shape.
+            before, now: the value of each symbol in the recorded call, and the wanted one.
+        """
+        old, new = (0, 0) if self.symbol is None else (before[self.symbol], now[self.symbol])
+        if (list(tensor.shape) == list(shape) and old == new) or 0 in (*tensor.shape, *shape):
+            return None
+        return self.make(tensor, shape, old, new).to(tensor.dtype).contiguous()
+
+
+def value_rules(
+    variant: VariantFacts, find: Callable[[CallRef], Call], sorter: CallSorter
+) -> dict[int, ValueRule]:
+    """The rules that held in recorded calls, by the number of the tensor in the layout.
+
+    Args:
+        variant: whose calls are looked at, as many as are needed to be sure.
+        find: gives the call of a reference.
+        sorter: lays calls out.
+
+    Raises:
+        TapeError: the tensors cannot be read.
+    """
+    numbers = [
+        number
+        for number, facts in enumerate(variant.group.facts)
+        if facts.dtype == "bool" or facts.dtype.startswith(("int", "uint"))
+    ]
+    seen: dict[int, list[_Seen]] = {number: [] for number in numbers}
+    for call, sizes in _calls(variant, find, sorter) if numbers else ():
+        for number in numbers:
+            tensor = call.tensor("inputs", variant.group.layout.tensors[number].number)
+            if isinstance(tensor, Placeholder) or tensor.device.type == "meta":
+                continue
+            if 0 < tensor.numel() <= _MAX_ELEMENTS and tensor.dim():
+                seen[number].append(_Seen(tensor.detach(), sizes))
+    found = {number: _rule(of_tensor) for number, of_tensor in seen.items() if of_tensor}
+    return {number: rule for number, rule in found.items() if rule is not None}
+
+
+def _calls(
+    variant: VariantFacts, find: Callable[[CallRef], Call], sorter: CallSorter
+) -> Iterator[tuple[Call, _Sizes]]:
+    """Some calls of the variant's own group, spread over its rows, with the values of the
+    symbols."""
+    step = max(1, len(variant.rows) // _MAX_ROWS)
+    for row in range(0, len(variant.rows), step):
+        call = find(variant.rows.seen(row).first)
+        if variant.group.key.takes(sorter.sorted(call.record.inputs).key):
+            yield call, [symbol.values[row] for symbol in variant.symbols]
+
+
+def _rule(seen: Sequence[_Seen]) -> ValueRule | None:
+    for detect in (_mask, _segments, _offsets, _permutation, _consecutive, _lengths, _indices):
+        found = detect(seen)
+        if found is not None:
+            return found
+    return None
+
+
+def _symbols_where(
+    seen: Sequence[_Seen], of: Callable[[torch.Tensor], int | None], distinct: int = 1
+) -> list[int]:
+    """The symbols that were always equal to a number that each tensor gives, if that had so many
+    distinct values."""
+    given = [of(one.tensor) for one in seen]
+    if len(set(given)) < distinct:
+        return []
+    symbols = range(len(seen[0].sizes))
+    return [s for s in symbols if all(o.sizes[s] == n for o, n in zip(seen, given, strict=True))]
+
+
+def _is_sorted(tensor: torch.Tensor) -> bool:
+    return bool((tensor[..., 1:] >= tensor[..., :-1]).all())
+
+
+def _is_of_bits(seen: Sequence[_Seen]) -> bool:
+    return all(bool(((one.tensor == 0) | (one.tensor == 1)).all()) for one in seen)
+
+
+def _mask(seen: Sequence[_Seen]) -> ValueRule | None:
+    """One 1 per row; or ones and then zeros, or zeros and then ones, as padding gives them."""
+    if not _is_of_bits(seen):
+        return None
+    tensors = [one.tensor.long() for one in seen]
+    if all(bool(t.all()) or not bool(t.any()) for t in tensors):
+        return None
+    if all(t.shape[-1] > 1 and bool((t.sum(-1) == 1).all()) for t in tensors):
+        return ValueRule("one-hot", _one_hot)
+    if all(_is_sorted(-t) for t in tensors):
+        return ValueRule("prefix mask", _prefix)
+    if all(_is_sorted(t) for t in tensors):
+        return ValueRule("suffix mask", lambda *given: _prefix(*given).flip(-1))
+    return None
+
+
+def _one_hot(tensor: torch.Tensor, shape: _Sizes, _old: int, _new: int) -> torch.Tensor:
+    import torch
+
+    places = _tiled(tensor.long().argmax(-1, keepdim=True), (*shape[:-1], 1)) % shape[-1]
+    return torch.zeros(tuple(shape), dtype=torch.long).scatter_(-1, places, 1)
+
+
+def _prefix(tensor: torch.Tensor, shape: _Sizes, _old: int, _new: int) -> torch.Tensor:
+    """As many ones per row, in proportion."""
+    import torch
+
+    ones = _tiled(tensor.long().sum(-1, keepdim=True), (*shape[:-1], 1))
+    counts = (ones * shape[-1] + tensor.shape[-1] - 1) // tensor.shape[-1]
+    return (torch.arange(shape[-1]) < counts).long()
+
+
+def _segments(seen: Sequence[_Seen]) -> ValueRule | None:
+    """The number of the segment of each element: 0, 0, 1, 1, 1, 2."""
+    tensors = [one.tensor.long() for one in seen]
+    if any(t.dim() != 1 or int(t[0]) for t in tensors) or not any(int(t[-1]) for t in tensors):
+        return None
+    steps = [t.diff() for t in tensors]
+    if any(bool(((s != 0) & (s != 1)).any()) for s in steps) or all(bool(s.all()) for s in steps):
+        return None
+    counted = _symbols_where(seen, lambda t: int(t[-1]) + 1)
+
+    def make(tensor: torch.Tensor, shape: _Sizes, _old: int, new: int) -> torch.Tensor:
+        import torch
+
+        wanted = new if counted else int(tensor[-1]) + 1
+        count = max(1, min(wanted, shape[0]))
+        return torch.arange(shape[0]) * count // shape[0]
+
+    return ValueRule("segments", make, counted[0] if counted else None)
+
+
+def _offsets(seen: Sequence[_Seen]) -> ValueRule | None:
+    """Where sequences begin that lie one after another; the last may be where they end."""
+    tensors = [one.tensor.long() for one in seen]
+    if any(t.dim() != 1 or int(t[0]) or not _is_sorted(t) for t in tensors):
+        return None
+    if not any(len(t) > 1 and int(t[-1]) > 1 for t in tensors):
+        return None
+    ends = _symbols_where(seen, lambda t: int(t[-1]))
+    symbol = ends[0] if ends else _bound(seen)
+
+    def make(tensor: torch.Tensor, shape: _Sizes, _old: int, new: int) -> torch.Tensor:
+        import torch
+
+        lengths = tensor.long().diff()
+        if not len(lengths):
+            lengths = torch.ones(1, dtype=torch.long)
+        made = torch.zeros(shape[0], dtype=torch.long)
+        made[1:] = _tiled(lengths, (shape[0] - 1,)).cumsum(0)
+        last = int(made[-1])
+        end = new if ends else new - 1
+        if symbol is not None and last and (ends or last > end):
+            made = made * max(end, 0) // last
+        return made
+
+    return ValueRule("offsets", make, symbol)
+
+
+def _permutation(seen: Sequence[_Seen]) -> ValueRule | None:
+    import torch
+
+    tensors = [one.tensor.long() for one in seen]
+    if all(t.shape[-1] < 2 or bool((t.diff(dim=-1) == 1).all()) for t in tensors):
+        return None  # in order, or nothing to order
+    if not all(bool((t.sort(-1).values == torch.arange(t.shape[-1])).all()) for t in tensors):
+        return None
+
+    def make(tensor: torch.Tensor, shape: _Sizes, _old: int, _new: int) -> torch.Tensor:
+        return _tiled(tensor.long(), shape).argsort(dim=-1, stable=True)
+
+    return ValueRule("permutation", make)
+
+
+def _consecutive(seen: Sequence[_Seen]) -> ValueRule | None:
+    """Numbers that follow each other in each row, such as positions. They begin at one number in
+    all calls, or at a size: that of the past."""
+    tensors = [one.tensor.long() for one in seen]
+    if not all(bool((t.diff(dim=-1) == 1).all()) for t in tensors):
+        return None
+    firsts = [_first(t) for t in tensors]
+    if None in firsts:
+        return None
+    begin = _symbols_where(seen, _first, distinct=2)
+    lengths = {t.shape[-1] for t in tensors}
+    if not begin and (len(set(firsts)) > 1 or len(lengths) < 2):
+        return None
+
+    def make(tensor: torch.Tensor, shape: _Sizes, _old: int, new: int) -> torch.Tensor:
+        import torch
+
+        first = new if begin else int(tensor.flatten()[0])
+        return (first + torch.arange(shape[-1])).expand(tuple(shape))
+
+    return ValueRule("consecutive", make, begin[0] if begin else None)
+
+
+def _first(tensor: torch.Tensor) -> int | None:
+    """The first number of all rows, if they have the same one."""
+    firsts = tensor[..., 0].flatten()
+    return int(firsts[0]) if bool((firsts == firsts[0]).all()) else None
+
+
+def _lengths(seen: Sequence[_Seen]) -> ValueRule | None:
+    """Lengths of sequences that were padded to the longest, or that lie one after another."""
+    if any(one.tensor.dim() != 1 or bool((one.tensor.long() < 0).any()) for one in seen):
+        return None
+    if not any(len(one.tensor) > 1 for one in seen):
+        return None  # one sequence has all of it, and says nothing of either
+    total = _symbols_where(seen, lambda t: int(t.long().sum()), distinct=2)
+    longest = _symbols_where(seen, lambda t: int(t.max()), distinct=2)
+    if not total and not longest:
+        return None
+
+    def make(tensor: torch.Tensor, shape: _Sizes, _old: int, new: int) -> torch.Tensor:
+        import torch
+
+        lengths = _tiled(tensor.long(), shape)
+        if not total:
+            largest = max(int(lengths.max()), 1)
+            return (lengths * new + largest - 1) // largest
+        ends = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+        return (ends * new // max(int(ends[-1]), 1)).diff()
+
+    return ValueRule("lengths", make, (total or longest)[0])
+
+
+def _indices(seen: Sequence[_Seen]) -> ValueRule | None:
+    """Numbers below a size, such as the nodes of edges; in order, if they always were."""
+    bound = _bound(seen)
+    tensors = [one.tensor.long() for one in seen]
+    rises = any(t.shape[-1] > 2 and bool((t[..., -1] > t[..., 0]).any()) for t in tensors)
+    in_order = rises and all(map(_is_sorted, tensors))
+    if bound is None and not in_order:
+        return None
+
+    def make(tensor: torch.Tensor, shape: _Sizes, _old: int, new: int) -> torch.Tensor:
+        import torch
+
+        made = _tiled(tensor.long(), shape)
+        if bound is not None and new:
+            made = torch.where(made >= new, made % new, made)
+        return made.sort(-1).values if in_order else made
+
+    return ValueRule("sorted" if in_order else "indices", make, bound)
+
+
+def _bound(seen: Sequence[_Seen]) -> int | None:
+    """The symbol that all values are below, the nearest one if they are below several."""
+    if _is_of_bits(seen):
+        return None  # a mask
+    slack: dict[int, int] = {}
+    for symbol in range(len(seen[0].sizes)):
+        left = [one.sizes[symbol] - 1 - int(one.tensor.max()) for one in seen]
+        if min(left) >= 0:
+            slack[symbol] = sum(left)
+    return min(slack, key=slack.__getitem__) if slack else None
+
+
+def _tiled(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    return tiled(tensor, shape, None, "")
