@@ -74,11 +74,15 @@ def test_isolated_export_gives_what_the_export_gives(to: Any, models: Any, tmp_p
     assert_as_module(programs, module, [call(t(5, 3))], rtol=1e-3)
 
 
-def test_what_failed_there_is_told_here(models: Any, tmp_path: Path) -> None:
+def test_what_failed_there_is_told_here(
+    models: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     module = models.Raising()
     tape = taped(tmp_path, module, [call(t(n, 3)) for n in (4, 6)])
-    with pytest.raises(ExportError, match="not while you look"):
+    with pytest.raises(ExportError, match="not while you look") as caught:
         export(tape, module, isolate=True)
+    assert "Traceback" in str(caught.value.__cause__)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_process_that_was_killed_is_told(models: Any, tmp_path: Path) -> None:
@@ -96,6 +100,17 @@ def test_a_process_that_takes_too_long_is_ended(
     tape = taped(tmp_path, module, [call(t(n, 3)) for n in (4, 6)])
     with pytest.raises(ExportError, match=r"after max_seconds=0.01, and was ended"):
         export(tape, module, isolate=True, max_seconds=0.01)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system tells no memory")
+def test_a_process_that_takes_too_much_memory_is_ended(
+    models: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "half_of_free", lambda: 2**20)
+    module = models.Classifier()
+    tape = taped(tmp_path, module, [call(t(n, 3)) for n in (4, 6)])
+    with pytest.raises(ExportError, match=r"took .* GiB of memory, more than 90% of what was free"):
+        export(tape, module, isolate=True)
 
 
 def test_model_that_cannot_be_pickled_says_so(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
-"""How many bytes of memory are free for a run, by the system and by the limits of containers."""
+"""How many bytes of memory are free for a run, by the system and by the limits of containers, and
+how many a process has."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-__all__ = ["half_of_free"]
+__all__ = ["half_of_free", "resident"]
 
 _UNKNOWN = 4 * 2**30
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -25,6 +26,15 @@ def half_of_free(device: str = "cpu") -> int:
         return int(torch.cuda.mem_get_info(device)[0]) // 2
     known = [free for free in (_available(), _left_in_group()) if free is not None]
     return min(known, default=_UNKNOWN) // 2
+
+
+def resident(process: int) -> int:
+    """The bytes of memory that a process has now; 0 if the system does not tell."""
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):  # it has ended, or there is no /proc
+        return 0
 
 
 def _available() -> int | None:

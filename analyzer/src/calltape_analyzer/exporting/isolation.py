@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import signal
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.errors import ExportError
+from calltape_analyzer.exporting.free_memory import half_of_free, resident
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.loading import load_programs
@@ -31,6 +33,13 @@ __all__ = ["export_isolated"]
 _RESULT = "result.json"
 _GRACE = 60.0
 """Seconds that the other process gets beyond its time, to start and to write what it found."""
+_MAX_OF_FREE = 0.9
+"""Beyond that, the kernel would end some process, not always the one that takes the memory."""
+_INTERVAL = 0.2
+
+
+class _RemoteError(Exception):
+    """Carries the traceback of the other process."""
 
 
 def export_isolated(
@@ -62,21 +71,39 @@ def export_isolated(
             f"the model cannot be sent to another process: {type(error).__name__}: {error}",
             advice="export without isolate=True",
         ) from None
-    process.join(None if max_seconds is None else max_seconds + _GRACE)
-    if process.exitcode is None:
+    ended = _ended(process, max_seconds)
+    if ended is not None:
         process.kill()
         process.join()
         folder.cleanup()
-        raise ExportError(
-            f"the exporting process was not done {_GRACE:.0f} s after max_seconds={max_seconds:g}, "
-            "and was ended",
-            advice="allow more time, or export without isolate=True to keep what was found",
-        )
+        raise ended
     received = _received(Path(name), process.exitcode, tape, verifier)
     received.set_reference(verifier)
     # ONNX models are opened from their files when they are first called: the folder must stay.
     received.set_resource(folder)
     return received
+
+
+def _ended(process: Any, max_seconds: float | None) -> ExportError | None:
+    """Waits for a process. Why it must be ended; None if it ended by itself."""
+    allowed = int(2 * half_of_free() * _MAX_OF_FREE)
+    begin = time.monotonic()
+    while process.exitcode is None:
+        process.join(_INTERVAL)
+        if max_seconds is not None and time.monotonic() - begin > max_seconds + _GRACE:
+            return ExportError(
+                f"the exporting process was not done {_GRACE:.0f} s after "
+                f"max_seconds={max_seconds:g}, and was ended",
+                advice="allow more time, or export without isolate=True to keep what was found",
+            )
+        taken = resident(process.pid)
+        if taken > allowed:
+            return ExportError(
+                f"the exporting process took {taken / 2**30:.1f} GiB of memory, more than "
+                f"{_MAX_OF_FREE:.0%} of what was free, and was ended",
+                advice="export with probe='none', fewer variants, or on a larger machine",
+            )
+    return None
 
 
 def _received(folder: Path, exit_code: int | None, tape: Tape, verifier: Verifier) -> Programs:
@@ -85,7 +112,8 @@ def _received(folder: Path, exit_code: int | None, tape: Tape, verifier: Verifie
         raise ExportError(f"the exporting process died ({_end_of(exit_code)})")
     document = json.loads(result.read_text())
     if document["error"] is not None:
-        raise ExportError(f"in the exporting process: {document['error']}")
+        remote = _RemoteError(f"\n\n{document['traceback']}")
+        raise ExportError(f"in the exporting process: {document['error']}") from remote
     # Trusted: our own process wrote it now, into a directory that only its owner may enter.
     loaded = load_programs(folder / "programs", classes=verifier.classes.by_name, trusted=True)
     loaded.attempts = tuple(_attempt_of(found) for found in document["attempts"])
@@ -127,7 +155,7 @@ def _export(
             programs.save(Path(name) / "programs")
     except Exception as error:
         document["error"] = f"{type(error).__name__}: {error}"
-        traceback.print_exc()
+        document["traceback"] = traceback.format_exc()
     # In one step, and last: if the file exists, it is complete, and so are the programs.
     written = Path(name) / f"{_RESULT}.new"
     written.write_text(json.dumps(document))
