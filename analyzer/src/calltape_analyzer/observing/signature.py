@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -14,6 +15,16 @@ Key: TypeAlias = "int | str"
 
 Scalar: TypeAlias = "int | float | bool | str"
 
+_KINDS = {
+    kind.name: kind
+    for kind in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.KEYWORD_ONLY,
+        inspect.Parameter.VAR_KEYWORD,
+    )
+}
 
 @dataclass(frozen=True)
 class Signature:
@@ -100,6 +111,24 @@ class Signature:
             return True
         default = parameter.default
         return isinstance(default, int | float | bool | str) and value != default
+
+    def as_python(self) -> inspect.Signature | None:
+        """This signature for :func:`inspect.signature`; None if Python has no such signature. A
+        default that is not on the tape is None."""
+        try:
+            return inspect.Signature(
+                [
+                    inspect.Parameter(
+                        p.name,
+                        _KINDS[p.kind],
+                        default=p.default if p.has_default else inspect.Parameter.empty,
+                    )
+                    for p in self.parameters
+                    if p.name not in self.removed
+                ]
+            )
+        except ValueError:  # names or an order that no Python function has
+            return None
 
     @cached_property
     def complete(self) -> Signature:

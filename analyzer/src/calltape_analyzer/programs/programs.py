@@ -60,7 +60,9 @@ class ModelReference(Protocol):
 class Programs(Mapping[str, Program]):
     """The programs of a tape, by the name of their variant.
 
-    A call of it runs the program that accepts the arguments, and returns what the model would.
+    A call of it runs the program that accepts the arguments, and returns what the model would. It
+    has the signature of what was recorded, so that it can stand in for the method
+    (``model.forward = programs``).
 
     Attributes:
         attempts: what was tried to export them.
@@ -84,6 +86,8 @@ class Programs(Mapping[str, Program]):
         self._resource: Any = None
         self.attempts = tuple(attempts)
         self.missing = dict(missing or {})
+        # transformers asks what ``forward`` takes, also after ``model.forward = programs``.
+        self.__signature__ = sorter.signature.as_python()
 
     def __getitem__(self, name: str) -> Program:
         return self._programs[name]
