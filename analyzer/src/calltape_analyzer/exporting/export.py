@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES, Tolerances
@@ -13,6 +14,7 @@ from calltape_analyzer.exporting.budget import Budget, Progress
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.isolation import export_isolated
 from calltape_analyzer.exporting.onnx import to_onnx
+from calltape_analyzer.exporting.parts import exported_parts
 from calltape_analyzer.exporting.probing import Probe, Probing
 from calltape_analyzer.exporting.program_search import ProgramSearch
 from calltape_analyzer.exporting.verifier import Verifier
@@ -39,6 +41,8 @@ def export(
     max_memory: int | None = None,
     max_seconds: float | None = None,
     progress: Progress | None = None,
+    parts: Sequence[str] = (),
+    drive: Callable[[], Any] | None = None,
     **options: Any,
 ) -> Programs:
     """Exports a model for the calls on a tape: each variant (:meth:`Tape.variants`) by the rules of
@@ -64,6 +68,10 @@ def export(
             programs that were found are returned, and ``missing`` says what was not tried. A trace
             is interrupted (in the main thread), a run of a recorded call is not.
         progress: is called with a line of text whenever something else is tried.
+        parts: names of submodules that are exported as well, with the same options
+            (:attr:`Programs.parts`): ``generate()`` calls an encoder on its own. Their calls are
+            recorded while one recorded call of each size is run again.
+        drive: calls the parts instead, for instance ``lambda: model.generate(ids)``.
         **options: for ``torch.export.export`` or ``torch.onnx.export``.
 
     Raises:
@@ -72,6 +80,16 @@ def export(
         UsageError: for a module without the recorded method, or options that do not exist.
     """
     check_tape(tape, "export")
+    if parts or drive is not None:
+        given: dict[str, Any] = {
+            "to": to,
+            "merge": merge,
+            "isolate": isolate,
+            "tolerances": tolerances,
+        }
+        given |= {"attempt_seconds": attempt_seconds, "probe": probe, "max_memory": max_memory}
+        given |= {"max_seconds": max_seconds, "progress": progress}
+        return _with_parts(tape, module, parts, drive, {**given, **options})
     _check_options(to, merge, probe, max_memory)
     if max_seconds is not None and not max_seconds > 0:
         raise UsageError(f"max_seconds={max_seconds!r}", advice="pass a number above 0, or None")
@@ -86,6 +104,23 @@ def export(
     verifier.budget = Budget(max_seconds, progress)
     exporter = _exporter(verifier, to, options, attempt_seconds)
     return _programs(tape, exporter, merging=merge == "auto")
+
+
+def _with_parts(
+    tape: Tape,
+    module: torch.nn.Module,
+    parts: Sequence[str],
+    drive: Callable[[], Any] | None,
+    options: dict[str, Any],
+) -> Programs:
+    if isinstance(parts, str) or not parts:
+        raise UsageError(f"parts={parts!r}", advice="pass a list of names of submodules")
+    verifier = Verifier.of(tape, module, Tolerances())
+    # First, because a name that is wrong should not cost an export.
+    found = exported_parts(tape, verifier, parts, drive, partial(export, **options))
+    programs = export(tape, module, **options)
+    programs.parts.update(found)
+    return programs
 
 
 def _check_options(to: str, merge: str, probe: str, max_memory: int | None) -> None:

@@ -26,6 +26,7 @@ _KINDS = {
     )
 }
 
+
 @dataclass(frozen=True)
 class Signature:
     """The parameters of the recorded method.

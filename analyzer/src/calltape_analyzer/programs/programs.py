@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Programs"]
 
+_ABSENT = object()
+
 
 class ModelReference(Protocol):
     """The model that programs were exported from. It is called for calls whose values are not on
@@ -67,6 +69,7 @@ class Programs(Mapping[str, Program]):
     Attributes:
         attempts: what was tried to export them.
         missing: why variants have no program, by name.
+        parts: programs of submodules that were exported as well, by the submodule's name.
     """
 
     def __init__(
@@ -83,7 +86,8 @@ class Programs(Mapping[str, Program]):
         self._sorter = sorter
         self._reference = reference
         self._tape = tape
-        self._resource: Any = None
+        self._resources: list[Any] = []
+        self.parts: dict[str, Programs] = {}
         self.attempts = tuple(attempts)
         self.missing = dict(missing or {})
         # transformers asks what ``forward`` takes, also after ``model.forward = programs``.
@@ -115,6 +119,42 @@ class Programs(Mapping[str, Program]):
         names = self._sorter.signature.name_at
         given = {names(i): value for i, value in enumerate(args)} | kwargs
         return in_own_objects(program.value(outputs), program.returned, given)
+
+    @contextmanager
+    def installed(self, module: Any) -> Iterator[None]:
+        """Lets a model run by its programs in the block: they, and those of its :attr:`parts`, take
+        the place of the recorded method and of the parts' ``forward``. So ``generate()`` runs
+        exported programs.
+
+        Args:
+            module: the model that was recorded.
+
+        Raises:
+            UsageError: it has no such part.
+        """
+        modules = dict(module.named_modules())
+        own = (
+            self._tape.target.method if self._tape is not None and self._tape.target else "forward"
+        )
+        replaced = [(module, own, self)]
+        for name, programs in self.parts.items():
+            if name not in modules:
+                raise UsageError(
+                    f"{type(module).__name__} has no part {name!r}",
+                    advice="pass the model that was recorded",
+                )
+            replaced.append((modules[name], "forward", programs))
+        before = [vars(one).get(method, _ABSENT) for one, method, _ in replaced]
+        try:
+            for one, method, programs in replaced:
+                one.__dict__[method] = programs
+            yield
+        finally:
+            for (one, method, _), old in zip(replaced, before, strict=True):
+                if old is _ABSENT:
+                    one.__dict__.pop(method, None)
+                else:
+                    one.__dict__[method] = old
 
     @property
     def generalises(self) -> bool:
@@ -278,10 +318,11 @@ class Programs(Mapping[str, Program]):
 
     def set_resource(self, resource: Any) -> None:
         """Holds a reference to what the programs need: the folder that they are read from."""
-        self._resource = resource
+        self._resources.append(resource)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes the programs, a manifest and the shapes, for :func:`load_programs`.
+        """Writes the programs, a manifest and the shapes, for :func:`load_programs`. Those of
+        :attr:`parts` have a ``save`` of their own.
 
         What an earlier save wrote into the directory is replaced; nothing else is replaced or
         removed.
