@@ -4,6 +4,9 @@ torch makes constants of sizes 0 and 1, and one symbol of equal sizes (rule 4 of
 docs/decisions/0012). So every dynamic size should be at least 2, and the sizes of different symbols
 should differ.
 
+Sizes that were all multiples of a number stay so: an image that is no multiple of the patch is a
+case of its own, if the model takes it at all.
+
 A model is run at sizes that no call had, to see whether a program is right there. :class:`Bound`
 says how large such a run may be (docs/decisions/0030).
 """
@@ -26,8 +29,10 @@ __all__ = [
     "Bound",
     "Sizing",
     "elements_at",
+    "is_between",
     "sizes_in_words",
     "sizings_around",
+    "sizings_between",
     "sizings_beyond",
     "sizings_far",
     "sizings_for_tracing",
@@ -130,7 +135,7 @@ def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:
     for r in sorted(range(len(variant.rows)), key=variant.rows.elements):
         values = _values(variant, r)
         for step in (1, 2):
-            free = {i: v + step + i % 2 for i, v in enumerate(values) if v > 0}
+            free = _moved_up(variant, values, step)
             moved = _completed(variant.symbols, values, free)
             if moved is not None and moved not in recorded:
                 recorded.add(moved)
@@ -138,6 +143,26 @@ def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:
             if len(found) == count:
                 return found
     return found
+
+
+def sizings_between(variant: VariantFacts, count: int) -> list[Sizing]:
+    """Sizes between multiples that all recorded sizes were of, one symbol at a time. A model may
+    refuse them, and nobody asked for them."""
+    row = _smallest(variant)
+    values = _values(variant, row)
+    found: list[Sizing] = []
+    for i, symbol in enumerate(variant.symbols):
+        if symbol.relation is None and symbol.unit > 1 and values[i] > 0:
+            moved = _completed(variant.symbols, values, {i: values[i] + 1})
+            if moved is not None:
+                found.append(Sizing(row, moved, True))
+    return found[:count]
+
+
+def is_between(variant: VariantFacts, sizing: Sizing) -> bool:
+    """Whether a size is no multiple of what all recorded sizes of its symbol are multiples of."""
+    symbols = zip(variant.symbols, sizing.values, strict=True)
+    return any(symbol.relation is None and value % symbol.unit for symbol, value in symbols)
 
 
 def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
@@ -204,11 +229,17 @@ def sizings_around(variant: VariantFacts, centers: Sequence[Sizing]) -> list[Siz
     found: list[Sizing] = []
     for center in centers:
         for step in (1, 2):
-            free = {i: v + step + i % 2 for i, v in enumerate(center.values) if v > 0}
+            free = _moved_up(variant, center.values, step)
             moved = _completed(variant.symbols, center.values, free)
             if moved is not None:
                 found.append(Sizing(center.row, moved, True))
     return found
+
+
+def _moved_up(variant: VariantFacts, values: Sequence[int], step: int) -> dict[int, int]:
+    """New values of the symbols, a little larger and apart from each other."""
+    symbols = enumerate(zip(variant.symbols, values, strict=True))
+    return {i: v + (step + i % 2) * symbol.unit for i, (symbol, v) in symbols if v > 0}
 
 
 def _values(variant: VariantFacts, row: int) -> tuple[int, ...]:
@@ -244,7 +275,10 @@ def _nearby(variant: VariantFacts, row: int) -> Iterator[Sizing]:
         else _diagonal(len(moving))
     )
     for step in islice(steps, _MAX_TRIED):
-        moved = {i: max(values[i], 2) + by for i, by in zip(moving, step, strict=True)}
+        moved = {}
+        for i, by in zip(moving, step, strict=True):
+            unit = variant.symbols[i].unit
+            moved[i] = -(-max(values[i], 2) // unit) * unit + by * unit
         completed = _completed(variant.symbols, values, moved)
         if completed is None or not _is_fit(completed):
             continue

@@ -67,6 +67,7 @@ class Exporter:
         wanted: Sequence[SizeRow] | None = None,
         *,
         static: Static = "last",
+        whole: bool = False,
     ) -> Outcome:
         """The best program for a variant.
 
@@ -74,17 +75,19 @@ class Exporter:
             variant: what to export.
             wanted: rows that have no program yet, to trace from; all by default.
             static: when a program for one size only is tried.
+            whole: whether a program that fails at one recorded size is of no use.
         """
         best = Outcome()
         for what, sample, options in self._all_ways(variant, wanted, static):
             if self.verifier.budget.is_spent or (best.served(wanted) and "static" in options):
                 break
-            outcome = self._try(variant, what, sample, options)
+            outcome = self._try(variant, what, sample, options, whole=whole)
             if "static" in options and outcome.program is not None:
                 self._static.add(variant.group.key)
             if outcome.score(wanted) > best.score(wanted):
                 best = outcome
-            if _is_good_enough(best, wanted):
+            is_wrong = outcome.attempt is not None and "wrong" in outcome.attempt.rows.values()
+            if _is_good_enough(best, wanted) or (whole and is_wrong):
                 break
         if best.program is not None and best.attempt is not None:
             restrict(best.program, best.attempt)
@@ -145,9 +148,11 @@ class Exporter:
             if has_recurrence(self.verifier.module):
                 yield f"{what}, lengths of recurrent layers open", sample, {"open_lengths": True}
             yield what, sample, {}
-        # Not for ONNX, which has no runtime asserts: what they check would be lost.
+        # Not for ONNX, which has no runtime asserts: what they check would be lost. It changes what
+        # a program refuses, and no values.
         deferred = {"prefer_deferred_runtime_asserts_over_guards": True}
-        for what, sample in samples[:1] if self.convert is None else ():
+        refused = any(a.refuses for a in self.attempts if a.variant == variant.name)
+        for what, sample in samples[:1] if self.convert is None and refused else ():
             yield f"{what}, runtime asserts deferred", sample, deferred
         # Of transformers' ways to run experts the conversion knows only this one. The values are
         # the same.
@@ -187,6 +192,8 @@ class Exporter:
         sample: Sample,
         options: dict[str, Any],
         around: Sequence[Sizing] = (),
+        *,
+        whole: bool = False,
     ) -> Outcome:
         attempt = Attempt(variant=variant.name, what=what)
         self.attempts.append(attempt)
@@ -196,7 +203,7 @@ class Exporter:
         try:
             outcome.program = self._traced(variant, sample, options)
             self.verifier.budget.say(f"{variant.name}: comparing with the recorded calls")
-            self.verifier.verify(outcome.program, attempt, around)
+            self.verifier.verify(outcome.program, attempt, around, begin=begin, whole=whole)
         except Exception as error:  # exporters raise errors of any type
             attempt.error = error_text(error)
         attempt.seconds = time.perf_counter() - begin

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.arguments.sizings import (
@@ -15,6 +16,7 @@ from calltape_analyzer.arguments.sizings import (
     Sizing,
     elements_at,
     sizings_around,
+    sizings_between,
     sizings_beyond,
     sizings_far,
     sizings_of_one,
@@ -33,6 +35,8 @@ Probe = Literal["near", "far", "none"]
 
 _MAX_OF_A_KIND = 3
 _SECONDS = 60.0
+_MIN_PATIENCE = 3.0
+"""A proof should not take as long as what it proves; of small models it may."""
 _AT_ONCE = 2
 """What the model returned is in memory while the program runs."""
 
@@ -85,14 +89,28 @@ class Probing:
         """
         if self.probe == "none":
             return []
-        near = [*around, *sizings_around(variant, around)]
-        near += sizings_unseen(variant, _MAX_OF_A_KIND)
-        near += sizings_of_one(variant, _MAX_OF_A_KIND)
-        near += sizings_beyond(variant, _MAX_OF_A_KIND)
-        near += sizings_unrelated(variant, _MAX_OF_A_KIND)
+        kinds = (
+            sizings_unseen,
+            sizings_of_one,
+            sizings_beyond,
+            sizings_unrelated,
+            sizings_between,
+        )
+        found_of_kind = [kind(variant, _MAX_OF_A_KIND) for kind in kinds]
+        # One of each kind comes first: there may be no time for all.
+        in_turn = chain.from_iterable(zip_longest(*found_of_kind))
+        near = [*around, *sizings_around(variant, around), *filter(None, in_turn)]
         found = [sizing for sizing in near if self.bound.allows(variant, sizing)]
         found += sizings_far(variant) if self.probe == "far" else []
         return list(dict.fromkeys(found))
+
+    def patience(self, seconds: float) -> float:
+        """How long all runs at sizes that no call had may take together.
+
+        Args:
+            seconds: how long the trace and the runs of recorded calls took.
+        """
+        return math.inf if self.probe == "far" else max(seconds / 2, _MIN_PATIENCE)
 
     def refuses(
         self, variant: VariantFacts, sizing: Sizing, run: Callable[[Sizing], Any], device: str

@@ -85,16 +85,31 @@ class ProgramSearch:
         """
         left = list(variants)
         for larger in variants:
-            smaller = [v for v in left if v is not larger and can_merge(v, larger)]
-            if larger not in left or not smaller:
+            others = [v for v in left if v is not larger] if larger in left else []
+            smaller = [v for v in others if can_merge(v, larger) and self._completes(larger, v)]
+            if not smaller:
                 continue
             whole = self.exporter.loosened(self._merged(larger, smaller))
-            outcome = self.exporter.export(whole)
+            outcome = self.exporter.export(whole, static="never", whole=True)
             attempt = outcome.attempt
             if outcome.program and attempt and attempt.ok and outcome.program.only is None:
                 self.programs.append(outcome.program)
                 left = [v for v in left if v is not larger and v not in smaller]
         return left
+
+    def _completes(self, larger: VariantFacts, smaller: VariantFacts) -> bool:
+        """Whether the model itself takes calls of a smaller variant as calls of a larger one, with
+        an empty cache. An encoder-decoder does not: it takes an empty cache for a full one. A run
+        shows that, and saves a trace."""
+        made = self._merged(larger, [smaller])
+        call = self.tape.calls.at(smaller.rows.first)
+        if self.exporter.verifier.completes(made, call):
+            return True
+        error = f"call {call.number}: the model itself returns other values with an empty cache"
+        self.exporter.attempts.append(
+            Attempt(variant=made.name, what="one program for both", error=error)
+        )
+        return False
 
     def _merged(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> VariantFacts:
         call = self.tape.calls.at(larger.rows.first)

@@ -8,6 +8,7 @@ at which it was right.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, nudged, resized, resized_row, sample_in
-from calltape_analyzer.arguments.sizings import Sizing, sizes_in_words
+from calltape_analyzer.arguments.sizings import Sizing, is_between, sizes_in_words
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
 from calltape_analyzer.comparison.comparing import (
     Tolerances,
     compared,
+    has_values,
     is_described,
     leaves_of,
     recorded_leaves,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Verifier", "restrict"]
 
 _MAX_ROWS = 24
+_LATE = "other sizes took as long as the export already"
 _ROUNDING = 16
 """A program adds and fuses in another order than the model: its rounding may be off by so many
 times what one unit in the last place of all inputs makes of the model's results."""
@@ -121,7 +124,15 @@ class Verifier:
             self._rules[key] = value_rules(variant, self.find, self.sorter)
         return self._rules[key]
 
-    def verify(self, program: Program, attempt: Attempt, around: Sequence[Sizing]) -> None:
+    def verify(
+        self,
+        program: Program,
+        attempt: Attempt,
+        around: Sequence[Sizing],
+        *,
+        begin: float,
+        whole: bool = False,
+    ) -> None:
         """Runs recorded calls and other sizes through a program. Fills in what came of the attempt;
         the program gets notes about state and about what could not be verified.
 
@@ -129,10 +140,14 @@ class Verifier:
             program: what the attempt made.
             attempt: is filled in.
             around: sizes that no call had and that the program was made for.
+            begin: when the attempt began, by :func:`time.perf_counter`.
+            whole: whether the program is of no use if it fails at one recorded size; then it is run
+                no further.
         """
         self._find_state(program)
         for row, seen in program.variant.rows.items()[:_MAX_ROWS]:
-            if self.budget.is_spent:
+            has_failed = whole and attempt.reproduced < attempt.tried
+            if has_failed or self.budget.is_spent:
                 attempt.rows[row] = "untried"
                 attempt.error = attempt.error or self.budget.reason
                 continue
@@ -150,13 +165,15 @@ class Verifier:
             )
         program.notes += [f"not verified: {what}" for what in attempt.unverified]
         program.note_state(self.state)
-        if not attempt.reproduced and not around:
+        if (not attempt.reproduced and not around) or (whole and not attempt.ok):
             return
+        now = time.perf_counter()
+        until = now + self.probing.patience(now - begin)
         for sizing in self.probing.sizings(program.variant, around):
-            if self.budget.is_spent:
-                attempt.untried.append(
-                    f"{sizes_in_words(program.variant, sizing)}: {self.budget.reason}"
-                )
+            is_late = time.perf_counter() > until
+            if is_late or self.budget.is_spent:
+                why = _LATE if is_late else self.budget.reason
+                attempt.untried.append(f"{sizes_in_words(program.variant, sizing)}: {why}")
                 continue
             self._probe(program, attempt, sizing)
         program.notes += self.probing.notes(program.variant, attempt)
@@ -199,6 +216,22 @@ class Verifier:
         if wrong is not None and against == "tape" and self.does_as_model(program, sample, got):
             return Replayed(True, True, f"call {call.number}: {because_of_state(program)}")
         return Replayed(found.agrees, True, wrong)
+
+    def completes(self, variant: VariantFacts, call: Call) -> bool:
+        """Whether the model itself returns what was recorded, if a call is given what it lacks in a
+        variant: an empty cache. Also true if that is unknown: no program was tried."""
+        sample = sample_in(variant, call, self.sorter, self.device)
+        expected = recorded_leaves(call)
+        if expected is None or not is_described(expected) or not has_values(expected):
+            return True
+        try:
+            got = self.eager(Plan.of(variant, sample, self.sorter.signature), sample)
+        except Exception:  # a trace may do without what fails here
+            return True
+        found = {path: leaf for path, leaf in got.items() if path in expected}
+        wanted = {path: expected[path] for path in found}
+        difference = compared(wanted, found, self.tolerances)
+        return difference.agrees or not difference.compared
 
     def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool:
         """Whether a program of a model with state does what the model does from its state now. The
@@ -292,6 +325,8 @@ class Verifier:
         except Exception:  # the model does not take these sizes: that is no evidence
             return
         refusal = program.refuses(resized_row(program.variant, sizing.row, sizing.values))
+        if refusal is not None and is_between(variant, sizing):
+            return  # a condition of the program, which all recorded sizes keep
         if refusal is not None:
             attempt.probed += 1
             attempt.error = attempt.error or f"at unseen sizes: {refusal}"

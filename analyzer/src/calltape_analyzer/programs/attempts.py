@@ -83,6 +83,11 @@ class Attempt(BaseModel):
         return all_tried and self.reproduced == self.tried
 
     @property
+    def refuses(self) -> bool:
+        """Whether nothing came of it, or the program refuses a size that was tried."""
+        return not self.tried or bool(self.refused) or "refused" in self.rows.values()
+
+    @property
     def perfect(self) -> bool:
         """Whether the program also agreed with the model at all sizes that no call had."""
         return self.ok and self.agreed == self.probed

@@ -28,6 +28,8 @@ MAX_SYMBOLS_FOR_SUMS = 24
 many symbols (docs/decisions/0027)."""
 
 _MAX_MULTIPLES = 64
+_MAX_UNIT_OF_ONE = 32
+_MIN_UNIT = 4
 
 
 class Relation(NamedTuple):
@@ -81,6 +83,14 @@ class Symbol:
     name: str = ""
     ambiguous: bool = False
     capped: bool = False
+
+    @cached_property
+    def unit(self) -> int:
+        """What all values are multiples of, if that is 4 or more (images, patches, blocks), else 1:
+        their greatest common divisor. Of a single value, which says little, a power of two that
+        divides it, 32 at most."""
+        found = gcd(*self.values) if self.varied else gcd(self.values[0], _MAX_UNIT_OF_ONE)
+        return found if found >= _MIN_UNIT and any(self.values) else 1
 
     @cached_property
     def varied(self) -> bool:

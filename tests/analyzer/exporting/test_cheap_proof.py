@@ -1,0 +1,93 @@
+"""A proof costs what it is worth: few runs, at sizes that users may have."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import export
+from calltape_analyzer.exporting import probing
+from tests.analyzer.exported import call, made, taped
+from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.test_probing import CACHED, Cached
+
+
+class Patches(Model):
+    """Takes images that are whole patches, as most models do."""
+
+    def forward(self, x):
+        batch, height, width = x.shape
+        return x.reshape(batch, height // 16, 16, width // 16, 16).mean((2, 4))
+
+
+def image(batch: int, height: int, width: int) -> Any:
+    return call(t(batch, height, width))
+
+
+def test_sizes_stay_multiples_of_what_all_were_multiples_of(tmp_path: Path) -> None:
+    calls = [image(1, 32, 32), image(2, 64, 48), image(3, 48, 80)]
+    programs = made(tmp_path, Patches(), calls, [image(5, 96, 32), image(1, 128, 112)])
+    assert len(programs) == 1
+    (attempt,) = programs.attempts
+    assert attempt.agreed == attempt.probed > 0
+
+
+def test_a_program_for_other_sizes_is_not_sought_between_multiples(tmp_path: Path) -> None:
+    class Resized(Model):
+        """Does something else with what is no multiple."""
+
+        def forward(self, x):
+            return x * 2 if x.shape[1] % 8 == 0 else x * 3
+
+    calls = [call(t(n, 8 * k)) for n, k in ((2, 3), (3, 4), (4, 5), (3, 8))]
+    programs = made(tmp_path, Resized(), calls, [call(t(2, 56))])
+    assert len(programs) == 1
+
+
+def test_probes_end_when_they_took_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Model):
+        def forward(self, x):
+            if not torch.compiler.is_exporting():
+                time.sleep(0.05)
+            return x * 2
+
+    monkeypatch.setattr(probing.Probing, "patience", lambda self, seconds: 0.02)
+    module = Slow()
+    programs = export(taped(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 5)]), module)
+    (attempt,) = programs.attempts
+    assert attempt.probed == 1
+    assert attempt.ok
+    assert any("took as long as the export" in reason for reason in attempt.untried)
+    notes = programs.verify().notes
+    assert any("not tried: " in note for note in notes)
+
+
+def test_far_probes_have_all_the_time() -> None:
+    assert probing.Probing("far").patience(0.1) == float("inf")
+    assert probing.Probing("near").patience(100.0) == 50.0
+
+
+class Refilled(torch.nn.Module):
+    """Takes an empty cache for a full one, as an encoder-decoder does."""
+
+    def forward(self, x: Any, past: Any = None) -> Any:
+        if past is None:
+            past = x[..., None].expand(-1, -1, 16) * 2
+        return past.sum() + x, past * 1
+
+
+def test_no_merge_is_traced_that_the_model_itself_refutes(tmp_path: Path) -> None:
+    calls = [call(t(2, n)) for n in (4, 6)] + [call(t(2, n), t(2, n + 2, 16)) for n in (4, 6)]
+    programs = made(tmp_path, Refilled(), calls, [])
+    assert len(programs) == 2
+    (refuted,) = [a for a in programs.attempts if a.what == "one program for both"]
+    assert "the model itself returns other values with an empty cache" in (refuted.error or "")
+    assert not refuted.tried
+
+
+def test_a_merge_that_the_model_takes_is_made(tmp_path: Path) -> None:
+    assert len(made(tmp_path, Cached(), CACHED, [])) == 1
