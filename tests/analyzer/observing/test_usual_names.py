@@ -27,9 +27,13 @@ from tests.analyzer.tapes import write_tape
         ),
         (("past_key_values", ".cross_attention_cache.layers.0.keys", 4, 0), "batch_size"),
         (("x", "", 2, 0), None),
+        # Beside a decoder, these are an encoder's.
+        (("attention_mask", "", 2, 1, ["encoder_outputs"]), "encoder_sequence_length"),
+        (("input_ids", "", 2, 1, ["decoder_input_ids"]), "encoder_sequence_length"),
+        (("decoder_input_ids", "", 2, 1, ["encoder_outputs"]), "sequence_length"),
     ],
 )
-def test_usual_names(where: tuple[str, str, int, int], name: str | None) -> None:
+def test_usual_names(where: Any, name: str | None) -> None:
     assert usual_dimension_name(*where) == name
 
 

@@ -6,7 +6,7 @@ vocabulary of :mod:`calltape_analyzer.observing.usual_names`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from calltape_analyzer.inference.aligned_slots import AlignedSlot
@@ -42,8 +42,9 @@ def name_dimensions(
         return _given_names(slots, dimensions, names)
     named: dict[Dimension, str] = {}
     taken = UniqueNames()
-    for members in _equal(slots, dimensions):
-        known = {_usual_name(slots[i], axis) for i, axis in members} - {None}
+    arguments = {slot.name for slot in slots}
+    for members in _equal(slots, dimensions, arguments):
+        known = {_usual_name(slots[i], axis, arguments) for i, axis in members} - {None}
         usual = next(iter(known)) if known else None
         is_free = usual is not None and usual not in taken.names
         name = taken.add(usual) if usual and is_free else _own_name(slots, members[0], taken)
@@ -51,21 +52,23 @@ def name_dimensions(
     return named
 
 
-def _equal(slots: Sequence[AlignedSlot], dimensions: Sequence[Dimension]) -> list[list[Dimension]]:
+def _equal(
+    slots: Sequence[AlignedSlot], dimensions: Sequence[Dimension], arguments: Collection[str]
+) -> list[list[Dimension]]:
     """Groups dimensions that were always equal; each joins the first group that it fits."""
     groups = EqualSizes()
     members: list[list[Dimension]] = []
     for i, axis in dimensions:
         sizes = [None if shape is None else shape[axis] for shape in slots[i].by_pattern]
-        at = groups.place(sizes, _usual_name(slots[i], axis))
+        at = groups.place(sizes, _usual_name(slots[i], axis, arguments))
         if at == len(members):
             members.append([])
         members[at].append((i, axis))
     return members
 
 
-def _usual_name(slot: AlignedSlot, axis: int) -> str | None:
-    return usual_dimension_name(slot.name, slot.path, slot.rank, axis)
+def _usual_name(slot: AlignedSlot, axis: int, arguments: Collection[str]) -> str | None:
+    return usual_dimension_name(slot.name, slot.path, slot.rank, axis, arguments)
 
 
 def _own_name(slots: Sequence[AlignedSlot], dimension: Dimension, taken: UniqueNames) -> str:
@@ -99,7 +102,8 @@ def _equal_within(
     slots: Sequence[AlignedSlot], dimensions: Sequence[Dimension]
 ) -> list[list[Dimension]]:
     """Groups the dimensions of each argument and axis number that were always equal."""
+    arguments = {slot.name for slot in slots}
     own: dict[tuple[str, int], list[Dimension]] = {}
     for i, axis in dimensions:
         own.setdefault((slots[i].name, axis), []).append((i, axis))
-    return [group for found in own.values() for group in _equal(slots, found)]
+    return [group for found in own.values() for group in _equal(slots, found, arguments)]

@@ -7,6 +7,7 @@ has in models of transformers, or a name made of where it stands.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 __all__ = ["own_dimension_name", "usual_dimension_name"]
 
@@ -42,7 +43,16 @@ _USUAL: dict[str, dict[int, str]] = {
 _MASK_4D = {0: "batch_size", 2: "sequence_length", 3: "total_sequence_length"}
 
 
-def usual_dimension_name(argument: str, path: str, rank: int, axis: int) -> str | None:
+_OF_DECODERS = frozenset(
+    {"decoder_input_ids", "decoder_inputs_embeds", "decoder_attention_mask", "encoder_outputs"}
+)
+_OF_ENCODERS = frozenset({"input_ids", "inputs_embeds", "attention_mask"})
+"""What these mean in a call that has arguments of a decoder beside them."""
+
+
+def usual_dimension_name(
+    argument: str, path: str, rank: int, axis: int, beside: Collection[str] = ()
+) -> str | None:
     """The name that an axis usually has in models of transformers, or None.
 
     Args:
@@ -50,7 +60,10 @@ def usual_dimension_name(argument: str, path: str, rank: int, axis: int) -> str 
         path: of the tensor below the argument; ``""`` if the argument is the tensor.
         rank: of the tensor.
         axis: from 0.
+        beside: the names of all arguments of the call.
     """
+    if argument in _OF_ENCODERS and not _OF_DECODERS.isdisjoint(beside) and rank < 4:
+        return _ENCODER.get(axis)
     if "cross_attention" in path and axis == 2:
         return "encoder_sequence_length"
     if argument.endswith("attention_mask") and rank == 4:

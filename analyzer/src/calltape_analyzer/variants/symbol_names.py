@@ -1,8 +1,8 @@
 """Names of symbols: why a dynamic dimension is called ``batch_size`` or ``x_dim_1``.
 
 The first of a symbol's dimensions that has a usual name (``sequence_length`` of ``input_ids``)
-gives it to the symbol. Otherwise the name is made of the path of the first dimension. The
-vocabulary is in :mod:`calltape_analyzer.observing.usual_names`.
+gives it to the symbol, if no other symbol has it. Otherwise the name is made of the path of the
+first dimension. The vocabulary is in :mod:`calltape_analyzer.observing.usual_names`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,27 @@ def name_symbols(variant: VariantFacts) -> None:
     """Gives the symbols of a variant unique names."""
     taken = UniqueNames()
     for symbol in variant.symbols:
-        symbol.name = taken.add(_name_of(variant, symbol))
+        usual = _usual_name(variant, symbol)
+        is_free = usual is not None and usual not in taken.names
+        symbol.name = taken.add(usual if usual and is_free else _own_name(variant, symbol))
 
 
-def _name_of(variant: VariantFacts, symbol: Symbol) -> str:
+def _usual_name(variant: VariantFacts, symbol: Symbol) -> str | None:
     group = variant.group
     for column in symbol.columns:
         if column.axis is None:
             continue
         path = group.layout.path(column)
         rank = group.facts[column.index].rank
-        usual = usual_dimension_name(path.argument, path.path, rank, column.axis)
+        usual = usual_dimension_name(
+            path.argument, path.path, rank, column.axis, group.layout.arguments
+        )
         if usual is not None:
             return usual
+    return None
+
+
+def _own_name(variant: VariantFacts, symbol: Symbol) -> str:
     first = symbol.columns[0]
-    path = group.layout.path(first)
+    path = variant.group.layout.path(first)
     return own_dimension_name(path.argument, path.path, first.axis)
