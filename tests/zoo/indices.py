@@ -277,6 +277,33 @@ class SegmentIds(nn.Module):
         return out * (segment_ids > 0).unsqueeze(-1)
 
 
+class CutToLongest(nn.Module):
+    """Drops the columns that are padding in every row: the longest length is a Python number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(_WIDTH, 4)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        longest = int(lengths.max())
+        mask = torch.arange(longest)[None] < lengths[:, None]
+        return self.linear(x[:, :longest]) * mask.unsqueeze(-1)
+
+
+class SkipsFullMask(nn.Module):
+    """Masks only if there is something to mask: an ``if`` on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(_WIDTH, 4)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        scores = self.linear(x)
+        if not mask.all():
+            scores = scores.masked_fill(~mask.unsqueeze(-1), _EMPTY)
+        return scores.softmax(1)
+
+
 def _cuts(*lengths: int) -> Tensor:
     return torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
 
@@ -351,6 +378,19 @@ def _sparse(rows: int, columns: int, entries: int) -> Arguments:
     rowptr = torch.cat([torch.tensor([0]), inner, torch.tensor([entries])])
     col = torch.randint(0, columns, (entries,))
     return (rowptr, col, torch.randn(entries), torch.randn(columns, _WIDTH)), {}
+
+
+def _longest(rows: int, length: int) -> Arguments:
+    lengths = torch.randint(1, length, (rows,))
+    lengths[0] = length - 1
+    return (torch.randn(rows, length, _WIDTH), lengths), {}
+
+
+def _perhaps_masked(rows: int, length: int, masked: bool) -> Arguments:
+    mask = torch.ones(rows, length, dtype=torch.bool)
+    if masked:
+        mask[1:, -1] = False
+    return (torch.randn(rows, length, _WIDTH), mask), {}
 
 
 def _hidden(rows: int, length: int) -> Arguments:
@@ -428,5 +468,12 @@ CASES: list[Case] = [
         "packed_documents", made(SegmentIds), _packed,
         seen=[(2, 8, True), (3, 12, False), (4, 10, True), (2, 9, False)],
         unseen=[(5, 11, True), (3, 16, False)],
+    ),
+    simple("cut_to_longest", made(CutToLongest), _longest, **_PLANE,
+           note="the longest length, as a number"),
+    simple(
+        "skips_full_mask", made(SkipsFullMask), _perhaps_masked,
+        seen=[(2, 5, True), (3, 9, False), (4, 7, True), (2, 6, False)],
+        unseen=[(5, 8, True), (3, 12, False)], note="branches on whether all of a mask is true",
     ),
 ]  # fmt: skip

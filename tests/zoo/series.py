@@ -354,6 +354,6 @@ CASES: list[Case] = [
     simple("scaled_tokens", made(ScaledTokens), _gaps, **_PLANE, note="gaps are not a number"),
     simple("time_series_transformer", partial(_forecasting, "TimeSeriesTransformer"), _lagged,
            **_ROWS),
-    simple("autoformer", partial(_forecasting, "Autoformer"), _lagged, **_ROWS),
+    simple("autoformer", partial(_forecasting, "Autoformer", label_length=4), _lagged, **_ROWS),
     simple("patch_mixer", _mixer, _past, **_ROWS),
 ]  # fmt: skip

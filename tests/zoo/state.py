@@ -399,6 +399,13 @@ class PadsToMultiple(nn.Module):
         return self.up(self.down(x).relu())[..., :length]
 
 
+class TinyEpsilon(nn.Module):
+    """Divides by a norm and a number that is almost nothing, which rows of zeros need."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / (x.norm(dim=-1, keepdim=True) + 1e-8)
+
+
 class PerSample(nn.Module):
     """A loop over the rows of the batch, each cut to its own length by a mask of the caller."""
 
@@ -487,6 +494,12 @@ def _rows(rows: int) -> Arguments:
     return (torch.randn(rows, _WIDTH),), {}
 
 
+def _perhaps_zero(rows: int, zeros: int) -> Arguments:
+    x = torch.randn(rows, _WIDTH)
+    x[:zeros] = 0
+    return (x,), {}
+
+
 def _steps(rows: int, length: int) -> Arguments:
     return (torch.randn(rows, length, _WIDTH),), {}
 
@@ -566,4 +579,7 @@ CASES: list[Case] = [
            note="pads only where it has to"),
     simple("loop_over_rows", made(PerSample), _steps, **_PLANE, note="a loop over the batch"),
     simple("sizes_in_python", made(Numbers), _steps, **_PLANE),
+    simple("tiny_epsilon", made(TinyEpsilon), _perhaps_zero,
+           seen=[(3, 0), (5, 0), (4, 0)], unseen=[(7, 2), (6, 1)],
+           note="rows of zeros come after the recording"),
 ]  # fmt: skip
