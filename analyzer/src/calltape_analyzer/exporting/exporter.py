@@ -154,10 +154,28 @@ class Exporter:
         refused = any(a.refuses for a in self.attempts if a.variant == variant.name)
         for what, sample in samples[:1] if self.convert is None and refused else ():
             yield f"{what}, runtime asserts deferred", sample, deferred
+        yield from self._ways_with_values(variant, samples)
         # Of transformers' ways to run experts the conversion knows only this one. The values are
         # the same.
         for what, sample in samples[:1] if self.convert is not None and self.has_experts else ():
             yield f"{what}, experts as batched_mm", sample, {"experts": "batched_mm"}
+
+    def _ways_with_values(
+        self, variant: VariantFacts, samples: Sequence[tuple[str, Sample]]
+    ) -> Iterator[tuple[str, Sample, dict[str, Any]]]:
+        """Ways for a model that reads values with Python, if that is why nothing came of the others.
+        Values that were computed beside the trace are checked by assertions in the program, which
+        an ONNX model does not have."""
+
+        def failed() -> bool:
+            own = [a for a in self.attempts if a.variant == variant.name]
+            return bool(own) and all(not a.tried for a in own) and reads_values(own[-1].error or "")
+
+        for what, sample in samples[-1:]:
+            if failed():
+                yield f"{what}, ints of tensors open", sample, {"symbolic_ints": True}
+            if failed() and self.convert is None:
+                yield f"{what}, by its values", sample, {"real_values": True}
 
     @property
     def has_experts(self) -> bool:
@@ -225,8 +243,14 @@ class Exporter:
         known = known_constants(bool(plan.frozen))
         seconds = self.seconds or default_seconds(self.verifier.module)
         limit = time_limit(self.verifier.budget.within(seconds))
+        model = self.verifier.module
+        reading = symbolic_ints(model, given.pop("symbolic_ints", False))
+        values = real_values(given.pop("real_values", False))
         stays = (preserved(self.verifier.module), unchanged(self.verifier.module, tracing=True))
-        with stays[0], stays[1], experts, lengths, known, limit, torch.no_grad():
+        ways = (experts, lengths, known, reading, values)
+        with ExitStack() as stack:
+            for context in (*stays, *ways, quiet(), limit, torch.no_grad()):
+                stack.enter_context(context)
             exported = torch.export.export(
                 traced,
                 args,
