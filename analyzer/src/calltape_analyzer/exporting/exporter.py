@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,7 +20,12 @@ from calltape_analyzer.arguments.sizings import (
     sizings_unseen,
 )
 from calltape_analyzer.exporting.constants import known_constants
-from calltape_analyzer.exporting.recurrence import has_recurrence, open_lengths
+from calltape_analyzer.exporting.python_values import (
+    reads_values,
+    real_values,
+    symbolic_ints,
+)
+from calltape_analyzer.exporting.recurrence import has_recurrence, open_lengths, open_operators
 from calltape_analyzer.exporting.time_limit import default_seconds, time_limit
 from calltape_analyzer.exporting.tracing import Traced
 from calltape_analyzer.exporting.verifier import Verifier, restrict
@@ -163,7 +169,7 @@ class Exporter:
     def _ways_with_values(
         self, variant: VariantFacts, samples: Sequence[tuple[str, Sample]]
     ) -> Iterator[tuple[str, Sample, dict[str, Any]]]:
-        """Ways for a model that reads values with Python, if that is why nothing came of the others.
+        """Ways for a model that reads values with Python, if nothing came of the others for that.
         Values that were computed beside the trace are checked by assertions in the program, which
         an ONNX model does not have."""
 
@@ -243,13 +249,16 @@ class Exporter:
         known = known_constants(bool(plan.frozen))
         seconds = self.seconds or default_seconds(self.verifier.module)
         limit = time_limit(self.verifier.budget.within(seconds))
-        model = self.verifier.module
-        reading = symbolic_ints(model, given.pop("symbolic_ints", False))
+        of_tensors = given.pop("symbolic_ints", False)
+        is_open = of_tensors or any(leaf.kind == "int" for leaf in plan.leaves)
+        reading = (
+            symbolic_ints(self.verifier.module, of_tensors=of_tensors) if is_open else nullcontext()
+        )
         values = real_values(given.pop("real_values", False))
         stays = (preserved(self.verifier.module), unchanged(self.verifier.module, tracing=True))
-        ways = (experts, lengths, known, reading, values)
+        ways = (experts, lengths, open_operators(), known, reading, values)
         with ExitStack() as stack:
-            for context in (*stays, *ways, quiet(), limit, torch.no_grad()):
+            for context in (*stays, *ways, _quiet(), limit, torch.no_grad()):
                 stack.enter_context(context)
             exported = torch.export.export(
                 traced,
@@ -276,6 +285,19 @@ class Exporter:
         if is_static and variant.symbols:
             made.note_one_size()
         return made
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps torch from printing the whole graph of a trace that failed."""
+    import torch.export._trace as tracing
+
+    names: Any = vars(tracing)
+    names["print"] = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        names.pop("print", None)
 
 
 def _is_good_enough(best: Outcome, wanted: Sequence[SizeRow] | None) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from calltape_analyzer.arguments.forms import PlainForm
@@ -38,7 +39,7 @@ def to_onnx(
     given = {"dynamo": True, "verbose": False, **options}
     own = dict(given.get("custom_translation_table") or {})
     given["custom_translation_table"] = {**translations(), **own}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _small_constants():
         warnings.simplefilter("ignore")
         program: Any = torch.onnx.export(exported, (), None, **given)
     if program is None:
@@ -49,6 +50,22 @@ def to_onnx(
         _name_values(graph, graph.outputs, output_names(result, plan.names))
     _name_dimensions(program, plan, variant)
     return OnnxModel(program)
+
+
+@contextmanager
+def _small_constants() -> Iterator[None]:
+    """Keeps ``x + 1e-10`` in a model: the optimizer of torch.onnx (onnxscript 0.7) takes constants
+    below 1e-8 for 0, and drops the sum. The logarithm, or a division, of zero follows."""
+    try:
+        from onnxscript.rewriter._pattern_ir import Constant
+    except ImportError:  # another version, which may not do so
+        yield
+        return
+    setattr(Constant, "_abs_tol", property(lambda _: 0.0, lambda *_: None))  # noqa: B010
+    try:
+        yield
+    finally:
+        delattr(Constant, "_abs_tol")
 
 
 def _name_values(graph: Any, values: Any, names: list[str]) -> None:

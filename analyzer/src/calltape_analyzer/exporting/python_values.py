@@ -1,4 +1,4 @@
-"""Values that a model reads with Python: ``int(index.max()) + 1``, ``lengths.tolist()``, ``if x.any()``.
+"""Values that a model reads with Python: ``int(x.max())``, ``lengths.tolist()``, ``if x.any()``.
 
 A trace that is not strict runs the model's Python. ``int()`` has to return a number then, which a
 trace does not have. Two ways out are tried if nothing else gives a program (docs/decisions/0042).
@@ -33,14 +33,13 @@ def reads_values(error: str) -> bool:
     return _SIGNS.search(error) is not None
 
 
-class _Int(type):
-    """``int`` for tensors and symbols gives a symbol; for all else it is ``int``."""
+class _OfSymbols(type):
+    """``int`` that leaves symbols what they are, and knows that they are ints. transformers asks
+    ``isinstance(logits_to_keep, int)``, and takes all else for an index."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs:
             (value,) = args
-            if isinstance(value, torch.Tensor) and value.numel() == 1:
-                return (value.to(torch.int64) if value.is_floating_point() else value).item()
             if isinstance(value, torch.SymInt):
                 return value
             if isinstance(value, torch.SymFloat):
@@ -48,39 +47,51 @@ class _Int(type):
         return builtins.int(*args, **kwargs)
 
     def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, builtins.int)
+        return isinstance(value, builtins.int | torch.SymInt)
 
     def __subclasscheck__(cls, other: type) -> bool:
         return issubclass(other, builtins.int)
 
 
-class _SymbolicInt(builtins.int, metaclass=_Int):
+class _OfTensors(_OfSymbols):
+    """The same for tensors of one element, which become symbols."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], torch.Tensor) and args[0].numel() == 1:
+            (value,) = args
+            return (value.to(torch.int64) if value.is_floating_point() else value).item()
+        return super().__call__(*args, **kwargs)
+
+
+class _SymbolicInt(builtins.int, metaclass=_OfSymbols):
     """Stands for ``int`` in the modules of a model while it is traced."""
 
 
+class _SymbolicIntOfTensors(builtins.int, metaclass=_OfTensors):
+    """The same."""
+
+
 @contextlib.contextmanager
-def symbolic_ints(model: torch.nn.Module, wanted: bool) -> Iterator[None]:
-    """Lets the code of a model make ints of tensors while it is traced.
+def symbolic_ints(model: torch.nn.Module, *, of_tensors: bool) -> Iterator[None]:
+    """Lets the code of a model take symbols for ints while it is traced. In the Python modules of
+    the packages that its parts come from, ``int`` is another name for the time of the block.
 
     Args:
-        model: in the Python modules of the packages that its parts come from, ``int`` is another
-            name for the time of the block.
-        wanted: does nothing if it is False.
+        model: what is traced.
+        of_tensors: whether ``int(tensor)``, ``tensor.tolist()`` and slices give symbols as well.
     """
-    if not wanted:
-        yield
-        return
     packages = {type(part).__module__.partition(".")[0] for part in model.modules()}
     packages -= _NOT_THE_MODELS
     changed: list[dict[str, Any]] = []
+    stands = _SymbolicIntOfTensors if of_tensors else _SymbolicInt
     try:
         for name, module in list(sys.modules.items()):
             names = getattr(module, "__dict__", None)
             is_own = name.partition(".")[0] in packages and isinstance(names, dict)
             if names is not None and is_own and "int" not in names:
-                names["int"] = _SymbolicInt
+                names["int"] = stands
                 changed.append(names)
-        with _Reading():
+        with _Reading() if of_tensors else contextlib.nullcontext():
             yield
     finally:
         for names in changed:

@@ -49,8 +49,10 @@ class Traced(torch.nn.Module):
         self, module: torch.nn.Module, call: Callable[..., Any], plan: Plan, classes: ClassIndex
     ) -> None:
         super().__init__()
-        for registry in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+        for registry in ("_parameters", "_modules", "_non_persistent_buffers_set"):
             object.__setattr__(self, registry, getattr(module, registry))
+        # A copy: torch numbers the buffers, and a model may register more while it is traced.
+        object.__setattr__(self, "_buffers", dict(module._buffers))
         self.training = module.training
         self.traced = Result()
         # In a tuple: an attribute would register the model as its own submodule.
