@@ -18,6 +18,7 @@ from typing_extensions import Self, Unpack
 
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.control import ControlFile
+from calltape_recorder.functions import owner_of
 from calltape_recorder.handler import CallHandler
 from calltape_recorder.host import lifecycle
 from calltape_recorder.host.attachment import Attachment
@@ -370,7 +371,10 @@ def record(
     """Attaches a new :class:`Recorder` to ``model``. A ``with`` statement seals its tape.
 
     Args:
-        model: see :meth:`Recorder.attach`.
+        model: see :meth:`Recorder.attach`. Also a function of a Python module, a bound method, or a
+            name like ``"package.module:function"``, which is imported. Calls of a function are seen
+            if the caller looks it up in its module (``module.function(x)``), not if it imported it
+            by name before.
         path: see :class:`Recorder`.
         running: whether the model may have been called before; see :meth:`Recorder.attach`.
         options: see :class:`calltape_recorder.Options`.
@@ -380,6 +384,10 @@ def record(
     """
     # All is checked before a file is created, or destroyed with overwrite=True.
     text = check_path(path)
+    if "method" not in options or isinstance(model, str):
+        model, method = owner_of(model, text)
+        if method is not None:
+            options["method"] = method
     choices = check_options(options)
     check_target(model, choices.method, choices.via, text)
     recorder = Recorder(_file_in(text, type(model).__name__), **options)

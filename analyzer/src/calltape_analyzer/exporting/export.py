@@ -30,7 +30,7 @@ __all__ = ["export"]
 
 def export(
     tape: Tape,
-    module: torch.nn.Module,
+    module: torch.nn.Module | Callable[..., Any],
     *,
     to: Literal["torch", "onnx"] = "torch",
     merge: Literal["auto", "never"] = "auto",
@@ -51,9 +51,10 @@ def export(
 
     Args:
         tape: the recorded calls.
-        module: the recorded model, with its weights, in the mode that it should be exported in. It
-            is called. What its calls change is put back: parameters, buffers and Python
-            attributes, except what is written past torch's operators (numpy, compiled kernels).
+        module: the recorded model, with its weights, in the mode that it should be exported in; or
+            the recorded function. It is called. What its calls change is put back: parameters,
+            buffers and Python attributes, except what is written past torch's operators (numpy,
+            compiled kernels).
         to: ``"onnx"`` for ``torch.onnx.ONNXProgram``, run in ONNX Runtime.
         merge: ``"auto"`` makes one program of prefill and decode steps if replay proves it right.
         isolate: exports in a fresh process, to which the model goes by pickle.
@@ -108,7 +109,7 @@ def export(
 
 def _with_parts(
     tape: Tape,
-    module: torch.nn.Module,
+    module: torch.nn.Module | Callable[..., Any],
     parts: Sequence[str],
     drive: Callable[[], Any] | None,
     options: dict[str, Any],

@@ -177,11 +177,19 @@ class Exporter:
             own = [a for a in self.attempts if a.variant == variant.name]
             return bool(own) and all(not a.tried for a in own) and reads_values(own[-1].error or "")
 
+        ints, values = {"symbolic_ints": True}, {"real_values": True}
+        deferred = {"prefer_deferred_runtime_asserts_over_guards": True}
+        ways: list[tuple[str, dict[str, Any]]] = [("ints of tensors open", ints)]
+        if self.convert is None:
+            ways += [
+                ("by its values", values),
+                ("by its values, ints of tensors open", {**values, **ints, "open_lengths": True}),
+                ("by its values, runtime asserts deferred", {**values, **deferred}),
+            ]
         for what, sample in samples[-1:]:
-            if failed():
-                yield f"{what}, ints of tensors open", sample, {"symbolic_ints": True}
-            if failed() and self.convert is None:
-                yield f"{what}, by its values", sample, {"real_values": True}
+            for how, options in ways:
+                if failed():
+                    yield f"{what}, {how}", sample, options
 
     @property
     def has_experts(self) -> bool:

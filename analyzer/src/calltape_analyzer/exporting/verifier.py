@@ -29,7 +29,7 @@ from calltape_analyzer.comparison.comparing import (
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.budget import Budget
 from calltape_analyzer.exporting.probing import Probing
-from calltape_analyzer.model.calls import device_of, eager, entry_of, wanted_classes
+from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.attempts import Attempt, error_text
 from calltape_analyzer.programs.program import Program, because_of_state
@@ -98,16 +98,20 @@ class Verifier:
         """For the calls of a tape, and the model that was recorded.
 
         Raises:
-            UsageError: this is no module, or does not have the recorded method.
+            UsageError: this is no module or function, or does not have the recorded method.
         """
-        if not hasattr(module, "named_parameters"):
-            raise UsageError(
-                f"{type(module).__name__} is no torch.nn.Module",
-                advice="pass the module whose calls are on the tape",
-            )
+        is_function = not hasattr(module, "named_parameters")
+        if is_function:
+            if not callable(module) or isinstance(module, type):
+                raise UsageError(
+                    f"{type(module).__name__} is no torch.nn.Module, and no function",
+                    advice="pass the module or function whose calls are on the tape",
+                )
+            module = as_module(module)
         classes = wanted_classes(module, tape.signature, tape.class_index)
         sorter = CallSorter.of(tape, classes.renamed)
-        entry, device = entry_of(module, tape.target), str(device_of(module))
+        entry = module if is_function else entry_of(module, tape.target)
+        device = str(device_of(module))
         return cls(module, entry, sorter, tape.calls.at, classes, device, tolerances)
 
     def sample(self, variant: VariantFacts, sizing: Sizing) -> Sample:

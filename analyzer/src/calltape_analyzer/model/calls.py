@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "as_module",
     "device_of",
     "eager",
     "entry_of",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 _MAX_DEPTH = 4
+_PYTHON_MODULE = "builtins:module"
 
 
 def entry_of(module: torch.nn.Module, target: Target | None) -> Callable[..., Any]:
@@ -41,7 +43,9 @@ def entry_of(module: torch.nn.Module, target: Target | None) -> Callable[..., An
         UsageError: the module has no such method.
     """
     method = target.method if target is not None else "forward"
-    if method in ("forward", "__call__"):
+    # A function of a Python module was recorded: whatever module stands for it computes the same.
+    is_function = target is not None and target.type == _PYTHON_MODULE
+    if method in ("forward", "__call__") or (is_function and not hasattr(module, method)):
         return module
     found = getattr(module, method, None)
     if not callable(found):
@@ -51,6 +55,18 @@ def entry_of(module: torch.nn.Module, target: Target | None) -> Callable[..., An
         )
     entry: Callable[..., Any] = found
     return entry
+
+
+def as_module(function: Callable[..., Any]) -> torch.nn.Module:
+    """A module that calls a function; exporters take modules only."""
+    import torch
+
+    class Function(torch.nn.Module):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+    Function.__module__ = getattr(function, "__module__", None) or Function.__module__
+    return Function().eval()
 
 
 def device_of(module: torch.nn.Module) -> torch.device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -130,6 +131,15 @@ class Signature:
             )
         except ValueError:  # names or an order that no Python function has
             return None
+
+    def requiring(self, names: Collection[str]) -> Signature:
+        """This signature, in which some parameters have no default: a call that passes what would
+        be the default is a call that passes it."""
+        made = tuple(
+            p.model_copy(update={"has_default": False}) if p.name in names else p
+            for p in self.parameters
+        )
+        return replace(self, parameters=made)
 
     @cached_property
     def complete(self) -> Signature:

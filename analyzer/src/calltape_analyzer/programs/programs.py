@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from calltape_analyzer.arguments.live_calls import LiveCall
+from calltape_analyzer.arguments.live_calls import LiveCall, with_int_defaults
 from calltape_analyzer.arguments.samples import Sample, recorded_sample, sample_in
 from calltape_analyzer.comparison.comparing import (
     Difference,
@@ -114,11 +115,29 @@ class Programs(Mapping[str, Program]):
             NoVariant: no program accepts them; says why not, by variant. No program accepts an
                 argument that :meth:`Tape.remove_inputs` left out, if it is not its default.
         """
-        live = LiveCall(args, kwargs, self._sorter)
-        program, outputs = serve(self, live.placed, live.sample, missing=self.missing, clone=False)
+        program, outputs = self._served(args, kwargs)
         names = self._sorter.signature.name_at
         given = {names(i): value for i, value in enumerate(args)} | kwargs
         return in_own_objects(program.value(outputs), program.returned, given)
+
+    def _served(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Program, list[Any]]:
+        live = LiveCall(args, kwargs, self._sorter)
+        run = partial(serve, self, missing=self.missing, clone=False)
+        try:
+            return run(live.placed, live.sample)
+        except NoVariant:
+            filled = with_int_defaults(args, kwargs, self._sorter, self._arguments())
+            if filled is not None:
+                with suppress(NoVariant):
+                    return run(filled.placed, filled.sample)
+            raise
+
+    def _arguments(self) -> set[str]:
+        """The arguments that any program is for."""
+        every = (program.variant.group.layout.arguments for program in self._programs.values())
+        return {name for arguments in every for name in arguments}
 
     @contextmanager
     def installed(self, module: Any) -> Iterator[None]:
@@ -181,6 +200,9 @@ class Programs(Mapping[str, Program]):
         """
         live = LiveCall(args, kwargs, self._sorter)
         found, reasons = accepting_programs(self, live.placed)
+        filled = with_int_defaults(args, kwargs, self._sorter, self._arguments())
+        if not found and filled is not None:
+            found, _ = accepting_programs(self, filled.placed)
         if not found:
             raise NoVariant("no program is for these arguments", reasons)
         return found[0].name
