@@ -28,11 +28,24 @@ def test_a_program_for_the_missing_size_beats_a_copy_of_another(tmp_path: Path) 
 
 class Last(Model):
     """Keeps the last states, as many language models do with ``logits_to_keep``: an int is a count,
-    anything else is an index."""
+    anything else is an index. Who asks ``isinstance`` is told that a symbol is an int."""
 
+    def forward(self, x, keep=0):
+        index = slice(-keep, None) if type(keep) is int else keep
+        return self.linear(x[:, index])
+
+
+class LastOfInts(Last):
     def forward(self, x, keep=0):
         index = slice(-keep, None) if isinstance(keep, int) else keep
         return self.linear(x[:, index])
+
+
+def test_a_symbol_is_an_int_to_the_model(tmp_path: Path) -> None:
+    calls = [call(t(2, n, 3), keep=k) for n, k in ((5, 1), (7, 2), (4, 1), (6, 3))]
+    programs = made(tmp_path, LastOfInts(), calls, [call(t(2, 9, 3), keep=2)])
+    assert "main, keep=2" not in programs
+    assert programs(t(2, 9, 3), keep=5).shape == (2, 5, 3)
 
 
 def test_an_int_that_a_symbol_is_none_of_is_a_constant(tmp_path: Path) -> None:
@@ -55,3 +68,15 @@ class Times(Model):
 def test_an_int_that_may_be_a_symbol_is_one(tmp_path: Path) -> None:
     calls = [call(t(n, 3), times=k) for n, k in ((5, 2), (7, 3), (4, 5))]
     assert len(made(tmp_path, Times(), calls, [call(t(6, 3), times=9)])) == 1
+
+
+class Nearest(Model):
+    def forward(self, x, k=4):
+        return x.topk(k, dim=0).values
+
+
+def test_an_int_that_is_left_to_its_default_is_taken(tmp_path: Path) -> None:
+    calls = [call(t(9, n), k=k) for n, k in ((3, 3), (4, 5), (5, 6))]
+    programs = made(tmp_path, Nearest(), calls, [call(t(9, 6)), call(t(9, 6), k=4)])
+    assert len(programs) == 1
+    assert programs.accepting(t(9, 6)) == "main"

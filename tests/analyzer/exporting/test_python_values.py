@@ -1,0 +1,141 @@
+"""Models that read values with Python: ``int()``, ``tolist()``, slices and ``if``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from calltape_analyzer import export
+from calltape_analyzer.errors import ExportError
+from calltape_analyzer.exporting.python_values import symbolic_ints
+from tests.analyzer.exported import assert_as_module, call, made, taped
+from tests.analyzer.exporting.test_arguments import Model, t
+
+
+class Pooled(Model):
+    """How many graphs there are, only the values tell."""
+
+    def forward(self, x, batch):
+        count = int(batch.max()) + 1
+        return x.new_zeros(count, x.shape[1]).index_add(0, batch, x)
+
+
+class Cut(Model):
+    """Leaves out the padding that no row needs."""
+
+    def forward(self, x, lengths):
+        longest = int(lengths.max())
+        return x[:, :longest] * 2
+
+
+class Listed(Model):
+    def forward(self, x, lengths):
+        first, second = lengths.tolist()
+        return x[: first + second].cumsum(0)
+
+
+def batch(*counts: int) -> torch.Tensor:
+    return torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+
+
+@pytest.mark.parametrize("to", ["torch", pytest.param("onnx", marks=pytest.mark.integration)])
+def test_a_size_that_values_tell_is_open(tmp_path: Path, to: str) -> None:
+    groups = [(2, 3), (4, 1, 3), (1, 2, 2, 2)]
+    calls = [call(t(sum(c), 3), batch(*c)) for c in groups]
+    unseen = [call(t(9, 3), batch(2, 2, 2, 2, 1))]
+    model = Pooled()
+    programs = made(tmp_path, model, calls, to=to)
+    assert len(programs) == 1
+    assert_as_module(programs, model, unseen, rtol=1e-3)
+
+
+@pytest.mark.parametrize("model", [Cut(), Listed()], ids=lambda m: type(m).__name__)
+def test_lengths_that_are_read_are_open(tmp_path: Path, model: Model) -> None:
+    pairs = [(3, 5), (6, 2), (4, 4)]
+    if isinstance(model, Cut):
+        calls = [call(t(2, 8 + p[0], 3), torch.tensor(p)) for p in pairs]
+        unseen = [call(t(2, 9, 3), torch.tensor((7, 1)))]
+    else:
+        calls = [call(t(12 + p[0], 3), torch.tensor(p)) for p in pairs]
+        unseen = [call(t(13, 3), torch.tensor((2, 5)))]
+    assert len(made(tmp_path, model, calls, unseen)) == 1
+
+
+class Branching(Model):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x - 1
+
+
+def test_each_side_of_an_if_gets_a_program(tmp_path: Path) -> None:
+    calls = [call(sign * torch.ones(n, 3)) for n, sign in ((2, 1), (3, 1), (4, -1), (5, -1))]
+    unseen = [call(torch.ones(7, 3)), call(-torch.ones(6, 3))]
+    assert len(made(tmp_path, Branching(), calls, unseen)) == 2
+
+
+@pytest.mark.integration
+def test_onnx_has_no_program_that_could_not_check_the_side(tmp_path: Path) -> None:
+    calls = [call(sign * torch.ones(n, 3)) for n, sign in ((2, 1), (3, -1))]
+    module = Branching()
+    with pytest.raises(ExportError, match="data-dependent"):
+        export(taped(tmp_path, module, calls), module, to="onnx")
+
+
+class Growing(Model):
+    """Registers a buffer in its first call, as rotary tables do."""
+
+    def forward(self, x):
+        if not hasattr(self, "table"):
+            self.register_buffer("table", torch.arange(64.0))
+        return x * self.table[: x.shape[0], None]
+
+
+def test_a_buffer_of_the_first_call(tmp_path: Path) -> None:
+    made(tmp_path, Growing(), [call(t(n, 3)) for n in (3, 5, 4)], [call(t(9, 3))])
+
+
+class Pooling(Model):
+    """Operators that would make a constant of the length."""
+
+    def forward(self, x):
+        pooled = torch.nn.functional.max_pool1d(x, 2, stride=1)
+        return pooled[..., : x.shape[-1] // 2]
+
+
+@pytest.mark.parametrize("to", ["torch", pytest.param("onnx", marks=pytest.mark.integration)])
+def test_pooling_takes_any_length(tmp_path: Path, to: str) -> None:
+    calls = [call(t(2, 3, n)) for n in (12, 17, 23)]
+    model = Pooling()
+    programs = made(tmp_path, model, calls, to=to)
+    assert len(programs) == 1
+    assert_as_module(programs, model, [call(t(2, 3, 31))], rtol=1e-3)
+
+
+def test_the_names_of_a_model_are_as_before() -> None:
+    names = vars(sys.modules[__name__])
+    model = Pooled()
+    with symbolic_ints(model, of_tensors=True):
+        stands = names["int"]
+        assert stands("7") == 7
+        assert stands("ff", 16) == 255
+        assert isinstance(7, stands)
+        assert not isinstance("7", stands)
+        assert issubclass(bool, stands)
+        assert int(torch.tensor(3.7)) == 3
+        assert torch.tensor([[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
+        assert torch.arange(9)[torch.tensor(2) : torch.tensor(5)].tolist() == [2, 3, 4]
+    assert "int" not in names
+    assert torch.max_pool1d is vars(torch)["max_pool1d"]
+
+
+def test_a_failed_trace_prints_no_graph(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Never(Model):
+        def forward(self, x):
+            return x[: int((x.sum() * 0).item()) + len(str(x.sum().item()))]
+
+    module = Never()
+    with pytest.raises(ExportError):
+        export(taped(tmp_path, module, [call(t(n, 3)) for n in (30, 40)]), module, to="onnx")
+    assert "graph()" not in capfd.readouterr().err
