@@ -85,14 +85,14 @@ def test_imports_only_what_is_allowed(member: str) -> None:
     assert not strangers
 
 
-def test_only_the_observer_imports_the_recorder() -> None:
+def test_only_the_observer_and_the_export_of_parts_import_the_recorder() -> None:
     package = package_of("analyzer")
     importers = {
         file.relative_to(package).as_posix()
         for file, name in imports_of(package)
         if name.partition(".")[0] == "calltape_recorder"
     }
-    assert importers <= {"observer/input_observer.py"}
+    assert importers <= {"observer/input_observer.py", "exporting/parts.py"}
 
 
 def test_schema_loads_without_tensors() -> None:

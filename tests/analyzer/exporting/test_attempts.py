@@ -12,6 +12,7 @@ import torch
 from calltape_analyzer import ExportError, NoVariant, Programs, export
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.exporting.constants import known_constants
+from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.recurrence import open_lengths
 from tests.analyzer.exported import Call, assert_as_module, assert_same, call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
@@ -247,6 +248,12 @@ def test_calls_that_raised_are_left_out_and_counted(tmp_path: Path) -> None:
 # --- values as constants -------------------------------------------------------------------------
 
 
+@pytest.fixture
+def only_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a model that no other way gives a program of."""
+    monkeypatch.setattr(Exporter, "_ways_with_values", lambda *_: iter(()))
+
+
 class Grid(Model):
     def forward(self, x, grid):
         y = self.linear(x)
@@ -256,6 +263,7 @@ class Grid(Model):
         return y
 
 
+@pytest.mark.usefixtures("only_constants")
 def test_values_that_the_model_reads_become_constants_which_refuse_others(tmp_path: Path) -> None:
     module = Grid()
     grids = ([2, 3], [1, 4], [2, 2])
@@ -290,6 +298,15 @@ def test_limits_of_torch_are_put_back() -> None:
     assert before == fake_tensor.CONSTANT_NUMEL_LIMIT
 
 
+def test_calls_of_one_size_and_other_values_get_programs_of_their_own(tmp_path: Path) -> None:
+    module = Grid()
+    grids = ([2, 3], [1, 4], [2, 2], [4, 1])
+    programs = made(tmp_path, module, [call(t(sum(g), 3), torch.tensor(g)) for g in grids])
+    assert len(programs) >= 2
+    assert not programs.missing
+
+
+@pytest.mark.usefixtures("only_constants")
 def test_constants_are_kept_by_saved_programs(tmp_path: Path) -> None:
     from calltape_analyzer import load_programs
 

@@ -63,8 +63,7 @@ def with_int_defaults(
     if not defaults:
         return None
     lacking = {name: value for name, value in defaults.items() if name not in passed}
-    made = CallSorter(signature.requiring(defaults), sorter.renamed)
-    return LiveCall(args, {**lacking, **kwargs}, made)
+    return LiveCall(args, {**lacking, **kwargs}, sorter.requiring(defaults))
 
 
 def _facts_of(tensor: Any) -> Leaf:

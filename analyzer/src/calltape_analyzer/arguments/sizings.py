@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count as count_from
 from itertools import islice, product
 
 from calltape_analyzer.arguments.samples import resized_row
@@ -29,13 +30,16 @@ __all__ = [
     "Bound",
     "Sizing",
     "elements_at",
+    "is_batch",
     "is_between",
     "sizes_in_words",
+    "sizing_of_batch",
     "sizings_around",
     "sizings_between",
     "sizings_beyond",
     "sizings_far",
     "sizings_for_tracing",
+    "sizings_of_batch",
     "sizings_of_one",
     "sizings_unrelated",
     "sizings_unseen",
@@ -125,6 +129,42 @@ def sizings_for_tracing(
         return [recorded]
     found = next(_nearby(variant, best), None)
     return [found, recorded] if found is not None else [recorded]
+
+
+def sizing_of_batch(variant: VariantFacts, row: int) -> Sizing | None:
+    """A recorded row with first dimensions that are fit for tracing, and all else as it was; None
+    if nothing but first dimensions is dynamic, or none is."""
+    batch = {i for i, symbol in enumerate(variant.symbols) if is_batch(symbol)}
+    if not batch or len(batch) == len(variant.symbols):
+        return None
+    values = _values(variant, row)
+    free = {i for i in batch if variant.symbols[i].relation is None}
+    others = {value for i, value in enumerate(values) if i not in batch}
+    moved: dict[int, int] = {}
+    for i in sorted(free):
+        taken = others | set(moved.values())
+        moved[i] = next(v for v in count_from(max(values[i], 2)) if v not in taken)
+    completed = tuple(moved.get(i, value) for i, value in enumerate(values))
+    return Sizing(row, completed, completed != values)
+
+
+def sizings_of_batch(variant: VariantFacts) -> list[Sizing]:
+    """For each recorded size, other first dimensions alone."""
+    found: list[Sizing] = []
+    for row in range(min(len(variant.rows), _MAX_STEPS)):
+        values = _values(variant, row)
+        free = {
+            i: values[i] + 1
+            for i, symbol in enumerate(variant.symbols)
+            if is_batch(symbol) and symbol.relation is None
+        }
+        found.append(Sizing(row, tuple(free.get(i, v) for i, v in enumerate(values)), True))
+    return found
+
+
+def is_batch(symbol: Symbol) -> bool:
+    """Whether a symbol is the size of first dimensions."""
+    return any(column.axis == 0 for column in symbol.columns)
 
 
 def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:

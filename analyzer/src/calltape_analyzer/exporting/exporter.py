@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample
+from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.arguments.sizings import (
     Sizing,
+    is_batch,
     sizes_in_words,
+    sizing_of_batch,
     sizings_for_tracing,
+    sizings_of_batch,
     sizings_unseen,
 )
 from calltape_analyzer.exporting.constants import known_constants
@@ -38,12 +41,17 @@ from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.program import Program, unchanged_note
 from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.weak_relations import breaks, looser_variants
 
 __all__ = ["Exporter", "Static"]
 
 _MAX_TRIED = 3
+_NARROW = ("batch", "static")
+"""Options of ways that are tried if no other one serves what is wanted."""
+_BY_VALUES = ("symbolic_ints", "real_values")
+"""Options of ways that depend on the values of a call, not only on its sizes."""
 
 Static = Literal["last", "never", "only"]
 """When a program for one recorded size only is tried: if all else failed, never, or at once."""
@@ -65,7 +73,8 @@ class Exporter:
     convert: Callable[[Any, Plan, Any, VariantFacts], ExportedModel] | None = None
     attempts: list[Attempt] = field(default_factory=list)
     seconds: float | None = None
-    _static: set[Hashable] = field(default_factory=set)
+    _narrow: dict[Hashable, str] = field(default_factory=dict)
+    _slow: set[Hashable] = field(default_factory=set)
 
     def export(
         self,
@@ -85,11 +94,13 @@ class Exporter:
         """
         best = Outcome()
         for what, sample, options in self._all_ways(variant, wanted, static):
-            if self.verifier.budget.is_spent or (best.served(wanted) and "static" in options):
+            narrow = next((name for name in _NARROW if name in options), None)
+            if self.verifier.budget.is_spent or (best.served(wanted) and narrow):
                 break
-            outcome = self._try(variant, what, sample, options, whole=whole)
-            if "static" in options and outcome.program is not None:
-                self._static.add(variant.group.key)
+            around = sizings_of_batch(variant) if narrow == "batch" else []
+            outcome = self._try(variant, what, sample, options, around, whole=whole)
+            if narrow and outcome.served(wanted):
+                self._narrow[variant.group.key] = narrow
             if outcome.score(wanted) > best.score(wanted):
                 best = outcome
             is_wrong = outcome.attempt is not None and "wrong" in outcome.attempt.rows.values()
@@ -118,6 +129,8 @@ class Exporter:
         """A program for sizes that no call had and that the other programs refuse (the other side
         of a sliding window). It agrees with the model at one size at least; ``attempt.agreed``
         tells at how many."""
+        if variant.group.key in self._narrow or variant.group.key in self._slow:
+            return Outcome()
         sample = self.verifier.sample(variant, sizing)
         outcome = self._try(variant, self._described(variant, sizing), sample, {}, [sizing])
         if outcome.program is None or outcome.attempt is None or not outcome.attempt.agreed:
@@ -125,18 +138,38 @@ class Exporter:
         restrict(outcome.program, outcome.attempt)
         return Outcome() if outcome.program.only is not None else outcome
 
+    def export_call(self, variant: VariantFacts, call: Call) -> Outcome:
+        """A program by the values of one call: for the other side of an ``if``. It has assertions
+        about these values, which an ONNX model cannot have."""
+        if self.convert is not None:
+            return Outcome()
+        sample = sample_in(variant, call, self.verifier.sorter, self.verifier.device)
+        what = f"call {call.number} as recorded, by its values"
+        outcome = self._try(variant, what, sample, {"real_values": True})
+        if outcome.program is not None and outcome.attempt is not None:
+            restrict(outcome.program, outcome.attempt)
+        return outcome
+
     def _all_ways(
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, static: Static
     ) -> Iterator[tuple[str, Sample, dict[str, Any]]]:
-        """All ways. The last one is for a recorded size only, and is not tried if another way gave
-        a program for a row that is wanted."""
-        if static != "only" and variant.group.key not in self._static:
+        """All ways. The last ones are narrow: with open first dimensions only, and for a recorded
+        size only. They are not tried if another way gave a program for a row that is wanted. What
+        one row of a group needed the others need as well."""
+        narrow = self._narrow.get(variant.group.key)
+        if static != "only" and narrow is None:
             yield from self._ways(variant, wanted)
         if static == "never":
             return
-        sizing = sizings_for_tracing(variant, wanted)[-1]
-        what = f"{self._described(variant, sizing)}, for these sizes only"
-        yield what, self.verifier.sample(variant, sizing), {"static": True}
+        recorded = sizings_for_tracing(variant, wanted)[-1]
+        batch = sizing_of_batch(variant, recorded.row) if narrow != "static" else None
+        if batch is not None and static != "only":
+            sample = self.verifier.sample(variant, batch)
+            what = f"{self._described(variant, batch)}, only first dimensions open"
+            if not batch.resized or self._runs(variant, sample, what):
+                yield what, sample, {"batch": True}
+        what = f"{self._described(variant, recorded)}, for these sizes only"
+        yield what, self.verifier.sample(variant, recorded), {"static": True}
 
     def _ways(
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None
@@ -144,6 +177,8 @@ class Exporter:
         """Representative arguments and options to try, the most promising first."""
         samples: list[tuple[str, Sample]] = []
         for sizing in sizings_for_tracing(variant, wanted):
+            if variant.group.key in self._slow:
+                return
             sample = self.verifier.sample(variant, sizing)
             what = self._described(variant, sizing)
             # A trace computes nothing, so sizes that would cost too much to run can be traced.
@@ -157,6 +192,8 @@ class Exporter:
         # Not for ONNX, which has no runtime asserts: what they check would be lost. It changes what
         # a program refuses, and no values.
         deferred = {"prefer_deferred_runtime_asserts_over_guards": True}
+        if variant.group.key in self._slow:
+            return
         refused = any(a.refuses for a in self.attempts if a.variant == variant.name)
         for what, sample in samples[:1] if self.convert is None and refused else ():
             yield f"{what}, runtime asserts deferred", sample, deferred
@@ -228,6 +265,7 @@ class Exporter:
         whole: bool = False,
     ) -> Outcome:
         attempt = Attempt(variant=variant.name, what=what)
+        attempt.by_values = any(name in options for name in _BY_VALUES)
         self.attempts.append(attempt)
         self.verifier.budget.say(f"{variant.name}: tracing {what}")
         begin = time.perf_counter()
@@ -235,9 +273,14 @@ class Exporter:
         try:
             outcome.program = self._traced(variant, sample, options)
             self.verifier.budget.say(f"{variant.name}: comparing with the recorded calls")
-            self.verifier.verify(outcome.program, attempt, around, begin=begin, whole=whole)
+            narrow = any(name in options for name in _NARROW)
+            self.verifier.verify(
+                outcome.program, attempt, around, begin=begin, whole=whole, narrow=narrow
+            )
         except Exception as error:  # exporters raise errors of any type
             attempt.error = error_text(error)
+            if isinstance(error, TimeoutError):
+                self._slow.add(variant.group.key)  # other sizes would take as long
         attempt.seconds = time.perf_counter() - begin
         return outcome
 
@@ -246,21 +289,30 @@ class Exporter:
         import torch._dynamo  # now, because an import that the limit interrupts stays half done
 
         plan = Plan.of(variant, sample, self.verifier.sorter.signature)
-        traced = Traced(self.verifier.module, self.verifier.entry, plan, self.verifier.classes)
         args, kwargs = plan.arguments(plan.values(sample.cloned()))
         auto = torch.export.Dim.AUTO
         given = dict(options)
+        own_buffers = given.pop("own_buffers", False)
+        verifier = self.verifier
+        traced = Traced(
+            verifier.module, verifier.entry, plan, verifier.classes, own_buffers=own_buffers
+        )
         is_static = given.pop("static", False)
-        shapes = None if is_static else plan.shapes(lambda _: auto, variant) or None
+        batch = {c for s in variant.symbols if is_batch(s) for c in s.columns}
+        is_open = batch.__contains__ if given.pop("batch", False) else (lambda _: True)
+        shapes = plan.shapes(lambda column: auto if is_open(column) else None, variant) or None
+        shapes = None if is_static else shapes
         experts = experts_as(self.verifier.module, given.pop("experts", None))
         lengths = open_lengths(given.pop("open_lengths", False))
         known = known_constants(bool(plan.frozen))
         seconds = self.seconds or default_seconds(self.verifier.module)
         limit = time_limit(self.verifier.budget.within(seconds))
         of_tensors = given.pop("symbolic_ints", False)
-        is_open = of_tensors or any(leaf.kind == "int" for leaf in plan.leaves)
+        has_ints = of_tensors or any(leaf.kind == "int" for leaf in plan.leaves)
         reading = (
-            symbolic_ints(self.verifier.module, of_tensors=of_tensors) if is_open else nullcontext()
+            symbolic_ints(self.verifier.module, of_tensors=of_tensors)
+            if has_ints
+            else nullcontext()
         )
         values = real_values(given.pop("real_values", False))
         stays = (preserved(self.verifier.module), unchanged(self.verifier.module, tracing=True))
@@ -282,7 +334,6 @@ class Exporter:
         model: ExportedModel = TorchModel(exported, plan.names)
         if self.convert is not None:
             model = self.convert(exported, plan, result, variant)
-        verifier = self.verifier
         # The model returned objects of these classes, and whoever passed the model trusts them.
         classes = ClassIndex(traced.traced.classes | dict(verifier.classes.by_name))
         made = Program(variant, plan, result, model, conditions, classes, verifier.device)

@@ -80,15 +80,20 @@ class Probing:
     _costs: dict[Hashable, list[Cost]] = field(default_factory=lambda: defaultdict(list))
     _slow: set[Hashable] = field(default_factory=set)
 
-    def sizings(self, variant: VariantFacts, around: Sequence[Sizing]) -> list[Sizing]:
+    def sizings(
+        self, variant: VariantFacts, around: Sequence[Sizing], *, narrow: bool = False
+    ) -> list[Sizing]:
         """The sizes to run.
 
         Args:
             variant: what is run.
             around: sizes that must be among them, with some a little larger.
+            narrow: whether these alone are run.
         """
         if self.probe == "none":
             return []
+        if narrow:
+            return [sizing for sizing in around if self.bound.allows(variant, sizing)]
         kinds = (
             sizings_unseen,
             sizings_of_one,

@@ -22,8 +22,10 @@ from calltape_analyzer.exporting.text_values import (
     serves_all_values,
 )
 from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variant import named_facts
 from calltape_analyzer.variants.derivation import merged
 from calltape_analyzer.variants.facts import VariantFacts
@@ -38,6 +40,8 @@ __all__ = ["ProgramSearch"]
 _MAX_PROGRAMS = 12
 """Of one variant."""
 _MAX_EXTENSIONS = 2
+_MAX_SEARCHED, _MAX_RUN = 4096, 32
+"""Of a program that depends on values: among so many calls are sought those that are run."""
 
 
 @dataclass
@@ -153,7 +157,9 @@ class ProgramSearch:
             self.programs.append(outcome.program)
             attempts.append(outcome.attempt)
             left = [row for row in left if row not in good]
-        if attempts:
+        if any(attempt.by_values for attempt in attempts):
+            self._cover_other_values(variant, len(attempts))
+        elif attempts:
             self._extend(variant, len(attempts), attempts)
         self._note_missing_sizes(variant, [*lost, *left], reason)
 
@@ -247,6 +253,46 @@ class ProgramSearch:
                 f"and a variant gets at most {_MAX_PROGRAMS} programs"
             )
         return True
+
+    def _cover_other_values(self, variant: VariantFacts, made: int) -> None:
+        """Finds programs for calls of the recorded sizes whose values the programs so far refuse:
+        from their own values, or else with small tensors as constants."""
+        own = self.programs[-made:]
+        left = self._refused_calls(variant, own)
+        while left and len(own) < _MAX_PROGRAMS:
+            named = replace(variant, name=f"{variant.name} ({len(own) + 1})")
+            outcome = self.exporter.export_call(named, left[0])
+            if outcome.program is None or left[0] not in self._served(outcome.program, left):
+                break
+            own.append(outcome.program)
+            self.programs.append(outcome.program)
+            left = self._refused_calls(variant, own)
+        if left and not self._cover_tensor_values(variant):
+            self.missing[f"{variant.name}, other values"] = (
+                f"call {left[0].number} has the sizes of another call, and values that no program "
+                "takes"
+            )
+
+    def _refused_calls(self, variant: VariantFacts, programs: Sequence[Program]) -> list[Call]:
+        """The calls of a variant, of the first ones, that no program reproduces."""
+        sorter = self.exporter.verifier.sorter
+        left: list[Call] = []
+        for call in islice(self.tape.calls, _MAX_SEARCHED):
+            placed = sorter.sorted(call.record.inputs)
+            is_own = variant.group.key.takes(placed.key) and not has_raised(call)
+            if is_own and variant.refuses(placed.row) is None:
+                left.append(call)
+            if len(left) == _MAX_RUN:
+                break
+        for program in programs:
+            served = self._served(program, left)
+            left = [call for call in left if call not in served]
+        return left
+
+    def _served(self, program: Program, calls: Sequence[Call]) -> list[Call]:
+        verifier = self.exporter.verifier
+        scratch = Attempt(variant=program.name, what="calls of other values")
+        return [call for call in calls if verifier.replayed(program, call, scratch).ok]
 
     def _cover_tensor_values(self, variant: VariantFacts) -> bool:
         """Finds programs with a small integer tensor as a constant, one per value of it: a model

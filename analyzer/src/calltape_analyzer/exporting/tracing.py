@@ -41,18 +41,32 @@ class Traced(torch.nn.Module):
     exported program. ``forward`` has one explicit parameter per input (rule 10 of
     docs/decisions/0012: what ``**kwargs`` takes breaks at run time otherwise).
 
+    Args:
+        module: the model.
+        call: it, or its method that was recorded.
+        plan: the inputs.
+        classes: of objects among the arguments.
+        own_buffers: whether the model may register buffers while it is traced. torch numbers the
+            buffers of a module. With this, a buffer of the root that is replaced is not written.
+
     Attributes:
         traced: gets the template and form of what the model returned, when it is traced.
     """
 
     def __init__(
-        self, module: torch.nn.Module, call: Callable[..., Any], plan: Plan, classes: ClassIndex
+        self,
+        module: torch.nn.Module,
+        call: Callable[..., Any],
+        plan: Plan,
+        classes: ClassIndex,
+        *,
+        own_buffers: bool = False,
     ) -> None:
         super().__init__()
-        for registry in ("_parameters", "_modules", "_non_persistent_buffers_set"):
+        for registry in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             object.__setattr__(self, registry, getattr(module, registry))
-        # A copy: torch numbers the buffers, and a model may register more while it is traced.
-        object.__setattr__(self, "_buffers", dict(module._buffers))
+        if own_buffers:
+            object.__setattr__(self, "_buffers", dict(module._buffers))
         self.training = module.training
         self.traced = Result()
         # In a tuple: an attribute would register the model as its own submodule.

@@ -136,6 +136,7 @@ class Verifier:
         *,
         begin: float,
         whole: bool = False,
+        narrow: bool = False,
     ) -> None:
         """Runs recorded calls and other sizes through a program. Fills in what came of the attempt;
         the program gets notes about state and about what could not be verified.
@@ -147,6 +148,7 @@ class Verifier:
             begin: when the attempt began, by :func:`time.perf_counter`.
             whole: whether the program is of no use if it fails at one recorded size; then it is run
                 no further.
+            narrow: whether it takes no other sizes than recorded ones and those of ``around``.
         """
         self._find_state(program)
         for row, seen in program.variant.rows.items()[:_MAX_ROWS]:
@@ -173,7 +175,7 @@ class Verifier:
             return
         now = time.perf_counter()
         until = now + self.probing.patience(now - begin)
-        for sizing in self.probing.sizings(program.variant, around):
+        for sizing in self.probing.sizings(program.variant, around, narrow=narrow):
             is_late = time.perf_counter() > until
             if is_late or self.budget.is_spent:
                 why = _LATE if is_late else self.budget.reason

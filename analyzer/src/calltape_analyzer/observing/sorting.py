@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 from calltape_analyzer.observing.call_source import CallSource
@@ -56,6 +56,10 @@ class CallSorter:
             renamed: as above.
         """
         return cls(tape.signature, renamed or tape.class_index.renamed)
+
+    def requiring(self, names: Collection[str]) -> CallSorter:
+        """A sorter that does not leave out these arguments if they equal their default."""
+        return type(self)(self.signature.requiring(names), self.renamed)
 
     def observations(self, calls: Calls, *, ranges: bool = False) -> Observations:
         """What was seen in the calls.

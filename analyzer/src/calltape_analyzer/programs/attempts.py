@@ -45,6 +45,7 @@ class Attempt(BaseModel):
         untried: the sizes that no call had and at which the model was not run, with the reason.
         compared: how many values were compared in all of these runs.
         unverified: what could not be compared: where it is in the outputs, and why.
+        by_values: whether the program depends on the values of a call, not only on its sizes.
     """
 
     variant: JsonText
@@ -62,6 +63,7 @@ class Attempt(BaseModel):
     untried: list[JsonText] = Field(default_factory=list)
     compared: int = 0
     unverified: tuple[JsonText, ...] = ()
+    by_values: bool = Field(default=False, exclude=True)
 
     def add(self, found: Difference) -> None:
         """Counts a comparison."""
