@@ -229,6 +229,11 @@ class Exporter:
                     yield f"{what}, {how}", sample, options
 
     @property
+    def _seconds(self) -> float:
+        """How long one trace may take."""
+        return self.seconds or default_seconds(self.verifier.module)
+
+    @property
     def has_experts(self) -> bool:
         """Whether the model is a mixture of experts whose implementation can be chosen."""
         if not hasattr(self.verifier.module, "set_experts_implementation"):
@@ -272,6 +277,8 @@ class Exporter:
         outcome = Outcome(attempt=attempt)
         try:
             outcome.program = self._traced(variant, sample, options)
+            if time.perf_counter() - begin > self._seconds / 2:
+                self._slow.add(variant.group.key)
             self.verifier.budget.say(f"{variant.name}: comparing with the recorded calls")
             narrow = any(name in options for name in _NARROW)
             self.verifier.verify(
@@ -305,8 +312,7 @@ class Exporter:
         experts = experts_as(self.verifier.module, given.pop("experts", None))
         lengths = open_lengths(given.pop("open_lengths", False))
         known = known_constants(bool(plan.frozen))
-        seconds = self.seconds or default_seconds(self.verifier.module)
-        limit = time_limit(self.verifier.budget.within(seconds))
+        limit = time_limit(self.verifier.budget.within(self._seconds))
         of_tensors = given.pop("symbolic_ints", False)
         has_ints = of_tensors or any(leaf.kind == "int" for leaf in plan.leaves)
         reading = (

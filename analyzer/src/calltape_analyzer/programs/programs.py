@@ -155,7 +155,7 @@ class Programs(Mapping[str, Program]):
         own = (
             self._tape.target.method if self._tape is not None and self._tape.target else "forward"
         )
-        replaced = [(module, own, self)]
+        replaced: list[tuple[Any, str, Programs]] = [(module, own, self)]
         for name, programs in self.parts.items():
             if name not in modules:
                 raise UsageError(
