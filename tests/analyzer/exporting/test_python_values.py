@@ -113,6 +113,19 @@ def test_pooling_takes_any_length(tmp_path: Path, to: str) -> None:
     assert_as_module(programs, model, [call(t(2, 3, 31))], rtol=1e-3)
 
 
+class Typed(Model):
+    """Means ``int`` as a dtype."""
+
+    def forward(self, x, keep=1):
+        first = torch.zeros(1, dtype=int) + x.to(int).sum()
+        return x[:keep] + first
+
+
+def test_int_is_a_dtype_as_well(tmp_path: Path) -> None:
+    calls = [call(t(n, 3), keep=k) for n, k in ((5, 2), (7, 3), (9, 5))]
+    assert len(made(tmp_path, Typed(), calls, [call(t(8, 3), keep=6)])) == 1
+
+
 def test_the_names_of_a_model_are_as_before() -> None:
     names = vars(sys.modules[__name__])
     model = Pooled()

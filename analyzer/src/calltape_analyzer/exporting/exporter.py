@@ -189,6 +189,8 @@ class Exporter:
             if has_recurrence(self.verifier.module):
                 yield f"{what}, lengths of recurrent layers open", sample, {"open_lengths": True}
             yield what, sample, {}
+            if (self.attempts[-1].error or "").startswith("IndexError"):
+                yield f"{what}, buffers may grow", sample, {"own_buffers": True}
         # Not for ONNX, which has no runtime asserts: what they check would be lost. It changes what
         # a program refuses, and no values.
         deferred = {"prefer_deferred_runtime_asserts_over_guards": True}

@@ -33,13 +33,15 @@ def reads_values(error: str) -> bool:
     return _SIGNS.search(error) is not None
 
 
-class _OfSymbols(type):
-    """``int`` that leaves symbols what they are, and knows that they are ints. transformers asks
-    ``isinstance(logits_to_keep, int)``, and takes all else for an index."""
+class _OfTensors(type):
+    """``int`` that makes symbols of tensors of one element, leaves symbols what they are, and knows
+    that they are ints."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs:
             (value,) = args
+            if isinstance(value, torch.Tensor) and value.numel() == 1:
+                return (value.to(torch.int64) if value.is_floating_point() else value).item()
             if isinstance(value, torch.SymInt):
                 return value
             if isinstance(value, torch.SymFloat):
@@ -53,28 +55,26 @@ class _OfSymbols(type):
         return issubclass(other, builtins.int)
 
 
-class _OfTensors(_OfSymbols):
-    """The same for tensors of one element, which become symbols."""
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], torch.Tensor) and args[0].numel() == 1:
-            (value,) = args
-            return (value.to(torch.int64) if value.is_floating_point() else value).item()
-        return super().__call__(*args, **kwargs)
+class _SymbolicInt(builtins.int, metaclass=_OfTensors):
+    """Stands for ``int`` in the modules of a model while it is traced. torch does not take it for a
+    dtype (``torch.zeros(1, dtype=int)``), so that it is not always there."""
 
 
-class _SymbolicInt(builtins.int, metaclass=_OfSymbols):
-    """Stands for ``int`` in the modules of a model while it is traced."""
-
-
-class _SymbolicIntOfTensors(builtins.int, metaclass=_OfTensors):
-    """The same."""
+def _isinstance(value: Any, kinds: Any) -> bool:
+    """``isinstance`` that takes a symbol for an int. transformers asks
+    ``isinstance(logits_to_keep, int)``, and takes all else for an index."""
+    if type(value) is torch.SymInt:
+        every = kinds if isinstance(kinds, tuple) else (kinds,)
+        if builtins.int in every:
+            return True
+    return isinstance(value, kinds)
 
 
 @contextlib.contextmanager
 def symbolic_ints(model: torch.nn.Module, *, of_tensors: bool) -> Iterator[None]:
     """Lets the code of a model take symbols for ints while it is traced. In the Python modules of
-    the packages that its parts come from, ``int`` is another name for the time of the block.
+    the packages that its parts come from, ``isinstance`` is another function for the time of the
+    block, or ``int`` another class.
 
     Args:
         model: what is traced.
@@ -83,19 +83,19 @@ def symbolic_ints(model: torch.nn.Module, *, of_tensors: bool) -> Iterator[None]
     packages = {type(part).__module__.partition(".")[0] for part in model.modules()}
     packages -= _NOT_THE_MODELS
     changed: list[dict[str, Any]] = []
-    stands = _SymbolicIntOfTensors if of_tensors else _SymbolicInt
+    name, stands = ("int", _SymbolicInt) if of_tensors else ("isinstance", _isinstance)
     try:
-        for name, module in list(sys.modules.items()):
+        for of, module in list(sys.modules.items()):
             names = getattr(module, "__dict__", None)
-            is_own = name.partition(".")[0] in packages and isinstance(names, dict)
-            if names is not None and is_own and "int" not in names:
-                names["int"] = stands
+            is_own = of.partition(".")[0] in packages and isinstance(names, dict)
+            if names is not None and is_own and name not in names:
+                names[name] = stands
                 changed.append(names)
         with _Reading() if of_tensors else contextlib.nullcontext():
             yield
     finally:
         for names in changed:
-            names.pop("int", None)
+            names.pop(name, None)
 
 
 class _Reading(TorchFunctionMode):
