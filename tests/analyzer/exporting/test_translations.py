@@ -130,3 +130,66 @@ def test_three_dimensions() -> None:
     session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
     feeds = {one.name: t.numpy() for one, t in zip(session.get_inputs(), given, strict=True)}
     np.testing.assert_allclose(session.run(None, feeds)[0], model(*given).numpy(), atol=1e-6)
+
+
+# --- places and selections -----------------------------------------------------------------------
+
+
+class Places(torch.nn.Module):
+    def __init__(self, right: bool) -> None:
+        super().__init__()
+        self.right = right
+
+    def forward(self, ordered: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return torch.searchsorted(ordered, values, right=self.right)
+
+
+class Buckets(Places):
+    def forward(self, ordered: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return torch.bucketize(values, ordered, right=self.right, out_int32=True)
+
+
+class Selected(torch.nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.masked_select(x, mask > 0)
+
+
+def run(model: torch.nn.Module, given: list[torch.Tensor]) -> None:
+    auto = torch.export.Dim.AUTO
+    shapes = tuple(dict.fromkeys(range(t.dim()), auto) for t in given)
+    import onnxruntime
+
+    program = torch.onnx.export(
+        model.eval(), tuple(given), dynamic_shapes=shapes, dynamo=True, verbose=False,
+        custom_translation_table=translations(),
+    )  # fmt: skip
+    assert program is not None
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    feeds = {one.name: t.numpy() for one, t in zip(session.get_inputs(), given, strict=True)}
+    (got,) = session.run(None, feeds)
+    np.testing.assert_array_equal(got, model(*given).numpy())
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("cls", [Places, Buckets])
+def test_places_in_a_row(cls: Any, right: bool) -> None:
+    run(cls(right), [torch.tensor([1.0, 2, 2, 5]), torch.tensor([[0.0, 2, 3], [5, 9, 1]])])
+
+
+def test_places_in_rows() -> None:
+    rows = torch.randint(0, 9, (3, 7)).sort(-1).values
+    run(Places(False), [rows, torch.randint(0, 9, (3, 4))])
+
+
+def test_a_selection_is_as_wide_as_values_and_mask() -> None:
+    run(Selected(), [torch.rand(3, 4), torch.tensor([[1, 0, 1, 1]])])
+    run(Selected(), [torch.rand(3, 4), torch.tensor([[1], [0], [1]])])
+
+
+class Repeated(torch.nn.Module):
+    def forward(self, x: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+        return torch.repeat_interleave(x, times, dim=0, output_size=x.shape[0] * 2)
+
+
+def test_rows_are_repeated_as_often_as_is_said() -> None:
+    run(Repeated(), [torch.rand(4, 3), torch.tensor([2, 0, 5, 1])])

@@ -22,6 +22,7 @@ from calltape_analyzer.arguments.sizings import (
     sizings_of_batch,
     sizings_unseen,
 )
+from calltape_analyzer.exporting.causes import cause_of
 from calltape_analyzer.exporting.constants import known_constants
 from calltape_analyzer.exporting.python_values import (
     reads_values,
@@ -287,7 +288,7 @@ class Exporter:
                 outcome.program, attempt, around, begin=begin, whole=whole, narrow=narrow
             )
         except Exception as error:  # exporters raise errors of any type
-            attempt.error = error_text(error)
+            attempt.error = cause_of(error)
             if isinstance(error, TimeoutError):
                 self._slow.add(variant.group.key)  # other sizes would take as long
         attempt.seconds = time.perf_counter() - begin

@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["translations"]
 
-_INT64, _BOOL = 7, 9  # of onnx.TensorProto.DataType
+_INT32, _INT64, _BOOL = 6, 7, 9  # of onnx.TensorProto.DataType
 
 
 def translations() -> dict[Any, Any]:
@@ -40,13 +40,69 @@ def translations() -> dict[Any, Any]:
     ) -> Any:  # fmt: skip
         return _attention(op, query, key, value, attn_mask, is_causal, scale, enable_gqa)
 
+    def places(
+        sorted_sequence: Any, self: Any, out_int32: bool = False, right: bool = False,
+        side: str | None = None, sorter: Any = None,
+    ) -> Any:  # fmt: skip
+        if sorter is not None:
+            raise ValueError("torch.searchsorted with sorter= has no translation")
+        return _places(op, sorted_sequence, self, right or side == "right", out_int32)
+
+    def buckets(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
+        return _places(op, boundaries, self, right, out_int32)
+
+    def selected(self: Any, mask: Any) -> Any:
+        return _selected(op, self, mask)
+
+    def repeated(repeats: Any, output_size: Any = None) -> Any:
+        return _repeated(op, repeats)
+
     own = {
-        "_is_all_true": is_all_true,
-        "_cdist_forward": distances,
-        "scaled_dot_product_attention": attention,
+        "repeat_interleave.Tensor": repeated,
+        "_is_all_true.default": is_all_true,
+        "_cdist_forward.default": distances,
+        "scaled_dot_product_attention.default": attention,
+        "searchsorted.Tensor": places,
+        "bucketize.Tensor": buckets,
+        "masked_select.default": selected,
     }
-    aten = torch.ops.aten
-    return {getattr(aten, n).default: made for n, made in own.items() if hasattr(aten, n)}
+    found: dict[Any, Any] = {}
+    for name, made in own.items():
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if operator is not None:
+            found[operator] = made
+    return found
+
+
+def _places(op: Any, ordered: Any, values: Any, right: bool, is_int32: bool) -> Any:
+    """Where values would stand in an ordered row: how many of it are smaller (with ``right``: not
+    greater). Each value is compared with each of the row."""
+    last = op.Constant(value_ints=[-1])
+    if ordered.shape is not None and len(ordered.shape) > 1:
+        ordered = op.Unsqueeze(ordered, op.Constant(value_ints=[-2]))
+    each = op.Unsqueeze(values, last)
+    is_before = op.LessOrEqual(ordered, each) if right else op.Less(ordered, each)
+    count = op.ReduceSum(op.Cast(is_before, to=_INT64), last, keepdims=0)
+    return op.Cast(count, to=_INT32) if is_int32 else count
+
+
+def _repeated(op: Any, repeats: Any) -> Any:
+    """Each place as often as it says there: 0, 0, 1, 1, 1 for 2, 3."""
+    zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
+    counts = op.Cast(repeats, to=_INT64)
+    ends = op.CumSum(counts, zero)
+    every = op.Range(zero, op.ReduceSum(counts, keepdims=0), one)
+    return op.CastLike(_places(op, ends, every, True, False), repeats)
+
+
+def _selected(op: Any, values: Any, mask: Any) -> Any:
+    """The values where a mask is true, in one row; both are made as wide as the other."""
+    wide = op.Shape(op.Or(op.Expand(mask, op.Shape(values)), mask))
+    flat = op.Constant(value_ints=[-1])
+    return op.Compress(
+        op.Reshape(op.Expand(values, wide), flat), op.Reshape(op.Expand(mask, wide), flat)
+    )
 
 
 def _attention(

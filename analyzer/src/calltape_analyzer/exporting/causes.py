@@ -1,0 +1,84 @@
+"""Why a trace failed, in one sentence: where in the model, and what to do.
+
+torch's own messages have pages, and name lines of torch. In comes the error. Out goes its first
+sentence, the line of the model's code, and for known patterns a way out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import calltape_analyzer
+from calltape_analyzer.exporting.python_values import reads_values
+from calltape_analyzer.programs.attempts import error_text
+
+__all__ = ["cause_of"]
+
+_MAX_CODE = 100
+_END_OF_SENTENCE = re.compile(r"\s+\((?:unhinted|Size-like)|\s+consider using|\. |\n")
+
+# By what stands in the model's line, what to do.
+_WAYS_OUT = (
+    (re.compile(r"pack_padded_sequence"), "pass padded sequences, and mask what follows them"),
+    (re.compile(r"\.tolist\(|\.item\(|\bint\(|\bfloat\(|\.numpy\("),
+     "keep it a tensor, or pass the number as an argument"),
+    (re.compile(r"^\s*(?:el)?if\b|\bif\b.*\belse\b|^\s*while\b|^\s*assert\b|\.any\(|\.all\("),
+     "use torch.where or torch.cond, or leave the check out while torch.compiler.is_exporting()"),
+    (re.compile(r"\bnonzero\(|\bmasked_select\(|\bunique\(|\[\s*mask\s*\]"),
+     "multiply by the mask instead of selecting, or torch._check the size"),
+    (re.compile(r"^\s*for\b|\brange\("), "the number of rounds has to be known: loop over a size"),
+)  # fmt: skip
+
+
+def cause_of(error: BaseException) -> str:
+    """The first sentence of an error, where in the model it was raised, and for a model that reads
+    values with Python what can be done.
+
+    Args:
+        error: of a trace, with its traceback.
+    """
+    text = error_text(error)
+    frame = next(_frames_of_the_model(error), None)
+    if frame is None:
+        return text
+    code = (frame.line or "").strip()
+    shown = f"{code[:_MAX_CODE]}{'...' if len(code) > _MAX_CODE else ''}"
+    place = f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}: {shown}"
+    if not reads_values(text):
+        return f"{text} (at {place})"
+    kind, _, message = text.partition(": ")
+    sentence = _END_OF_SENTENCE.split(message, maxsplit=1)[0].rstrip(".")
+    advice = next((way for pattern, way in _WAYS_OUT if pattern.search(code)), None)
+    needed = f"{kind}: {sentence}: the model needs the value of a tensor at {place}"
+    return f"{needed} ({advice})" if advice else needed
+
+
+def _frames_of_the_model(error: BaseException) -> Iterator[traceback.FrameSummary]:
+    """The lines of the model that an error, or what it was raised from, went through; the innermost
+    first."""
+    import torch
+
+    packages = [Path(package.__file__ or "").parent for package in (torch, calltape_analyzer)]
+    others = [str(folder) for folder in (*packages, Path(sysconfig.get_paths()["stdlib"]))]
+    known: set[int] = set()
+    found: list[traceback.FrameSummary] = []
+    one: BaseException | None = error
+    while one is not None and id(one) not in known:
+        known.add(id(one))
+        with contextlib.suppress(Exception):  # sources that cannot be read
+            frames = reversed(traceback.extract_tb(one.__traceback__))
+            found[:0] = [f for f in frames if not _is_below(f.filename, others)]
+        one = one.__cause__ or one.__context__
+    return iter(found)
+
+
+def _is_below(name: str, folders: list[str]) -> bool:
+    if name.startswith("<"):  # generated code
+        return True
+    own = "site-packages"
+    return any(name.startswith(f"{f}/") and own not in name[len(f) :] for f in folders)

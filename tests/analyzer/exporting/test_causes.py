@@ -1,0 +1,69 @@
+"""A failed trace says in one sentence where in the model, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import ExportError, export
+from calltape_analyzer.exporting.causes import cause_of
+from tests.analyzer.exported import call, taped
+from tests.analyzer.exporting.test_arguments import Model, t
+
+
+class Branching(Model):
+    """ONNX has nothing that would check the side of an ``if``."""
+
+    def forward(self, x):
+        if x.sum() > 0:
+            return x * 2
+        return x - 1
+
+
+class Failing(Model):
+    def forward(self, x):
+        if torch.compiler.is_exporting():
+            raise RuntimeError("not while you look")
+        return x
+
+
+def error_of(folder: Path, model: Model, calls: list[Any]) -> str:
+    with pytest.raises(ExportError) as caught:
+        export(taped(folder, model, calls), model, to="onnx")
+    return str(caught.value)
+
+
+def test_the_line_of_the_model_and_a_way_out(tmp_path: Path) -> None:
+    error = error_of(tmp_path, Branching(), [call(t(n, 3)) for n in (4, 5)])
+    assert "the model needs the value of a tensor at test_causes.py:" in error
+    assert "in forward: if x.sum() > 0:" in error
+    assert "use torch.where or torch.cond" in error
+    assert len(error) < 600
+
+
+def test_other_errors_keep_their_words(tmp_path: Path) -> None:
+    error = error_of(tmp_path, Failing(), [call(t(n, 3)) for n in (4, 5)])
+    assert "RuntimeError: not while you look (at test_causes.py:" in error
+    assert "the value of a tensor" not in error
+
+
+def test_an_error_without_a_traceback_is_its_text() -> None:
+    assert cause_of(RuntimeError("data-dependent")) == "RuntimeError: data-dependent"
+
+
+def test_the_cause_of_a_cause_is_found() -> None:
+    def inner() -> None:
+        raise ValueError("unlucky")
+
+    def outer() -> None:
+        try:
+            inner()
+        except ValueError as error:
+            raise RuntimeError("outer") from error
+
+    with pytest.raises(RuntimeError) as caught:
+        outer()
+    assert "in inner: raise ValueError" in cause_of(caught.value)
