@@ -157,3 +157,32 @@ def test_saved_models_refuse_what_they_refused(tmp_path: Path) -> None:
     export(tape, branching, to="onnx").save(tmp_path / "other")
     sizes = [call(t(n, 3)) for n in range(1, 12)]
     assert never_wrong(load_programs(tmp_path / "other"), branching, sizes) >= 2
+
+
+class Pooling(Model):
+    """Offsets of sequences are often int32, and ONNX indexes with int64 only."""
+
+    def forward(self, x, offsets):
+        sums = torch.cat([x.new_zeros(1, x.shape[1]), x.cumsum(0)])
+        return self.linear(sums[offsets[1:]] - sums[offsets[:-1]])
+
+
+def test_int32_offsets_index(tmp_path: Path) -> None:
+    def given(*ends: int) -> Any:
+        return call(t(ends[-1], 3), torch.tensor([0, *ends], dtype=torch.int32))
+
+    programs = made(tmp_path, Pooling(), [given(3, 5), given(2, 4, 9), given(8)], to="onnx")
+    assert_as_module(programs, Pooling(), [], rtol=1e-3)
+    assert len(programs) <= 2
+
+
+class Logarithm(Model):
+    def forward(self, x):
+        return (x + 1e-10).log()
+
+
+def test_a_small_constant_is_kept(tmp_path: Path) -> None:
+    model = Logarithm()
+    programs = made(tmp_path, model, [call(torch.rand(n, 3) + 1) for n in (3, 5)], to="onnx")
+    assert "Add" in [node.op_type for node in graph(programs).node]
+    assert_as_module(programs, model, [call(torch.zeros(4, 3))], rtol=1e-3)

@@ -39,6 +39,7 @@ def to_onnx(
     given = {"dynamo": True, "verbose": False, **options}
     own = dict(given.get("custom_translation_table") or {})
     given["custom_translation_table"] = {**translations(), **own}
+    _widen_indices(exported.graph_module)
     with warnings.catch_warnings(), _small_constants():
         warnings.simplefilter("ignore")
         program: Any = torch.onnx.export(exported, (), None, **given)
@@ -50,6 +51,32 @@ def to_onnx(
         _name_values(graph, graph.outputs, output_names(result, plan.names))
     _name_dimensions(program, plan, variant)
     return OnnxModel(program)
+
+
+def _widen_indices(module: Any) -> None:
+    """Makes int32 tensors that index int64: ONNX's ``GatherND`` takes no other (torch 2.15 does not
+    convert them). Offsets of sequences are often int32."""
+    import torch
+
+    aten = torch.ops.aten
+    indexing = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
+    for node in list(module.graph.nodes):
+        if node.op != "call_function" or node.target not in indexing:
+            continue
+        wide = []
+        for index in node.args[1]:
+            value = None if index is None else index.meta.get("val")
+            if value is None or value.dtype is not torch.int32:
+                wide.append(index)
+                continue
+            with module.graph.inserting_before(node):
+                made = module.graph.call_function(
+                    aten._to_copy.default, (index,), {"dtype": torch.int64}
+                )
+            made.meta["val"] = value.to(torch.int64)
+            wide.append(made)
+        node.args = (node.args[0], wide, *node.args[2:])
+    module.recompile()
 
 
 @contextmanager
