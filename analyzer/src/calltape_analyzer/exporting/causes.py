@@ -13,13 +13,13 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-import calltape_analyzer
 from calltape_analyzer.exporting.python_values import reads_values
 from calltape_analyzer.programs.attempts import error_text
 
 __all__ = ["cause_of"]
 
 _MAX_CODE = 100
+_OWN = Path(__file__).parents[1]
 _END_OF_SENTENCE = re.compile(r"\s+\((?:unhinted|Size-like)|\s+consider using|\. |\n")
 
 # By what stands in the model's line, what to do.
@@ -63,8 +63,8 @@ def _frames_of_the_model(error: BaseException) -> Iterator[traceback.FrameSummar
     first."""
     import torch
 
-    packages = [Path(package.__file__ or "").parent for package in (torch, calltape_analyzer)]
-    others = [str(folder) for folder in (*packages, Path(sysconfig.get_paths()["stdlib"]))]
+    stdlib = Path(sysconfig.get_paths()["stdlib"])
+    others = [str(folder) for folder in (Path(torch.__file__).parent, _OWN, stdlib)]
     known: set[int] = set()
     found: list[traceback.FrameSummary] = []
     one: BaseException | None = error
