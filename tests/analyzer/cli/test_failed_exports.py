@@ -27,9 +27,7 @@ class Loud(torch.nn.Module):
             print("line", number)
         logging.getLogger("torch.export").error("from torch")
         print("an error", file=sys.stderr)
-        if x.sum().item() > 0:
-            return x + 1
-        return x - 1
+        return torch.from_numpy(x.numpy()) + 1
 
 class Sizes(torch.nn.Module):
     """Each size is a model of its own."""

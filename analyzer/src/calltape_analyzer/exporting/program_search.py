@@ -204,7 +204,7 @@ class ProgramSearch:
 
     def _extend(self, variant: VariantFacts, made: int, attempts: Sequence[Attempt]) -> None:
         """Finds programs for sizes beyond the recorded ones, if all that were made refuse them."""
-        if made > 1 and made == len(variant.rows):
+        if made > 1 and made == len(variant.rows) and not any(a.agreed for a in attempts):
             return  # a program for each size: another would be good for one size as well
         refused = [set(attempt.refused) for attempt in attempts]
         # What one program refuses another may take.

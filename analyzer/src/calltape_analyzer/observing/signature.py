@@ -129,7 +129,7 @@ class Signature:
                     if p.name not in self.removed
                 ]
             )
-        except ValueError:  # names or an order that no Python function has
+        except (ValueError, IndexError):  # names or an order that no Python function has
             return None
 
     def requiring(self, names: Collection[str]) -> Signature:
