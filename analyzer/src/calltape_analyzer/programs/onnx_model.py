@@ -87,8 +87,9 @@ class OnnxModel(ExportedModel):
         self._folder = tempfile.TemporaryDirectory(prefix="calltape-")
         path = str(Path(self._folder.name) / "model.onnx")
         if hasattr(model, "save"):
-            # To a file, because a protobuf message ends at 2 GiB and weights may lie beside it.
-            model.save(path)
+            # To a file, because a protobuf message ends at 2 GiB. The weights lie beside it: a
+            # message with them would be in memory as well.
+            model.save(path, external_data=True)
         else:
             refuse_data_outside(model, None)
             Path(path).write_bytes(model.SerializeToString())
