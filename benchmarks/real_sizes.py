@@ -4,11 +4,13 @@ Each model is built from its config with random weights and recorded as its user
 fresh processes work one after the other: one runs ``export`` on the tape. The other gives the same
 arguments and dynamic shapes to ``torch.export.export`` (or ``torch.onnx.export``) itself, once per
 program, and verifies nothing. Printed are the seconds of the one over those of the other, and how
-much more memory the process took.
+much more memory the process took. On a CUDA device the memory is that of the device.
 
-A UNet is among them if diffusers is installed.
+A UNet is among them if diffusers is installed, and a Llama of 1B parameters if there is a CUDA
+device.
 
-``python -m benchmarks real_sizes``, or ``python -m benchmarks.real_sizes [--to onnx] [name ...]``.
+``python -m benchmarks real_sizes``, or
+``python -m benchmarks.real_sizes [--to onnx] [--device cuda] [name ...]``.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class RealModel:
 
     Attributes:
         make: builds it in eval mode; the same weights each time.
-        drive: makes the calls that are recorded.
+        drive: makes the calls that are recorded, on the default device.
     """
 
     make: Callable[[], torch.nn.Module]
@@ -55,19 +57,19 @@ def rows(scale: float) -> Iterator[Row]:
     """All models, for torch and for ONNX; no model is smaller with less of a ``scale``."""
     for name in MODELS:
         for to in ("torch", "onnx"):
-            yield _row(name, to)
+            yield _row(name, to, "cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _row(name: str, to: Target) -> Row:
+def _row(name: str, to: Target, device: str) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         tape = str(Path(folder) / "model.tape")
-        _in_process("record", name, to, tape)
-        found = _in_process("export", name, to, tape)
-        bare = _in_process("bare", name, to, tape, json.dumps(found["variants"]))
+        _in_process("record", name, to, device, tape)
+        found = _in_process("export", name, to, device, tape)
+        bare = _in_process("bare", name, to, device, tape, json.dumps(found["variants"]))
     seconds, least = found["seconds"], bare["seconds"] + found["once"]
     more = (found["peak"] - bare["peak"]) / _GIB
     return Row(
-        f"{name}, {found['bytes'] / 4e6:.0f} M parameters, to {to}",
+        f"{name}, {found['parameters'] / 1e6:.0f} M parameters, to {to} on {device}",
         f"{seconds:.1f} s, {found['peak'] / found['bytes']:.1f} × the model's bytes",
         (
             f"{seconds / least:.2f} × bare exports ({bare['seconds']:.1f} s) and one run of each "
@@ -86,16 +88,21 @@ def _in_process(*arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _step(what: str, name: str, to: Target, tape: str, *more: str) -> dict[str, Any]:
+def _step(what: str, name: str, to: Target, device: str, tape: str, *more: str) -> dict[str, Any]:
     torch.set_num_threads(_THREADS)
     torch.manual_seed(0)
     chosen = MODELS[name]
-    model = chosen.make().eval()
-    if what == "record":
-        return _recorded(chosen, model, tape)
+    with torch.device(device):
+        model = chosen.make().eval()
+        if what == "record":
+            return _recorded(chosen, model, tape)
     found = _exported(model, to, tape) if what == "export" else _bare(model, to, tape, *more)
-    parameters = sum(p.nbytes for p in model.parameters())
-    return {"peak": _peak_bytes(), **found, "bytes": parameters}
+    return {
+        "peak": _peak_bytes(),
+        **found,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "bytes": sum(p.nbytes for p in model.parameters()),
+    }
 
 
 def _recorded(chosen: RealModel, model: torch.nn.Module, tape: str) -> dict[str, Any]:
@@ -110,9 +117,9 @@ def _exported(model: torch.nn.Module, to: Target, tape: str) -> dict[str, Any]:
     from calltape_analyzer import export, open_tape
 
     with open_tape(tape) as opened:
-        begin = time.perf_counter()
+        begin = _now()
         programs = export(opened, model, to=to)
-        seconds = time.perf_counter() - begin
+        seconds = _now() - begin
         peak = _peak_bytes()
         once = _once(opened, model, programs)
         report = programs.verify()
@@ -130,14 +137,14 @@ def _exported(model: torch.nn.Module, to: Target, tape: str) -> dict[str, Any]:
 
 def _once(tape: Any, model: torch.nn.Module, programs: Any) -> float:
     """Seconds of one run of every recorded call through the model and through its program."""
-    begin = time.perf_counter()
+    begin = _now()
     with torch.no_grad():
         for call in tape.calls:
             args, kwargs = call.inputs
             model(*args, **kwargs)
             args, kwargs = call.inputs
             programs(*args, **kwargs)
-    return time.perf_counter() - begin
+    return _now() - begin
 
 
 def _bare(model: torch.nn.Module, to: Target, tape: str, names: str) -> dict[str, Any]:
@@ -153,14 +160,14 @@ def _bare(model: torch.nn.Module, to: Target, tape: str, names: str) -> dict[str
     seconds = 0.0
     with register_flattening_functions(), torch.no_grad():
         for args, kwargs, shapes in given:
-            begin = time.perf_counter()
+            begin = _now()
             if to == "onnx":
                 torch.onnx.export(
                     model, args, kwargs=kwargs, dynamic_shapes=shapes, dynamo=True, verbose=False
                 )
             else:
                 torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
-            seconds += time.perf_counter() - begin
+            seconds += _now() - begin
     return {"seconds": seconds}
 
 
@@ -170,8 +177,17 @@ def _variant(variants: dict[str, Any], name: str) -> Any:
     return variants.get(last) or next(v for n, v in variants.items() if last.startswith(n))
 
 
+def _now() -> float:
+    """Seconds, when all that was given to the device is done."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def _peak_bytes() -> int:
-    """The most memory that this process ever had."""
+    """The most memory that this process ever had: of the device, if it used one."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -180,6 +196,16 @@ def _gpt2() -> torch.nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(GPT2Config())
+
+
+def _llama() -> torch.nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8,
+        intermediate_size=8192, vocab_size=128256, tie_word_embeddings=True,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).to(torch.bfloat16)
 
 
 def _generate(model: Any) -> None:
@@ -270,20 +296,24 @@ MODELS: dict[str, RealModel] = {
     "T5-small": RealModel(_t5, _translate),
 }
 
+if torch.cuda.is_available():
+    MODELS["Llama-1B"] = RealModel(_llama, _generate)
 if importlib.util.find_spec("diffusers") is not None:
     MODELS["UNet"] = RealModel(_unet, _denoise)
 
 
 def _main(arguments: Sequence[str]) -> None:
     if arguments[:1] == ["--step"]:
-        what, name, to, tape, *more = arguments[1:]
-        print(json.dumps(_step(what, name, "onnx" if to == "onnx" else "torch", tape, *more)))
+        what, name, to, device, tape, *more = arguments[1:]
+        target: Target = "onnx" if to == "onnx" else "torch"
+        print(json.dumps(_step(what, name, target, device, tape, *more)))
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks.real_sizes", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(MODELS))
     parser.add_argument("--to", choices=("torch", "onnx"), default="torch")
+    parser.add_argument("--device", default="cpu", help="cpu (the default), cuda, ...")
     options = parser.parse_args(arguments)
-    print(table([_row(name, options.to) for name in options.names or MODELS]))
+    print(table([_row(name, options.to, options.device) for name in options.names or MODELS]))
 
 
 if __name__ == "__main__":
