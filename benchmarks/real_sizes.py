@@ -137,12 +137,13 @@ def _exported(model: torch.nn.Module, to: Target, tape: str) -> dict[str, Any]:
 
 def _once(tape: Any, model: torch.nn.Module, programs: Any) -> float:
     """Seconds of one run of every recorded call through the model and through its program."""
+    device = next(model.parameters()).device
     begin = _now()
     with torch.no_grad():
         for call in tape.calls:
-            args, kwargs = call.inputs
+            args, kwargs = call.inputs_on(device)
             model(*args, **kwargs)
-            args, kwargs = call.inputs
+            args, kwargs = call.inputs_on(device)
             programs(*args, **kwargs)
     return _now() - begin
 
@@ -151,10 +152,11 @@ def _bare(model: torch.nn.Module, to: Target, tape: str, names: str) -> dict[str
     """One export per program and nothing else, with the arguments and shapes that were found."""
     from calltape_analyzer import open_tape, register_flattening_functions
 
+    device = next(model.parameters()).device
     with open_tape(tape) as opened:
         variants = {variant.name: variant for variant in opened.variants()}
         given = [
-            (*variant.infer_arguments(), variant.infer_dynamic_shapes())
+            (*variant.infer_arguments(device=device), variant.infer_dynamic_shapes())
             for variant in (_variant(variants, name) for name in json.loads(names))
         ]
     seconds = 0.0

@@ -25,8 +25,8 @@ from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.keep.policies import Every, Keep, Rate, start_over
 from calltape_recorder.keep.traffic import TrafficCounter
 from calltape_recorder.locks import HasLock
-from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import release
+from calltape_recorder.snapshot.pinned import HostMemory
 from calltape_recorder.snapshot.repeats import Repeats
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.flight_recorder import FlightRecorder, HeldCalls
@@ -132,7 +132,7 @@ class Pipeline:
         flight = settings.flight_recorder
         held = 0 if flight is None else flight.bytes
         self.ledger = Ledger(settings.max_queue_bytes + held, settings.max_calls)
-        self.buffers = Buffers(settings.max_queue_bytes + held)
+        self.buffers = HostMemory(settings.max_queue_bytes + held)
         self.repeats = Repeats()
         self.admission = Admission(self, self.ledger, self.repeats, holds=flight is not None)
         withholding = Withholding(settings.values)

@@ -19,16 +19,17 @@ from calltape_recorder.snapshot import large_copies
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import copy_leaves, data_of, joined, release
 from calltape_recorder.snapshot.look import look_at
+from calltape_recorder.snapshot.pinned import HostMemory
 
 MIB = 1 << 20
 
 
-def copies(leaves: list[torch.Tensor], buffers: Buffers, wanted: Any = True) -> list[Any]:
+def copies(leaves: list[torch.Tensor], buffers: HostMemory, wanted: Any = True) -> list[Any]:
     return copy_leaves(leaves, look_at(leaves, wanted), buffers)
 
 
 def test_large_leaves_of_one_side_lie_side_by_side() -> None:
-    buffers = Buffers(64 * MIB)
+    buffers = HostMemory(64 * MIB)
     leaves = [torch.randn(50_000), torch.randn(3), torch.randn(70_001), torch.randn(600_000)]
     pieces = copies(leaves, buffers)
     for leaf, piece in zip(leaves, pieces, strict=True):
@@ -41,7 +42,7 @@ def test_large_leaves_of_one_side_lie_side_by_side() -> None:
 
 
 def test_a_buffer_comes_back_once_and_is_used_again() -> None:
-    buffers = Buffers(64 * MIB)
+    buffers = HostMemory(64 * MIB)
     leaves = [torch.randn(50_000) for _ in range(5)]
     first = copies(leaves, buffers)
     owner = first[0].owner
@@ -57,7 +58,7 @@ def test_a_copy_that_fails_gives_its_buffer_back(monkeypatch: pytest.MonkeyPatch
         raise RuntimeError
 
     monkeypatch.setattr(copying, "copy_all", fails)
-    buffers = Buffers(64 * MIB)
+    buffers = HostMemory(64 * MIB)
     with pytest.raises(RuntimeError):
         copies([torch.randn(50_000), torch.randn(50_000)], buffers)
     assert sum(len(idle) for idle in buffers._idle.values()) == 1

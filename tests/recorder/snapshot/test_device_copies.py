@@ -3,6 +3,8 @@ everywhere, on a device made of notes."""
 
 from __future__ import annotations
 
+import ctypes
+import struct
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +14,25 @@ import pytest
 import torch
 
 from calltape_recorder import record
-from calltape_recorder.snapshot import device_copies
-from calltape_recorder.snapshot.device_copies import Copies, copy_out
+from calltape_recorder.snapshot import cuda_driver, device_copies
+from calltape_recorder.snapshot.buffers import Buffers
+from calltape_recorder.snapshot.copies import wait_for_copies
+from calltape_recorder.snapshot.device_copies import copy_out
+from calltape_recorder.snapshot.pinned import Copies, HostMemory, Landing
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import read
 
+GIB = 1 << 30
+
 
 class Stream:
+    cuda_stream = 0
+
     def __init__(self, name: str, log: list[str]) -> None:
         self.name, self.log = name, log
+
+    def synchronize(self) -> None:
+        self.log.append(f"{self.name} is empty")
 
     def wait_stream(self, other: Stream) -> None:
         self.log.append(f"{self.name} waits for {other.name}")
@@ -58,17 +70,26 @@ class Distant(torch.Tensor):
         self.log.append(f"held for {stream.name}")
 
 
-def test_what_is_enqueued_in_which_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def enqueued(monkeypatch: pytest.MonkeyPatch, *, driver: bool) -> list[str]:
+    """What two copies enqueue, in order: with a function of the driver, and with operators."""
     log: list[str] = []
     host, ours = Stream("host", log), Stream("ours", log)
     fake = SimpleNamespace(
         current_stream=lambda device: host,
+        current_device=lambda: 0,
         Stream=lambda device: ours,
         stream=lambda stream: stream,
         Event=lambda: Event(log),
     )
+
+    def copy(target: int, source: int, size: int, queue: int) -> int:
+        log.append(f"{size} bytes")
+        ctypes.memmove(target, source, size)
+        return 0
+
     monkeypatch.setattr(device_copies, "_cuda", fake)
     monkeypatch.setattr(device_copies, "_streams", {})
+    monkeypatch.setattr(cuda_driver, "copier", lambda: copy if driver else None)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, pin_memory, **k: empty(*a, **k))
     tensors: list[Any] = []
@@ -77,21 +98,57 @@ def test_what_is_enqueued_in_which_order(monkeypatch: pytest.MonkeyPatch) -> Non
         tensor.log = log
         tensors.append(tensor)
 
-    def prepare(place: int, tensor: torch.Tensor) -> torch.Tensor:
+    def prepare(place: int) -> torch.Tensor:
         log.append(f"copy {place}")
-        return tensor.as_subclass(torch.Tensor)
+        return tensors[place].as_subclass(torch.Tensor)
 
-    found, copies = copy_out(tensors, prepare)
-    assert [tensor.tolist() for tensor in found] == [[1.0] * 3, [2.0] * 3]
-    each = [part for n in (0, 1) for part in (f"copy {n}", "held for ours")]
-    assert log == [
-        "ours waits for host", "on ours", *each, "event on ours", "off ours",
-        "host waits for the event",
+    sources = [(tensor.data_ptr(), 12) for tensor in tensors]
+    pieces = copy_out(tensors, sources, prepare, HostMemory(1 << 20).pinned)
+    assert [list(struct.unpack("3f", piece.data)) for piece in pieces] == [[1.0] * 3, [2.0] * 3]
+    del tensors[:]
+    before = len(log)
+    wait_for_copies(pieces)
+    wait_for_copies(pieces)
+    assert log[before:] == ["waited"]
+    return log[:before]
+
+
+def test_what_is_enqueued_in_which_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert enqueued(monkeypatch, driver=True) == [
+        "ours waits for host", "held for ours", "held for ours", "12 bytes", "12 bytes",
+        "event on ours", "host waits for the event",
     ]  # fmt: skip
-    log.clear()
-    copies.wait()
-    copies.wait()
-    assert log == ["waited"]
+
+
+def test_the_order_is_the_same_without_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert enqueued(monkeypatch, driver=False) == [
+        "ours waits for host", "held for ours", "held for ours", "on ours", "copy 0", "copy 1",
+        "off ours", "event on ours", "host waits for the event",
+    ]  # fmt: skip
+
+
+def test_memory_comes_back_when_its_copies_are_done() -> None:
+    class Slow:
+        done = False
+
+        def query(self) -> bool:
+            return self.done
+
+    slow, pool = Slow(), Buffers(1 << 24)
+    landing = Landing.of_size(100_000, Copies([slow]), pool)
+    memory = landing._memory
+    landing.release()
+    assert Landing.of_size(100_000, Copies([]), pool)._memory is not memory
+    slow.done = True
+    assert Landing.of_size(100_000, Copies([]), pool)._memory is memory
+
+
+def test_memory_that_nobody_gave_back_comes_back() -> None:
+    pool = Buffers(1 << 24)
+    landing = Landing.of_size(100_000, Copies([]), pool)
+    memory = landing._memory
+    del landing
+    assert Landing.of_size(100_000, Copies([]), pool)._memory is memory
 
 
 def test_copies_that_failed_once_are_never_there() -> None:
@@ -113,7 +170,7 @@ def test_copies_that_failed_once_are_never_there() -> None:
 @pytest.mark.cuda
 def test_a_host_that_overwrites_its_tensors_at_once(tmp_path: Path) -> None:
     model, x = Identity(), torch.zeros(4 * 1024 * 1024, device="cuda")
-    with record(model, tmp_path / "t.tape") as recorder:
+    with record(model, tmp_path / "t.tape", max_queue_bytes=GIB * 2) as recorder:
         for n in range(40):
             x.fill_(n)
             model(x)
@@ -127,7 +184,7 @@ def test_a_host_that_overwrites_its_tensors_at_once(tmp_path: Path) -> None:
 @pytest.mark.cuda
 def test_memory_that_is_given_away_at_once(tmp_path: Path) -> None:
     model = Identity()
-    with record(model, tmp_path / "t.tape") as recorder:
+    with record(model, tmp_path / "t.tape", max_queue_bytes=GIB * 2) as recorder:
         for n in range(100):
             model(torch.full((1024, 1024), float(n), device="cuda"))
             torch.full((1024, 1024), -1.0, device="cuda")
@@ -190,7 +247,7 @@ def test_graphs_are_captured_while_the_writer_waits(tmp_path: Path) -> None:
     busy, quiet = Identity(), Add()
     x = torch.ones(256, 256, device="cuda")
     graph: Any = torch.cuda.CUDAGraph()
-    with record(busy, tmp_path / "t.tape") as recorder:
+    with record(busy, tmp_path / "t.tape", max_queue_bytes=GIB * 2) as recorder:
         for _ in range(20):
             busy(torch.ones(2048, 2048, device="cuda"))  # the writer is busy with these
         with torch.cuda.graph(graph):
@@ -224,3 +281,39 @@ def test_many_threads_and_streams(tmp_path: Path) -> None:
         values = call.input(0)
         assert bool((values == values[0]).all())
         assert torch.equal(values, call.output(0))
+
+
+@pytest.mark.cuda
+def test_a_thread_that_never_used_the_device(tmp_path: Path) -> None:
+    model, x = Identity(), torch.arange(6.0, device="cuda")
+    with record(model, tmp_path / "t.tape") as recorder:
+        thread = threading.Thread(target=model, args=(x,))
+        thread.start()
+        thread.join()
+    assert recorder.stats().kept == 1
+    assert read(tmp_path / "t.tape").calls[0].input(0).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.cuda
+def test_pinned_memory_is_bounded_while_sizes_grow(tmp_path: Path) -> None:
+    """A cache that grows leaves no buffer of each of its sizes."""
+    model, bound = Identity(), 64 << 20
+    with record(model, tmp_path / "t.tape", max_queue_bytes=bound) as recorder:
+        for n in range(1, 200):
+            model(torch.ones(n, 1 << 16, device="cuda"))
+            torch.cuda.synchronize()
+        assert recorder._handler.pipeline.buffers.pinned._bytes <= bound
+    assert recorder.stats().seen == 199
+
+
+@pytest.mark.cuda
+def test_calls_that_repeat_are_recognized_and_keep_their_device(tmp_path: Path) -> None:
+    model = Add()
+    with record(model, tmp_path / "t.tape") as recorder:
+        for n in range(5):
+            x = torch.full((3, 2), float(n), device="cuda")
+            model(x, x + 1)
+    assert recorder._handler.pipeline.repeats.call is not None
+    for n, call in enumerate(read(tmp_path / "t.tape").calls):
+        assert bool((call.input(0) == n).all())
+        assert {facts.device for facts in call.record.inputs.facts()} == {"cuda:0"}

@@ -126,6 +126,29 @@ class Call:
         args, kwargs = self.build("inputs", self.record.inputs.spec().root)
         return Inputs(args, kwargs)
 
+    def inputs_on(self, device: Any) -> Inputs:
+        """:attr:`inputs` with the tensors on a device (a ``torch.device`` or its name).
+
+        If any tensor was recorded on a device, those that were recorded on the CPU stay there:
+        models take some arguments, such as the lengths of packed sequences, on the CPU only.
+
+        Raises:
+            TapeError: as :attr:`inputs`.
+        """
+        import torch
+
+        facts = self.record.inputs.facts()
+        are_mixed = any(one.device != "cpu" for one in facts)
+        tensors: dict[int, Any] = {}
+        for leaf, one in enumerate(facts):
+            value = self.tensor("inputs", leaf)
+            moves = one.device != "cpu" or not are_mixed
+            if moves and isinstance(value, torch.Tensor) and value.device.type != "meta":
+                value = value.detach().to(device).requires_grad_(value.requires_grad)
+            tensors[leaf] = value
+        args, kwargs = self.build("inputs", self.record.inputs.spec().root, tensors)
+        return Inputs(args, kwargs)
+
     @property
     def outputs(self) -> Any:
         """What the call returned, built like :attr:`inputs`. Also None if the call raised, or if

@@ -121,26 +121,28 @@ def _callable(tape: Tape, target: Any) -> Iterator[Runner]:
     """Calls a model, which is as before when all calls were run, or any other callable."""
     import torch
 
+    device: Any = "cpu"
     with ExitStack() as stack:
         if isinstance(target, torch.nn.Module):
-            from calltape_analyzer.model.calls import entry_of
+            from calltape_analyzer.model.calls import device_of, entry_of
             from calltape_analyzer.model.state import unchanged
 
             # The calls run one after another, each from the state that the one before left.
             stack.enter_context(unchanged(target))
+            device = device_of(target)
             target = entry_of(target, tape.target)
         if not callable(target):
             raise UsageError(
                 f"a {type(target).__name__} cannot be called", advice="see help(replay)"
             )
         signature = tape.signature
-        yield lambda call: _called(target, call, signature)
+        yield lambda call: _called(target, call, signature, device)
 
 
-def _called(target: Callable[..., Any], call: Call, signature: Signature) -> Returned:
+def _called(target: Callable[..., Any], call: Call, signature: Signature, device: Any) -> Returned:
     import torch
 
-    args, kwargs = without_removed(*call.inputs, signature)
+    args, kwargs = without_removed(*call.inputs_on(device), signature)
     with torch.no_grad():
         result = target(*args, **kwargs)
         # A stream was recorded as the list of its chunks, of which a call has 256 at most.

@@ -12,6 +12,7 @@ import mmap
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 
 __all__ = ["Buffer", "Buffers"]
 
@@ -87,11 +88,12 @@ def _rounded(nbytes: int) -> int:
 
 class Buffers:
     """A pool of at most ``max_bytes``, buffers in use included. If more are in use, a buffer is
-    freed when it comes back."""
+    freed when it comes back. ``make`` makes a buffer of a size."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, make: Callable[[int], Buffer] = Buffer) -> None:
         self.lock = threading.RLock()
         self._max = max_bytes
+        self._make = make
         self._idle: dict[int, list[Buffer]] = {}  # sizes in the order in which they were last used
         self._bytes = 0  # of all buffers, idle or in use
         self._lost: deque[int] = deque()  # sizes of buffers that nobody gave back
@@ -110,7 +112,7 @@ class Buffers:
                 return self._idle[size].pop()
             self._make_room(gone, size)
         _let_go(gone)
-        buffer = Buffer(size)
+        buffer = self._make(size)
         with self.lock:
             buffer.lost, self._bytes = self._lost, self._bytes + size  # no interrupt comes between
         return buffer

@@ -8,41 +8,30 @@ Everything else goes through ordinary operators, below autograd and all modes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from calltape_recorder.snapshot.buffers import Buffer, Buffers
-from calltape_recorder.snapshot.device_copies import Copies, copy_out
+from calltape_recorder.snapshot.device_copies import copy_out
 from calltape_recorder.snapshot.facts import DTYPES, Facts
 from calltape_recorder.snapshot.large_copies import array_type, copy_all, memory_at, unseen
 from calltape_recorder.snapshot.look import Look
+from calltape_recorder.snapshot.piece import Piece
+from calltape_recorder.snapshot.pinned import HostMemory, Landing
 
-__all__ = ["Piece", "copy_leaves", "data_of", "joined", "release", "wait_for_copies"]
+__all__ = ["copy_leaves", "data_of", "joined", "release", "wait_for_copies"]
 
 # A copy of at most so many bytes gets memory of its own. The larger copies of one side share a
 # pooled buffer.
 _SMALL = 64 * 1024
 
 
-class Piece(NamedTuple):
-    """The bytes of one leaf, and the owner of their memory: our own tensor, or a pooled buffer.
-
-    If several leaves share a buffer, only the first piece has it as its owner, so that it is given
-    back once. ``whole`` is all of the buffer, and the leaf's bytes begin at ``begin`` in it.
-    """
-
-    data: memoryview
-    owner: Any
-    whole: memoryview | None = None
-    begin: int = 0
-
-
 _Tensor = torch.Tensor
 _make = tuple.__new__  # makes a named tuple faster than its class does
 
 
-def copy_leaves(leaves: list[Any], look: Look, buffers: Buffers) -> list[Any]:
+def copy_leaves(leaves: list[Any], look: Look, buffers: HostMemory) -> list[Any]:
     """Copies every leaf that has a size. The others get None.
 
     The caller may change its tensors at once. Copies from a CUDA device may not be done yet:
@@ -56,7 +45,7 @@ def copy_leaves(leaves: list[Any], look: Look, buffers: Buffers) -> list[Any]:
     for leaf, fact, size in zip(leaves, look.facts, look.sizes, strict=False):
         if not size:
             pieces.append(None)
-        elif fact.direct:
+        elif fact.direct == "cpu":
             if size <= _SMALL:
                 pieces.append(bytearray(array_type(size).from_address(leaf.data_ptr())))
             else:
@@ -74,7 +63,7 @@ def copy_leaves(leaves: list[Any], look: Look, buffers: Buffers) -> list[Any]:
     if large:
         _pooled(leaves, look.sizes, large, pieces, buffers)
     if distant:
-        _from_device(leaves, look, distant, pieces)
+        _from_device(leaves, look, distant, pieces, buffers)
     return pieces
 
 
@@ -85,7 +74,7 @@ def wait_for_copies(pieces: Iterable[Any]) -> None:
         RuntimeError: the device failed.
     """
     for piece in pieces:
-        if type(piece) is Piece and type(piece.owner) is _Distant:
+        if type(piece) is Piece and type(piece.owner) is Landing:
             piece.owner.copies.wait()
 
 
@@ -154,28 +143,33 @@ def _source(leaf: torch.Tensor, memory: torch.UntypedStorage, size: int) -> tupl
     return memory.data_ptr() + begin, size
 
 
-class _Distant(NamedTuple):
-    """Pinned memory that a device copies to."""
-
-    memory: torch.Tensor
-    copies: Copies
-
-
-def _from_device(leaves: list[Any], look: Look, distant: list[int], pieces: list[Any]) -> None:
+def _from_device(
+    leaves: list[Any], look: Look, distant: list[int], pieces: list[Any], memory: HostMemory
+) -> None:
     facts = [look.facts[index] for index in distant]
+    tensors = [leaves[index] for index in distant]
+    # We hold the storages until the copies are enqueued, as above.
+    held = [
+        tensor.untyped_storage() if fact.direct else None
+        for tensor, fact in zip(tensors, facts, strict=True)
+    ]
     try:
         with unseen():
-            mine, copies = copy_out(
-                [leaves[index] for index in distant],
-                lambda place, tensor: _copyable(_plain(tensor, facts[place])),
+            found = copy_out(
+                tensors,
+                [
+                    None if storage is None else _source(leaves[index], storage, look.sizes[index])
+                    for index, storage in zip(distant, held, strict=True)
+                ],
+                lambda place: _copyable(_plain(tensors[place], facts[place])),
+                memory.pinned,
             )
     except Exception:  # there is no pinned memory: each leaf is waited for
         for index, fact in zip(distant, facts, strict=True):
             pieces[index] = _computed(leaves[index], fact, look.sizes[index])
         return
-    for index, memory in zip(distant, mine, strict=True):
-        data = memory_at(memory.data_ptr(), look.sizes[index])
-        pieces[index] = Piece(data, _Distant(memory, copies))
+    for index, piece in zip(distant, found, strict=True):
+        pieces[index] = piece
 
 
 def _computed(tensor: torch.Tensor, fact: Facts, size: int) -> Piece:
@@ -225,5 +219,9 @@ _EXPERIMENTAL = frozenset(dtype for dtype in DTYPES if dtype.is_complex and dtyp
 def release(pieces: list[Any], buffers: Buffers) -> None:
     """Gives the pooled buffers of these pieces back; their data may not be read afterwards."""
     for piece in pieces:
-        if type(piece) is Piece and type(piece.owner) is Buffer:
+        if type(piece) is not Piece:
+            continue
+        if type(piece.owner) is Buffer:
             buffers.give_back(piece.owner)
+        elif type(piece.owner) is Landing:
+            piece.owner.release()

@@ -29,14 +29,15 @@ class Dtype(NamedTuple):
 
 class Facts(NamedTuple):
     """See :class:`calltape_schema.leaves.Leaf`. ``strides`` is None if the leaf is contiguous.
-    ``direct`` tells that its memory is copied as it lies."""
+    ``direct`` is the type of the device whose memory is copied as it lies, ``cpu`` or ``cuda``;
+    it is empty for all other leaves."""
 
     dtype: Any
     shape: tuple[int, ...]
     device: Any
     flags: int
     strides: tuple[int, ...] | None
-    direct: bool
+    direct: str
     missing: str | None = None
     expanded: tuple[int, ...] = ()
     layout: str | None = None
@@ -79,6 +80,8 @@ _complex_dtypes = frozenset(dtype for dtype in DTYPES if dtype.is_complex)
 SIMPLE = _ordinary_dtypes - _complex_dtypes
 """The dtypes that are neither quantized nor complex."""
 
+_DIRECT = frozenset(("cpu", "cuda"))
+
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
 _strided = torch.strided
@@ -110,13 +113,13 @@ def _plain_facts(t: Any, subclass: type | None) -> Facts:
         flags |= NEG
     shape = t.shape
     if device.type == "meta":
-        return Facts(dtype, shape, device, flags, None, False, "a meta tensor has no values")
+        return Facts(dtype, shape, device, flags, None, "", "a meta tensor has no values")
     if t.is_contiguous():
-        direct = device.type == "cpu" and flags < CONJ
+        direct = device.type if flags < CONJ and device.type in _DIRECT else ""
         return Facts(dtype, shape, device, flags, None, direct, None, (), None, subclass)
     strides = t.stride()
     expanded = tuple(axis for axis, stride in enumerate(strides) if stride == 0 and shape[axis] > 1)
-    return Facts(dtype, shape, device, flags, strides, False, None, expanded, None, subclass)
+    return Facts(dtype, shape, device, flags, strides, "", None, expanded, None, subclass)
 
 
 def _unusual_facts(t: Any, subclass: type | None) -> Facts:
@@ -134,7 +137,7 @@ def _quantized_facts(t: Any, subclass: type | None) -> Facts:
         return _unreadable(t, f"quantized {scheme}", subclass)
     quantizer = (scheme, float(t.q_scale()), int(t.q_zero_point()))
     strides = None if t.is_contiguous() else t.stride()
-    return Facts(t.dtype, t.shape, t.device, 0, strides, False, None, (), None, subclass, quantizer)
+    return Facts(t.dtype, t.shape, t.device, 0, strides, "", None, (), None, subclass, quantizer)
 
 
 def _subclass_facts(t: Any, cls: type) -> Facts:
@@ -144,7 +147,7 @@ def _subclass_facts(t: Any, cls: type) -> Facts:
             return _unreadable(t, "a tensor subclass without bytes of its own", cls)
         try:
             # It is not direct, because the subclass would intercept the reads of the copy too.
-            return _plain_facts(t, cls)._replace(direct=False)
+            return _plain_facts(t, cls)._replace(direct="")
         except Exception as error:
             return _unreadable(t, _why(t, error), cls)
 
@@ -166,14 +169,14 @@ def _unreadable(t: Any, reason: str, subclass: type | None) -> Facts:
         reason = f"{reason}, shape unknown"
     layout = None if t.layout is _strided else str(t.layout).removeprefix("torch.")
     flags = 1 if t.requires_grad else 0
-    return Facts(t.dtype, shape, t.device, flags, None, False, reason, (), layout, subclass)
+    return Facts(t.dtype, shape, t.device, flags, None, "", reason, (), layout, subclass)
 
 
 def _array_facts(array: Any) -> Facts:
     name = array.dtype.name
     kept = name in _KEPT and array.dtype.isnative and not array.dtype.hasobject
     missing = None if kept else f"dtype {name}"[:200]
-    return Facts(name[:64], tuple(array.shape), "cpu", 0, None, False, missing)
+    return Facts(name[:64], tuple(array.shape), "cpu", 0, None, "", missing)
 
 
 def stored_bytes(facts: Facts) -> int:
@@ -196,8 +199,8 @@ _PLAIN_FLAGS = ((REQUIRES_GRAD, "requires_grad"), (INFERENCE, "inference"))
 
 
 def is_plain(facts: Facts) -> bool:
-    """Whether it is a contiguous tensor in host memory and nothing else, as most leaves are."""
-    return facts.direct and facts.missing is None and facts.subclass is None
+    """Whether it is a contiguous tensor and nothing else, as most leaves are."""
+    return facts.direct != "" and facts.missing is None and facts.subclass is None
 
 
 def leaf_document(facts: Facts, key: str | None, storage: int | None) -> dict[str, Any]:
@@ -210,6 +213,8 @@ def leaf_document(facts: Facts, key: str | None, storage: int | None) -> dict[st
             document["key"] = key
         else:
             document["missing"] = "policy"
+        if facts.direct != "cpu":
+            document["device"] = str(facts.device)
         for bit, flag in _PLAIN_FLAGS:
             if facts.flags & bit:
                 document[flag] = True

@@ -51,8 +51,10 @@ class Look(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether all are plain tensors that are copied as they lie, each with its own memory."""
-        return self.same is None and all(fact.direct and is_plain(fact) for fact in self.facts)
+        return self.same is None and all(map(is_plain, self.facts))
 
+
+_CAPTURED = "a CUDA graph is being captured"
 
 _Tensor = torch.Tensor
 _cpu = torch.device("cpu")
@@ -68,6 +70,7 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
     facts: list[Facts] = []
     sizes: list[int] = []
     storages: list[int] = []
+    any_cuda = False
     for leaf in leaves:
         try:
             # The plain case takes as few reads as possible. A leaf without contiguous memory of its
@@ -75,7 +78,7 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
             if (
                 type(leaf) is _Tensor
                 and (dtype := leaf.dtype) in SIMPLE
-                and leaf.is_cpu
+                and ((is_cpu := leaf.is_cpu) or leaf.is_cuda)
                 and leaf.is_contiguous()
                 and not leaf.is_neg()
             ):
@@ -85,8 +88,10 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
                 flags = REQUIRES_GRAD if leaf.requires_grad else 0
                 if leaf.is_inference():
                     flags |= INFERENCE
+                any_cuda = any_cuda or not is_cpu
+                device, direct = (_cpu, "cpu") if is_cpu else (leaf.device, "cuda")
                 fact = _make(Facts, (
-                    dtype, leaf.shape, _cpu, flags, None, True, None, (), None, None, None,
+                    dtype, leaf.shape, device, flags, None, direct, None, (), None, None, None,
                 ))  # fmt: skip
                 if memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
                     fact = fact._replace(missing="its storage was freed")
@@ -101,6 +106,10 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
         facts.append(fact)
         sizes.append(size)
         storages.append(storage)
+    if any_cuda and torch.cuda.is_current_stream_capturing():
+        for index, fact in enumerate(facts):
+            if fact.direct == "cuda" and fact.missing is None:
+                facts[index], sizes[index] = fact._replace(missing=_CAPTURED), 0
     if wanted is not True:
         _without_values(facts, sizes, wanted)
     if len(set(storages)) == len(storages):
@@ -132,7 +141,7 @@ def _careful(leaf: Any) -> tuple[Facts, int, int]:
     with torch._C.DisableTorchFunctionSubclass():
         memory = leaf.untyped_storage()
         if leaf.is_cuda and torch.cuda.is_current_stream_capturing():
-            return fact._replace(missing="a CUDA graph is being captured"), memory._cdata, 0
+            return fact._replace(missing=_CAPTURED), memory._cdata, 0
         last = sum((size - 1) * step for size, step in zip(leaf.shape, leaf.stride(), strict=False))
         if leaf.numel() and memory.nbytes() < (leaf.storage_offset() + last + 1) * leaf.itemsize:
             return fact._replace(missing="its storage was freed"), memory._cdata, 0
@@ -152,7 +161,7 @@ def _aliased(
         aliases.append(groups.setdefault(storage, len(groups)) if shared else None)
         earlier = index
         if shared and fact.missing is None and isinstance(leaves[index], torch.Tensor):
-            view = fact._replace(flags=fact.flags & (CONJ | NEG), subclass=None, direct=False)
+            view = fact._replace(flags=fact.flags & (CONJ | NEG), subclass=None, direct="")
             # A wanted leaf must not refer to an unwanted one, whose bytes are not kept.
             kept = wanted if isinstance(wanted, bool) else wanted[index]
             with torch._C.DisableTorchFunctionSubclass():

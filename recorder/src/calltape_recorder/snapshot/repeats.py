@@ -33,7 +33,7 @@ _Guards: Any = getattr(
 
 
 class Repeat(Shared):
-    """Leaves that came twice in a row: plain tensors, contiguous and in host memory.
+    """Leaves that came twice in a row: plain and contiguous tensors.
 
     Torch's guards end the process if they are shown a nested tensor, or are made of a tensor
     without strides. So they are made of plain tensors only, and before they are shown a leaf, its
@@ -54,6 +54,7 @@ class Repeat(Shared):
         "_copied",
         "_inference",
         "_names",
+        "_on_cuda",
         "_positional",
         "calls",
         "counted_calls",
@@ -82,6 +83,7 @@ class Repeat(Shared):
         # are asked too: to walk them takes long, and each question lets other threads run.
         self._asks = any(self._inference) or _is_below_autograd() or len(facts) > _MANY
         self._copied = tuple(look.sizes) if any(look.sizes) else None
+        self._on_cuda = any(fact.direct == "cuda" for fact in facts)
 
     def is_of_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether these arguments are such leaves in the same places, and nothing else. Then the
@@ -129,7 +131,8 @@ class Repeat(Shared):
 
     def has_memory_of(self, leaves: Sequence[Any]) -> bool:
         """Whether each of these leaves, which look the same, has memory of its own that holds the
-        bytes to be copied, and is of the same inference mode."""
+        bytes to be copied, and is of the same inference mode. False while a CUDA graph is captured,
+        because nothing can be copied then."""
         if self._asks:
             for leaf, expected in zip(leaves, self._inference, strict=True):
                 if leaf.is_inference() is not expected:
@@ -143,6 +146,8 @@ class Repeat(Shared):
             )
         memories = [leaf.untyped_storage() for leaf in leaves]
         if sizes is not None:
+            if self._on_cuda and torch.cuda.is_current_stream_capturing():
+                return False
             for leaf, memory, size in zip(leaves, memories, sizes, strict=True):
                 if size and memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
                     return False
