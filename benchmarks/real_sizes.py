@@ -66,18 +66,26 @@ def _row(name: str, to: Target, device: str) -> Row:
         _in_process("record", name, to, device, tape)
         found = _in_process("export", name, to, device, tape)
         bare = _in_process("bare", name, to, device, tape, json.dumps(found["variants"]))
-    seconds, least = found["seconds"], bare["seconds"] + found["once"]
-    more = (found["peak"] - bare["peak"]) / _GIB
     return Row(
         f"{name}, {found['parameters'] / 1e6:.0f} M parameters, to {to} on {device}",
-        f"{seconds:.1f} s, {found['peak'] / found['bytes']:.1f} × the model's bytes",
+        f"{found['seconds']:.1f} s, {found['peak'] / found['bytes']:.1f} × the model's bytes",
         (
-            f"{seconds / least:.2f} × bare exports ({bare['seconds']:.1f} s) and one run of each "
-            f"call ({found['once']:.1f} s)",
-            f"{more:+.2f} GiB beside the bare export ({bare['peak'] / _GIB:.2f} GiB)",
+            *_ratios(found, bare),
             f"{found['programs']} programs, {found['reproduced']} of {found['calls']} calls "
             f"verified, {found['attempts']} attempts",
         ),
+    )
+
+
+def _ratios(found: dict[str, Any], bare: dict[str, Any]) -> tuple[str, ...]:
+    if "failure" in bare:
+        return (f"a bare export fails: {bare['failure']}",)
+    least = bare["seconds"] + found["once"]
+    more = (found["peak"] - bare["peak"]) / _GIB
+    return (
+        f"{found['seconds'] / least:.2f} × bare exports ({bare['seconds']:.1f} s) and one run of "
+        f"each call ({found['once']:.1f} s)",
+        f"{more:+.2f} GiB beside the bare export ({bare['peak'] / _GIB:.2f} GiB)",
     )
 
 
@@ -156,21 +164,28 @@ def _bare(model: torch.nn.Module, to: Target, tape: str, names: str) -> dict[str
     with open_tape(tape) as opened:
         variants = {variant.name: variant for variant in opened.variants()}
         given = [
-            (*variant.infer_arguments(device=device), variant.infer_dynamic_shapes())
+            (*variant.infer_arguments(device=str(device)), variant.infer_dynamic_shapes())
             for variant in (_variant(variants, name) for name in json.loads(names))
         ]
     seconds = 0.0
     with register_flattening_functions(), torch.no_grad():
         for args, kwargs, shapes in given:
             begin = _now()
-            if to == "onnx":
-                torch.onnx.export(
-                    model, args, kwargs=kwargs, dynamic_shapes=shapes, dynamo=True, verbose=False
-                )
-            else:
-                torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+            try:
+                _bare_export(model, to, args, kwargs, shapes)
+            except Exception as error:
+                return {"failure": f"{type(error).__name__}: {error}".splitlines()[0]}
             seconds += _now() - begin
     return {"seconds": seconds}
+
+
+def _bare_export(model: torch.nn.Module, to: Target, args: Any, kwargs: Any, shapes: Any) -> None:
+    if to == "onnx":
+        torch.onnx.export(
+            model, args, kwargs=kwargs, dynamic_shapes=shapes, dynamo=True, verbose=False
+        )
+    else:
+        torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
 
 
 def _variant(variants: dict[str, Any], name: str) -> Any:
