@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -91,3 +92,28 @@ def test_no_merge_is_traced_that_the_model_itself_refutes(tmp_path: Path) -> Non
 
 def test_a_merge_that_the_model_takes_is_made(tmp_path: Path) -> None:
     assert len(made(tmp_path, Cached(), CACHED, [])) == 1
+
+
+class Triples(Model):
+    """All triples of rows: memory grows with the third power of the length."""
+
+    def forward(self, x):
+        triples = x[:, :, None, None] * x[:, None, :, None] * x[:, None, None, :]
+        return triples.amax((1, 2))
+
+
+def test_far_sizes_that_need_too_much_memory_are_said_and_not_run(tmp_path: Path) -> None:
+    """The far size needs more than 100 GB, by the power that the recorded calls show."""
+    programs = made(
+        tmp_path, Triples(), [call(t(b, n)) for b, n in ((1, 20), (2, 40), (1, 60))], probe="far"
+    )
+    (attempt,) = programs.attempts
+    assert attempt.untried
+    for untried in attempt.untried:
+        found = re.fullmatch(
+            r".*x_dim_0=(\d+), x_dim_1=(\d+): may take ([\d.]+) GiB of memory; .*", untried
+        )
+        assert found is not None, untried
+        batch, length, needed = int(found[1]), int(found[2]), float(found[3])
+        assert needed > 100
+        assert 1 / 4 < needed / (2 * 4 * batch * length**3 / 2**30) < 4
