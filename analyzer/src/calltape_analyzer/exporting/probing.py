@@ -37,8 +37,8 @@ _MAX_OF_A_KIND = 3
 _SECONDS = 60.0
 _MIN_PATIENCE = 3.0
 """A proof should not take as long as what it proves; of small models it may."""
-_TELLING = 1.5
-"""Runs tell how memory grows if one has a symbol that is so many times as large as in the other."""
+_MAX_POWER = 3.0
+"""No model that we know needs more memory than the fourth power of a size."""
 _AT_ONCE = 2
 """What the model returned is in memory while the program runs."""
 
@@ -59,7 +59,7 @@ class Probing:
 
     The memory of a run is predicted from runs that were measured; the first of them has recorded
     sizes. It grows like all inputs together, and once more like the symbol that grows most
-    (attention), or like a power of it if that is how the measured runs grew.
+    (attention), or like a power of it where the measured runs grew so.
 
     Attributes:
         probe: ``"near"`` for sizes within :class:`~calltape_analyzer.arguments.sizings.Bound`: no
@@ -153,12 +153,10 @@ class Probing:
     def _too_much(self, variant: VariantFacts, sizing: Sizing, device: str) -> str | None:
         """Why a run would cost too much, as predicted from runs that were measured."""
         costs = self._costs[_key(variant)]
-        power = _power(costs)
-        grown = [(cost, *_grown(variant, sizing, cost)) for cost in costs]
-        memory = min(
-            (c.memory * inputs * size**power for c, inputs, size in grown), default=math.inf
-        )
-        seconds = min((c.seconds * max(inputs, size) for c, inputs, size in grown), default=0.0)
+        powers = _powers(costs)
+        grown = [(cost, *_grown(variant, sizing, cost, powers)) for cost in costs]
+        memory = min((c.memory * inputs * more for c, inputs, _, more in grown), default=math.inf)
+        seconds = min((c.seconds * max(inputs, size) for c, inputs, size, _ in grown), default=0.0)
         allowed = half_of_free(device) if self.memory is None else self.memory
         if memory * _AT_ONCE > allowed:
             needed = f"may take {_shown(memory * _AT_ONCE)} of memory"
@@ -223,28 +221,32 @@ def _key(variant: VariantFacts) -> Hashable:
     return variant.group.key, columns, len(variant.completions)
 
 
-def _grown(variant: VariantFacts, sizing: Sizing, cost: Cost) -> tuple[float, float]:
-    """How many times larger all inputs together, and the symbol that grew most, are than in a run
-    that was measured; at least 1."""
+def _grown(
+    variant: VariantFacts, sizing: Sizing, cost: Cost, powers: Sequence[float]
+) -> tuple[float, float, float]:
+    """How many times larger than in a run that was measured all inputs together are, the symbol
+    that grew most, and the memory beside the inputs; at least 1."""
     inputs = max(elements_at(variant, sizing), 1) / max(cost.elements, 1)
     sizes = [max(n, 1) / max(o, 1) for n, o in zip(sizing.values, cost.values, strict=True)]
-    return max(inputs, 1.0), max([1.0, *sizes])
+    more = [max(size, 1.0) ** power for size, power in zip(sizes, powers, strict=True)]
+    return max(inputs, 1.0), max([1.0, *sizes]), max([1.0, *more])
 
 
-def _power(costs: Sequence[Cost]) -> float:
-    """By which power of the symbol that grew most the memory of measured runs grew, beside the
-    inputs: 1 for attention, 2 for all triples of a sequence's rows. At least 1, at most 3."""
-    found = 1.0
-    small = min(costs, key=lambda cost: cost.elements, default=None)
-    for large in costs:
-        assert small is not None
-        size = max(n / max(o, 1) for n, o in zip(large.values, small.values, strict=True))
-        inputs = large.elements / max(small.elements, 1)
-        if size >= _TELLING and inputs > 1 and small.memory:
-            beside = large.memory / small.memory / inputs
-            if beside > 1:
-                found = max(found, math.log(beside) / math.log(size))
-    return min(found, 3.0)
+def _powers(costs: Sequence[Cost]) -> list[float]:
+    """By which power of each symbol memory grows beside the inputs: 1 for the length of attention,
+    2 for that of all triples of a sequence's rows.
+
+    It is 1 unless measured runs show more: at small sizes what grows fastest may not show yet.
+    """
+    import torch
+
+    if not costs:
+        return []
+    sizes = torch.tensor([[1, *cost.values] for cost in costs], dtype=torch.float64)
+    sizes[:, 1:] = sizes[:, 1:].clamp(min=1).log()
+    memory = torch.tensor([[max(cost.memory, 1)] for cost in costs], dtype=torch.float64).log()
+    fitted = torch.linalg.pinv(sizes) @ memory
+    return [min(max(power - 1, 1.0), _MAX_POWER) for power in fitted.flatten().tolist()[1:]]
 
 
 def _shown(size: float) -> str:
