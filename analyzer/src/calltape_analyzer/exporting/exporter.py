@@ -24,9 +24,10 @@ from calltape_analyzer.arguments.sizings import (
 from calltape_analyzer.exporting.causes import cause_of
 from calltape_analyzer.exporting.python_values import reads_values
 from calltape_analyzer.exporting.recurrence import has_recurrence
+from calltape_analyzer.exporting.restrictions import restrict
 from calltape_analyzer.exporting.time_limit import default_seconds, time_limit
 from calltape_analyzer.exporting.tracing import Traced
-from calltape_analyzer.exporting.verifier import Verifier, restrict
+from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.exporting.ways import Narrow, Way
 from calltape_analyzer.model.calls import preserved
 from calltape_analyzer.model.state import unchanged
