@@ -58,7 +58,8 @@ class Exporter:
         verifier: has the model, and runs calls through a program.
         convert: from a program of torch to a model of another runtime (ONNX); None for torch.
         options: for ``torch.export.export``.
-        seconds: how long one trace may take.
+        attempts: what was tried, in order.
+        seconds: how long one trace may take; None for a limit by the size of the model.
     """
 
     verifier: Verifier

@@ -49,7 +49,7 @@ class Way:
 
     @property
     def narrow(self) -> Narrow | None:
-        """Why the program takes few sizes; None if it may take all."""
+        """Which sizes the program is narrow by; None if all dynamic sizes are open."""
         if self.batch:
             return "batch"
         return "static" if self.static else None
