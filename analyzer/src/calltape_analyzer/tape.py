@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from calltape_analyzer.inference.one_program import OneProgram
     from calltape_analyzer.observing.declarations import BatchFor, DimNames
     from calltape_analyzer.observing.observations import Observations
-    from calltape_analyzer.variant import Chosen, Variant
+    from calltape_analyzer.variant import Variant
+    from calltape_analyzer.variant_choice import Chosen
 
 __all__ = ["Tape", "check_tape"]
 
@@ -155,7 +156,7 @@ class Tape(RecordedCalls, ProgramSource):
         return made
 
     def _only_variants(self, wanted: Chosen) -> Tape:
-        from calltape_analyzer.variant import chosen_variants
+        from calltape_analyzer.variant_choice import chosen_variants
 
         places, chosen = chosen_variants(self.variants(), wanted)
         refs = (call.ref for variant in chosen for call in variant.calls)

@@ -6,10 +6,10 @@ its arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.inference.program_source import DimKind, GivenArguments, ProgramSource
@@ -49,21 +49,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.arguments.samples import Sample
     from calltape_analyzer.inference.aligned_calls import AlignedCalls
 
-__all__ = [
-    "Acceptance",
-    "Chosen",
-    "Variant",
-    "VariantShapes",
-    "chosen_variants",
-    "named_facts",
-    "variants_in",
-]
-
-
-Chosen: TypeAlias = "str | int | Variant | Iterable[str | int | Variant]"
-"""Variants of a tape: names, positions, or the variants."""
-
-_MAX_NAMED = 12
+__all__ = ["Acceptance", "Variant", "VariantShapes", "named_facts", "variants_in"]
 
 
 class Acceptance(NamedTuple):
@@ -346,35 +332,6 @@ class Variant(ProgramSource):
                 advice="ask tape.variants() for the one whose accepts() is true",
             )
         return Inputs(args, kwargs)
-
-
-def chosen_variants(variants: Sequence[Variant], wanted: Chosen) -> tuple[list[int], list[Variant]]:
-    """Some of the variants of a tape, with their positions.
-
-    Args:
-        variants: all.
-        wanted: a name, a position, a variant, or several of these. ``"2"`` is a position unless
-            it is a name.
-
-    Raises:
-        UsageError: there is no such variant; says which there are.
-    """
-    names = [variant.name for variant in variants]
-    places: list[int] = []
-    given = [wanted] if isinstance(wanted, str | int | Variant) else list(wanted)
-    for one in given:
-        name = one.name if isinstance(one, Variant) else one
-        at = int(name) if isinstance(name, str) and name.isdecimal() else name
-        if name in names:
-            places.append(names.index(str(name)))
-        elif isinstance(at, int) and at in range(len(names)):
-            places.append(at)
-        else:
-            known = ", ".join(map(repr, names[:_MAX_NAMED])) or "none"
-            more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-            raise UsageError(f"there is no variant {one!r}", advice=f"there are: {known}{more}")
-    places = sorted(set(places))
-    return places, [variants[place] for place in places]
 
 
 def variants_in(tape: CallSource) -> list[Variant]:

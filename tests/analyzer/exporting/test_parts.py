@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import Programs, export
+from calltape_analyzer import Programs, export, load_programs, open_tape
 from calltape_analyzer.errors import UsageError
+from calltape_recorder import record
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import t
 
@@ -95,6 +96,39 @@ def test_a_model_runs_by_its_programs_and_is_as_before(tmp_path: Path, model: Mo
         pass
 
 
+class Encoding(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 4)
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).tanh()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.encode(x).sum(1)
+
+
+def test_loaded_programs_take_the_place_of_the_method_that_is_named(tmp_path: Path) -> None:
+    model, x = Encoding(), t(6, 3)
+    with record(model, tmp_path / "t.tape", method="encode"), torch.no_grad():
+        for n in (2, 3):
+            model.encode(t(n, 3))
+    with open_tape(tmp_path / "t.tape") as tape:
+        programs = export(tape, model)
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    with torch.no_grad():
+        expected = model(x)
+        for installed in (programs.installed(model), loaded.installed(model, method="encode")):
+            with installed:
+                assert isinstance(vars(model)["encode"], Programs)
+                assert "forward" not in vars(model)
+                torch.testing.assert_close(model(x), expected)
+            assert not {"encode", "forward"} & vars(model).keys()
+    with pytest.raises(UsageError, match="no method 'decode'"):
+        loaded.installed(model, method="decode").__enter__()
+
+
 @pytest.mark.integration
 def test_an_encoder_decoder_generates_by_its_programs(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
@@ -115,9 +149,6 @@ def test_an_encoder_decoder_generates_by_its_programs(tmp_path: Path) -> None:
     def drive() -> None:
         for size in ((1, 5), (2, 7), (3, 9)):
             generate(*size)
-
-    from calltape_analyzer import open_tape
-    from calltape_recorder import record
 
     with record(model, tmp_path / "t5.tape"):
         drive()

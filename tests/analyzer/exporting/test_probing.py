@@ -122,6 +122,24 @@ def test_relation_that_two_calls_suggest_is_tried_without_it(tmp_path: Path) -> 
     assert any(length != 3 * batch and min(batch, length) > 1 for batch, length in sizes)
 
 
+def test_relation_by_chance_is_tried_without_it_beside_one_that_the_model_needs(
+    tmp_path: Path,
+) -> None:
+    sizes: set[tuple[int, ...]] = set()
+
+    class Needing(torch.nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            tripled = x.view(x.shape[0], 3, x.shape[0])
+            if not isinstance(x, FakeTensor) and not torch.compiler.is_exporting():
+                sizes.add((*x.shape, *y.shape))
+            return tripled.sum(1), y * 2
+
+    module = Needing()
+    export(taped(tmp_path, module, [call(of(n, 3 * n), of(5 * n)) for n in (2, 4)]), module)
+    assert all(length == 3 * batch for batch, length, _ in sizes)
+    assert any(other != 5 * batch for batch, _, other in sizes)
+
+
 @pytest.mark.parametrize("options", [{"probe": "none"}, {"max_memory": 0}, {"max_memory": 1}])
 def test_nothing_but_recorded_sizes_is_run_and_that_is_said(
     tmp_path: Path, options: dict[str, Any]

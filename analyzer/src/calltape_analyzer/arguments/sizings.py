@@ -253,7 +253,10 @@ def _alone(variant: VariantFacts, factors: Sequence[int], elements: float) -> li
 
 def sizings_unrelated(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes that break a relation which rests on two different calls only, such as a length of
-    three times the batch. A model that needs the relation does not take these sizes."""
+    three times the batch. A model that needs the relation does not take these sizes.
+
+    :mod:`calltape_analyzer.variants.weak_relations` breaks all such relations at once, so they all
+    stay if the model needs one of them. Here one is broken at a time."""
     row = _smallest(variant)
     values = _values(variant, row)
     found: list[Sizing] = []

@@ -46,13 +46,13 @@ class ValueRule:
     Attributes:
         name: of the rule: ``offsets``, ``segments``, ``permutation``, ``consecutive``, ``one-hot``,
             ``prefix mask``, ``suffix mask``, ``lengths``, ``sorted`` or ``indices``.
-        make: from the recorded tensor, the new shape, and the value of the rule's symbol before and
-            now (0 without one).
+        make: from the recorded tensor, the new shape, and the new value of the rule's symbol (0
+            without one).
         symbol: the number of the symbol that the values depend on, beside the tensor's own shape.
     """
 
     name: str
-    make: Callable[[torch.Tensor, _Sizes, int, int], torch.Tensor]
+    make: Callable[[torch.Tensor, _Sizes, int], torch.Tensor]
     symbol: int | None = None
 
     def resized(
@@ -68,7 +68,7 @@ class ValueRule:
         old, new = (0, 0) if self.symbol is None else (before[self.symbol], now[self.symbol])
         if (list(tensor.shape) == list(shape) and old == new) or 0 in (*tensor.shape, *shape):
             return None
-        return self.make(tensor, shape, old, new).to(tensor.dtype).contiguous()
+        return self.make(tensor, shape, new).to(tensor.dtype).contiguous()
 
 
 def value_rules(
@@ -157,14 +157,14 @@ def _mask(seen: Sequence[_Seen]) -> ValueRule | None:
     return None
 
 
-def _one_hot(tensor: torch.Tensor, shape: _Sizes, _old: int, _new: int) -> torch.Tensor:
+def _one_hot(tensor: torch.Tensor, shape: _Sizes, _new: int) -> torch.Tensor:
     import torch
 
     places = _tiled(tensor.long().argmax(-1, keepdim=True), (*shape[:-1], 1)) % shape[-1]
     return torch.zeros(tuple(shape), dtype=torch.long).scatter_(-1, places, 1)
 
 
-def _prefix(tensor: torch.Tensor, shape: _Sizes, _old: int, _new: int) -> torch.Tensor:
+def _prefix(tensor: torch.Tensor, shape: _Sizes, _new: int) -> torch.Tensor:
     """As many ones per row, in proportion."""
     import torch
 
@@ -183,7 +183,7 @@ def _segments(seen: Sequence[_Seen]) -> ValueRule | None:
         return None
     counted = _symbols_where(seen, lambda t: int(t[-1]) + 1)
 
-    def make(tensor: torch.Tensor, shape: _Sizes, _old: int, new: int) -> torch.Tensor:
+    def make(tensor: torch.Tensor, shape: _Sizes, new: int) -> torch.Tensor:
         import torch
 
         wanted = new if counted else int(tensor[-1]) + 1
@@ -203,7 +203,7 @@ def _offsets(seen: Sequence[_Seen]) -> ValueRule | None:
     ends = _symbols_where(seen, lambda t: int(t[-1]))
     symbol = ends[0] if ends else _bound(seen)
 
-    def make(tensor: torch.Tensor, shape: _Sizes, _old: int, new: int) -> torch.Tensor:
+    def make(tensor: torch.Tensor, shape: _Sizes, new: int) -> torch.Tensor:
         import torch
 
         lengths = tensor.long().diff()
@@ -229,7 +229,7 @@ def _permutation(seen: Sequence[_Seen]) -> ValueRule | None:
     if not all(bool((t.sort(-1).values == torch.arange(t.shape[-1])).all()) for t in tensors):
         return None
 
-    def make(tensor: torch.Tensor, shape: _Sizes, _old: int, _new: int) -> torch.Tensor:
+    def make(tensor: torch.Tensor, shape: _Sizes, _new: int) -> torch.Tensor:
         return _tiled(tensor.long(), shape).argsort(dim=-1, stable=True)
 
     return ValueRule("permutation", make)
@@ -249,7 +249,7 @@ def _consecutive(seen: Sequence[_Seen]) -> ValueRule | None:
     if not begin and (len(set(firsts)) > 1 or len(lengths) < 2):
         return None
 
-    def make(tensor: torch.Tensor, shape: _Sizes, _old: int, new: int) -> torch.Tensor:
+    def make(tensor: torch.Tensor, shape: _Sizes, new: int) -> torch.Tensor:
         import torch
 
         first = new if begin else int(tensor.flatten()[0])
@@ -275,7 +275,7 @@ def _lengths(seen: Sequence[_Seen]) -> ValueRule | None:
     if not total and not longest:
         return None
 
-    def make(tensor: torch.Tensor, shape: _Sizes, _old: int, new: int) -> torch.Tensor:
+    def make(tensor: torch.Tensor, shape: _Sizes, new: int) -> torch.Tensor:
         import torch
 
         lengths = _tiled(tensor.long(), shape)
@@ -297,7 +297,7 @@ def _indices(seen: Sequence[_Seen]) -> ValueRule | None:
     if bound is None and not in_order:
         return None
 
-    def make(tensor: torch.Tensor, shape: _Sizes, _old: int, new: int) -> torch.Tensor:
+    def make(tensor: torch.Tensor, shape: _Sizes, new: int) -> torch.Tensor:
         import torch
 
         made = _tiled(tensor.long(), shape)

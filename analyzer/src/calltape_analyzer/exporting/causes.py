@@ -22,7 +22,7 @@ _MAX_CODE = 100
 _OWN = Path(__file__).parents[1]
 _END_OF_SENTENCE = re.compile(r"\s+\((?:unhinted|Size-like)|\s+consider using|\. |\n")
 
-# By what stands in the model's line, what to do.
+# What stands in the model's line tells what to do.
 _WAYS_OUT = (
     (re.compile(r"pack_padded_sequence"), "pass padded sequences, and mask what follows them"),
     (re.compile(r"\.tolist\(|\.item\(|\bint\(|\bfloat\(|\.numpy\("),

@@ -82,26 +82,24 @@ def export(
         UsageError: for a module without the recorded method, or options that do not exist.
     """
     check_tape(tape, "export")
+    shared: dict[str, Any] = {
+        "to": to,
+        "merge": merge,
+        "tolerances": tolerances,
+        "attempt_seconds": attempt_seconds,
+        "probe": probe,
+        "max_memory": max_memory,
+        "max_seconds": max_seconds,
+        **options,
+    }
     if parts or drive is not None:
-        given: dict[str, Any] = {
-            "to": to,
-            "merge": merge,
-            "isolate": isolate,
-            "tolerances": tolerances,
-        }
-        given |= {"attempt_seconds": attempt_seconds, "probe": probe, "max_memory": max_memory}
-        given |= {"max_seconds": max_seconds, "progress": progress}
-        return _with_parts(tape, module, parts, drive, {**given, **options})
-    _check_options(to, merge, probe, max_memory)
-    if max_seconds is not None and not max_seconds > 0:
-        raise UsageError(f"max_seconds={max_seconds!r}", advice="pass a number above 0, or None")
+        given = {**shared, "isolate": isolate, "progress": progress}
+        return _with_parts(tape, module, parts, drive, given)
+    _check_options(to, merge, probe, max_memory, max_seconds)
     bounds = tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
     verifier = Verifier.of(tape, module, bounds)
     if isolate:
-        options |= {"to": to, "merge": merge, "tolerances": tolerances}
-        options |= {"attempt_seconds": attempt_seconds, "probe": probe, "max_memory": max_memory}
-        options |= {"max_seconds": max_seconds}
-        return export_isolated(export, tape, verifier, **options)
+        return export_isolated(export, tape, verifier, **shared)
     verifier.probing = Probing(probe, max_memory)
     verifier.budget = Budget(max_seconds, progress)
     exporter = _exporter(verifier, to, options, attempt_seconds)
@@ -125,11 +123,15 @@ def _with_parts(
     return programs
 
 
-def _check_options(to: str, merge: str, probe: str, max_memory: int | None) -> None:
+def _check_options(
+    to: str, merge: str, probe: str, max_memory: int | None, max_seconds: float | None
+) -> None:
     if to not in ("torch", "onnx") or merge not in ("auto", "never"):
         raise UsageError(f"to={to!r}, merge={merge!r}", advice="see help(export)")
     if probe not in ("near", "far", "none") or (max_memory is not None and max_memory < 0):
         raise UsageError(f"probe={probe!r}, max_memory={max_memory!r}", advice="see help(export)")
+    if max_seconds is not None and not max_seconds > 0:
+        raise UsageError(f"max_seconds={max_seconds!r}", advice="pass a number above 0, or None")
 
 
 def _exporter(

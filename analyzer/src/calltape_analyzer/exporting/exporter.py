@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.arguments.sizings import (
     Sizing,
-    is_batch,
     sizes_in_words,
     sizing_of_batch,
     sizings_for_tracing,
@@ -23,17 +22,14 @@ from calltape_analyzer.arguments.sizings import (
     sizings_unseen,
 )
 from calltape_analyzer.exporting.causes import cause_of
-from calltape_analyzer.exporting.constants import known_constants
-from calltape_analyzer.exporting.python_values import (
-    reads_values,
-    real_values,
-    symbolic_ints,
-)
-from calltape_analyzer.exporting.recurrence import has_recurrence, open_lengths, open_operators
+from calltape_analyzer.exporting.python_values import reads_values
+from calltape_analyzer.exporting.recurrence import has_recurrence
+from calltape_analyzer.exporting.restrictions import restrict
 from calltape_analyzer.exporting.time_limit import default_seconds, time_limit
 from calltape_analyzer.exporting.tracing import Traced
-from calltape_analyzer.exporting.verifier import Verifier, restrict
-from calltape_analyzer.model.calls import experts_as, preserved
+from calltape_analyzer.exporting.verifier import Verifier
+from calltape_analyzer.exporting.ways import Narrow, Way
+from calltape_analyzer.model.calls import preserved
 from calltape_analyzer.model.state import unchanged
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
@@ -49,10 +45,6 @@ from calltape_analyzer.variants.weak_relations import breaks, looser_variants
 __all__ = ["Exporter", "Static"]
 
 _MAX_TRIED = 3
-_NARROW = ("batch", "static")
-"""Options of ways that are tried if no other one serves what is wanted."""
-_BY_VALUES = ("symbolic_ints", "real_values")
-"""Options of ways that depend on the values of a call, not only on its sizes."""
 
 Static = Literal["last", "never", "only"]
 """When a program for one recorded size only is tried: if all else failed, never, or at once."""
@@ -66,7 +58,8 @@ class Exporter:
         verifier: has the model, and runs calls through a program.
         convert: from a program of torch to a model of another runtime (ONNX); None for torch.
         options: for ``torch.export.export``.
-        seconds: how long one trace may take.
+        attempts: what was tried, in order.
+        seconds: how long one trace may take; None for a limit by the size of the model.
     """
 
     verifier: Verifier
@@ -74,7 +67,7 @@ class Exporter:
     convert: Callable[[Any, Plan, Any, VariantFacts], ExportedModel] | None = None
     attempts: list[Attempt] = field(default_factory=list)
     seconds: float | None = None
-    _narrow: dict[Hashable, str] = field(default_factory=dict)
+    _narrow: dict[Hashable, Narrow] = field(default_factory=dict)
     _slow: set[Hashable] = field(default_factory=set)
 
     def export(
@@ -94,14 +87,13 @@ class Exporter:
             whole: whether a program that fails at one recorded size is of no use.
         """
         best = Outcome()
-        for what, sample, options in self._all_ways(variant, wanted, static):
-            narrow = next((name for name in _NARROW if name in options), None)
-            if self.verifier.budget.is_spent or (best.served(wanted) and narrow):
+        for what, sample, way in self._all_ways(variant, wanted, static):
+            if self.verifier.budget.is_spent or (best.served(wanted) and way.narrow):
                 break
-            around = sizings_of_batch(variant) if narrow == "batch" else []
-            outcome = self._try(variant, what, sample, options, around, whole=whole)
-            if narrow and outcome.served(wanted):
-                self._narrow[variant.group.key] = narrow
+            around = sizings_of_batch(variant) if way.batch else []
+            outcome = self._try(variant, what, sample, way, around, whole=whole)
+            if way.narrow and outcome.served(wanted):
+                self._narrow[variant.group.key] = way.narrow
             if outcome.score(wanted) > best.score(wanted):
                 best = outcome
             is_wrong = outcome.attempt is not None and "wrong" in outcome.attempt.rows.values()
@@ -133,7 +125,7 @@ class Exporter:
         if variant.group.key in self._narrow or variant.group.key in self._slow:
             return Outcome()
         sample = self.verifier.sample(variant, sizing)
-        outcome = self._try(variant, self._described(variant, sizing), sample, {}, [sizing])
+        outcome = self._try(variant, self._described(variant, sizing), sample, Way(), [sizing])
         if outcome.program is None or outcome.attempt is None or not outcome.attempt.agreed:
             return Outcome()
         restrict(outcome.program, outcome.attempt)
@@ -146,14 +138,14 @@ class Exporter:
             return Outcome()
         sample = sample_in(variant, call, self.verifier.sorter, self.verifier.device)
         what = f"call {call.number} as recorded, by its values"
-        outcome = self._try(variant, what, sample, {"real_values": True})
+        outcome = self._try(variant, what, sample, Way(real_values=True))
         if outcome.program is not None and outcome.attempt is not None:
             restrict(outcome.program, outcome.attempt)
         return outcome
 
     def _all_ways(
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, static: Static
-    ) -> Iterator[tuple[str, Sample, dict[str, Any]]]:
+    ) -> Iterator[tuple[str, Sample, Way]]:
         """All ways. The last ones are narrow: with open first dimensions only, and for a recorded
         size only. They are not tried if another way gave a program for a row that is wanted. What
         one row of a group needed the others need as well."""
@@ -168,14 +160,14 @@ class Exporter:
             sample = self.verifier.sample(variant, batch)
             what = f"{self._described(variant, batch)}, only first dimensions open"
             if not batch.resized or self._runs(variant, sample, what):
-                yield what, sample, {"batch": True}
+                yield what, sample, Way(batch=True)
         what = f"{self._described(variant, recorded)}, for these sizes only"
-        yield what, self.verifier.sample(variant, recorded), {"static": True}
+        yield what, self.verifier.sample(variant, recorded), Way(static=True)
 
     def _ways(
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None
-    ) -> Iterator[tuple[str, Sample, dict[str, Any]]]:
-        """Representative arguments and options to try, the most promising first."""
+    ) -> Iterator[tuple[str, Sample, Way]]:
+        """Representative arguments, each with a way to try, the most promising first."""
         samples: list[tuple[str, Sample]] = []
         for sizing in sizings_for_tracing(variant, wanted):
             if variant.group.key in self._slow:
@@ -188,27 +180,26 @@ class Exporter:
                 continue
             samples.append((what, sample))
             if has_recurrence(self.verifier.module):
-                yield f"{what}, lengths of recurrent layers open", sample, {"open_lengths": True}
-            yield what, sample, {}
+                yield f"{what}, lengths of recurrent layers open", sample, Way(open_lengths=True)
+            yield what, sample, Way()
             if (self.attempts[-1].error or "").startswith("IndexError"):
-                yield f"{what}, buffers may grow", sample, {"own_buffers": True}
+                yield f"{what}, buffers may grow", sample, Way(own_buffers=True)
         # Not for ONNX, which has no runtime asserts: what they check would be lost. It changes what
         # a program refuses, and no values.
-        deferred = {"prefer_deferred_runtime_asserts_over_guards": True}
         if variant.group.key in self._slow:
             return
         refused = any(a.refuses for a in self.attempts if a.variant == variant.name)
         for what, sample in samples[:1] if self.convert is None and refused else ():
-            yield f"{what}, runtime asserts deferred", sample, deferred
+            yield f"{what}, runtime asserts deferred", sample, Way(deferred=True)
         yield from self._ways_with_values(variant, samples)
         # Of transformers' ways to run experts the conversion knows only this one. The values are
         # the same.
         for what, sample in samples[:1] if self.convert is not None and self.has_experts else ():
-            yield f"{what}, experts as batched_mm", sample, {"experts": "batched_mm"}
+            yield f"{what}, experts as batched_mm", sample, Way(experts="batched_mm")
 
     def _ways_with_values(
         self, variant: VariantFacts, samples: Sequence[tuple[str, Sample]]
-    ) -> Iterator[tuple[str, Sample, dict[str, Any]]]:
+    ) -> Iterator[tuple[str, Sample, Way]]:
         """Ways for a model that reads values with Python, if nothing came of the others for that.
         Values that were computed beside the trace are checked by assertions in the program, which
         an ONNX model does not have."""
@@ -217,19 +208,19 @@ class Exporter:
             own = [a for a in self.attempts if a.variant == variant.name]
             return bool(own) and all(not a.tried for a in own) and reads_values(own[-1].error or "")
 
-        ints, values = {"symbolic_ints": True}, {"real_values": True}
-        deferred = {"prefer_deferred_runtime_asserts_over_guards": True}
-        ways: list[tuple[str, dict[str, Any]]] = [("ints of tensors open", ints)]
+        ints, values = Way(symbolic_ints=True), Way(real_values=True)
+        ways = [("ints of tensors open", ints)]
         if self.convert is None:
+            both = replace(values, symbolic_ints=True, open_lengths=True)
             ways += [
                 ("by its values", values),
-                ("by its values, ints of tensors open", {**values, **ints, "open_lengths": True}),
-                ("by its values, runtime asserts deferred", {**values, **deferred}),
+                ("by its values, ints of tensors open", both),
+                ("by its values, runtime asserts deferred", replace(values, deferred=True)),
             ]
         for what, sample in samples[-1:]:
-            for how, options in ways:
+            for how, way in ways:
                 if failed():
-                    yield f"{what}, {how}", sample, options
+                    yield f"{what}, {how}", sample, way
 
     @property
     def _seconds(self) -> float:
@@ -267,21 +258,21 @@ class Exporter:
         variant: VariantFacts,
         what: str,
         sample: Sample,
-        options: dict[str, Any],
+        way: Way,
         around: Sequence[Sizing] = (),
         *,
         whole: bool = False,
     ) -> Outcome:
         attempt = Attempt(variant=variant.name, what=what)
-        attempt.by_values = any(name in options for name in _BY_VALUES)
+        attempt.by_values = way.is_by_values
         self.attempts.append(attempt)
         self.verifier.budget.say(f"{variant.name}: tracing {what}")
         begin = time.perf_counter()
         outcome = Outcome(attempt=attempt)
         try:
-            outcome.program = self._traced(variant, sample, options)
+            outcome.program = self._traced(variant, sample, way)
             self.verifier.budget.say(f"{variant.name}: comparing with the recorded calls")
-            narrow = any(name in options for name in _NARROW)
+            narrow = way.narrow is not None
             self.verifier.verify(
                 outcome.program, attempt, around, begin=begin, whole=whole, narrow=narrow
             )
@@ -292,51 +283,13 @@ class Exporter:
         attempt.seconds = time.perf_counter() - begin
         return outcome
 
-    def _traced(self, variant: VariantFacts, sample: Sample, options: dict[str, Any]) -> Program:
-        import torch
-        import torch._dynamo  # now, because an import that the limit interrupts stays half done
-
-        plan = Plan.of(variant, sample, self.verifier.sorter.signature)
-        args, kwargs = plan.arguments(plan.values(sample.cloned()))
-        auto = torch.export.Dim.AUTO
-        given = dict(options)
-        own_buffers = given.pop("own_buffers", False)
+    def _traced(self, variant: VariantFacts, sample: Sample, way: Way) -> Program:
         verifier = self.verifier
+        plan = Plan.of(variant, sample, verifier.sorter.signature)
         traced = Traced(
-            verifier.module, verifier.entry, plan, verifier.classes, own_buffers=own_buffers
+            verifier.module, verifier.entry, plan, verifier.classes, own_buffers=way.own_buffers
         )
-        is_static = given.pop("static", False)
-        batch = {c for s in variant.symbols if is_batch(s) for c in s.columns}
-        is_open = batch.__contains__ if given.pop("batch", False) else (lambda _: True)
-        shapes = plan.shapes(lambda column: auto if is_open(column) else None, variant) or None
-        shapes = None if is_static else shapes
-        experts = experts_as(self.verifier.module, given.pop("experts", None))
-        lengths = open_lengths(given.pop("open_lengths", False))
-        known = known_constants(bool(plan.frozen))
-        limit = time_limit(self.verifier.budget.within(self._seconds))
-        of_tensors = given.pop("symbolic_ints", False)
-        has_ints = of_tensors or any(leaf.kind == "int" for leaf in plan.leaves)
-        reading = (
-            symbolic_ints(self.verifier.module, of_tensors=of_tensors)
-            if has_ints
-            else nullcontext()
-        )
-        values = real_values(given.pop("real_values", False))
-        stays = (preserved(self.verifier.module), unchanged(self.verifier.module, tracing=True))
-        ways = (experts, lengths, open_operators(), known, reading, values)
-        begin = time.perf_counter()
-        with ExitStack() as stack:
-            for context in (*stays, *ways, _quiet(), limit, torch.no_grad()):
-                stack.enter_context(context)
-            exported = torch.export.export(
-                traced,
-                args,
-                kwargs,
-                dynamic_shapes=shapes,
-                **{"strict": False, **given, **self.options},
-            )
-        if time.perf_counter() - begin > self._seconds / 2:
-            self._slow.add(variant.group.key)  # other sizes would take as long, or longer
+        exported = self._exported(traced, variant, plan, sample, way)
         result = traced.traced.found
         if result is None:
             raise RuntimeError("the exporter did not call the model")
@@ -351,9 +304,34 @@ class Exporter:
         made.notes += [unchanged_note(name) for name in traced.traced.changed]
         made.changed_state |= set(exported.graph_signature.buffers_to_mutate.values())
         made.note_state(dict.fromkeys(made.changed_state, ""))
-        if is_static and variant.symbols:
+        if way.static and variant.symbols:
             made.note_one_size()
         return made
+
+    def _exported(
+        self, traced: Traced, variant: VariantFacts, plan: Plan, sample: Sample, way: Way
+    ) -> Any:
+        """What ``torch.export.export`` makes of a model. The model stays as it is."""
+        import torch
+        import torch._dynamo  # now, because an import that the limit interrupts stays half done
+
+        module = self.verifier.module
+        args, kwargs = plan.arguments(plan.values(sample.cloned()))
+        shapes = way.shapes(plan, variant)
+        options = {"strict": False, **way.options, **self.options}
+        begin = time.perf_counter()
+        with (
+            preserved(module),
+            unchanged(module, tracing=True),
+            way.entered(module, plan),
+            _quiet(),
+            time_limit(self.verifier.budget.within(self._seconds)),
+            torch.no_grad(),
+        ):
+            exported = torch.export.export(traced, args, kwargs, dynamic_shapes=shapes, **options)
+        if time.perf_counter() - begin > self._seconds / 2:
+            self._slow.add(variant.group.key)  # other sizes would take as long, or longer
+        return exported
 
 
 @contextmanager

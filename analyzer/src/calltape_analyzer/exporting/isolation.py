@@ -85,7 +85,7 @@ def export_isolated(
 
 
 def _ended(process: Any, max_seconds: float | None) -> ExportError | None:
-    """Waits for a process. Why it must be ended; None if it ended by itself."""
+    """Waits for a process. Tells why it must be ended; None if it ended by itself."""
     allowed = int(2 * half_of_free() * _MAX_OF_FREE)
     begin = time.monotonic()
     while process.exitcode is None:

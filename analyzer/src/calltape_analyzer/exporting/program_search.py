@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 __all__ = ["ProgramSearch"]
 
 _MAX_PROGRAMS = 12
-"""Of one variant."""
+"""A variant gets at most so many programs."""
 _MAX_EXTENSIONS = 2
 _MAX_SEARCHED, _MAX_RUN = 4096, 32
-"""Of a program that depends on values: among so many calls are sought those that are run."""
+"""Where a program depends on values, so many calls are searched for those that it refuses, and so
+many are run."""
 
 
 @dataclass

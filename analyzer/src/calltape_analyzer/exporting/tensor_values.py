@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from calltape_analyzer.arguments.samples import sample_in
+from calltape_analyzer.exporting.python_values import reads_values
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.layout import LeafPath
@@ -22,7 +23,6 @@ from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["tensor_value_parts"]
 
-_DATA_DEPENDENT = ("DataDependent", "data-dependent", "Could not extract specialized integer")
 _MAX_TENSORS_TRIED = 4
 _MAX_SHOWN_VALUE = 60
 _MAX_ELEMENTS = 64
@@ -40,7 +40,7 @@ def tensor_value_parts(
         calls: of the tape.
         sorter: lays them out.
     """
-    if not any(sign in error for error in errors for sign in _DATA_DEPENDENT):
+    if not any(map(reads_values, errors)):
         return
     for place in _small_integers(variant)[:_MAX_TENSORS_TRIED]:
         where = variant.group.layout.tensors[place]

@@ -20,7 +20,7 @@ _AGAIN = 5.0
 
 
 class _Interrupt(BaseException):
-    """Not an Exception, because the interrupted code might handle that."""
+    """It is no Exception, because the interrupted code might handle that."""
 
 
 def default_seconds(module: Any) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["translations"]
@@ -19,20 +20,17 @@ def translations() -> dict[Any, Any]:
         from onnxscript import opset18
     except ImportError:
         return {}
-    op: Any = opset18
+    found: dict[Any, Any] = {}
+    for name, made in _by_name(opset18).items():
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if operator is not None:
+            found[operator] = made
+    return found
 
-    def is_all_true(values: Any) -> Any:
-        return op.Cast(op.ReduceMin(op.Cast(values, to=_INT64), keepdims=0), to=_BOOL)
 
-    def distances(one: Any, other: Any, p: float, compute_mode: int | None = None) -> Any:
-        if p != 2.0:
-            raise ValueError(f"torch.cdist with p={p} has no translation, only p=2")
-        rows = op.Unsqueeze(one, op.Constant(value_ints=[-2]))
-        columns = op.Unsqueeze(other, op.Constant(value_ints=[-3]))
-        squares = op.ReduceSumSquare(
-            op.Sub(rows, columns), op.Constant(value_ints=[-1]), keepdims=0
-        )
-        return op.Sqrt(squares)
+def _by_name(op: Any) -> dict[str, Callable[..., Any]]:
+    """Translations by the name of the operator, with parameters like its own."""
 
     def attention(
         query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
@@ -51,13 +49,19 @@ def translations() -> dict[Any, Any]:
     def buckets(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
         return _places(op, boundaries, self, right, out_int32)
 
+    def distances(one: Any, other: Any, p: float, compute_mode: int | None = None) -> Any:
+        return _distances(op, one, other, p)
+
     def selected(self: Any, mask: Any) -> Any:
         return _selected(op, self, mask)
 
     def repeated(repeats: Any, output_size: Any = None) -> Any:
         return _repeated(op, repeats)
 
-    own = {
+    def is_all_true(values: Any) -> Any:
+        return op.Cast(op.ReduceMin(op.Cast(values, to=_INT64), keepdims=0), to=_BOOL)
+
+    return {
         "repeat_interleave.Tensor": repeated,
         "_is_all_true.default": is_all_true,
         "_cdist_forward.default": distances,
@@ -66,13 +70,16 @@ def translations() -> dict[Any, Any]:
         "bucketize.Tensor": buckets,
         "masked_select.default": selected,
     }
-    found: dict[Any, Any] = {}
-    for name, made in own.items():
-        packet, _, overload = name.partition(".")
-        operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-        if operator is not None:
-            found[operator] = made
-    return found
+
+
+def _distances(op: Any, one: Any, other: Any, p: float) -> Any:
+    """The distance of each row of one to each row of the other."""
+    if p != 2.0:
+        raise ValueError(f"torch.cdist with p={p} has no translation, only p=2")
+    rows = op.Unsqueeze(one, op.Constant(value_ints=[-2]))
+    columns = op.Unsqueeze(other, op.Constant(value_ints=[-3]))
+    squares = op.ReduceSumSquare(op.Sub(rows, columns), op.Constant(value_ints=[-1]), keepdims=0)
+    return op.Sqrt(squares)
 
 
 def _places(op: Any, ordered: Any, values: Any, right: bool, is_int32: bool) -> Any:

@@ -2,20 +2,20 @@
 
 A program is good if it reproduces every recorded size, and better if it also agrees with the model
 at sizes that no call had. A program that returns wrong values at one of them serves only the sizes
-at which it was right.
+at which it was right (:mod:`calltape_analyzer.exporting.restrictions`).
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, nudged, resized, resized_row, sample_in
+from calltape_analyzer.arguments.samples import Sample, resized, resized_row, sample_in
 from calltape_analyzer.arguments.sizings import Sizing, is_between, sizes_in_words
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
 from calltape_analyzer.comparison.comparing import (
@@ -28,6 +28,7 @@ from calltape_analyzer.comparison.comparing import (
 )
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.budget import Budget
+from calltape_analyzer.exporting.doubts import doubt_of
 from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
 from calltape_analyzer.observing.sorting import CallSorter
@@ -38,18 +39,14 @@ from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.row_conditions import Fixed
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
 
-__all__ = ["Verifier", "restrict"]
+__all__ = ["Verifier"]
 
 _MAX_ROWS = 24
 _LATE = "other sizes took as long as the export already"
-_ROUNDING = 16
-"""A program adds and fuses in another order than the model: its rounding may be off by so many
-times what one unit in the last place of all inputs makes of the model's results."""
 
 
 class Replayed(NamedTuple):
@@ -348,7 +345,10 @@ class Verifier:
             attempt.failed += 1
             return
         found = compared(expected, got, self.tolerances)
-        doubt = None if found.agrees else self._doubt(program.plan, sample, expected, got)
+        doubt = None
+        if not found.agrees:
+            model = partial(self.eager, program.plan)
+            doubt = doubt_of(model, sample, expected, got, self.tolerances)
         if doubt is not None:
             attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {doubt}")
             return
@@ -358,50 +358,6 @@ class Verifier:
         if not found.agrees:
             attempt.wrong_at.append(sizing)
             attempt.error = attempt.error or f"at unseen sizes: {found.error}"
-
-    def _doubt(
-        self, plan: Plan, sample: Sample, expected: dict[str, Any], got: dict[str, Any]
-    ) -> str | None:
-        """Why other results than those of the model prove nothing at sizes that no call had: the
-        values are made up, and the model may have no answer to them. None if they prove that the
-        program is wrong."""
-        if any(map(_has_nan, expected.values())):
-            return "the model itself returns NaN"
-        try:
-            again = self.eager(plan, sample)
-            if not compared(expected, again, self.tolerances).agrees:
-                return "the model itself returns something else each time"
-            near = self.eager(plan, nudged(sample))
-        except Exception:  # models raise errors of any type
-            return "the model itself does not always run"
-        if _is_within(expected, got, near, self.tolerances):
-            return "the model itself is not more exact than the difference"
-        return None
-
-
-def _has_nan(leaf: Any) -> bool:
-    is_inexact = getattr(leaf, "is_floating_point", bool)() or getattr(leaf, "is_complex", bool)()
-    return is_inexact and bool(leaf.isnan().any())
-
-
-def _is_within(
-    expected: Mapping[str, Any],
-    got: Mapping[str, Any],
-    near: Mapping[str, Any],
-    tolerances: Tolerances,
-) -> bool:
-    """Whether each result that differs does so by little more than the model's own does if its
-    inputs change in their last digit."""
-    if not expected.keys() == got.keys() == near.keys():
-        return False
-    for path, value in expected.items():
-        found = compared({path: value}, {path: got[path]}, tolerances)
-        if found.agrees:
-            continue
-        own = compared({path: value}, {path: near[path]}, tolerances)
-        if not found.max_abs <= _ROUNDING * own.max_abs < math.inf:
-            return False
-    return True
 
 
 def _written(program: Program, before: Sample, now: Sample) -> Iterator[tuple[str, Any]]:
@@ -413,50 +369,3 @@ def _written(program: Program, before: Sample, now: Sample) -> Iterator[tuple[st
     for place, old, new in zip(places, before.tensors, now.tensors, strict=True):
         if place.argument not in returned and was_written(old, new):
             yield str(place), new
-
-
-def restrict(program: Program, attempt: Attempt) -> None:
-    """Keeps a program from sizes at which it gave wrong values: from a size of 1, if only such
-    sizes were wrong, else from all but the sizes that it reproduced."""
-    wrong = sum(found == "wrong" for found in attempt.rows.values())
-    if not program.is_understood():
-        _serve_verified_only(program, attempt, "it has conditions that cannot be checked here")
-        return
-    if attempt.failed and not program.model.checks_conditions:
-        # A model that fails at one size that it should take may be wrong at another: the
-        # conversion made a constant of something that was none.
-        failed = f"{program.model.runtime} failed at {attempt.failed} sizes that it should take"
-        _serve_verified_only(program, attempt, failed)
-        return
-    if not attempt.wrong and not wrong:
-        return
-    if not wrong and _forbid_ones(program, attempt):
-        return
-    what = (
-        f"{wrong} recorded sizes"
-        if wrong
-        else f"{attempt.wrong} of {attempt.probed} sizes that were never recorded"
-    )
-    _serve_verified_only(program, attempt, f"it returned wrong values at {what}")
-
-
-def _serve_verified_only(program: Program, attempt: Attempt, why: str) -> None:
-    program.only = frozenset(row for row, found in attempt.rows.items() if found == "ok")
-    program.notes.append(f"serves {len(program.only)} recorded sizes only: {why}")
-
-
-def _forbid_ones(program: Program, attempt: Attempt) -> bool:
-    """Refuses 1 for the symbols that were 1 whenever the program was wrong. Tells whether that
-    explains all wrong values."""
-    variant = program.variant
-    ones = [{i for i, v in enumerate(s.values) if v == 1} for s in attempt.wrong_at]
-    if not all(ones):
-        return False
-    columns = [variant.symbols[i].columns[0] for i in sorted(set().union(*ones))]
-    if any(1 in variant.rows.distinct(column) for column in columns):
-        return False
-    forbidden = tuple(Fixed(column, 1, negated=True) for column in columns)
-    program.variant = replace(variant, conditions=(*variant.conditions, *forbidden))
-    names = ", ".join(variant.group.layout.column_name(column) for column in columns)
-    program.notes.append(f"does not take a size of 1 for {names}: the model does something else")
-    return True

@@ -140,21 +140,27 @@ class Programs(Mapping[str, Program]):
         return {name for arguments in every for name in arguments}
 
     @contextmanager
-    def installed(self, module: Any) -> Iterator[None]:
+    def installed(self, module: Any, *, method: str | None = None) -> Iterator[None]:
         """Lets a model run by its programs in the block: they, and those of its :attr:`parts`, take
         the place of the recorded method and of the parts' ``forward``. So ``generate()`` runs
         exported programs.
 
         Args:
             module: the model that was recorded.
+            method: the method that was recorded. By default the one that the tape names; programs
+                that were loaded have no tape, and take the place of ``forward``.
 
         Raises:
-            UsageError: it has no such part.
+            UsageError: it has no such part, or no such method.
         """
         modules = dict(module.named_modules())
-        own = (
-            self._tape.target.method if self._tape is not None and self._tape.target else "forward"
-        )
+        target = self._tape.target if self._tape is not None else None
+        own = method or (target.method if target is not None else "forward")
+        if not callable(getattr(module, own, None)):
+            raise UsageError(
+                f"{type(module).__name__} has no method {own!r}",
+                advice="pass the model that was recorded, and method= if it was another one",
+            )
         replaced: list[tuple[Any, str, Programs]] = [(module, own, self)]
         for name, programs in self.parts.items():
             if name not in modules:

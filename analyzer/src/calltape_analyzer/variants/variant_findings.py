@@ -237,9 +237,9 @@ def _range(variant: VariantFacts, column: Column) -> Span:
 def _notes(variant: VariantFacts) -> Iterator[str]:
     for place in variant.group.varying:
         yield f"{place} ({place.kind}) varies: a trace has that of one call"
-    for column, all_calls in variant.counted.items():
+    for column, sizes in variant.counted.items():
         found = variant.dimensions[column]
-        wider = all_calls.wider_range()
+        wider = sizes.wider_range()
         if wider is not None and not found.dynamic and found.reason != "counter":
             yield f"{variant.group.layout.column_name(column)} is constant, but {wider}"
     yield from _unrecorded(variant)

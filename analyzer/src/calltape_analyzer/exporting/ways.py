@@ -1,0 +1,98 @@
+"""The ways to trace a variant: which sizes are open, and what stands in for parts of torch and of
+the model meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.sizings import is_batch
+from calltape_analyzer.exporting.constants import known_constants
+from calltape_analyzer.exporting.python_values import real_values, symbolic_ints
+from calltape_analyzer.exporting.recurrence import open_lengths, open_operators
+from calltape_analyzer.model.calls import experts_as
+from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.variants.facts import VariantFacts
+
+__all__ = ["Narrow", "Way"]
+
+Narrow = Literal["batch", "static"]
+"""Ways that are tried if no other one serves what is wanted."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a variant is traced. By default all dynamic sizes are open, and no value is known.
+
+    Attributes:
+        static: whether no size is open.
+        batch: whether only first dimensions are.
+        open_lengths: whether recurrent layers are traced for any length.
+        symbolic_ints: whether ints that the model reads from tensors are open.
+        real_values: whether the trace knows the values of its sample, and asserts them.
+        own_buffers: whether the model may register buffers while it is traced.
+        experts: how a mixture of experts runs them; None for the model's own way.
+        deferred: whether conditions become assertions in the program, where they can.
+    """
+
+    static: bool = False
+    batch: bool = False
+    open_lengths: bool = False
+    symbolic_ints: bool = False
+    real_values: bool = False
+    own_buffers: bool = False
+    experts: str | None = None
+    deferred: bool = False
+
+    @property
+    def narrow(self) -> Narrow | None:
+        """Which sizes the program is narrow by; None if all dynamic sizes are open."""
+        if self.batch:
+            return "batch"
+        return "static" if self.static else None
+
+    @property
+    def is_by_values(self) -> bool:
+        """Whether the program may depend on the values of a call, not only on its sizes."""
+        return self.symbolic_ints or self.real_values
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What of it ``torch.export.export`` takes."""
+        return {"prefer_deferred_runtime_asserts_over_guards": True} if self.deferred else {}
+
+    def shapes(self, plan: Plan, variant: VariantFacts) -> dict[str, Any] | None:
+        """What ``torch.export.export`` takes as ``dynamic_shapes``."""
+        import torch
+
+        if self.static:
+            return None
+        auto = torch.export.Dim.AUTO
+        first = {c for s in variant.symbols if is_batch(s) for c in s.columns}
+        is_open: Callable[[Column], bool] = first.__contains__ if self.batch else (lambda _: True)
+        return plan.shapes(lambda column: auto if is_open(column) else None, variant) or None
+
+    @contextmanager
+    def entered(self, module: Any, plan: Plan) -> Iterator[None]:
+        """Lets a model be traced in this way within the block.
+
+        Args:
+            module: the model.
+            plan: the inputs of the trace.
+        """
+        has_ints = self.symbolic_ints or any(leaf.kind == "int" for leaf in plan.leaves)
+        ints = symbolic_ints(module, of_tensors=self.symbolic_ints) if has_ints else nullcontext()
+        with ExitStack() as stack:
+            for context in (
+                experts_as(module, self.experts),
+                open_lengths(self.open_lengths),
+                open_operators(),
+                known_constants(bool(plan.frozen)),
+                ints,
+                real_values(self.real_values),
+            ):
+                stack.enter_context(context)
+            yield
