@@ -122,4 +122,4 @@ def test_far_sizes_that_need_too_much_memory_are_said_and_not_run(tmp_path: Path
     assert max(needed.values()) > 100
     for (batch, length), gib in needed.items():
         if length > 60:  # what a larger batch may take is a bound, as for attention over it
-            assert 1 / 4 < gib / (2 * 4 * batch * length**3 / 2**30) < 4
+            assert 1 / 10 < gib / (2 * 4 * batch * length**3 / 2**30) < 10
