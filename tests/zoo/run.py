@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
+import tempfile
 import warnings
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -28,6 +29,9 @@ from tests.zoo.table import ROWS, read, whole, write
 __all__ = ["main"]
 
 _TIMEOUT = 600  # seconds that one step may take
+_LIBRARIES = "torch", "transformers", "diffusers", "timm", "torchvision", "torch_geometric"
+_forks = multiprocessing.get_context("forkserver")
+
 _COLUMNS = "case", "recorded", "unseen", "wrong", "mutations", "variants", "seconds"
 _WIDTHS = 28, 10, 8, 6, 10, 9, 8
 
@@ -98,6 +102,8 @@ def _export(options: argparse.Namespace) -> int:
 
 def _all(options: argparse.Namespace) -> int:
     rows: dict[str, dict[str, Any]] = {}
+    os.environ["OMP_NUM_THREADS"] = "1"
+    _forks.set_forkserver_preload(["tests.zoo.judging", *_LIBRARIES])
     print(_line(_COLUMNS))
     with ThreadPoolExecutor(options.jobs) as pool:
         futures = [pool.submit(_both, name, options) for name in options.only]
@@ -133,20 +139,28 @@ def _both(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _step(arguments: list[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.zoo.run", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT, env=environment, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"{arguments[0]}: no end after {_TIMEOUT} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        said = " ".join(done.stderr.split()[-40:])
-        return {"error": f"{arguments[0]}: exit {done.returncode}: {said}"[-600:]}
+    """A command in a process of its own, forked from one that has imported the libraries."""
+    with tempfile.NamedTemporaryFile("r") as said, tempfile.NamedTemporaryFile("r") as trouble:
+        process = _forks.Process(target=_forked, args=(arguments, said.name, trouble.name))
+        process.start()
+        process.join(_TIMEOUT)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            return {"error": f"{arguments[0]}: no end after {_TIMEOUT} s"}
+        lines = [line for line in said if line.startswith("{")]
+        if process.exitcode or not lines:
+            last = " ".join(trouble.read().split()[-40:])
+            return {"error": f"{arguments[0]}: exit {process.exitcode}: {last}"[-600:]}
     found: dict[str, Any] = json.loads(lines[-1])
     return found
+
+
+def _forked(arguments: list[str], said: str, trouble: str) -> None:
+    for path, stream in ((said, 1), (trouble, 2)):
+        file = os.open(path, os.O_WRONLY)
+        os.dup2(file, stream)
+    sys.exit(main(arguments))
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
