@@ -121,6 +121,8 @@ class Landing:
 
     __slots__ = ("_memory", "_pool", "copies", "view")
 
+    _memory: Any  # a Buffer, a tensor, or None once it was given back
+
     def __init__(self, memory: Any, view: memoryview, copies: Copies, pool: Buffers) -> None:
         self._memory, self._pool = memory, pool
         self.view, self.copies = view, copies
