@@ -230,6 +230,10 @@ def _cpu_session(model: str | bytes) -> Any:
     load_onnx_proto(model)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # an error is an exception, which a report shows
+    # A session keeps the memory of its largest run until it ends, and one run of a UNet takes
+    # gigabytes. A verification runs each size once or twice: what it took is given back.
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
