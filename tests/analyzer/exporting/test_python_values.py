@@ -10,7 +10,7 @@ import torch
 
 from calltape_analyzer import export
 from calltape_analyzer.errors import ExportError
-from calltape_analyzer.exporting.python_values import symbolic_ints
+from calltape_analyzer.exporting.python_values import symbolic_ints, symbolic_sizes
 from calltape_analyzer.exporting.recurrence import open_operators
 from tests.analyzer.exported import assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
@@ -114,6 +114,32 @@ def test_pooling_takes_any_length(tmp_path: Path, to: str) -> None:
     assert_as_module(programs, model, [call(t(2, 3, 31))], rtol=1e-3)
 
 
+class Sized(Model):
+    """Makes numbers and tensors of sizes."""
+
+    def forward(self, x, how: str = "as_tensor"):
+        high, wide = x.shape[1:]
+        if how == "as_tensor":
+            return x.sum((1, 2)) / torch.as_tensor([(high, wide), (wide, 2)]).sum()
+        if how == "new_tensor":
+            return x.sum((1, 2)) / x.new_tensor([high, wide]).sum()
+        if how == "len":
+            return x[0, : len(x[0]) // 2]
+        if how == "int":
+            return x[:, : int(high / 2)]
+        size = high if isinstance(high, int | str) else 1  # a symbol is no int to Python
+        return x.flatten(1)[:, :size]
+
+
+@pytest.mark.parametrize("how", ["as_tensor", "new_tensor", "len", "int", "isinstance"])
+def test_a_size_stays_open_where_the_model_reads_it(tmp_path: Path, how: str) -> None:
+    calls = [call(t(2, n, 5 + n), how=how) for n in (6, 9, 12)]
+    model = Sized()
+    programs = made(tmp_path, model, calls)
+    assert len(programs) == 1
+    assert_as_module(programs, model, [call(t(2, 8, 11), how=how), call(t(2, 20, 3), how=how)])
+
+
 class Typed(Model):
     """Means ``int`` as a dtype."""
 
@@ -131,7 +157,11 @@ def test_the_names_of_a_model_are_as_before() -> None:
     names = vars(sys.modules[__name__])
     before = dict(names)
     model = Pooled()
-    with symbolic_ints(model, of_tensors=True):
+    with symbolic_sizes(model), symbolic_ints(model):
+        assert names["len"](torch.zeros(3, 2)) == names["len"]("abc") == 3
+        assert torch.as_tensor([2, 3], dtype=torch.int32).dtype is torch.int32
+        assert isinstance(7, int | str)
+        assert not isinstance("7", int)
         stands = names["int"]
         assert stands("7") == 7
         assert stands("ff", 16) == 255

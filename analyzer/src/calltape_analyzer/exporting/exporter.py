@@ -184,13 +184,15 @@ class Exporter:
             yield what, sample, Way()
             if (self.attempts[-1].error or "").startswith("IndexError"):
                 yield f"{what}, buffers may grow", sample, Way(own_buffers=True)
-        # Not for ONNX, which has no runtime asserts: what they check would be lost. It changes what
-        # a program refuses, and no values.
         if variant.group.key in self._slow:
             return
+        # Asserts are not deferred for ONNX, which has none: what they check would be lost. It
+        # changes what a program refuses, and no values.
         refused = any(a.refuses for a in self.attempts if a.variant == variant.name)
-        for what, sample in samples[:1] if self.convert is None and refused else ():
-            yield f"{what}, runtime asserts deferred", sample, Way(deferred=True)
+        for what, sample in samples[:1] if refused else ():
+            yield f"{what}, ints of sizes open", sample, Way(symbolic_ints=True)
+            if self.convert is None:
+                yield f"{what}, runtime asserts deferred", sample, Way(deferred=True)
         yield from self._ways_with_values(variant, samples)
         # Of transformers' ways to run experts the conversion knows only this one. The values are
         # the same.

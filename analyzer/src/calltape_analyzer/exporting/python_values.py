@@ -1,8 +1,9 @@
-"""Values that a model reads with Python: ``int(x.max())``, ``lengths.tolist()``, ``if x.any()``.
+"""Values that a model reads with Python: ``len(x)``, ``int(x.max())``, ``if x.any()``.
 
-A trace that is not strict runs the model's Python. ``int()`` has to return a number then, which a
-trace does not have. Two ways out are tried if nothing else gives a program (docs/decisions/0042).
-:func:`symbolic_ints` lets ``int``, ``tolist`` and slices give symbols in the model's own code.
+A trace that is not strict runs the model's Python. ``int()`` and ``len()`` have to return a number
+then, which a trace does not have (docs/decisions/0042). :func:`symbolic_sizes` lets the model's own
+code take symbols for ints, and is there in every trace. Two more ways out are tried if something is
+missing then. :func:`symbolic_ints` lets ``int``, ``tolist`` and slices give symbols as well.
 :func:`real_values` computes the values of the sample beside the trace, so that an ``if`` takes the
 branch of these values; torch keeps that as an assertion in the program.
 """
@@ -13,18 +14,20 @@ import builtins
 import contextlib
 import re
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
 import torch
+from torch import _refs
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["reads_values", "real_values", "symbolic_ints"]
+__all__ = ["reads_values", "real_values", "symbolic_ints", "symbolic_sizes"]
 
 _SIGNS = re.compile(
     r"data-dependent|DataDependent|specialized integer|Could not guard|unbacked|\bu\d+\b|\.item\(\)"
     r"|without concrete values|symbolically traced variables"
 )
+_TENSOR_LENGTH = torch.Tensor.__len__
 _NOT_THE_MODELS = frozenset({"torch", "builtins", "__future__", "calltape_analyzer", "typing"})
 
 
@@ -64,38 +67,86 @@ def _isinstance(value: Any, kinds: Any) -> bool:
     """``isinstance`` that takes a symbol for an int. transformers asks
     ``isinstance(logits_to_keep, int)``, and takes all else for an index."""
     if type(value) is torch.SymInt:
-        every = kinds if isinstance(kinds, tuple) else (kinds,)
+        every = kinds if isinstance(kinds, tuple) else get_args(kinds) or (kinds,)
         if builtins.int in every:
             return True
     return isinstance(value, kinds)
 
 
+def _len(value: Any) -> Any:
+    """``len`` that gives the symbol of a tensor's first size. Python wants a number of
+    ``__len__``."""
+    if isinstance(value, torch.Tensor) and value.dim() and type(value).__len__ is _TENSOR_LENGTH:
+        return value.shape[0]
+    return len(value)
+
+
 @contextlib.contextmanager
-def symbolic_ints(model: torch.nn.Module, *, of_tensors: bool) -> Iterator[None]:
-    """Lets the code of a model take symbols for ints while it is traced. In the Python modules of
-    the packages that its parts come from, ``isinstance`` is another function for the time of the
-    block, or ``int`` another class.
+def symbolic_sizes(model: torch.nn.Module) -> Iterator[None]:
+    """Lets the code of a model take the symbols of sizes for ints while it is traced, and make
+    tensors of them.
 
     Args:
         model: what is traced.
-        of_tensors: whether ``int(tensor)``, ``tensor.tolist()`` and slices give symbols as well.
     """
+    with _named(model, {"isinstance": _isinstance, "len": _len}), _Making():
+        yield
+
+
+@contextlib.contextmanager
+def symbolic_ints(model: torch.nn.Module) -> Iterator[None]:
+    """Lets ``int(tensor)``, ``int(size / 2)``, ``tensor.tolist()`` and slices with tensors give
+    symbols while a model is traced.
+
+    Args:
+        model: what is traced.
+    """
+    with _named(model, {"int": _SymbolicInt}), _Reading():
+        yield
+
+
+@contextlib.contextmanager
+def _named(model: torch.nn.Module, stand_ins: Mapping[str, Any]) -> Iterator[None]:
+    """Gives names another meaning in the Python modules of the packages that a model's parts come
+    from, for the time of the block. A name that a module defines itself stays what it is."""
     packages = {type(part).__module__.partition(".")[0] for part in model.modules()}
     packages -= _NOT_THE_MODELS
-    changed: list[dict[str, Any]] = []
-    name, stands = ("int", _SymbolicInt) if of_tensors else ("isinstance", _isinstance)
+    changed: list[tuple[dict[str, Any], str]] = []
     try:
         for of, module in list(sys.modules.items()):
             names = getattr(module, "__dict__", None)
-            is_own = of.partition(".")[0] in packages and isinstance(names, dict)
-            if names is not None and is_own and name not in names:
-                names[name] = stands
-                changed.append(names)
-        with _Reading() if of_tensors else contextlib.nullcontext():
-            yield
+            if of.partition(".")[0] not in packages or not isinstance(names, dict):
+                continue
+            for name in stand_ins.keys() - names.keys():
+                names[name] = stand_ins[name]
+                changed.append((names, name))
+        yield
     finally:
-        for names in changed:
+        for names, name in changed:
             names.pop(name, None)
+
+
+class _Making(TorchFunctionMode):
+    """Makes tensors of sizes as a trace does for ``torch.tensor``. ``torch.as_tensor`` and
+    ``x.new_tensor`` make constants of them (torch 2.15)."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.as_tensor and args and _has_symbols(args[0]):
+            names = ("dtype", "device")
+            return _refs.tensor(args[0], **dict(zip(names, args[1:], strict=False)), **kwargs)
+        if func is torch.Tensor.new_tensor and len(args) > 1 and _has_symbols(args[1]):
+            given = {"dtype": args[0].dtype, "device": args[0].device, **kwargs}
+            return _refs.tensor(args[1], **given)
+        return func(*args, **kwargs)
+
+
+def _has_symbols(data: Any) -> bool:
+    if isinstance(data, list | tuple):
+        return any(map(_has_symbols, data))
+    return isinstance(data, torch.SymInt | torch.SymFloat)
 
 
 class _Reading(TorchFunctionMode):

@@ -11,7 +11,11 @@ from typing import Any, Literal
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.sizings import is_batch
 from calltape_analyzer.exporting.constants import known_constants
-from calltape_analyzer.exporting.python_values import real_values, symbolic_ints
+from calltape_analyzer.exporting.python_values import (
+    real_values,
+    symbolic_ints,
+    symbolic_sizes,
+)
 from calltape_analyzer.exporting.recurrence import open_lengths, open_operators
 from calltape_analyzer.model.calls import experts_as
 from calltape_analyzer.observing.columns import Column
@@ -83,15 +87,14 @@ class Way:
             module: the model.
             plan: the inputs of the trace.
         """
-        has_ints = self.symbolic_ints or any(leaf.kind == "int" for leaf in plan.leaves)
-        ints = symbolic_ints(module, of_tensors=self.symbolic_ints) if has_ints else nullcontext()
         with ExitStack() as stack:
             for context in (
                 experts_as(module, self.experts),
                 open_lengths(self.open_lengths),
                 open_operators(),
                 known_constants(bool(plan.frozen)),
-                ints,
+                symbolic_sizes(module),
+                symbolic_ints(module) if self.symbolic_ints else nullcontext(),
                 real_values(self.real_values),
             ):
                 stack.enter_context(context)

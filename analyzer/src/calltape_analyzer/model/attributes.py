@@ -10,13 +10,18 @@ from __future__ import annotations
 import operator
 import sys
 from collections import OrderedDict, deque
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 
-__all__ = ["Attributes", "same"]
+__all__ = ["Attributes", "has_state", "same"]
 
 _CONTAINERS = (OrderedDict, dict, list, set, deque)
+_CODE = (
+    type, FunctionType, MethodType, BuiltinFunctionType, ModuleType, partial, torch.nn.Module
+)  # fmt: skip
 _PLAIN = (bool, int, float, complex, str, bytes, torch.Tensor, type(None))
 _LIBRARIES = frozenset({"torch", "transformers", *sys.stdlib_module_names})
 _MAX_DEPTH = 4
@@ -141,9 +146,15 @@ def _fill(container: Any, elements: list[Any]) -> None:
         kind.extend(container, elements)
 
 
+def has_state(value: Any) -> bool:
+    """Whether a value has attributes of its own. A class, a function and a module have, and they
+    are what code is made of; an object that can be called (an embedder) is an object."""
+    return hasattr(value, "__dict__") and not isinstance(value, _CODE)
+
+
 def _is_object(value: Any) -> bool:
     """Whether a value is a plain object with attributes, as far as its class tells."""
-    if isinstance(value, torch.nn.Module) or callable(value) or not hasattr(value, "__dict__"):
+    if not has_state(value):
         return False
     cls = type(value)
     return cls.__module__ == "types" or not _is_of_library(cls)

@@ -15,6 +15,7 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import as_call, checked
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.model.attributes import has_state
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.classes import ClassIndex, name_of
 from calltape_schema.records import Target
@@ -136,7 +137,7 @@ def _containers(module: torch.nn.Module) -> list[tuple[Any, Any]]:
     while waiting:
         value, depth = waiting.pop()
         if not isinstance(value, dict | list | tuple | set | deque):
-            if isinstance(value, torch.Tensor) or callable(value) or not hasattr(value, "__dict__"):
+            if isinstance(value, torch.Tensor) or not has_state(value):
                 continue
             value = vars(value)
         if id(value) in found or depth > _MAX_DEPTH:
@@ -170,7 +171,7 @@ def _is_symbolic(value: Any) -> bool:
 
     kinds = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
     leaves = pytree.tree_leaves(value)
-    objects = [leaf for leaf in leaves if hasattr(leaf, "__dict__") and not callable(leaf)]
+    objects = [leaf for leaf in leaves if has_state(leaf)]
     attributes = [list(vars(one).values()) for one in objects]
     parts = leaves + pytree.tree_leaves(attributes)
     return any(isinstance(part, kinds) or _is_functional(part) for part in parts)
