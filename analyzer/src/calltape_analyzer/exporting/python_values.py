@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 import torch
-from torch import _refs
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["reads_values", "real_values", "symbolic_ints", "symbolic_sizes"]
@@ -27,6 +27,7 @@ _SIGNS = re.compile(
     r"data-dependent|DataDependent|specialized integer|Could not guard|unbacked|\bu\d+\b|\.item\(\)"
     r"|without concrete values|symbolically traced variables"
 )
+_PYTHON_SQRT = math.sqrt
 _TENSOR_LENGTH = torch.Tensor.__len__
 _NOT_THE_MODELS = frozenset({"torch", "builtins", "__future__", "calltape_analyzer", "typing"})
 
@@ -81,16 +82,27 @@ def _len(value: Any) -> Any:
     return len(value)
 
 
+def _sqrt(value: Any) -> Any:
+    """``math.sqrt`` that takes symbols. Python's own makes a number of its argument."""
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        return torch.sym_sqrt(value)
+    return _PYTHON_SQRT(value)
+
+
 @contextlib.contextmanager
 def symbolic_sizes(model: torch.nn.Module) -> Iterator[None]:
-    """Lets the code of a model take the symbols of sizes for ints while it is traced, and make
-    tensors of them.
+    """Lets the code of a model take the symbols of sizes for ints while it is traced.
 
     Args:
         model: what is traced.
     """
-    with _named(model, {"isinstance": _isinstance, "len": _len}), _Making():
-        yield
+    names: Any = vars(math)
+    try:
+        names["sqrt"] = _sqrt
+        with _named(model, {"isinstance": _isinstance, "len": _len}):
+            yield
+    finally:
+        names["sqrt"] = _PYTHON_SQRT
 
 
 @contextlib.contextmanager
@@ -124,29 +136,6 @@ def _named(model: torch.nn.Module, stand_ins: Mapping[str, Any]) -> Iterator[Non
     finally:
         for names, name in changed:
             names.pop(name, None)
-
-
-class _Making(TorchFunctionMode):
-    """Makes tensors of sizes as a trace does for ``torch.tensor``. ``torch.as_tensor`` and
-    ``x.new_tensor`` make constants of them (torch 2.15)."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.as_tensor and args and _has_symbols(args[0]):
-            names = ("dtype", "device")
-            return _refs.tensor(args[0], **dict(zip(names, args[1:], strict=False)), **kwargs)
-        if func is torch.Tensor.new_tensor and len(args) > 1 and _has_symbols(args[1]):
-            given = {"dtype": args[0].dtype, "device": args[0].device, **kwargs}
-            return _refs.tensor(args[1], **given)
-        return func(*args, **kwargs)
-
-
-def _has_symbols(data: Any) -> bool:
-    if isinstance(data, list | tuple):
-        return any(map(_has_symbols, data))
-    return isinstance(data, torch.SymInt | torch.SymFloat)
 
 
 class _Reading(TorchFunctionMode):

@@ -1,10 +1,9 @@
-"""Operators of torch that make a constant of a length, which they need not.
+"""Recurrent layers of any length.
 
 In a program of ``torch.export`` an LSTM, GRU or RNN layer is one operator, which takes any length.
 But to learn the shape of its result, torch runs a decomposition that loops over the sequence, which
 makes the length a constant (torch 2.15: ``input.size()[1] == 5``). Here functions that only give
-the shape replace the loop while a trace runs. ``max_pool1d`` without gradients and ``istft`` make a
-constant of the length on the CPU as well; other operators of torch give the same values.
+the shape replace the loop while a trace runs.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["has_recurrence", "open_lengths", "open_operators"]
+__all__ = ["has_recurrence", "open_lengths"]
 
 
 def has_recurrence(module: Any) -> bool:
@@ -22,25 +21,6 @@ def has_recurrence(module: Any) -> bool:
     import torch
 
     return any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
-
-
-@contextlib.contextmanager
-def open_operators() -> Iterator[None]:
-    """Lets ``max_pool1d`` and ``istft`` be traced for any length."""
-    import torch
-    import torch._refs
-
-    def max_pool1d(*args: Any, **kwargs: Any) -> Any:
-        return torch.max_pool1d_with_indices(*args, **kwargs)[0]
-
-    names: Any = vars(torch)
-    replaced = {"max_pool1d": max_pool1d, "istft": torch._refs.istft}
-    before = {name: names[name] for name in replaced}
-    try:
-        names.update(replaced)
-        yield
-    finally:
-        names.update(before)
 
 
 @contextlib.contextmanager

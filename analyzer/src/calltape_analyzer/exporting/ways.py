@@ -11,12 +11,13 @@ from typing import Any, Literal
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.sizings import is_batch
 from calltape_analyzer.exporting.constants import known_constants
+from calltape_analyzer.exporting.open_operators import OpenOperators
 from calltape_analyzer.exporting.python_values import (
     real_values,
     symbolic_ints,
     symbolic_sizes,
 )
-from calltape_analyzer.exporting.recurrence import open_lengths, open_operators
+from calltape_analyzer.exporting.recurrence import open_lengths
 from calltape_analyzer.model.calls import experts_as
 from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.variants.facts import VariantFacts
@@ -91,7 +92,7 @@ class Way:
             for context in (
                 experts_as(module, self.experts),
                 open_lengths(self.open_lengths),
-                open_operators(),
+                OpenOperators(),
                 known_constants(bool(plan.frozen)),
                 symbolic_sizes(module),
                 symbolic_ints(module) if self.symbolic_ints else nullcontext(),

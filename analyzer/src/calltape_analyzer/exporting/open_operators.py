@@ -1,0 +1,123 @@
+"""Operators of torch that make a constant of a size, which they need not.
+
+``torch.export`` makes a constant of every size that goes into an operator as a plain int, such as
+the ``steps`` of ``torch.linspace`` (torch 2.15). Here other operators of torch that give the same
+values stand in for these while a trace runs: for some always, for others if a size is among the
+arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import _refs
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["OpenOperators"]
+
+
+class OpenOperators(TorchFunctionMode):
+    """Lets sizes stay symbols in operators that would make constants of them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        stand_in = _ALWAYS.get(func)
+        if stand_in is None and func in _OF_SIZES and _has_symbols((args, list(kwargs.values()))):
+            stand_in = _OF_SIZES[func]
+        return (stand_in or func)(*args, **kwargs)
+
+
+def _max_pool1d_of_any_length(*args: Any, **kwargs: Any) -> Any:
+    if kwargs.pop("return_indices", False):
+        return torch.max_pool1d_with_indices(*args, **kwargs)
+    return torch.max_pool1d_with_indices(*args, **kwargs)[0]
+
+
+def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
+    return _refs.tensor(data, dtype=dtype, device=device)
+
+
+def _new_tensor(like: Any, data: Any, *, dtype: Any = None, device: Any = None, **own: Any) -> Any:
+    return _refs.tensor(data, dtype=dtype or like.dtype, device=device or like.device, **own)
+
+
+def _linspace(start: Any, end: Any, steps: Any, **own: Any) -> Any:
+    return _refs.linspace(start, end, steps, **own)
+
+
+def _one_hot(tensor: Any, num_classes: Any = -1) -> Any:
+    classes = torch.arange(num_classes, device=tensor.device)
+    return (tensor.unsqueeze(-1) == classes).to(torch.int64)
+
+
+def _pool(
+    operator: Callable[..., Any], dims: int, whole: Callable[..., Any], names: tuple[str, ...]
+) -> Callable[..., Any]:
+    """A pool that is a mean, or a maximum, if its window is the whole picture.
+
+    Args:
+        operator: the pool.
+        dims: how many of the last dimensions it pools.
+        whole: what it is for such a window.
+        names: of what it takes beside a tensor and a window.
+    """
+
+    def pool(x: Any, kernel_size: Any, *args: Any, **kwargs: Any) -> Any:
+        window = tuple(kernel_size) if isinstance(kernel_size, list | tuple) else (kernel_size,)
+        window = window * dims if len(window) == 1 else window
+        more = dict(zip(names, args, strict=False)) | kwargs
+        if _fits_once(more) and all(map(_are_same, window, x.shape[-dims:])):
+            return whole(x, dim=tuple(range(-dims, 0)), keepdim=True)
+        return operator(x, kernel_size, *args, **kwargs)
+
+    return pool
+
+
+def _fits_once(more: Mapping[str, Any]) -> bool:
+    """Whether a window of the size of the picture has one place, and nothing else is asked for."""
+    if more.get("return_indices") or more.get("divisor_override") is not None:
+        return False
+    around, apart = more.get("padding", 0), more.get("dilation", 1)
+    is_wider = any(around) if isinstance(around, list | tuple) else around
+    are_apart = any(n != 1 for n in (apart if isinstance(apart, list | tuple) else [apart]))
+    return not is_wider and not are_apart
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Whether two sizes are the same in every call. To compare them would make a condition."""
+    if isinstance(one, torch.SymInt) and isinstance(other, torch.SymInt):
+        return bool(one.node.expr == other.node.expr)
+    return type(one) is type(other) and bool(one == other)
+
+
+_functional = torch.nn.functional
+_MAX = "stride", "padding", "dilation", "ceil_mode"
+_MEAN = "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"
+
+_max_pool1d = _pool(_max_pool1d_of_any_length, 1, torch.amax, _MAX)
+_ALWAYS: Mapping[Any, Callable[..., Any]] = {
+    torch.max_pool1d: _max_pool1d,
+    _functional.max_pool1d: _max_pool1d,
+    torch.istft: _refs.istft,
+}
+_OF_SIZES: Mapping[Any, Callable[..., Any]] = {
+    torch.as_tensor: _as_tensor,
+    torch.Tensor.new_tensor: _new_tensor,
+    torch.linspace: _linspace,
+    _functional.one_hot: _one_hot,
+    _functional.avg_pool1d: _pool(_functional.avg_pool1d, 1, torch.mean, _MEAN),
+    _functional.avg_pool2d: _pool(_functional.avg_pool2d, 2, torch.mean, _MEAN),
+    _functional.avg_pool3d: _pool(_functional.avg_pool3d, 3, torch.mean, _MEAN),
+    _functional.max_pool2d: _pool(_functional.max_pool2d, 2, torch.amax, _MAX),
+    _functional.max_pool3d: _pool(_functional.max_pool3d, 3, torch.amax, _MAX),
+}
+
+
+def _has_symbols(data: Any) -> bool:
+    if isinstance(data, list | tuple):
+        return any(map(_has_symbols, data))
+    return isinstance(data, torch.SymInt | torch.SymFloat)
