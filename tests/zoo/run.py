@@ -4,7 +4,8 @@
 ``python -m tests.zoo.run export CASE DIR --to torch|onnx`` prints one line of JSON about it;
 ``python -m tests.zoo.run all DIR --to torch --jobs 2 [--core | --only a,b] [--reuse]`` does both
 for every case, each step in a process of its own, and prints a table; the rows are in
-``DIR/results.torch.json`` as well. ``--reuse`` does not record again what is recorded;
+``DIR/results.torch.json`` as well, beside those of earlier runs. ``--reuse`` does not record again
+what is recorded;
 ``python -m tests.zoo.run table DIR... -o docs/zoo.md`` makes the committed table of such results,
 and ``tests/zoo/expected.json``, what the tests hold the exporter to. A later DIR replaces the rows
 of an earlier one.
@@ -101,7 +102,10 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _all(options: argparse.Namespace) -> int:
-    rows: dict[str, dict[str, Any]] = {}
+    results = options.folder / ROWS.format(options.to)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    before = json.loads(results.read_text()) if results.exists() else []
+    rows: dict[str, dict[str, Any]] = {row["case"]: row for row in before}
     os.environ["OMP_NUM_THREADS"] = "1"
     _forks.set_forkserver_preload(["tests.zoo.judging", *_LIBRARIES])
     print(_line(_COLUMNS))
@@ -111,10 +115,8 @@ def _all(options: argparse.Namespace) -> int:
             row = future.result()
             rows[row["case"]] = row
             print(_line(_cells(row)), _reason(row), flush=True)
-    (options.folder / ROWS.format(options.to)).write_text(
-        json.dumps([rows[name] for name in options.only], indent=1)
-    )
-    print(_summary(list(rows.values())))
+            results.write_text(json.dumps([rows[n] for n in CASES if n in rows], indent=1))
+    print(_summary([rows[name] for name in options.only]))
     return 0
 
 
