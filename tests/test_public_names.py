@@ -54,6 +54,7 @@ INTERNAL = {
     "Programs.sorter",
     "CountedGroup.layout",
     "Call.raw_record",
+    "Call.stored",
     "Call.raw_blob",
     "Call.blob_damage",
     "Tape.segments",

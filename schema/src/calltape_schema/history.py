@@ -34,7 +34,7 @@ class Source(Record):
     other_files: Count = 0
     calls: Count = 0
     left_out: Count | None = None
-    first: Count = 0
+    first: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] = 0
 
 
 class Step(Record):

@@ -18,6 +18,8 @@ from calltape_analyzer.cli import (
     call,
     calls,
     differences,
+    doctor,
+    edits,
     exports,
     info,
     replays,
@@ -53,6 +55,10 @@ app.command()(exports.export)
 app.command()(replays.replay)
 app.command()(replays.check)
 app.command()(scripts.script)
+app.command("filter")(edits.filter_)
+app.command()(edits.merge)
+app.command()(edits.recover)
+app.command()(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:

@@ -270,6 +270,21 @@ class Call:
         except TapeError as error:
             raise self._segment.located(error, self._position) from None
 
+    def stored(self, side: Side, leaf: int) -> bytearray | None:
+        """The bytes of a leaf as the blob has them, in new memory; None if the tape does not have
+        its value.
+
+        Raises:
+            TapeError: as :attr:`inputs`.
+        """
+        facts = self._tree(side).facts()[leaf]
+        if facts.key is None:
+            return None
+        try:
+            return self._bytes(facts, facts.key)
+        except TapeError as error:
+            raise self._segment.located(error, self._position) from None
+
     def check(self, *, entries: bool = False) -> None:
         """Checks the call's trees, and the checksum of its tensors.
 

@@ -160,6 +160,11 @@ class Segment:
         self.left_out += before - len(self.order)
 
     @property
+    def damaged(self) -> int:
+        """How many of its calls are known to be damaged, although their records are whole."""
+        return self._checked.count(_DAMAGED)
+
+    @property
     def numbers(self) -> Sequence[int]:
         """The numbers of all its calls, in the order of the file."""
         return self._numbers

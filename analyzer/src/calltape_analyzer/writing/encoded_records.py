@@ -6,13 +6,17 @@ a recorder writes them, so that readers take their fast path.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import is_map, open_envelope, pack, seal_envelope, unpack, unpack_plain
 from calltape_schema.records import BlobFacts, CallRecord, Tree, encode_call
 
-__all__ = ["blob_of", "encoded", "renumbered"]
+__all__ = ["Moved", "blob_of", "encoded", "renumbered"]
+
+Moved: TypeAlias = "Callable[[bytes, int], tuple[bytes, int]]"
+"""From the id and number of a call to those that it has now."""
 
 
 def encoded(record: CallRecord, tape: bytes, blob: BlobFacts | None) -> bytes:
@@ -71,16 +75,14 @@ def blob_of(content: bytes) -> BlobFacts | None:
     return None
 
 
-def renumbered(
-    content: bytes, tape: bytes, call: int, parent: tuple[bytes, int] | None = None
-) -> bytes:
+def renumbered(content: bytes, tape: bytes, call: int, moved: Moved | None = None) -> bytes:
     """An encoded record as that of another call, with everything else as it is, unknown fields
     included.
 
     Args:
         content: of the record's member.
         tape, call: the new id and number.
-        parent: tape and number of its parent; None leaves the parent as it is.
+        moved: where the parent of the call is now; None if that is where it was.
 
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
@@ -89,6 +91,8 @@ def renumbered(
     if not is_map(document):
         raise TapeError("invalid", "call record is not a map")
     changed = {**document, "tape": tape, "call": call}
-    if parent is not None:
-        changed["parent"] = {**document["parent"], "tape": parent[0], "call": parent[1]}
+    parent = document.get("parent")
+    if moved is not None and is_map(parent):
+        found = moved(parent["tape"], parent["call"])
+        changed["parent"] = {**parent, "tape": found[0], "call": found[1]}
     return seal_envelope(pack(changed))

@@ -7,7 +7,7 @@ holds one record, a window of one blob and 16 bytes per call, however large the 
 from __future__ import annotations
 
 import os
-import struct
+import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.writing.encoded_records import blob_of, encoded, renumbered
+from calltape_analyzer.writing.encoded_records import Moved, blob_of, encoded, renumbered
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_analyzer.writing.stored_values import stored_bytes, stored_form
 from calltape_schema.blob import Stored, build_header
@@ -49,7 +49,6 @@ __all__ = ["LEFT_OUT", "TapeWriter"]
 LEFT_OUT = "not extracted"
 """The reason of calls that are left out of a new tape because they were not wanted."""
 
-_ENTRY = struct.Struct("<QQ")
 # The index stands in one member, whose size is limited.
 _MOST_CALLS = 4_000_000
 
@@ -117,16 +116,14 @@ class TapeWriter:
         else:
             self._file.discard()
 
-    def copy(
-        self, call: Call, *, number: int | None = None, parent: tuple[bytes, int] | None = None
-    ) -> None:
+    def copy(self, call: Call, *, number: int | None = None, moved: Moved | None = None) -> None:
         """Writes a recorded call as it is. Its tensors are compared with their checksum, and never
         all in memory.
 
         Args:
             call: the call.
             number: its number on the new tape; by default the one that it has.
-            parent: the id and number of its parent on the new tape, if they are other ones.
+            moved: where the parent of the call is now; by default where it was.
 
         Raises:
             UsageError: there is a call of this number already.
@@ -136,8 +133,8 @@ class TapeWriter:
         number = call.number if number is None else number
         content = call.raw_record()
         blob = blob_of(content)
-        if (call.ref.tape, call.number) != (self._tape, number) or parent is not None:
-            content = renumbered(content, self._tape, number, parent)
+        if (call.ref.tape, call.number) != (self._tape, number) or moved is not None:
+            content = renumbered(content, self._tape, number, moved)
         start = self._file.end
         self._expect_new(number)
         if blob is not None:
@@ -218,11 +215,13 @@ class TapeWriter:
             coverage = Coverage(seen=self._last + 1, kept=self.calls, dropped=dropped)
         if coverage.kept != self.calls:
             raise UsageError(f"coverage of {coverage.kept} calls for a tape of {self.calls}")
+        if sys.byteorder != "little":
+            self._index.byteswap()
         trailer = Trailer(
             tape=self._tape,
             closed_ns=self._last_ns if closed_ns is None else closed_ns,
             coverage=coverage,
-            index=struct.pack(f"<{len(self._index)}Q", *self._index),
+            index=self._index.tobytes(),
             traffic=traffic,
             dumps=tuple(dumps),
         )
