@@ -17,6 +17,7 @@ from calltape_analyzer.cli import (
     arguments,
     call,
     calls,
+    conversions,
     differences,
     doctor,
     edits,
@@ -59,6 +60,7 @@ app.command("filter")(edits.filter_)
 app.command()(edits.merge)
 app.command()(edits.recover)
 app.command()(doctor.doctor)
+app.command()(conversions.convert)
 
 
 def _version(wanted: bool) -> None:

@@ -114,8 +114,9 @@ def _look(found: Contents, tree: Tree, classes: ClassIndex) -> None:
 def _is_known(node: FieldsNode | CustomNode | EnumNode, classes: ClassIndex) -> bool:
     if classes.get(node.type) is not None:
         return True
-    is_tuple = isinstance(node, FieldsNode) and node.kind == "namedtuple"
-    return is_tuple and loaded_named_tuple(node.type, node.fields) is not None
+    if not isinstance(node, FieldsNode) or node.kind != "namedtuple":
+        return False
+    return loaded_named_tuple(node.type, node.fields) is not None
 
 
 def _looks_like(leaf: Leaf) -> list[str]:
@@ -126,10 +127,10 @@ def _looks_like(leaf: Leaf) -> list[str]:
         return []
     sizes = leaf.shape
     if len(sizes) in (3, 4):
-        by_first, by_last = sizes[-3:], (sizes[-1], *sizes[-3:-1])
-        for channels, height, width in (by_first, by_last):
+        one, two, three = sizes[-3:]
+        for channels, height, width in ((one, two, three), (three, one, two)):
             if channels in _IMAGE_CHANNELS and min(height, width) >= _LEAST_IMAGE:
                 return ["numbers that may be images"]
-    if len(sizes) <= 3 and sizes[-1] >= _LEAST_SAMPLES:
+    if len(sizes) <= 3 and leaf.shape[-1] >= _LEAST_SAMPLES:
         return ["numbers that may be audio"]
     return []
