@@ -132,6 +132,22 @@ def test_recover_says_what_was_lost(tape: Path, tmp_path: Path) -> None:
     assert "nothing had to be recovered" in json.loads(found.out)["notes"][0]
 
 
+def test_info_shows_the_history(tape: Path, tmp_path: Path) -> None:
+    other = recorded(tmp_path / "other.tape", [7, 8])
+    out = tmp_path / "out.tape"
+    run("merge", tape, other, "-o", tmp_path / "both.tape")
+    run("filter", tmp_path / "both.tape", "-o", out, "--first", "3")
+    found = run("info", out)
+    assert found.code == 0
+    assert "history    merge of " in found.out
+    assert "(in.tape, 5 calls)" in found.out
+    assert "filter first 3 of " in found.out
+    steps = json.loads(run("info", out, "--json").out)["history"]
+    assert [step["verb"] for step in steps] == ["merge", "filter"]
+    assert steps[0]["sources"][1]["first"] == 5
+    assert json.loads(run("info", tape, "--json").out)["history"] == []
+
+
 def test_doctor(tape: Path, tmp_path: Path) -> None:
     found = run("doctor", tape)
     assert found.code == 0

@@ -133,8 +133,20 @@ def test_names_are_there_for_perf_test(tape_file: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "dtype",
-    "float64 float16 bfloat16 int8 uint8 int16 uint16 int32 bool complex64 complex128 "
-    "float8_e4m3fn".split(),
+    [
+        "float64",
+        "float16",
+        "bfloat16",
+        "int8",
+        "uint8",
+        "int16",
+        "uint16",
+        "int32",
+        "bool",
+        "complex64",
+        "complex128",
+        "float8_e4m3fn",
+    ],
 )
 def test_every_dtype_of_onnx(tmp_path: Path, dtype: str) -> None:
     value = torch.tensor([0, 1, 1, 0]).to(getattr(torch, dtype))

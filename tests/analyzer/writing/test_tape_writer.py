@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +188,39 @@ def test_a_tape_that_was_not_finished_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupt(path)
     assert list(tmp_path.iterdir()) == []
+
+
+KILLED = """
+import os, signal, sys
+from calltape_analyzer import open_tape
+from calltape_analyzer.writing.tape_writer import TapeWriter
+source, out, when = sys.argv[1:]
+with open_tape(source) as tape, TapeWriter(out, tape.manifest, overwrite=True) as writer:
+    writer.copy(tape[0])
+    if when == "between":
+        os.kill(os.getpid(), signal.SIGKILL)
+    writer.seal()
+    if when == "sealed":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("when", ["between", "sealed", "never"])
+def test_a_process_that_is_killed_leaves_what_was_there(tmp_path: Path, when: str) -> None:
+    source = write_tape(tmp_path / "a.tape", [((torch.zeros(9),), {}), ((1,), {})])
+    out = tmp_path / "out.tape"
+    out.write_text("before")
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(source), str(out), when], check=False, timeout=120
+    )
+    if when == "never":
+        assert done.returncode == 0
+        with open_tape(out, verify=True) as tape:
+            assert (len(tape), tape.damage) == (1, [])
+        return
+    assert done.returncode == -signal.SIGKILL
+    assert out.read_text() == "before"
 
 
 def test_no_other_file_is_replaced(tmp_path: Path) -> None:
