@@ -21,7 +21,12 @@ from typing import Any
 import pytest
 
 PACKAGES = ("calltape_schema", "calltape_recorder", "calltape_analyzer")
-LISTS = (*PACKAGES, "calltape_analyzer.targets", "calltape_analyzer.observer")
+LISTS = (
+    *PACKAGES,
+    "calltape_analyzer.targets",
+    "calltape_analyzer.observer",
+    "calltape_analyzer.converting",
+)
 
 EXPECTED = {
     "calltape_schema": {"Kind", "Problem", "TapeError", "CallRecord", "Coverage", "Manifest"},
@@ -36,6 +41,7 @@ EXPECTED = {
     "calltape_analyzer.targets": {"additional_inputs", "dynamic_axes", "dynamic_shapes"}
     | {"mark_dynamic", "optimization_profile", "partial_shapes", "range_dimensions"}
     | {"shapes_collection"},
+    "calltape_analyzer.converting": {"read_flashinfer_dumps", "write_onnx_test_data"},
     "calltape_analyzer.observer": {"InputObserver", "InputCandidate", "ObserverInfo"},
 }
 
@@ -53,6 +59,11 @@ INTERNAL = {
     "Program.variant",
     "Programs.sorter",
     "CountedGroup.layout",
+    "Call.raw_record",
+    "Call.stored",
+    "Call.raw_blob",
+    "Call.blob_damage",
+    "Tape.segments",
 }
 
 

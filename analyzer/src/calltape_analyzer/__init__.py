@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from calltape_analyzer.comparison.reports import Report, ReportRow
     from calltape_analyzer.differences.change import Change
     from calltape_analyzer.differences.difference import TapeDifference, diff
+    from calltape_analyzer.editing.choice import Choice
+    from calltape_analyzer.editing.diagnosis import Diagnosis, diagnose
+    from calltape_analyzer.editing.edit_report import EditReport
+    from calltape_analyzer.editing.filtering import filter_tape
+    from calltape_analyzer.editing.merging import merge_tapes
+    from calltape_analyzer.editing.recovering import recover_tape
+    from calltape_analyzer.editing.symptom import Symptom
     from calltape_analyzer.errors import (
         ExportError,
         InferenceError,
@@ -96,14 +103,17 @@ __all__ = [
     "Change",
     "CheckReport",
     "CheckRow",
+    "Choice",
     "ClassIndex",
     "Column",
     "CountedGroup",
     "CountedKind",
     "CountedRange",
+    "Diagnosis",
     "DimensionExplanation",
     "DimensionFinding",
     "DynamicAxes",
+    "EditReport",
     "Explanation",
     "ExportError",
     "InferenceError",
@@ -134,6 +144,7 @@ __all__ = [
     "Sizing",
     "Span",
     "SymbolFinding",
+    "Symptom",
     "Tally",
     "Tape",
     "TapeDifference",
@@ -149,12 +160,16 @@ __all__ = [
     "VariantShapes",
     "__version__",
     "check",
+    "diagnose",
     "diff",
     "dynamic_axes",
     "export",
+    "filter_tape",
     "granted",
     "load_programs",
+    "merge_tapes",
     "open_tape",
+    "recover_tape",
     "register_flattening_functions",
     "render",
     "replay",
@@ -169,6 +184,13 @@ _NAMES = {
     "comparison.reports": ("Report", "ReportRow"),
     "differences.change": ("Change",),
     "differences.difference": ("TapeDifference", "diff"),
+    "editing.choice": ("Choice",),
+    "editing.diagnosis": ("Diagnosis", "diagnose"),
+    "editing.symptom": ("Symptom",),
+    "editing.edit_report": ("EditReport",),
+    "editing.filtering": ("filter_tape",),
+    "editing.merging": ("merge_tapes",),
+    "editing.recovering": ("recover_tape",),
     "errors": (
         "ExportError",
         "InferenceError",

@@ -19,7 +19,17 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from calltape_analyzer import TapeError, check, diff, open_tape, render
+from calltape_analyzer import (
+    TapeError,
+    check,
+    diagnose,
+    diff,
+    filter_tape,
+    merge_tapes,
+    open_tape,
+    recover_tape,
+    render,
+)
 from calltape_analyzer.cli import app
 from calltape_analyzer.cli.source_code import python_source
 from calltape_analyzer.scripting import script
@@ -115,6 +125,7 @@ class _Reading:
                 self.calls(tape)
                 self.answers(tape)
                 self.comparisons(tape)
+                self.edits(tape)
         self.prompt()
 
     def calls(self, tape: Any) -> None:
@@ -163,6 +174,29 @@ class _Reading:
             self.shown("diff", lambda: diff(tape, other))
             self.shown("diff back", lambda: diff(other, tape))
         self.shown("check", lambda: check(tape, _onnx_model()))
+
+    def edits(self, tape: Any) -> None:
+        """Makes tapes of it. A result is sound, or there is none."""
+        out = self.path.with_suffix(".edited")
+        how: dict[str, Callable[[], Any]] = {
+            "recover": lambda: recover_tape(tape, out, overwrite=True),
+            "merge": lambda: merge_tapes(tape, out, overwrite=True),
+            "filter": lambda: filter_tape(
+                tape, out, overwrite=True, novel=True, drop=["x", "*.0"], drop_outputs=True
+            ),
+        }
+        for name, edit in how.items():
+            self.shown(name, edit)
+            if out.exists():
+                self.step(f"{name} result", lambda name=name: self.sound(name, out))
+                out.unlink()
+        self.shown("diagnose", lambda: diagnose(tape))
+
+    def sound(self, name: str, path: Path) -> None:
+        with open_tape(path) as made:
+            wrong = made.verify() if name == "recover" else made.damage
+            if wrong or not made.sealed:
+                self.outcome.findings.append(Finding(name, "a result with damage", str(wrong)))
 
     def prompt(self) -> None:
         commands = [*_COMMANDS, ("show", "0"), ("show", "0", "--json"), ("explain", "x"),

@@ -17,7 +17,10 @@ from calltape_analyzer.cli import (
     arguments,
     call,
     calls,
+    conversions,
     differences,
+    doctor,
+    edits,
     exports,
     info,
     replays,
@@ -53,6 +56,11 @@ app.command()(exports.export)
 app.command()(replays.replay)
 app.command()(replays.check)
 app.command()(scripts.script)
+app.command("filter")(edits.filter_)
+app.command()(edits.merge)
+app.command()(edits.recover)
+app.command()(doctor.doctor)
+app.command()(conversions.convert)
 
 
 def _version(wanted: bool) -> None:

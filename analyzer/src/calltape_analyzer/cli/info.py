@@ -39,6 +39,8 @@ from calltape_schema.records import Manifest, Target
 __all__ = ["info"]
 
 _MOST_IDS = 4
+_MOST_STEPS = 8
+_MOST_TEXT = 400
 _MOST_PATHS = 3
 _PROGRESS_FROM_BYTES = 256 * 1024 * 1024
 
@@ -111,6 +113,17 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "dumps": [dump.model_dump() | {"time": _time(dump.time_ns)} for dump in tape.dumps],
         "traffic": traffic,
         "producer": tape.manifest.producer.model_dump(exclude_none=True),
+        "history": [
+            step.model_dump(exclude_none=True)
+            | {
+                "tape": step.tape.hex(),
+                "sources": [
+                    source.model_dump(exclude_none=True) | {"tape": source.tape.hex()}
+                    for source in step.sources
+                ],
+            }
+            for step in tape.manifest.history or ()
+        ],
         "first_call": _time(first),
         "last_call_end": _time(last),
         "checksums": "skipped" if quick else "checked",
@@ -181,6 +194,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
         ("dumps", dumps_text(tape, times)),
         *zip(("traffic", *[""] * len(traffic)), traffic, strict=False),
         ("producer", _producer(tape.manifest)),
+        *_history(tape.manifest),
         ("format", facts["format"]),
         ("checksums", _checked(tape, facts)),
     ]
@@ -249,6 +263,20 @@ def _span(facts: dict[str, Any]) -> str:
 def _producer(manifest: Manifest) -> str:
     versions = manifest.producer.model_dump(exclude_none=True)
     return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _history(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """What was done to the tape since it was recorded, the oldest step first."""
+    steps = manifest.history or ()
+    for at, step in enumerate(steps[-_MOST_STEPS:]):
+        options = ", ".join(f"{name} {text}" for name, text in step.options[:_MOST_IDS])
+        sources = [
+            f"{source.tape.hex()[:8]} ({', '.join(source.files[:1])}, {source.calls} calls)"
+            for source in step.sources
+        ]
+        parts = [step.verb, options, sources and f"of {some_of(sources, _MOST_IDS)}"]
+        told = " ".join(part for part in parts if part)
+        yield "history" if at == 0 else "", f"{told[:_MOST_TEXT]}, by {step.tool} {step.version}"
 
 
 def _checked(tape: Tape, facts: dict[str, Any]) -> str:

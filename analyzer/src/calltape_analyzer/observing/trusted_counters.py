@@ -28,7 +28,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.framing import TRAILER
 from calltape_schema.leaves import Leaf, decode_leaves
 
-__all__ = ["trusted_counters"]
+__all__ = ["counted_drops", "trusted_counters"]
 
 
 class _FileCounters(NamedTuple):
@@ -140,14 +140,15 @@ def _fit_the_calls_seen(segments: Sequence[Segment], counted: int) -> bool:
     if numbers != list(range(len(numbers))):
         return True  # calls may have been counted in files that are not here
     counted_at_least = sum(
-        coverage.kept + _counted_drops(coverage.dropped) for coverage in coverages
+        coverage.kept + counted_drops(coverage.dropped) for coverage in coverages
     )
     if counted < counted_at_least:
         return False
     return not ends or max(max(s.numbers, default=-1) for s in segments) < seen
 
 
-def _counted_drops(dropped: Mapping[str, int]) -> int:
+def counted_drops(dropped: Mapping[str, int]) -> int:
+    """How many of these calls were counted before they were dropped, by reason."""
     return sum(calls for reason, calls in dropped.items() if reason in _COUNTED)
 
 

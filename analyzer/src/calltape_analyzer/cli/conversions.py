@@ -1,0 +1,118 @@
+"""``calltape convert``: tapes in the forms of other tools, and the other way round."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calltape_analyzer.cli.edits import Out
+from calltape_analyzer.cli.output import Json, command, line, print_json
+from calltape_analyzer.cli.tapes import Calls, Part, Variants, opened
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import counted
+
+__all__ = ["convert"]
+
+
+class Form(str, Enum):
+    """What a tape can be written as."""
+
+    onnx = "onnx"
+    polygraphy = "polygraphy"
+    polygraphy_outputs = "polygraphy-outputs"
+    safetensors = "safetensors"
+    triton = "triton"
+
+
+class Source(str, Enum):
+    """What a tape can be made of."""
+
+    safetensors = "safetensors"
+    flashinfer = "flashinfer"
+
+
+@command
+def convert(
+    paths: Annotated[
+        list[str], typer.Argument(metavar="IN...", help="Tapes; with --from, one folder.")
+    ],
+    out: Out,
+    to: Annotated[Form | None, typer.Option("--to", help="Write the calls in this form.")] = None,
+    source: Annotated[
+        Source | None, typer.Option("--from", help="Make a tape of a folder of this form.")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The .onnx that the values are for: names, order."),
+    ] = None,
+    batched: Annotated[
+        bool, typer.Option("--batched", help="triton: the server's model has a batch dimension.")
+    ] = False,
+    function: Annotated[
+        str | None, typer.Option(metavar="NAME", help="flashinfer: the dumps of this function.")
+    ] = None,
+    calls: Calls = None,
+    variant: Variants = None,
+    json: Json = False,
+) -> None:
+    """Calls in the form of another tool, or a tape of what one wrote.
+
+    onnx: test data sets for ONNX's backend tests and onnxruntime_perf_test. polygraphy: JSON for
+    --load-inputs (and -outputs for --load-outputs). safetensors: a folder of .safetensors and
+    .json, both ways. triton: input data for perf_analyzer. flashinfer: its dumps become a tape.
+
+    \b
+    calltape convert runs/llm.tape --to onnx --model llm.onnx -o testcase
+    calltape convert runs/llm.tape --to polygraphy --model llm.onnx -o inputs.json
+    calltape convert flashinfer_dumps --from flashinfer -o dumps.tape
+    """
+    if (to is None) == (source is None):
+        raise typer.BadParameter("pass --to FORM or --from FORM")
+    if source is not None:
+        if len(paths) != 1:
+            raise typer.BadParameter("--from takes one folder")
+        _end(_from(source, paths[0], out, function), out, json)
+        return
+    with opened(paths, Part(calls, variant), runs=True) as tape:
+        assert to is not None
+        _end(_to(to, tape, out, model, batched), out, json)
+
+
+def _from(source: Source, path: str, out: Path, function: str | None) -> int:
+    if source is Source.flashinfer:
+        from calltape_analyzer.converting.flashinfer_dumps import read_flashinfer_dumps
+
+        return read_flashinfer_dumps(path, out, function=function)
+    from calltape_analyzer.converting.safetensors_folder import read_safetensors_folder
+
+    return read_safetensors_folder(path, out)
+
+
+def _to(to: Form, tape: Tape, out: Path, model: Path | None, batched: bool) -> int:
+    if to is Form.onnx:
+        from calltape_analyzer.converting.onnx_test_data import write_onnx_test_data
+
+        return write_onnx_test_data(tape, out, model=model)
+    if to is Form.triton:
+        from calltape_analyzer.converting.triton_json import write_triton_json
+
+        return write_triton_json(tape, out, model=model, batched=batched)
+    if to is Form.safetensors:
+        from calltape_analyzer.converting.safetensors_folder import write_safetensors_folder
+
+        return write_safetensors_folder(tape, out)
+    from calltape_analyzer.converting import polygraphy_json
+
+    if to is Form.polygraphy:
+        return polygraphy_json.write_polygraphy_inputs(tape, out, model=model)
+    return polygraphy_json.write_polygraphy_outputs(tape, out, model=model)
+
+
+def _end(count: int, out: Path, json: bool) -> None:
+    if json:
+        print_json({"path": str(out), "calls": count})
+    else:
+        line(f"{out}: {counted(count, 'call')}")

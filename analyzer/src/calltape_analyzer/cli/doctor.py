@@ -1,0 +1,31 @@
+"""``calltape doctor``: what is wrong or unwise about a tape."""
+
+from __future__ import annotations
+
+from calltape_analyzer.cli.output import Json, command, line, print_model
+from calltape_analyzer.cli.tapes import Paths, opened
+
+__all__ = ["doctor"]
+
+
+@command
+def doctor(paths: Paths, json: Json = False) -> None:
+    """Everything that is wrong or unwise about a tape, and what to do.
+
+    Damage, files without a trailer, calls that are lost, sizes that never varied, a batch that was
+    always 1, values and classes that are missing, and what may be private. Reads all of the tape.
+    Ends with 3 if it is damaged.
+
+    \b
+    calltape doctor runs/llm.tape
+    calltape doctor runs/ --json
+    """
+    from calltape_analyzer.editing.diagnosis import diagnose
+
+    with opened(paths) as tape:
+        found = diagnose(tape)
+        if json:
+            print_model(found)
+        else:
+            for text in str(found).splitlines():
+                line(text)

@@ -1,0 +1,200 @@
+"""``calltape filter``, ``merge`` and ``recover``: tapes that are made of other tapes.
+
+In come tapes and what is wanted of them. Out goes a new file, and what came of it in words. The
+tapes that are read are never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calltape_analyzer.cli.output import DAMAGED, Json, command, print_model
+from calltape_analyzer.cli.tapes import Calls, Part, Paths, Variants, opened
+from calltape_analyzer.editing.edit_report import EditReport
+from calltape_analyzer.tape import Tape
+from calltape_schema.errors import TapeError
+
+__all__ = ["Force", "Out", "filter_", "merge", "recover"]
+
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="The new file.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
+
+
+@command
+def filter_(
+    paths: Paths,
+    out: Out,
+    calls: Calls = None,
+    variant: Variants = None,
+    recording: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Only this recording, by the first digits of its id. Takes a merged tape apart.",
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Calls that began at this time or later: 2026-01-31T12:00 (UTC), seconds since "
+            "1970, or +SECONDS after the first call.",
+        ),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Calls that began before this time.")
+    ] = None,
+    errors: Annotated[
+        bool | None,
+        typer.Option("--errors/--no-errors", help="Calls that raised, or those that did not."),
+    ] = None,
+    slower: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Calls that took at least so long.")
+    ] = None,
+    faster: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Calls that took at most so long.")
+    ] = None,
+    thread: Annotated[
+        list[int] | None, typer.Option(metavar="ID", help="Calls of this thread.")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION", help="A condition on sizes, such as 'sequence_length > 512'."
+        ),
+    ] = None,
+    novel: Annotated[
+        bool, typer.Option("--novel", help="Only calls that add evidence to those before.")
+    ] = False,
+    every: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Each N-th of these calls.")
+    ] = None,
+    first: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="The first N of these calls.")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="The last N of these calls.")
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Leave out the values at this path, such as 'past_key_values.*'. Shapes stay.",
+        ),
+    ] = None,
+    drop_outputs: Annotated[
+        bool, typer.Option("--drop-outputs", help="Leave out what the calls returned.")
+    ] = False,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """A part of a tape as a new tape.
+
+    All conditions must hold of a call; --novel, --every, --first and --last choose among the calls
+    that are left, in this order. Options that may come several times: --variant, --thread, --where,
+    --drop.
+
+    \b
+    calltape filter runs/llm.tape -o small.tape --calls 0..99
+    calltape filter runs/ -o long.tape --where 'sequence_length > 512' --first 10
+    calltape filter runs/llm.tape -o shapes.tape --novel --drop '*' --drop-outputs
+    """
+    from calltape_analyzer.editing.filtering import filter_tape
+
+    if first is not None and last is not None:
+        raise typer.BadParameter("--first and --last are two choices; take one")
+    with opened(paths, Part(calls, variant)) as tape, _forced():
+        report = filter_tape(
+            tape, out, recording=recording, drop=drop or (), drop_outputs=drop_outputs,
+            overwrite=force, start=_time(tape, "--start", start), end=_time(tape, "--end", end),
+            raised=errors, slower=slower, faster=faster, threads=tuple(thread or ()),
+            where=tuple(where or ()), novel=novel, every=every, first=first, last=last,
+        )  # fmt: skip
+        _end(report, json)
+
+
+@command
+def merge(
+    paths: Paths,
+    out: Out,
+    any_signature: Annotated[
+        bool,
+        typer.Option(
+            "--any-signature", help="Also if the recorded signatures differ: the first one stays."
+        ),
+    ] = False,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Several tapes of one target as one tape.
+
+    Files of one recording keep its id and numbers. Several recordings get new ones, and `filter
+    --recording` takes them apart again.
+
+    \b
+    calltape merge monday.tape tuesday.tape -o week.tape
+    calltape merge runs/ -o all.tape
+    """
+    from calltape_analyzer.editing.merging import merge_tapes
+
+    with opened(paths) as tape, _forced():
+        _end(merge_tapes(tape, out, any_signature=any_signature, overwrite=force), json)
+
+
+@command
+def recover(paths: Paths, out: Out, force: Force = False, json: Json = False) -> None:
+    """The sound calls of a damaged, torn or unsealed tape as a sealed one.
+
+    Ends with 3 if something was lost, and says what.
+
+    \b
+    calltape recover crashed.tape -o mended.tape
+    """
+    from calltape_analyzer.editing.recovering import recover_tape
+
+    with opened(paths) as tape, _forced():
+        _end(recover_tape(tape, out, overwrite=force), json)
+
+
+def _end(report: EditReport, json: bool) -> None:
+    if json:
+        print_model(report)
+    else:
+        print(report)
+    if report.lost:
+        raise typer.Exit(DAMAGED)
+
+
+@contextmanager
+def _forced() -> Iterator[None]:
+    """Says of a file that is there already which option replaces it."""
+    try:
+        yield
+    except TapeError as error:
+        if error.kind == "exists":
+            error.advice = "name another file, or pass --force to replace it"
+        raise
+
+
+def _time(tape: Tape, option: str, text: str | None) -> float | None:
+    """Seconds since 1970."""
+    if text is None:
+        return None
+    try:
+        if text.startswith("+"):
+            return (tape.calls[0].time if len(tape.calls) else 0.0) + float(text)
+        if text.replace(".", "", 1).isdecimal():
+            return float(text)
+        moment = datetime.fromisoformat(text.removesuffix("Z"))
+        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{option}: {text!r:.100} is no time; write 2026-01-31T12:00, seconds since 1970, or "
+            "+SECONDS after the first call"
+        ) from None

@@ -1,0 +1,106 @@
+"""Polygraphy's JSON: inputs for ``--load-inputs``, outputs for ``--load-outputs``.
+
+The form is that of ``polygraphy.json``: an array is an object with the bytes of a ``.npy`` file in
+base64. Inputs are a list with a dict of arrays per call; outputs are a ``RunResults``. Files are
+written call by call, so that memory does not grow with the tape.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+from typing import IO, Any
+
+from calltape_analyzer.converting.flat_calls import FlatCall, FlatCalls
+from calltape_analyzer.converting.new_folder import new_file
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.tape import Tape
+
+__all__ = ["write_polygraphy_inputs", "write_polygraphy_outputs"]
+
+_CLASS = "polygraphy_class"
+_RUNNER = "calltape"
+
+
+def write_polygraphy_inputs(
+    tape: Tape, path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None = None
+) -> int:
+    """Writes the inputs of all calls that returned.
+
+    Args:
+        tape: with values.
+        path: of the new JSON file.
+        model: the ONNX model that they are for, which gives the names.
+
+    Returns:
+        How many calls were written.
+
+    Raises:
+        InferenceError: a value is not on the tape, or the calls do not fit the model.
+        UsageError: a dtype that NumPy does not have.
+        TapeError: ``exists``, ``io``, ``invalid``.
+    """
+    count = 0
+    with new_file(path) as made, made.open("w", encoding="ascii") as file:
+        file.write("[")
+        for found in FlatCalls(tape, model):
+            file.write(",\n" if count else "\n")
+            json.dump({name: _array(name, one) for name, one in found.inputs.items()}, file)
+            count += 1
+        file.write("\n]\n")
+    return count
+
+
+def write_polygraphy_outputs(
+    tape: Tape, path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None = None
+) -> int:
+    """Writes the recorded outputs of all calls, as those of a runner named ``calltape``; arguments,
+    result and errors as :func:`write_polygraphy_inputs`.
+
+    Raises:
+        UsageError: a call has no outputs on the tape.
+    """
+    count = 0
+    with new_file(path) as made, made.open("w", encoding="ascii") as file:
+        file.write(f'{{"lst": [["{_RUNNER}", [')
+        for found in FlatCalls(tape, model):
+            file.write(",\n" if count else "\n")
+            _write_result(file, found)
+            count += 1
+        file.write(f'\n]]], "{_CLASS}": "RunResults"}}\n')
+    return count
+
+
+def _write_result(file: IO[str], found: FlatCall) -> None:
+    if found.outputs is None:
+        raise UsageError(
+            f"call {found.call.number} has no outputs on the tape",
+            advice="leave such calls out with tape.only(calls=...)",
+        )
+    outputs = {
+        name: {"values": _array(name, one), _CLASS: "LazyArray"}
+        for name, one in found.outputs.items()
+    }
+    result = {
+        "outputs": outputs,
+        "runtime": found.call.duration,
+        "runner_name": _RUNNER,
+        _CLASS: "IterationResult",
+    }
+    json.dump(result, file)
+
+
+def _array(name: str, tensor: Any) -> dict[str, str]:
+    import numpy as np
+
+    try:
+        array = tensor.numpy()
+    except TypeError:
+        raise UsageError(
+            f"NumPy has no {tensor.dtype}, which {name} has", advice="record with another dtype"
+        ) from None
+    data = io.BytesIO()
+    np.save(data, array, allow_pickle=False)
+    return {"array": base64.b64encode(data.getvalue()).decode(), _CLASS: "ndarray"}

@@ -1,0 +1,215 @@
+"""A folder of ``.safetensors`` and ``.json`` files, one of each per call, and back again.
+
+``tape.json`` is the manifest. ``call_00000012.json`` is the record of call 12 as FORMAT.md has it,
+with structure and leaves written out; ``call_00000012.safetensors`` has its tensors by the ``key``
+of each leaf. What JSON has no form for is an object with one key: ``$bytes`` (base64) or ``$float``
+(``nan``, ``inf``, ``-inf``). A ``.safetensors`` file without a ``.json`` is a call whose keyword
+arguments are the tensors; those named ``outputs.<name>`` are its results.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from calltape_analyzer.converting.new_folder import new_folder
+from calltape_analyzer.converting.new_tape import manifest_of_form
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.writing.built_calls import ABSENT, build_call
+from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_schema.blob import header_size, parse_header
+from calltape_schema.errors import TapeError
+from calltape_schema.packing import (
+    MAX_DOCUMENT_BYTES,
+    is_array,
+    is_list,
+    is_map,
+    open_envelope,
+    pack,
+    seal_envelope,
+    unpack,
+)
+from calltape_schema.records import Manifest, decode_call, decode_manifest, encode_manifest
+
+__all__ = ["read_safetensors_folder", "write_safetensors_folder"]
+
+_NAME = re.compile(r"(?:.*?)(\d{1,18})\.safetensors|call_(\d{8,18})\.json", re.ASCII)
+_MANIFEST = "tape.json"
+_OUTPUTS = "outputs."
+_SIDES = ("inputs", "outputs")
+_DOCUMENTS = ("structure", "leaves")
+
+
+def write_safetensors_folder(tape: Tape, path: str | os.PathLike[str]) -> int:
+    """Writes a folder with two files per call, from which the same tape can be made again.
+
+    Returns:
+        How many calls were written. Damaged ones are left out; the tape's ``damage`` names them.
+
+    Raises:
+        TapeError: ``exists`` or ``io``.
+    """
+    count = 0
+    with new_folder(path) as folder:
+        manifest = unpack(open_envelope(encode_manifest(tape.manifest)))
+        _write_json(folder / _MANIFEST, manifest)
+        for call in tape:
+            document = unpack(open_envelope(call.raw_record()))
+            blob = document.pop("blob", None)
+            for side in _SIDES:
+                for name in _DOCUMENTS if side in document else ():
+                    document[side][name] = unpack(document[side][name])
+            stem = folder / f"call_{call.number:08d}"
+            _write_json(stem.with_suffix(".json"), document)
+            if blob is not None:
+                with stem.with_suffix(".safetensors").open("xb") as file:
+                    file.writelines(call.raw_blob(blob["size"]))
+            count += 1
+    return count
+
+
+def read_safetensors_folder(
+    path: str | os.PathLike[str], out: str | os.PathLike[str], *, overwrite: bool = False
+) -> int:
+    """Makes a tape of a folder of ``.safetensors`` files, with or without ``.json`` beside them.
+
+    Args:
+        path: of the folder.
+        out: of the new tape.
+        overwrite: whether a file that is there already is replaced.
+
+    Returns:
+        How many calls the tape has. The numbers are those in the names of the files.
+
+    Raises:
+        UsageError: there is no such file in the folder, or two are of one call.
+        TapeError: ``not_found``, ``damaged``, ``invalid`` or ``limit`` for a file that cannot be a
+            call; ``exists``, ``io``.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise TapeError("not_found", "no such folder", path=str(folder))
+    calls = _calls_in(folder)
+    manifest = manifest_of_form("safetensors", None, _manifest_in(folder))
+    with TapeWriter(out, manifest, overwrite=overwrite) as writer:
+        for number, stem in sorted(calls.items()):
+            try:
+                _add(writer, number, stem)
+            except TapeError as error:
+                raise error.at(path=f"{stem}.*") from None
+        writer.seal()
+        return writer.calls
+
+
+def _calls_in(folder: Path) -> dict[int, Path]:
+    found: dict[int, Path] = {}
+    for name in sorted(os.listdir(folder)):
+        match = _NAME.fullmatch(name)
+        if match is None:
+            continue
+        number, stem = int(match[1] or match[2]), folder / name.rpartition(".")[0]
+        if found.setdefault(number, stem) != stem:
+            raise UsageError(f"{found[number].name} and {stem.name} are both call {number}")
+    if not found:
+        raise UsageError(
+            "there are no files of calls in this folder", path=str(folder),
+            advice="name them like call_00000000.safetensors",
+        )  # fmt: skip
+    return found
+
+
+def _manifest_in(folder: Path) -> Manifest | None:
+    path = folder / _MANIFEST
+    return decode_manifest(seal_envelope(pack(_read_json(path)))) if path.exists() else None
+
+
+def _add(writer: TapeWriter, number: int, stem: Path) -> None:
+    tensors = stem.with_suffix(".safetensors")
+    described = stem.with_suffix(".json")
+    if not described.exists():
+        _add_tensors(writer, number, tensors)
+        return
+    document = _read_json(described)
+    if not is_map(document):
+        raise TapeError("invalid", "the record is not an object")
+    for side in _SIDES:
+        tree = document.get(side)
+        if is_map(tree):
+            document[side] = {k: pack(v) if k in _DOCUMENTS else v for k, v in tree.items()}
+    record = decode_call(seal_envelope(pack({**document, "call": number})))
+    writer.write(record, _stored(tensors) if tensors.exists() else {})
+
+
+def _add_tensors(writer: TapeWriter, number: int, path: Path) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    _ = _stored(path)  # the same limits as for a tape
+    try:
+        found = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise TapeError("invalid", f"not a safetensors file: {error}") from None
+    arguments = {name: one for name, one in found.items() if not name.startswith(_OUTPUTS)}
+    outputs: Any = {
+        name.removeprefix(_OUTPUTS): one for name, one in found.items() if name not in arguments
+    }
+    writer.write(*build_call(number, (), arguments, outputs or ABSENT))
+
+
+def _stored(path: Path) -> dict[str, memoryview]:
+    """The bytes of each tensor of a file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TapeError("io", error.strerror or "cannot read it") from None
+    start = header_size(data[:8], len(data))
+    view = memoryview(data)
+    entries = parse_header(data[:start], len(data))
+    return {name: view[start + one.begin : start + one.end] for name, one in entries.items()}
+
+
+def _write_json(path: Path, document: Any) -> None:
+    text = json.dumps(_to_json(document), indent=1, allow_nan=False)
+    path.write_text(text + "\n", encoding="ascii")
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        if path.stat().st_size > MAX_DOCUMENT_BYTES:
+            raise TapeError("limit", f"it has more than {MAX_DOCUMENT_BYTES} bytes", path=str(path))
+        return _from_json(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise TapeError("io", error.strerror or "cannot read it", path=str(path)) from None
+    except (ValueError, RecursionError, TypeError) as error:
+        raise TapeError("invalid", f"not such JSON: {error}", path=str(path)) from None
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _to_json(item) for key, item in value.items()}
+    if is_array(value) or is_list(value):
+        return [_to_json(item) for item in value]
+    if isinstance(value, bytes):
+        return {"$bytes": base64.b64encode(value).decode()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": repr(value)}
+    return value
+
+
+def _from_json(value: Any) -> Any:
+    if is_list(value):
+        return [_from_json(item) for item in value]
+    if not is_map(value):
+        return value
+    if value.keys() == {"$bytes"}:
+        return base64.b64decode(value["$bytes"], validate=True)
+    if value.keys() == {"$float"}:
+        return float(value["$float"])
+    return {key: _from_json(item) for key, item in value.items()}

@@ -1,0 +1,117 @@
+"""What the trailer of a new tape says of all calls: coverage and traffic counters.
+
+In come the tape that was read, and how many calls were written. Out go accounts that are true for
+the new tape: what it lacks is counted, and counters stay only where no call was chosen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from calltape_analyzer.observing.traffic_counters import CountedGroup, TrafficCounters, Values
+from calltape_analyzer.observing.trusted_counters import counted_drops
+from calltape_analyzer.reading.recordings import coverage_of
+from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.writing.tape_writer import LEFT_OUT
+from calltape_schema.errors import TapeError
+from calltape_schema.records import Coverage
+from calltape_schema.traffic import MAX_GROUPS, MAX_SIZES, Axis, Group, Traffic
+
+__all__ = ["DAMAGED", "closing_time", "coverage_for", "traffic_for"]
+
+DAMAGED = "damaged"
+"""The reason of calls that were on the tape, and could not be read."""
+
+_MAX_REASONS = 1000
+_MAX_COUNT = 2**63 - 1
+
+
+def coverage_for(segments: Sequence[Segment], kept: int, unwanted: int) -> Coverage:
+    """How many calls were seen, and what became of those that the new tape lacks.
+
+    Args:
+        segments: the files that were read.
+        kept: how many calls were written.
+        unwanted: how many were left out because nobody asked for them.
+
+    Raises:
+        TapeError: ``limit`` if the files claim more calls than can be counted.
+    """
+    before = coverage_of(segments)
+    dropped = Counter(before.dropped)
+    dropped[LEFT_OUT] += unwanted
+    dropped[DAMAGED] += max(before.kept - kept - unwanted, 0)
+    folded = _folded(+dropped)
+    seen = kept + sum(folded.values())
+    if seen > _MAX_COUNT:
+        raise TapeError("limit", f"the tapes claim to have seen {seen} calls")
+    return Coverage(seen=seen, kept=kept, dropped=folded)
+
+
+def _folded(dropped: Mapping[str, int]) -> dict[str, int]:
+    """Reasons that a trailer can hold: the last ones together, if there are too many."""
+    if len(dropped) <= _MAX_REASONS:
+        return dict(dropped)
+    most = sorted(dropped.items(), key=lambda item: -item[1])
+    found = dict(islice(most, _MAX_REASONS - 1))
+    found["other reasons"] = sum(calls for _, calls in most[_MAX_REASONS - 1 :])
+    return found
+
+
+def traffic_for(counters: TrafficCounters, coverage: Coverage, highest: int) -> Traffic | None:
+    """The counters of a new tape that has all calls of the old ones; None if a file has none, or if
+    they would contradict the new tape.
+
+    Args:
+        counters: of all files that were read.
+        coverage: of the new tape.
+        highest: the highest number of a call there.
+    """
+    least = coverage.kept + counted_drops(coverage.dropped)
+    if counters.missing or not least <= counters.calls <= coverage.seen or highest >= coverage.seen:
+        return None
+    most = sorted(counters.groups.values(), key=lambda group: -group.calls)
+    other = counters.other_calls + sum(group.calls for group in most[MAX_GROUPS:])
+    return Traffic(groups=tuple(map(_group, most[:MAX_GROUPS])), other_calls=other)
+
+
+def _group(group: CountedGroup) -> Group:
+    every = [values for leaf in group.leaves for values in leaf]
+    every += [values for values in group.scalars if values is not None]
+    # Where sizes of one file were cut and those of another were not, the sum has neither all sizes
+    # nor as many as it may have. Then the group has none.
+    is_cut = any(one.other_calls and len(one.sizes) != MAX_SIZES for one in every)
+    return Group(
+        structure=group.kind.structure,
+        calls=group.calls,
+        dtypes=group.kind.dtypes,
+        leaves=tuple(tuple(_axis(one, is_cut) for one in leaf) for leaf in group.leaves),
+        scalars=tuple(None if one is None else _axis(one, is_cut) for one in group.scalars),
+    )
+
+
+def _axis(values: Values, is_cut: bool) -> Axis:
+    if not is_cut:
+        sizes = tuple(values.sizes.items())
+        return Axis(min=values.min, max=values.max, sizes=sizes, other_calls=values.other_calls)
+    others = values.other_calls + sum(values.sizes.values())
+    return Axis(min=values.min, max=values.max, other_calls=others)
+
+
+def closing_time(segments: Sequence[Segment]) -> int:
+    """When the recordings ended, Unix time in nanoseconds: as the trailers say, or else when the
+    last call of each file began."""
+    return max((_closed(segment) for segment in segments), default=0)
+
+
+def _closed(segment: Segment) -> int:
+    if segment.trailer is not None:
+        return segment.trailer.closed_ns
+    for position in reversed(segment.order):
+        try:
+            return segment.record(position).time_ns
+        except TapeError:
+            continue
+    return segment.manifest.created_ns

@@ -1,0 +1,136 @@
+"""What kinds of data a tape holds, found in one walk over its calls.
+
+In comes a tape. Out go counts: calls that raised, outputs and values that are missing, classes that
+are unknown here, and what may tell of a person or a machine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from calltape_analyzer.pytree.classes import ClassIndex, loaded_named_tuple
+from calltape_analyzer.reading.damage import is_damage
+from calltape_analyzer.tape import Tape
+from calltape_schema.errors import TapeError
+from calltape_schema.leaves import Leaf
+from calltape_schema.records import CallRecord, Tree
+from calltape_schema.tree import CustomNode, EnumNode, FieldsNode, ScalarNode, walk
+
+__all__ = ["Contents", "contents_of"]
+
+_MAX_REASONS = 100
+_MAX_KNOWN = 4096
+_MAX_CLASSES = 1000
+_INTEGERS = frozenset({"int64", "int32", "uint32", "uint64"})
+_IMAGE_CHANNELS = frozenset({1, 3, 4})
+_LEAST_IMAGE = 16
+_LEAST_SAMPLES = 4000
+
+
+@dataclass
+class Contents:
+    """What is on a tape.
+
+    Attributes:
+        calls: how many calls are whole.
+        raised: how many of them raised.
+        outputs_missing: per reason, how many calls lack outputs.
+        withheld: how many tensors have no value, because the policy said so.
+        unknown: the names of classes that this process does not have or does not allow.
+        private: what may tell of a person or a machine, and whether it is there.
+    """
+
+    calls: int = 0
+    raised: int = 0
+    outputs_missing: Counter[str] = field(default_factory=Counter)
+    withheld: int = 0
+    unknown: set[str] = field(default_factory=set)
+    private: dict[str, bool] = field(default_factory=dict)
+
+    def tell(self, what: str) -> None:
+        self.private[what] = True
+
+
+def contents_of(tape: Tape) -> Contents:
+    """Walks over the calls of a tape, and compares each tensor with its checksum."""
+    found = Contents()
+    looked: dict[Hashable, None] = {}
+    for call in tape.calls:
+        try:
+            call.check(entries=True)
+            record = call.record
+        except TapeError as error:
+            if not is_damage(error):
+                raise
+            continue  # it stands in the tape's damage
+        _add(found, record)
+        for tree in (record.inputs, record.outputs):
+            key = tree and (tree.structure, tree.leaves)
+            if tree is None or key is None:
+                continue
+            found.withheld += sum(leaf.missing == "policy" for leaf in tree.facts())
+            if key not in looked:
+                if len(looked) >= _MAX_KNOWN:
+                    looked.clear()
+                looked[key] = None
+                _look(found, tree, tape.class_index)
+    if any(manifest.producer.host for manifest in tape.manifests):
+        found.tell("the host's name")
+    if found.calls:
+        found.tell("times and thread ids")
+    return found
+
+
+def _add(found: Contents, record: CallRecord) -> None:
+    found.calls += 1
+    if record.error is not None:
+        found.raised += 1
+        if record.error.message:
+            found.tell("exception messages")
+    if record.outputs_missing is not None or (record.outputs is None and record.error is None):
+        reason = record.outputs_missing or "no reason is given"
+        if reason in found.outputs_missing or len(found.outputs_missing) < _MAX_REASONS:
+            found.outputs_missing[reason] += 1
+
+
+def _look(found: Contents, tree: Tree, classes: ClassIndex) -> None:
+    for node in walk(tree.spec().root):
+        if isinstance(node, ScalarNode) and node.kind in ("str", "bytes"):
+            found.tell("texts")
+        if (
+            isinstance(node, (FieldsNode, CustomNode, EnumNode))
+            and len(found.unknown) < _MAX_CLASSES
+            and not _is_known(node, classes)
+        ):
+            found.unknown.add(node.type)
+    for leaf in tree.facts():
+        if leaf.key is not None:
+            for what in _looks_like(leaf):
+                found.tell(what)
+
+
+def _is_known(node: FieldsNode | CustomNode | EnumNode, classes: ClassIndex) -> bool:
+    if classes.get(node.type) is not None:
+        return True
+    if not isinstance(node, FieldsNode) or node.kind != "namedtuple":
+        return False
+    return loaded_named_tuple(node.type, node.fields) is not None
+
+
+def _looks_like(leaf: Leaf) -> list[str]:
+    """What the values of a tensor may be, by its dtype and shape alone."""
+    if leaf.dtype in _INTEGERS and len(leaf.shape) in (1, 2) and max(leaf.shape, default=0) > 1:
+        return ["whole numbers that may be token ids"]
+    if not leaf.dtype.startswith(("float", "bfloat", "uint8")) or not leaf.shape:
+        return []
+    sizes = leaf.shape
+    if len(sizes) in (3, 4):
+        one, two, three = sizes[-3:]
+        for channels, height, width in ((one, two, three), (three, one, two)):
+            if channels in _IMAGE_CHANNELS and min(height, width) >= _LEAST_IMAGE:
+                return ["numbers that may be images"]
+    if len(sizes) <= 3 and leaf.shape[-1] >= _LEAST_SAMPLES:
+        return ["numbers that may be audio"]
+    return []

@@ -1,0 +1,70 @@
+"""What the calls of a tape leave open: sizes that never varied, a batch that was always 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from calltape_analyzer.editing.symptom import Symptom
+from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import counted, listed, printable
+from calltape_analyzer.variants.facts import VariantFacts
+
+__all__ = ["evidence_symptoms"]
+
+
+def evidence_symptoms(tape: Tape) -> Iterator[Symptom]:
+    """What to record besides, so that dynamic shapes are sure. Reads no tensor bytes."""
+    variants = [variant.facts for variant in tape.variants()]
+    alone = [facts for facts in variants if facts.calls == 1]
+    if alone:
+        names = listed([printable(facts.name) for facts in alone], 5)
+        yield Symptom(
+            kind="one_call",
+            level="warning",
+            text=f"one call is all the evidence for {counted(len(alone), 'variant')}: {names}",
+            advice="record more calls like these, of other sizes",
+        )
+    same = [facts for facts in variants if facts.calls > 1 and _has_one_size(facts)]
+    if same:
+        names = listed([printable(facts.name) for facts in same], 5)
+        yield Symptom(
+            kind="one_size",
+            level="warning",
+            text=f"all calls have the same sizes in {counted(len(same), 'variant')}: {names}",
+            advice="record calls of other sizes, or every dimension counts as constant",
+        )
+    places = _always_one(variants)
+    if places:
+        yield Symptom(
+            kind="batch_one",
+            level="warning",
+            text=f"the batch was 1 in every call: {listed(places, 5)}",
+            advice="record a batch of 2 or more, or declare the dimension with "
+            "set_batch_dimension_for=True",
+        )
+
+
+def _has_one_size(facts: VariantFacts) -> bool:
+    has_dimensions = any(not column.is_int for column in facts.every.columns)
+    return has_dimensions and len(facts.every) == 1
+
+
+def _always_one(variants: list[VariantFacts]) -> list[str]:
+    """The first dimensions of all tensors, if each is 1 in all calls. One that is not shows that a
+    batch of other sizes was recorded, or that first dimensions are no batch."""
+    found: dict[str, None] = {}
+    for facts in variants:
+        layout = facts.group.layout
+        for column in facts.every.columns:
+            if column.axis != 0:
+                continue
+            if _is_always_one(facts, column):
+                found[printable(layout.column_name(column))] = None
+            elif facts.group.facts[column.index].rank > 1:
+                return []
+    return list(found)
+
+
+def _is_always_one(facts: VariantFacts, column: Column) -> bool:
+    return facts.every.distinct(column) == {1}

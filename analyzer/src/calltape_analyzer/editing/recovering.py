@@ -1,0 +1,40 @@
+"""A damaged, torn or unsealed tape as a sound one."""
+
+from __future__ import annotations
+
+import os
+
+from calltape_analyzer.editing.edit_report import EditReport
+from calltape_analyzer.editing.rewriting import Rewriting, rewrite
+from calltape_analyzer.tape import Tape, check_tape
+
+__all__ = ["recover_tape"]
+
+
+def recover_tape(
+    tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = False
+) -> EditReport:
+    """Writes all sound calls of a tape to a new, sealed tape.
+
+    Each call is compared with its checksums and with the format. What cannot be read is left out,
+    counted in the trailer, and named in the report (``lost``).
+
+    Args:
+        tape: a damaged, torn or unsealed tape, as ``open_tape`` gives it.
+        path: of the new file.
+        overwrite: whether a file that is there already is replaced.
+
+    Raises:
+        UsageError: the path is one of the tape's own files.
+        TapeError: ``exists``, ``io``, ``limit``.
+    """
+    check_tape(tape, "recover_tape")
+    was_sealed = tape.sealed
+    report = rewrite(
+        tape, path, iter(tape.calls), len(tape.calls), Rewriting("recover", {}, thorough=True),
+        overwrite=overwrite,
+    )  # fmt: skip
+    if was_sealed and not report.lost:
+        note = "the tape was sound: nothing had to be recovered"
+        return report.model_copy(update={"notes": (*report.notes, note)})
+    return report

@@ -1,0 +1,171 @@
+"""Calls of open tapes, written to a new one: what every way of making a tape shares.
+
+In come the calls that are wanted. They are copied one by one, with the numbers that they get, and
+without the values that are not wanted. Out go a sealed tape and a report.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from calltape_analyzer.editing.accounts import closing_time, coverage_for, traffic_for
+from calltape_analyzer.editing.edit_report import EditReport
+from calltape_analyzer.editing.numbering import Numbering, numbering_of
+from calltape_analyzer.editing.withholding import Withholding
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.damage import is_damage
+from calltape_analyzer.reading.recordings import recordings_of
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.writing.lineage import derived
+from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_schema.errors import TapeError
+from calltape_schema.records import Coverage
+
+__all__ = ["Rewriting", "rewrite"]
+
+_MAX_NAMED = 8
+_MAX_DUMPS = 1000
+
+
+class Rewriting:
+    """How a tape is made of another one.
+
+    Args:
+        verb, options: what is done, for the history.
+        numbering: by default, calls of one recording stay as they are.
+        withholding: what is taken out of each call; None for nothing.
+        thorough: whether each call is checked against the format before it is written.
+        keeps_counters: whether the traffic counters are kept if no call is left out.
+        coverage: gives the coverage, of the number of calls that were written and the highest
+            number among them; by default that of the tape that is read, with what is left out.
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        options: Mapping[str, Any],
+        *,
+        numbering: Numbering | None = None,
+        withholding: Withholding | None = None,
+        thorough: bool = False,
+        keeps_counters: bool = True,
+        coverage: Callable[[int, int], Coverage] | None = None,
+    ) -> None:
+        self.verb = verb
+        self.options = dict(options)
+        self.numbering = numbering
+        self.withholding = withholding
+        self.thorough = thorough
+        self.keeps_counters = keeps_counters
+        self.coverage = coverage
+
+
+def rewrite(
+    tape: Tape,
+    path: str | os.PathLike[str],
+    calls: Iterable[Call],
+    wanted: int,
+    how: Rewriting,
+    *,
+    overwrite: bool = False,
+) -> EditReport:
+    """Writes calls of a tape to a new one.
+
+    Args:
+        tape: what is read.
+        path: of the new file.
+        calls: the wanted ones, in order.
+        wanted: how many they are.
+        how: the rest.
+        overwrite: whether a file that is there already is replaced.
+
+    Raises:
+        UsageError: the path is one of the tape's files.
+        TapeError: ``exists``, ``io``, ``limit``.
+    """
+    segments = tape.segments
+    numbering = how.numbering or numbering_of(segments)
+    before = sum(len(one.numbers) - one.left_out - one.damaged for one in segments)
+    left_out = max(before - wanted, 0)
+    manifest = derived(
+        segments, how.verb, how.options, tape=numbering.tape, firsts=numbering.firsts,
+        left_out=_left_out_of_one(tape, left_out),
+    )  # fmt: skip
+    if numbering.changes and len(recordings_of(segments)) == 1:
+        manifest = manifest.model_copy(update={"segment": None})
+    damaged: list[int] = []
+    highest = -1
+    with TapeWriter(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
+        for call in calls:
+            number = numbering.moved(*call.ref)[1]
+            try:
+                _write(writer, call, number, numbering, how)
+            except TapeError as error:
+                if not is_damage(error) or error.kind not in ("damaged", "invalid", "limit"):
+                    raise
+                damaged.append(call.number)
+                continue
+            highest = max(highest, number)
+        coverage = (
+            coverage_for(segments, writer.calls, left_out)
+            if how.coverage is None
+            else how.coverage(writer.calls, highest)
+        )
+        is_whole = not left_out and how.keeps_counters
+        traffic = traffic_for(tape.whole.counters, coverage, highest) if is_whole else None
+        try:
+            writer.seal(
+                coverage, traffic=traffic, dumps=tape.dumps[-_MAX_DUMPS:],
+                closed_ns=closing_time(segments),
+            )  # fmt: skip
+        except ValidationError as error:
+            raise TapeError("limit", f"the accounts break the format: {error}") from None
+        count = writer.calls
+    return EditReport(
+        path=os.fspath(path),
+        tape=numbering.tape.hex(),
+        calls=count,
+        left_out=left_out,
+        lost=tuple(_lost(tape, damaged)),
+        bytes_read=tape.nbytes,
+        bytes_written=os.stat(path).st_size,
+    )
+
+
+def _write(
+    writer: TapeWriter, call: Call, number: int, numbering: Numbering, how: Rewriting
+) -> None:
+    if how.thorough:
+        call.check(entries=True)
+    if how.withholding is None:
+        writer.copy(call, number=number, moved=numbering.moved if numbering.changes else None)
+        return
+    record, values = how.withholding.apply(call)
+    parent = record.parent
+    changes: dict[str, Any] = {"call": number}
+    if parent is not None:
+        tape, at = numbering.moved(parent.tape, parent.call)
+        changes["parent"] = parent.model_copy(update={"tape": tape, "call": at})
+    writer.write(record.model_copy(update=changes), values)
+
+
+def _left_out_of_one(tape: Tape, left_out: int) -> dict[bytes, int]:
+    """How many calls of each recording are left out, if that is known: of one recording."""
+    recordings = {segment.manifest.tape for segment in tape.segments}
+    return dict.fromkeys(recordings, left_out) if len(recordings) == 1 else {}
+
+
+def _lost(tape: Tape, damaged: list[int]) -> list[str]:
+    """What is not on the new tape although nobody left it out."""
+    found = [str(error) for error in tape.damage]
+    if damaged:
+        shown = some_of([str(number) for number in damaged], _MAX_NAMED)
+        found.append(f"{counted(len(damaged), 'call')} could not be copied: {shown}")
+    if tape.unfinished:
+        found.append(f"{tape.unfinished} bytes of a call that was being written")
+    return found

@@ -1,0 +1,112 @@
+"""The sizes of single calls by the names that people use.
+
+In comes a tape. Out go, for each of its calls, the values of symbols (``sequence_length``),
+dimensions (``input_ids[1]``) and ints (``n``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from calltape_analyzer.editing.expressions import Expression
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.observing.columns import Column, SizeRow, value_in
+from calltape_analyzer.observing.groups import SortedCall
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import listed
+from calltape_analyzer.variants.facts import VariantFacts
+
+__all__ = ["SizedCalls", "Sizes"]
+
+
+class Sizes(Mapping[str, int]):
+    """The sizes of one call by name."""
+
+    def __init__(self, names: Mapping[str, Column], row: SizeRow) -> None:
+        self._names = names
+        self._row = row
+
+    def __getitem__(self, name: str) -> int:
+        return value_in(self._row, self._names[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class SizedCalls:
+    """Tells the sizes of the calls of one tape. Reads no tensor bytes."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._sorter = CallSorter.of(tape)
+        self._variants = [variant.facts for variant in tape.whole.variants()]
+        self._names: dict[int, dict[str, Column]] = {}
+
+    def check(self, expressions: Iterable[Expression]) -> None:
+        """Raises if an expression names what no call has.
+
+        Raises:
+            UsageError: lists the names that there are.
+        """
+        known: dict[str, None] = {}
+        for facts in self._variants:
+            known.update(dict.fromkeys(self._names_in(facts)))
+        for expression in expressions:
+            for reference in expression.references:
+                if not any(name in known for name in reference):
+                    shown = [name for name in known if "[-" not in name]
+                    raise UsageError(
+                        f"no call has a size named {reference}",
+                        advice=f"the sizes are: {listed(shown, 20) or 'none'}",
+                    )
+
+    def of(self, call: Call) -> Sizes:
+        """The sizes of a call.
+
+        Raises:
+            TapeError: its record breaks the format.
+        """
+        placed = self._sorter.sorted(call.record.inputs)
+        for facts in self._variants:
+            if facts.group.key.takes(placed.key) and all(
+                condition.holds(placed.row) for condition in facts.conditions
+            ):
+                return Sizes(self._names_in(facts), placed.row)
+        return Sizes(_columns_of(placed), placed.row)
+
+    def _names_in(self, facts: VariantFacts) -> dict[str, Column]:
+        known = self._names.get(id(facts))
+        if known is None:
+            symbols = {symbol.name: symbol.columns[0] for symbol in facts.symbols}
+            layout, ranks = facts.group.layout, [one.rank for one in facts.group.facts]
+            columns = {
+                name: column
+                for column in facts.rows.columns
+                for name in _spellings(layout.column_name(column), column, ranks)
+            }
+            known = self._names[id(facts)] = columns | symbols
+        return known
+
+
+def _columns_of(placed: SortedCall) -> dict[str, Column]:
+    ranks = [len(shape) for shape in placed.row.shapes]
+    return {
+        name: column
+        for column in placed.row.columns
+        for name in _spellings(placed.layout.column_name(column), column, ranks)
+    }
+
+
+def _spellings(name: str, column: Column, ranks: list[int]) -> tuple[str, ...]:
+    """``x[1]``, and the same from the end: ``x[-1]``."""
+    if column.axis is None:
+        return (name,)
+    stem = name.rpartition("[")[0]
+    return name, f"{stem}[{column.axis - ranks[column.index]}]"

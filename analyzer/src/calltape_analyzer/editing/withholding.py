@@ -1,0 +1,197 @@
+"""Calls without some of their values.
+
+In come a record and patterns of paths. Out goes the record as a recorder would have written it that
+was asked not to keep the values at these paths: tensors keep their shapes, texts their lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.reading.call import Call, Side
+from calltape_schema.leaves import Leaf, encode_leaves
+from calltape_schema.records import CallRecord, Range, Tree
+from calltape_schema.tree import (
+    CustomNode,
+    Node,
+    OpaqueNode,
+    ScalarNode,
+    TensorNode,
+    children_of,
+    encode_structure,
+)
+
+__all__ = ["Withholding"]
+
+_OUTPUTS = "left out by calltape filter"
+_MAX_KNOWN = 4096
+_WILDCARDS = frozenset("*?[")
+# As in the recorder: with fewer elements, the range of a tensor tells what they are.
+_FEWEST_RANGED = 1024
+
+
+class Withholding:
+    """Takes values out of the calls of one tape.
+
+    Args:
+        patterns: of paths, in the language of the recorder's ``values=``: ``mask``,
+            ``past_key_values.*``, ``outputs.*``. A pattern without wildcards takes numbers too.
+        outputs: whether the outputs are left out as a whole.
+        signature: names the positional arguments.
+    """
+
+    def __init__(self, patterns: Sequence[str], *, outputs: bool, signature: Signature) -> None:
+        if any(not pattern for pattern in patterns):
+            raise UsageError("a path that is empty names no value")
+        self._patterns = tuple(patterns)
+        self._outputs = outputs
+        self._signature = signature
+        self._unmet = set(self._patterns)
+        self._known: dict[Hashable, _Plan] = {}
+
+    @property
+    def unmet(self) -> list[str]:
+        """The patterns that named nothing so far."""
+        return [pattern for pattern in self._patterns if pattern in self._unmet]
+
+    def apply(self, call: Call) -> tuple[CallRecord, dict[str, Any]]:
+        """The record of a call without these values, and the bytes that its leaves still have.
+
+        Raises:
+            TapeError: the call is damaged.
+        """
+        record = call.record
+        changes: dict[str, Any] = {"inputs": self._tree(record.inputs, "")}
+        if record.outputs is not None:
+            if self._outputs:
+                changes |= {"outputs": None, "outputs_missing": _OUTPUTS}
+            else:
+                changes["outputs"] = self._tree(record.outputs, "outputs")
+        made = record.model_copy(update=changes)
+        values: dict[str, Any] = {}
+        sides: tuple[tuple[Side, Tree | None], ...] = (
+            ("inputs", made.inputs), ("outputs", made.outputs)
+        )  # fmt: skip
+        for side, tree in sides:
+            for place, leaf in enumerate(tree.facts() if tree is not None else ()):
+                if leaf.key is not None and leaf.key not in values:
+                    values[leaf.key] = call.stored(side, place)
+        return made, values
+
+    def _tree(self, tree: Tree, path: str) -> Tree:
+        key = (tree.structure, path)
+        plan = self._known.get(key)
+        if plan is None:
+            if len(self._known) >= _MAX_KNOWN:
+                del self._known[next(iter(self._known))]
+            plan = self._known[key] = _Plan(tree.spec().root, path, self._degree)
+        return plan.applied(tree)
+
+    def _degree(self, path: str) -> str:
+        """What is taken at a path: ``nothing``, ``values``, or ``numbers`` too."""
+        found = "nothing"
+        names = list(_names_of(path, self._signature))
+        for pattern in self._patterns:
+            whole = pattern.removesuffix(".*")
+            if any(fnmatchcase(n, whole) or fnmatchcase(n, f"{whole}.*") for n in names):
+                self._unmet.discard(pattern)
+                if _WILDCARDS.isdisjoint(pattern):
+                    return "numbers"
+                found = "values"
+        return found
+
+
+def _names_of(path: str, signature: Signature) -> Iterator[str]:
+    """A path, and the same by the name of its parameter: ``args.0.x`` is also ``input_ids.x``."""
+    yield path
+    side, _, rest = path.partition(".")
+    first, dot, below = rest.partition(".")
+    if side == "kwargs" and rest:
+        yield rest
+    if side == "args" and first.isdecimal():
+        yield f"{signature.complete.name_at(int(first))}{dot}{below}"
+
+
+class _Plan:
+    """What is taken from all trees of one structure."""
+
+    def __init__(self, root: Node, path: str, degree: Callable[[str], str]) -> None:
+        self._root = root
+        self._leaves: set[int] = set()
+        self._scalars: dict[int, str] = {}
+        for at, node in nodes_with_paths(root, path):
+            found = degree(at) if at else "nothing"
+            if isinstance(node, TensorNode) and found != "nothing":
+                self._leaves.add(node.leaf)
+            elif isinstance(node, ScalarNode) and (
+                found == "numbers" or (found == "values" and node.kind in ("str", "bytes"))
+            ):
+                self._scalars[node.scalar] = node.kind
+
+    def applied(self, tree: Tree) -> Tree:
+        changes: dict[str, Any] = {}
+        if self._scalars:
+            changes["structure"] = self._structure(tree)
+            changes["scalars"] = tuple(
+                _left_of(self._scalars[i], value) if i in self._scalars else value
+                for i, value in enumerate(tree.scalars)
+            )
+        if self._leaves:
+            facts = tree.facts()
+            changes["leaves"] = encode_leaves(
+                [_document(leaf, i in self._leaves) for i, leaf in enumerate(facts)]
+            )
+            changes["ranges"] = tuple(
+                one
+                for one in tree.ranges
+                if one.leaf not in self._leaves or _may_stay(one, facts[one.leaf])
+            )
+        return tree.model_copy(update=changes)
+
+    def _structure(self, tree: Tree) -> bytes:
+        root = self._without(self._root)
+        spec = tree.spec()
+        plain = root.model_dump(exclude_none=True)
+        return encode_structure({"root": plain, "leaves": spec.leaves, "scalars": spec.scalars})
+
+    def _without(self, node: Node) -> Node:
+        if isinstance(node, ScalarNode):
+            return self._opaque(node) if node.scalar in self._scalars else node
+        children = children_of(node)
+        changes: dict[str, Any] = {}
+        if children:
+            changes["children"] = tuple(map(self._without, children))
+        if isinstance(node, CustomNode):
+            changes["context"] = self._without(node.context)
+        return node.model_copy(update=changes) if changes else node
+
+    def _opaque(self, node: ScalarNode) -> OpaqueNode:
+        length = node.scalar if node.kind in ("str", "bytes") else None
+        name = node.type or f"builtins:{node.kind}"
+        return OpaqueNode(kind="opaque", type=name, reason="policy", of=node.kind, length=length)
+
+
+def _left_of(kind: str, value: Any) -> Any:
+    """What stays of a scalar: the length of a text, nothing of a number."""
+    return len(value) if kind in ("str", "bytes") else 0
+
+
+def _document(leaf: Leaf, taken: bool) -> dict[str, Any]:
+    document = leaf.model_dump(exclude_none=True, exclude_defaults=True)
+    if taken and leaf.key is not None:
+        del document["key"]
+        document["missing"] = "policy"
+    return document
+
+
+def _may_stay(one: Range, leaf: Leaf) -> bool:
+    """Whether a range says little of each element."""
+    if math.prod(leaf.shape) < _FEWEST_RANGED:
+        return False
+    return (one.min >= 0 and one.max <= 1) or one.max - one.min >= _FEWEST_RANGED - 1

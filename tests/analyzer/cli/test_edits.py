@@ -1,0 +1,181 @@
+"""The verbs that make tapes of tapes: filter, merge, recover; and doctor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from calltape_analyzer import open_tape
+from tests.analyzer.cli.commands import process, run, without_torch
+from tests.analyzer.editing.recordings import numbers, recorded
+
+
+@pytest.fixture
+def tape(tmp_path: Path) -> Path:
+    return recorded(tmp_path / "in.tape", [3, 4, -5, 6, 9])
+
+
+def kept(path: Path) -> list[int]:
+    with open_tape(path, verify=True) as found:
+        assert found.damage == []
+        return numbers(found)
+
+
+def test_filter(tape: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.tape"
+    found = run("filter", tape, "-o", out, "--where", "n > 3", "--no-errors", "--drop-outputs")
+    assert (found.code, found.err) == (0, "")
+    assert "3 calls" in found.out
+    assert "left out: 2 calls" in found.out
+    assert kept(out) == [1, 3, 4]
+    found = run("filter", tape, "-o", out)
+    assert found.code == 1
+    assert "there already. Name another file, or pass --force" in found.err
+    found = run("filter", tape, "-o", out, "--force", "--calls", "1..3", "--last", "2", "--json")
+    assert found.code == 0
+    report = json.loads(found.out)
+    assert (report["calls"], report["left_out"], report["lost"]) == (2, 3, [])
+    assert kept(out) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--errors"], [2]),
+        (["--first", "2"], [0, 1]),
+        (["--every", "2", "--last", "1"], [4]),
+        (["--slower", "1000"], []),
+        (["--faster", "1000"], [0, 1, 2, 3, 4]),
+        (["--thread", "1"], []),
+        (["--start", "+0", "--end", "+1000"], [0, 1, 2, 3, 4]),
+        (["--start", "2100-01-01"], []),
+        (["--start", "2020-01-01T00:00:00Z"], [0, 1, 2, 3, 4]),
+        (["--end", "1000000000.5"], []),
+        (["--where", "n == 9", "--where", "x[0] == 9"], [4]),
+        (["--novel", "--drop", "*"], [0, 1, 2, 3, 4]),
+    ],
+)
+def test_choices(tape: Path, tmp_path: Path, options: list[str], expected: list[int]) -> None:
+    out = tmp_path / "out.tape"
+    found = run("filter", tape, "-o", out, *options)
+    assert found.code == 0, found.err
+    assert kept(out) == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--first", "1", "--last", "1"],
+        ["--every", "0"],
+        ["--start", "yesterday"],
+        ["--start", "+x"],
+        ["--calls", "x"],
+    ],
+)
+def test_a_wrong_command_line(tape: Path, tmp_path: Path, options: list[str]) -> None:
+    assert run("filter", tape, "-o", tmp_path / "out.tape", *options).code == 2
+    assert not (tmp_path / "out.tape").exists()
+
+
+def test_a_refusal(tape: Path, tmp_path: Path) -> None:
+    found = run("filter", tape, "-o", tmp_path / "out.tape", "--where", "open('x') > 1")
+    assert (found.code, found.out) == (1, "")
+    assert "cannot be part of a condition" in found.err
+    found = run("filter", tape, "-o", tape, "--force")
+    assert found.code == 1
+    assert "none is changed in place" in found.err
+    found = run("filter", tape, "-o", tmp_path / "out.tape", "--where", "nothing > 1")
+    assert "The sizes are: x[0]" in found.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.tape"]
+
+
+def test_merge_and_take_apart(tape: Path, tmp_path: Path) -> None:
+    other = recorded(tmp_path / "other.tape", [7, 8])
+    out = tmp_path / "out.tape"
+    found = run("merge", tape, other, "-o", out)
+    assert found.code == 0
+    assert "2 recordings are one now" in found.out
+    assert kept(out) == [0, 1, 2, 3, 4, 5, 6]
+    with open_tape(other) as opened:
+        recording = opened.manifest.tape.hex()[:8]
+        expected = [call.raw_record() for call in opened]
+    part = tmp_path / "part.tape"
+    assert run("filter", out, "-o", part, "--recording", recording).code == 0
+    with open_tape(part) as opened:
+        assert [call.raw_record() for call in opened] == expected
+
+
+def test_recover_says_what_was_lost(tape: Path, tmp_path: Path) -> None:
+    data = tape.read_bytes()
+    torn = tmp_path / "torn.tape"
+    torn.write_bytes(data[: data.index(b"calls/00000004") + 700])
+    found = run("recover", torn, "-o", tmp_path / "a.tape")
+    assert found.code == 3
+    assert "of a call that was being written" in found.out
+    assert kept(tmp_path / "a.tape") == [0, 1, 2, 3]
+    torn.write_bytes(data[: data.index(b"trailer.msgpack")])
+    found = run("recover", torn, "-o", tmp_path / "b.tape")
+    assert (found.code, found.err) == (0, "")
+    damaged = bytearray(data)
+    damaged[data.index(b"calls/00000001.safetensors") + 800] ^= 1
+    torn.write_bytes(damaged)
+    found = run("recover", torn, "-o", tmp_path / "c.tape")
+    assert found.code == 3
+    assert "call 1" in found.out
+    assert kept(tmp_path / "c.tape") == [0, 2, 3, 4]
+    found = run("filter", torn, "-o", tmp_path / "d.tape")
+    assert found.code == 3
+    found = run("recover", tape, "-o", tmp_path / "e.tape", "--json")
+    assert found.code == 0
+    assert "nothing had to be recovered" in json.loads(found.out)["notes"][0]
+
+
+def test_info_shows_the_history(tape: Path, tmp_path: Path) -> None:
+    other = recorded(tmp_path / "other.tape", [7, 8])
+    out = tmp_path / "out.tape"
+    run("merge", tape, other, "-o", tmp_path / "both.tape")
+    run("filter", tmp_path / "both.tape", "-o", out, "--first", "3")
+    found = run("info", out)
+    assert found.code == 0
+    assert "history    merge of " in found.out
+    assert "(in.tape, 5 calls)" in found.out
+    assert "filter first 3 of " in found.out
+    steps = json.loads(run("info", out, "--json").out)["history"]
+    assert [step["verb"] for step in steps] == ["merge", "filter"]
+    assert steps[0]["sources"][1]["first"] == 5
+    assert json.loads(run("info", tape, "--json").out)["history"] == []
+
+
+def test_doctor(tape: Path, tmp_path: Path) -> None:
+    found = run("doctor", tape)
+    assert found.code == 0
+    assert "note: it may tell of a person" in found.out
+    document = json.loads(run("doctor", tape, "--json").out)
+    assert {"kind", "level", "text", "advice"} == set(document["symptoms"][0])
+    data = bytearray(tape.read_bytes())
+    data[data.index(b"calls/00000001.safetensors") + 800] ^= 1
+    (tmp_path / "b.tape").write_bytes(data)
+    found = run("doctor", tmp_path / "b.tape")
+    assert found.code == 3
+    assert found.out.startswith("error: 1 place damaged")
+
+
+@pytest.mark.integration
+def test_none_of_them_imports_torch(tape: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "out.tape")
+    commands = [
+        ["filter", str(tape), "-o", out, "--where", "n > 3", "--novel", "--drop", "x"],
+        ["merge", str(tape), "-o", out, "--force"],
+        ["recover", str(tape), "-o", out, "--force"],
+        ["doctor", str(tape)],
+    ]
+    assert len(without_torch(commands)) == 4
+
+
+@pytest.mark.integration
+def test_a_process_that_is_killed_leaves_no_tape(tape: Path, tmp_path: Path) -> None:
+    found = process("--max-seconds", "0", "filter", tape, "-o", tmp_path / "out.tape")
+    assert found.returncode in (0, 1)
+    assert (tmp_path / "out.tape").exists() == (found.returncode == 0)

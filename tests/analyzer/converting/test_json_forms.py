@@ -1,0 +1,141 @@
+"""JSON forms: Polygraphy loads what was written, and gets the same values; so does a reader of
+Triton's documented form."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from calltape_analyzer import UsageError, open_tape
+from calltape_analyzer.converting import (
+    write_polygraphy_inputs,
+    write_polygraphy_outputs,
+    write_triton_json,
+)
+from tests.analyzer.cli.commands import run
+from tests.analyzer.tapes import Recorded, write_tape
+
+pytestmark = pytest.mark.integration
+
+
+def function(x: Any, cache: Any, mask: Any = None) -> Any: ...
+
+
+@pytest.fixture
+def calls() -> list[Recorded]:
+    torch.manual_seed(0)
+    return [
+        Recorded(
+            args=(torch.randn(1, n),),
+            kwargs={"cache": {"k": [torch.arange(n).expand(2, n)]}, "mask": torch.ones(1, n) > 0},
+            outputs={"y": torch.randn(1, n).t(), "n": 3},
+        )
+        for n in (2, 3)
+    ]
+
+
+@pytest.fixture
+def tape_file(tmp_path: Path, calls: list[Recorded]) -> Path:
+    return write_tape(tmp_path / "a.tape", calls, target=function)
+
+
+def expected_inputs(call: Recorded) -> dict[str, Any]:
+    return {
+        "x": call.args[0].numpy(),
+        "cache_k_0": call.kwargs["cache"]["k"][0].numpy(),
+        "mask": call.kwargs["mask"].numpy(),
+    }
+
+
+def test_polygraphy_loads_the_inputs(
+    tape_file: Path, tmp_path: Path, calls: list[Recorded]
+) -> None:
+    comparator = pytest.importorskip("polygraphy.comparator")
+    with open_tape(tape_file) as tape:
+        assert write_polygraphy_inputs(tape, tmp_path / "in.json") == 2
+    loader = comparator.StreamingDataLoader(str(tmp_path / "in.json"), allow_dirs=True)
+    found = list(loader)
+    assert len(found) == 2
+    for one, call in zip(found, calls, strict=True):
+        expected = expected_inputs(call)
+        assert list(one) == list(expected)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(one[name], array, strict=True)
+
+
+def test_polygraphy_loads_the_outputs(
+    tape_file: Path, tmp_path: Path, calls: list[Recorded]
+) -> None:
+    comparator = pytest.importorskip("polygraphy.comparator")
+    with open_tape(tape_file) as tape:
+        assert write_polygraphy_outputs(tape, tmp_path / "out.json") == 2
+    found = comparator.RunResults.load(str(tmp_path / "out.json"))
+    results = found["calltape"]
+    assert [result.runtime for result in results] == [0.0015, 0.0015]
+    for result, call in zip(results, calls, strict=True):
+        assert list(result.keys()) == ["output_y"]
+        np.testing.assert_array_equal(result["output_y"], call.outputs["y"].numpy(), strict=True)
+
+
+def triton(tensors: Any, dtypes: dict[str, str]) -> dict[str, Any]:
+    return {
+        name: np.frombuffer(base64.b64decode(one["content"]["b64"]), dtypes[name]).reshape(
+            one["shape"]
+        )
+        for name, one in tensors.items()
+    }
+
+
+def test_triton_has_the_same_values(tape_file: Path, tmp_path: Path, calls: list[Recorded]) -> None:
+    with open_tape(tape_file) as tape:
+        assert write_triton_json(tape, tmp_path / "t.json") == 2
+    document = json.loads((tmp_path / "t.json").read_text())
+    assert document.keys() == {"data", "validation_data"}
+    dtypes = {"x": "<f4", "cache_k_0": "<i8", "mask": "?"}
+    for at, call in enumerate(calls):
+        for name, array in triton(document["data"][at], dtypes).items():
+            np.testing.assert_array_equal(array, expected_inputs(call)[name])
+        (output,) = triton(document["validation_data"][at], {"output_y": "<f4"}).values()
+        np.testing.assert_array_equal(output, call.outputs["y"].numpy())
+
+
+def test_a_batch_dimension_is_left_out(tmp_path: Path) -> None:
+    given = [Recorded(args=(torch.zeros(1, 4),), outputs=torch.zeros(1, 2))]
+    path = write_tape(tmp_path / "a.tape", given)
+    with open_tape(path) as tape:
+        write_triton_json(tape, tmp_path / "t.json", batched=True)
+    document = json.loads((tmp_path / "t.json").read_text())
+    assert [one["shape"] for one in document["data"][0].values()] == [[4]]
+    wide = write_tape(tmp_path / "b.tape", [((torch.zeros(2, 4),), {})])
+    with open_tape(wide) as tape:
+        with pytest.raises(UsageError, match="batch of 1"):
+            write_triton_json(tape, tmp_path / "u.json", batched=True)
+        with pytest.raises(UsageError, match="no outputs"):
+            write_triton_json(tape, tmp_path / "u.json")
+        assert write_triton_json(tape, tmp_path / "u.json", outputs=False) == 1
+
+
+def test_dtypes_that_a_form_lacks(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", [((torch.zeros(2).bfloat16(),), {})])
+    with open_tape(path) as tape:
+        with pytest.raises(UsageError, match=r"NumPy has no torch\.bfloat16"):
+            write_polygraphy_inputs(tape, tmp_path / "p.json")
+        assert write_triton_json(tape, tmp_path / "t.json", outputs=False) == 1
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.tape", "t.json"]
+    path = write_tape(tmp_path / "c.tape", [((torch.zeros(2, dtype=torch.complex64),), {})])
+    with open_tape(path) as tape, pytest.raises(UsageError, match="Triton has no complex64"):
+        write_triton_json(tape, tmp_path / "u.json", outputs=False)
+
+
+def test_the_command(tape_file: Path, tmp_path: Path) -> None:
+    for form in ("polygraphy", "polygraphy-outputs", "triton"):
+        found = run("convert", tape_file, "--to", form, "-o", tmp_path / f"{form}.json", "--json")
+        assert found.code == 0, found.err
+        assert json.loads(found.out)["calls"] == 2
+        assert json.loads((tmp_path / f"{form}.json").read_text())

@@ -1,0 +1,181 @@
+"""The doctor: what it finds on sick tapes, and that it is silent about healthy ones."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from calltape_analyzer import Diagnosis, UsageError, diagnose, filter_tape, open_tape
+from tests.analyzer.editing.recordings import Model, recorded
+from tests.analyzer.tapes import Recorded, write_tape
+from tests.fixture_files import FIXTURES
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+class OddCache:
+    def __init__(self) -> None:
+        self.keys = torch.zeros(2, 3)
+
+
+def diagnosis(*paths: Path) -> Diagnosis:
+    with open_tape(paths) as tape:
+        return diagnose(tape)
+
+
+def kinds(*paths: Path) -> dict[str, str]:
+    found = diagnosis(*paths).symptoms
+    assert all(symptom.text and symptom.advice for symptom in found)
+    return {symptom.kind: symptom.level for symptom in found}
+
+
+def calls(*shapes: tuple[int, ...]) -> list[Recorded]:
+    return [Recorded(args=(torch.zeros(shape),), outputs=torch.zeros(1)) for shape in shapes]
+
+
+def test_a_healthy_tape(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", calls((2, 3), (4, 3), (5, 3)), target=Model())
+    found = diagnosis(path)
+    assert found.ok
+    assert kinds(path) == {"private": "note"}
+    assert "times and thread ids" in str(found)
+
+
+def test_sizes_that_never_varied(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", calls((2, 3), (2, 3)))
+    assert kinds(path) == {"one_size": "warning", "private": "note"}
+    assert not diagnosis(path).ok
+    path = write_tape(tmp_path / "b.tape", calls((2, 3)))
+    assert kinds(path)["one_call"] == "warning"
+
+
+def test_a_batch_that_was_always_one(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", calls((1, 3), (1, 4), (1, 9)))
+    assert kinds(path)["batch_one"] == "warning"
+    assert "args_0[0]" in str(diagnosis(path))
+    path = write_tape(tmp_path / "b.tape", calls((1, 3), (1, 4), (2, 9)))
+    assert "batch_one" not in kinds(path)
+    two = [Recorded(args=(torch.zeros(1, n), torch.zeros(7, n)), outputs=None) for n in (2, 3)]
+    assert "batch_one" not in kinds(write_tape(tmp_path / "c.tape", two))
+
+
+def test_damage_and_torn_ends(tmp_path: Path) -> None:
+    source = recorded(tmp_path / "a.tape", [3, 4, 5, 6])
+    data = bytearray(source.read_bytes())
+    torn = tmp_path / "torn.tape"
+    torn.write_bytes(data[: data.index(b"calls/00000003") + 700])
+    found = kinds(torn)
+    assert found["unsealed"] == "warning"
+    assert "damage" not in found
+    assert "is torn" in str(diagnosis(torn))
+    data[data.index(b"calls/00000001.safetensors") + 800] ^= 1
+    broken = tmp_path / "broken.tape"
+    broken.write_bytes(data)
+    found_ = diagnosis(broken)
+    assert found_.symptoms[0].kind == "damage"
+    assert "calltape recover" in str(found_)
+    assert found_.calls == 3
+
+
+def test_copies(tmp_path: Path) -> None:
+    source = recorded(tmp_path / "a.tape", [3, 4, 5, 6])
+    with open_tape(source) as tape:
+        filter_tape(tape, tmp_path / "b.tape", drop="x", first=2)
+    found = kinds(source, tmp_path / "b.tape")
+    assert found["duplicates"] == "error"
+    shutil.copy(source, tmp_path / "c.tape")
+    found = kinds(source, tmp_path / "c.tape")
+    assert found["duplicates"] == "error"
+    assert "damage" not in found
+
+
+def test_what_is_missing(tmp_path: Path) -> None:
+    given = [
+        Recorded(args=(torch.zeros(2),), outputs_missing="too large"),
+        Recorded(args=(torch.zeros(3),)),
+    ]
+    path = write_tape(tmp_path / "a.tape", given, dropped={"queue_full": 7, "policy": 3})
+    found = diagnosis(path)
+    assert {s.kind: s.level for s in found.symptoms} == {
+        "lost": "warning", "outputs_missing": "note", "private": "note"
+    }  # fmt: skip
+    assert "7 calls of the traffic" in str(found)
+    assert "too large" in str(found)
+    none = write_tape(tmp_path / "b.tape", calls((2,), (3,)), values="none")
+    assert kinds(none)["values_missing"] == "note"
+    assert kinds(write_tape(tmp_path / "c.tape", [])) == {"empty": "warning"}
+
+
+def test_calls_that_raised(tmp_path: Path) -> None:
+    given = [Recorded(args=(torch.zeros(n),), error=("builtins:ValueError", "no")) for n in (2, 3)]
+    found = diagnosis(write_tape(tmp_path / "a.tape", given))
+    assert "all_raised" in {symptom.kind for symptom in found.symptoms}
+    assert "exception messages" in str(found)
+
+
+def test_classes_that_are_unknown_here(tmp_path: Path) -> None:
+    given = [Recorded(args=(OddCache(), Pair(torch.zeros(n, 2), 1)), outputs=None) for n in (2, 3)]
+    path = write_tape(tmp_path / "a.tape", given)
+    found = diagnosis(path)
+    assert "OddCache" in str(found)
+    assert ":Pair" not in str(found), "a named tuple that is loaded is known"
+    with open_tape(path, classes=[OddCache]) as tape:
+        assert "OddCache" not in str(diagnose(tape))
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ("a secret", "texts"),
+        (torch.arange(9).reshape(1, 9), "whole numbers that may be token ids"),
+        (torch.zeros(2, 3, 32, 32), "numbers that may be images"),
+        (torch.zeros(32, 32, 3), "numbers that may be images"),
+        (torch.zeros(1, 16000), "numbers that may be audio"),
+    ],
+)
+def test_private_data(tmp_path: Path, value: Any, what: str) -> None:
+    path = write_tape(tmp_path / "a.tape", [Recorded(args=(value,), outputs=None)])
+    assert what in str(diagnosis(path))
+    withheld = write_tape(
+        tmp_path / "b.tape", [Recorded(args=(value,), outputs=None)], values="none"
+    )
+    if isinstance(value, torch.Tensor):
+        assert what not in str(diagnosis(withheld))
+
+
+def test_a_host_name_and_missing_files(tmp_path: Path) -> None:
+    files = sorted(recorded_in_segments(tmp_path))
+    found = kinds(files[0], files[2])
+    assert found["missing_files"] == "warning"
+    path = write_tape(tmp_path / "h.tape", calls((2,)), producer={"host": "secret"})
+    assert "the host's name" in str(diagnosis(path))
+
+
+def recorded_in_segments(folder: Path) -> list[Path]:
+    from calltape_recorder import record
+
+    model = Model()
+    with record(model, f"{folder}/r/", segment_bytes=8192) as recorder:
+        for size in range(1, 40):
+            model(torch.randn(size % 9 + 1, 4))
+            recorder.flush()
+    return list((folder / "r").glob("*.tape"))
+
+
+@pytest.mark.parametrize("path", sorted((FIXTURES / "v1").glob("*.tape")), ids=lambda p: p.stem)
+def test_every_golden_tape_has_a_diagnosis(path: Path) -> None:
+    found = kinds(path)
+    assert ("damage" in found) == path.stem.startswith(("damaged_", "zeroed_"))
+    assert ("unsealed" in found) == path.stem.startswith(("unsealed", "preallocated"))
+
+
+def test_only_tapes_have_a_diagnosis() -> None:
+    with pytest.raises(UsageError):
+        diagnose("a.tape")  # type: ignore[arg-type]

@@ -1,0 +1,288 @@
+"""Cutting tapes: the calls that are asked for, as they were, and true accounts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calltape_analyzer import TapeError, UsageError, filter_tape, open_tape
+from calltape_recorder import Novelty
+from tests.analyzer.editing.recordings import contents, numbers, recorded, values
+from tests.analyzer.tapes import Recorded, write_tape
+from tests.fixture_files import FIXTURES
+
+SIZES = [3, 4, -2, 5, 4, 9, 16, 3, -1, 7]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded(tmp_path_factory.mktemp("tapes") / "a.tape", SIZES)
+
+
+def kept(source: Path, out: Path, **choice: Any) -> list[int]:
+    with open_tape(source) as tape:
+        filter_tape(tape, out, overwrite=True, **choice)
+    with open_tape(out, verify=True) as tape:
+        assert tape.damage == []
+        assert tape.sealed
+        assert tape.coverage.seen == len(SIZES)
+        assert sum(tape.coverage.dropped.values()) == len(SIZES) - len(tape)
+        assert set(tape.coverage.dropped) <= {"not extracted"}
+        return numbers(tape)
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ({}, range(10)),
+        ({"raised": True}, [2, 8]),
+        ({"raised": False}, [0, 1, 3, 4, 5, 6, 7, 9]),
+        ({"first": 3}, [0, 1, 2]),
+        ({"last": 2}, [8, 9]),
+        ({"first": 0}, []),
+        ({"last": 0}, []),
+        ({"every": 4}, [0, 4, 8]),
+        ({"every": 4, "last": 1}, [8]),
+        ({"where": "n > 4"}, [3, 5, 6, 9]),
+        ({"where": ["n > 4", "x[0] < 10"]}, [3, 5, 9]),
+        ({"where": "x_dim_0 == 4 and x[-1] == 4"}, [1, 4]),
+        ({"where": "mask[0] > 4"}, [3, 5, 9]),
+        ({"slower": 1e6}, []),
+        ({"faster": 1e6}, range(10)),
+        ({"threads": [1]}, []),
+        ({"start": 4e9}, []),
+        ({"end": 4e9}, range(10)),
+    ],
+)
+def test_calls_are_chosen(
+    source: Path, tmp_path: Path, choice: dict[str, Any], expected: Any
+) -> None:
+    assert kept(source, tmp_path / "b.tape", **choice) == list(expected)
+
+
+def test_calls_are_chosen_by_number_variant_thread_and_time(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "b.tape"
+    with open_tape(source) as tape:
+        name = tape.variants()[0].name
+        expected = [call.number for call in tape.variants()[0].calls]
+        filter_tape(tape.only(calls="2..4,9"), out)
+        threads, middle = [tape[0].thread], tape[5].time
+        part = tape.only(variant=name)
+        filter_tape(part, tmp_path / "c.tape")
+    with open_tape(out) as cut:
+        assert numbers(cut) == [2, 3, 4, 9]
+        assert cut.coverage.dropped == {"not extracted": 6}
+        (step,) = cut.manifest.history or ()
+        assert dict(step.options) == {"calls": '["2..4","9"]'}
+        assert step.sources[0].left_out == 6
+    with open_tape(tmp_path / "c.tape") as cut:
+        assert numbers(cut) == expected
+        assert cut.coverage.dropped == {"not extracted": 10 - len(expected)}
+    assert kept(source, out, threads=threads) == list(range(10))
+    assert kept(source, out, start=middle) == [5, 6, 7, 8, 9]
+    assert kept(source, out, end=middle) == [0, 1, 2, 3, 4]
+
+
+def test_a_cut_tape_does_not_claim_the_traffic(source: Path, tmp_path: Path) -> None:
+    with open_tape(source) as tape:
+        assert tape.counters.calls == 10
+        filter_tape(tape, tmp_path / "all.tape")
+        filter_tape(tape, tmp_path / "some.tape", first=4)
+    with open_tape(tmp_path / "all.tape") as tape:
+        assert tape.counters.calls == 10
+        assert tape.damage == []
+    with open_tape(tmp_path / "some.tape") as tape:
+        assert tape.counters.calls == 0
+        assert tape.counters.missing
+        assert tape.variants()
+        assert tape.damage == []
+
+
+def test_what_the_recorder_dropped_is_still_told(tmp_path: Path) -> None:
+    source = recorded(tmp_path / "a.tape", [2, 3, 3, 3, 3, 4, 4, 8, 8, 8], keep=Novelty())
+    with open_tape(source) as tape:
+        before = tape.coverage
+        assert before.dropped["policy"] > 0
+        filter_tape(tape, tmp_path / "b.tape", last=2)
+        filter_tape(tape, tmp_path / "all.tape")
+    with open_tape(tmp_path / "b.tape") as cut:
+        assert cut.coverage.seen == before.seen
+        left_out = before.kept - 2
+        assert cut.coverage.dropped == {**before.dropped, "not extracted": left_out}
+    with open_tape(tmp_path / "all.tape") as every, open_tape(source) as tape:
+        assert every.coverage == before
+        assert every.counters.groups == tape.counters.groups
+        assert every.damage == []
+
+
+@pytest.mark.parametrize("path", sorted((FIXTURES / "v1").glob("*.tape")), ids=lambda p: p.stem)
+def test_a_filter_of_all_has_the_same_calls(path: Path, tmp_path: Path) -> None:
+    with open_tape(path, verify=True) as tape:
+        filter_tape(tape, tmp_path / "b.tape")
+        with open_tape(tmp_path / "b.tape", verify=True) as cut:
+            assert cut.damage == []
+            assert [c.raw_record() for c in cut.calls] == [c.raw_record() for c in tape.calls]
+            assert cut.target == tape.target
+            assert cut.coverage.kept == len(tape)
+
+
+@given(sizes=st.lists(st.integers(-3, 6), max_size=8), cut=st.lists(st.integers(0, 7), min_size=1))
+def test_calls_stay_as_they_were(
+    sizes: list[int], cut: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("tapes")
+    source = recorded(folder / "a.tape", sizes)
+    wanted = sorted({number for number in cut if number < len(sizes)})
+    with open_tape(source) as tape:
+        if not wanted:
+            return
+        filter_tape(tape.only(calls=wanted), folder / "b.tape")
+        with open_tape(folder / "b.tape", verify=True) as made:
+            assert contents(list(made.calls)) == contents([tape.find(n) for n in wanted])
+            assert made.damage == []
+            assert made.coverage.seen == len(sizes)
+
+
+def test_only_new_calls_are_kept(tmp_path: Path) -> None:
+    sizes = [3, 3, 5, 7, 7, 4, 6, 3, 100, 8, 8, 5]
+    source = recorded(tmp_path / "a.tape", [*sizes, -4, -5, -6])
+    with open_tape(source) as tape:
+        report = filter_tape(tape, tmp_path / "b.tape", novel=True)
+        with open_tape(tmp_path / "b.tape") as cut:
+            assert report.calls < len(tape)
+            assert report.left_out == len(tape) - report.calls
+            spans = [
+                {
+                    (symbol.name, symbol.expression, symbol.dimensions)
+                    for variant in one.variants()
+                    for symbol in variant.findings.symbols
+                }
+                for one in (tape, cut)
+            ]
+            assert spans[0] == spans[1]
+            assert {100, 3} <= {call.inputs.kwargs["n"] for call in cut.calls}
+            assert any(call.error for call in cut.calls)
+
+
+def test_values_are_dropped_by_path(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "b.tape"
+    with open_tape(source) as tape:
+        report = filter_tape(tape, out, drop=["x", "mask*", "text", "outputs.y"])
+        assert report.notes == ()
+        shapes = [call.inputs.args[0].shape for call in tape.calls]
+        plain = values(tape[0].outputs["same"])
+    with open_tape(out, verify=True) as cut:
+        assert cut.damage == []
+        assert [call.inputs.args[0].shape for call in cut.calls] == shapes
+        assert all(call.inputs.args[0].is_meta for call in cut.calls)
+        assert cut[0].inputs.kwargs["mask"].is_meta
+        assert cut[0].record.inputs.scalars == (3, 8)
+        assert "prompt" not in repr([call.record for call in cut.calls])
+        assert cut[0].inputs.kwargs["n"] == 3
+        assert cut[0].outputs["y"].is_meta
+        assert values(cut[0].outputs["same"]) == plain
+        assert cut.variants()
+    assert b"prompt" not in out.read_bytes()
+    assert os.path.getsize(out) < os.path.getsize(source)
+
+
+def test_a_name_takes_numbers_and_a_pattern_does_not(source: Path, tmp_path: Path) -> None:
+    with open_tape(source) as tape:
+        filter_tape(tape, tmp_path / "b.tape", drop="n")
+        filter_tape(tape, tmp_path / "c.tape", drop="*")
+    with open_tape(tmp_path / "b.tape", verify=True) as cut:
+        assert cut.damage == []
+        assert type(cut[0].inputs.kwargs["n"]).__name__ == "Placeholder"
+        assert 3 not in cut[0].record.inputs.scalars
+    with open_tape(tmp_path / "c.tape", verify=True) as cut:
+        assert cut[0].inputs.kwargs["n"] == 3
+        assert cut[0].record.blob is None
+        assert cut[0].outputs["y"].is_meta
+
+
+def test_outputs_are_dropped_as_a_whole(source: Path, tmp_path: Path) -> None:
+    with open_tape(source) as tape:
+        filter_tape(tape, tmp_path / "b.tape", drop_outputs=True)
+        with open_tape(tmp_path / "b.tape", verify=True) as cut:
+            assert cut.damage == []
+            assert all(call.outputs is None for call in cut.calls)
+            assert cut[0].record.outputs_missing == "left out by calltape filter"
+            assert values(cut[0].inputs) == values(tape[0].inputs)
+            assert cut.counters.calls == 10
+
+
+def test_a_path_that_names_nothing_is_told(source: Path, tmp_path: Path) -> None:
+    with open_tape(source) as tape:
+        report = filter_tape(tape, tmp_path / "b.tape", drop=["x", "nothing.*"])
+    assert report.notes == ("no value has a path like nothing.*",)
+
+
+def test_texts_that_never_repeat_are_no_evidence(tmp_path: Path) -> None:
+    x = torch.zeros(2, 2)
+    source = write_tape(tmp_path / "a.tape", [((x,), {"t": f"text {n}"}) for n in range(300)])
+    with open_tape(source) as tape:
+        assert filter_tape(tape, tmp_path / "b.tape", novel=True).calls == 257
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"every": 0},
+        {"first": -1},
+        {"first": 1, "last": 1},
+        {"where": "nothing > 3"},
+        {"where": "n >"},
+        {"colour": "red"},
+        {"threads": ["x"]},
+        {"drop": [""]},
+        {"recording": "ffff"},
+    ],
+)
+def test_what_is_no_choice_is_refused(source: Path, tmp_path: Path, choice: Any) -> None:
+    with open_tape(source) as tape, pytest.raises(UsageError):
+        filter_tape(tape, tmp_path / "b.tape", **choice)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_tape_is_changed_in_place(source: Path, tmp_path: Path) -> None:
+    before = source.read_bytes()
+    with open_tape(source) as tape:
+        for overwrite in (False, True):
+            with pytest.raises(TapeError):
+                filter_tape(tape, source, overwrite=overwrite)
+        with pytest.raises(UsageError, match="takes a tape, not a path"):
+            filter_tape(source, tmp_path / "b.tape")  # type: ignore[arg-type]
+    assert source.read_bytes() == before
+
+
+def test_a_damaged_call_is_left_out_and_counted(tmp_path: Path) -> None:
+    source = write_tape(tmp_path / "a.tape", [((torch.zeros(300) + n,), {}) for n in range(4)])
+    data = bytearray(source.read_bytes())
+    data[data.rindex(b"calls/00000002.safetensors") + 900] ^= 1
+    source.write_bytes(data)
+    with open_tape(source) as tape:
+        report = filter_tape(tape, tmp_path / "b.tape")
+        assert "call 2" in report.lost[0]
+    with open_tape(tmp_path / "b.tape", verify=True) as tape:
+        assert numbers(tape) == [0, 1, 3]
+        assert tape.coverage.dropped == {"damaged": 1}
+        assert tape.coverage.lost == {"damaged": 1}
+        assert tape.damage == []
+
+
+def test_aliases_and_shared_keys_stay(tmp_path: Path) -> None:
+    x = torch.randn(5)
+    source = write_tape(tmp_path / "a.tape", [Recorded(args=(x, x), kwargs={"z": x[1:]})])
+    with open_tape(source) as tape:
+        filter_tape(tape, tmp_path / "b.tape", drop="z")
+    with open_tape(tmp_path / "b.tape", verify=True) as tape:
+        args, kwargs = tape[0].inputs
+        assert args[0] is args[1]
+        assert kwargs["z"].is_meta
+        assert torch.equal(args[0], x)

@@ -1,0 +1,140 @@
+"""Mending tapes: every sound call survives, whatever happened to the rest, and all is accounted."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calltape_analyzer import TapeError, open_tape, recover_tape
+from tests.analyzer.editing.recordings import recorded
+from tests.fixture_files import FIXTURES
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded(tmp_path_factory.mktemp("tapes") / "a.tape", [3, 4, -2, 5, 9])
+
+
+def mended(path: Path, out: Path) -> tuple[list[bytes], tuple[str, ...]]:
+    """The records of the calls of the mended tape, and what was lost."""
+    with open_tape(path) as tape:
+        report = recover_tape(tape, out, overwrite=True)
+    with open_tape(out, verify=True) as made:
+        assert made.damage == []
+        assert made.sealed
+        coverage = made.coverage
+        assert coverage.kept == len(made) == report.calls
+        assert coverage.seen == coverage.kept + sum(coverage.dropped.values())
+        assert made.counters is not None
+        assert made.damage == []
+        return [call.raw_record() for call in made.calls], report.lost
+
+
+def whole_records(path: Path) -> list[bytes]:
+    with open_tape(path) as tape:
+        return [call.raw_record() for call in tape]
+
+
+def check_truncated(source: Path, folder: Path, size: int) -> None:
+    cut = folder / "cut.tape"
+    cut.write_bytes(source.read_bytes()[:size])
+    try:
+        expected = whole_records(cut)
+    except TapeError:
+        with pytest.raises(TapeError):
+            open_tape(cut)
+        assert size < 2048, "only a tape whose manifest is torn cannot be mended"
+        return
+    records, lost = mended(cut, folder / "mended.tape")
+    assert records == expected
+    assert records == whole_records(source)[: len(records)]
+    with open_tape(cut) as tape:
+        assert bool(lost) == bool(tape.damage or tape.unfinished)
+
+
+@given(data=st.data())
+def test_a_tape_that_is_cut_anywhere(
+    source: Path, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    size = data.draw(st.integers(0, source.stat().st_size))
+    check_truncated(source, tmp_path_factory.mktemp("cut"), size)
+
+
+@pytest.mark.integration
+def test_a_tape_that_is_cut_at_every_byte_of_a_call(source: Path, tmp_path: Path) -> None:
+    data = source.read_bytes()
+    start = data.index(b"calls/00000002")
+    for size in range(start, data.index(b"calls/00000003") + 600, 7):
+        check_truncated(source, tmp_path, size)
+
+
+@given(seed=st.integers(0, 2**32))
+def test_a_tape_with_damage_anywhere(
+    source: Path, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, rng = tmp_path_factory.mktemp("damaged"), random.Random(seed)
+    data = bytearray(source.read_bytes())
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(data))
+        length = rng.choice([1, 1, 40, 700])
+        data[at : at + length] = rng.randbytes(min(length, len(data) - at))
+    path = folder / "a.tape"
+    path.write_bytes(data)
+    try:
+        expected = whole_records(path)
+    except TapeError:
+        return
+    with open_tape(path) as tape:
+        was_damaged = bool(tape.verify())
+    records, lost = mended(path, folder / "mended.tape")
+    assert records == expected
+    assert bool(lost) >= was_damaged
+    assert set(records) <= set(whole_records(source))
+
+
+@pytest.mark.parametrize("path", sorted((FIXTURES / "v1").glob("*.tape")), ids=lambda p: p.stem)
+def test_every_golden_tape_is_mended(path: Path, tmp_path: Path) -> None:
+    assert mended(path, tmp_path / "m.tape")[0] == whole_records(path)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((FIXTURES / "hostile").glob("*.tape")), ids=lambda p: p.stem
+)
+def test_a_hostile_tape_is_mended_or_refused(path: Path, tmp_path: Path) -> None:
+    try:
+        with open_tape(path) as tape:
+            tape.verify()
+            tape._leave_out_damaged()
+            expected = [call.raw_record() for call in tape.calls]
+    except TapeError:
+        with pytest.raises(TapeError):
+            open_tape(path)
+        return
+    records, _ = mended(path, tmp_path / "m.tape")
+    assert records == expected
+
+
+def test_a_sound_tape_is_told_so(source: Path, tmp_path: Path) -> None:
+    with open_tape(source) as tape:
+        report = recover_tape(tape, tmp_path / "b.tape")
+    assert report.lost == ()
+    assert "nothing had to be recovered" in str(report)
+    with open_tape(source) as tape, open_tape(tmp_path / "b.tape") as made:
+        assert made.coverage == tape.coverage
+        assert made.counters.groups == tape.counters.groups
+
+
+def test_an_unsealed_tape_is_sealed(source: Path, tmp_path: Path) -> None:
+    data = source.read_bytes()
+    path = tmp_path / "a.tape"
+    path.write_bytes(data[: data.index(b"calls/00000004") + 700])
+    records, lost = mended(path, tmp_path / "b.tape")
+    assert len(records) == 4
+    assert "of a call that was being written" in lost[0]
+    with open_tape(tmp_path / "b.tape") as tape:
+        assert [step.verb for step in tape.manifest.history or ()] == ["recover"]
+        assert tape.coverage.seen == 4
