@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tests.analyzer.mutation.documents import CallDocument, TapeDocument
-from tests.analyzer.mutation.values import (
+from tests.fuzz.documents import CallDocument, TapeDocument
+from tests.fuzz.values import (
     BYTES,
     CONSTANTS,
     FLOATS,

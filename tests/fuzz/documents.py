@@ -7,7 +7,6 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from calltape_schema.blob import ALIGNMENT, build_header, contiguous, parse_header
@@ -24,7 +23,7 @@ from calltape_schema.framing import (
 )
 from calltape_schema.packing import open_envelope, pack, unpack
 
-__all__ = ["CallDocument", "TapeDocument", "encoded", "parsed"]
+__all__ = ["CallDocument", "TapeDocument", "document_of", "encoded"]
 
 _MOST_BYTES = 64 * 1024
 """Of the data that are made for one leaf, so that a mutant stays a small file."""
@@ -60,9 +59,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def parsed(path: Path) -> TapeDocument | None:
+def document_of(data: bytes, name: str) -> TapeDocument | None:
     """The documents of a tape; None where it has none to give."""
-    data = path.read_bytes()
+    try:
+        return _parsed(data, name)
+    except Exception:  # a golden tape may be damaged on purpose, and a mutant is anything
+        return None
+
+
+def _parsed(data: bytes, name: str) -> TapeDocument | None:
     manifest, trailer = None, None
     calls: list[CallDocument] = []
     blob = b""
@@ -75,12 +80,9 @@ def parsed(path: Path) -> TapeDocument | None:
         elif (call := call_member(member.name)) is not None and not call[1]:
             blob = content
         elif call is not None:
-            try:
-                calls.append(_call(content, blob))
-            except Exception:  # a golden tape may be damaged on purpose
-                return None
+            calls.append(_call(content, blob))
             blob = b""
-    return None if manifest is None else TapeDocument(path.stem, manifest, calls, trailer)
+    return None if manifest is None else TapeDocument(name, manifest, calls, trailer)
 
 
 def _call(content: bytes, blob: bytes) -> CallDocument:

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.analyzer.mutation.documents import TapeDocument
-from tests.analyzer.mutation.places import Places, nodes_of, sites_of
-from tests.analyzer.mutation.values import (
+from tests.fuzz.documents import TapeDocument
+from tests.fuzz.places import Places, nodes_of, sites_of
+from tests.fuzz.values import (
     BYTES,
     CONSTANTS,
     DTYPES,

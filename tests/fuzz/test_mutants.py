@@ -1,5 +1,5 @@
 """Mutants by grammar, under right checksums: ``TapeError`` or an answer, at once and in little
-memory, and nothing raw on a terminal. ``python -m tests.analyzer.mutation`` runs any number."""
+memory, and nothing raw on a terminal. ``python -m tests.fuzz`` runs any number."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from calltape_analyzer import open_tape
-from tests.analyzer.mutation.documents import encoded
-from tests.analyzer.mutation.reading import read
-from tests.analyzer.mutation.running import mutant, run, subjects
+from tests.fuzz.documents import encoded
+from tests.fuzz.reading import read
+from tests.fuzz.running import mutant, run, subjects
 from tests.fixture_files import FIXTURES
 
 
@@ -54,7 +54,7 @@ def test_some_mutants(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_many_mutants() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.analyzer.mutation", "1000", "1000000"],
+        [sys.executable, "-m", "tests.fuzz", "1000", "1000000"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-5000:]

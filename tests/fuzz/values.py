@@ -38,11 +38,11 @@ TYPES = (
     "transformers.cache_utils:StaticCache", "transformers.cache_utils:EncoderDecoderCache",
     "transformers.modeling_outputs:BaseModelOutput", "evil:Cache", "evil:Layer", "a:B.C.D",
     "inspect:FrameInfo", "sys:version_info", "time:struct_time",
-    "tests.analyzer.mutation.classes:Pair",
-    "tests.analyzer.mutation.classes:Frozen", "tests.analyzer.mutation.classes:Slotted",
-    "tests.analyzer.mutation.classes:Colour", "tests.analyzer.mutation.classes:MyCache",
-    "tests.analyzer.mutation.classes:MyDict", "tests.analyzer.mutation.classes:MyList",
-    "tests.analyzer.mutation.classes:Registered", "\x1b[31m:\x1b[2J", "a\u202e:b\u202e", "nocolon",
+    "tests.fuzz.classes:Pair",
+    "tests.fuzz.classes:Frozen", "tests.fuzz.classes:Slotted",
+    "tests.fuzz.classes:Colour", "tests.fuzz.classes:MyCache",
+    "tests.fuzz.classes:MyDict", "tests.fuzz.classes:MyList",
+    "tests.fuzz.classes:Registered", "\x1b[31m:\x1b[2J", "a\u202e:b\u202e", "nocolon",
     "a" * 255 + ":" + "b" * 256, ":", "a:b:c", "a b:c",
 )  # fmt: skip
 KINDS = {
