@@ -47,20 +47,20 @@ class Mutator:
     def mutant(self, data: bytes, rng: random.Random) -> bytes:
         """Another tape, of at most ``MOST_BYTES``; the same for the same arguments."""
         for _ in range(4):
-            made = self._made(data, rng)
-            if made is not None and len(made) <= MOST_BYTES:
+            try:
+                made = self._made(data, rng)
+            except Exception:  # no encoder can write what a change made: no mutant
+                continue
+            if len(made) <= MOST_BYTES:
                 return made
         return data[:MOST_BYTES]
 
-    def _made(self, data: bytes, rng: random.Random) -> bytes | None:
+    def _made(self, data: bytes, rng: random.Random) -> bytes:
         tape = self._document(data) or rng.choice(self._others)
         if rng.random() < _REFRAMED:
             return reframe(rng, data)
         made, _ = mutate(rng, tape, self._others)
-        try:
-            found = encoded(made, fits=rng.random() < 0.9)
-        except Exception:  # no encoder can write it: no mutant
-            return None
+        found = encoded(made, fits=rng.random() < 0.9)
         return reframe(rng, found) if rng.random() < _REFRAMED / 2 else found
 
     def _document(self, data: bytes) -> TapeDocument | None:

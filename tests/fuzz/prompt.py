@@ -45,8 +45,8 @@ def command(steps: Steps, path: Path, other: Path, words: tuple[str, ...]) -> No
         steps.untyped(shown, result.exception)
     elif result.exit_code not in (0, 1, 3, 4):
         steps.found(shown, f"exit {result.exit_code} of {shown}", result.output[-500:])
-    elif "unexpected " in result.stderr:
-        kind = result.stderr.partition("unexpected ")[2].partition(":")[0]
+    elif "calltape: unexpected " in result.stderr:
+        kind = result.stderr.partition("calltape: unexpected ")[2].partition(":")[0]
         steps.found(shown, f"unexpected {kind} of {shown}", result.stderr[-500:])
     elif "--json" in words and result.exit_code in (0, 3):
         steps.step(f"JSON of {shown}", lambda: _parsed(result.stdout))

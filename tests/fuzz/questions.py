@@ -22,7 +22,7 @@ from tests.fuzz.steps import Outcome, Steps, measured
 
 __all__ = ["DEAR", "chosen_for", "read", "read_some"]
 
-_CALLS, _VARIANTS = 8, 3
+_CALLS, _VARIANTS = 4, 3
 """Of how many of each a mutant is asked for values: they have few."""
 
 
@@ -42,10 +42,7 @@ class _Questions:
                 value = step(side, functools.partial(getattr, call, side))
                 shown(f"render {side}", lambda value=value: render(value))
         step("verify", tape.verify)
-        step("observations", lambda: tape.observations().leaves())
         step("shapes", tape.shape_findings)
-        step("dynamic", lambda: tape.infer_dynamic_shapes(True, dim_names=True))
-        step("arguments", tape.infer_arguments)
         for error in tape.damage:
             self.steps.text("damage", str(error))
 
@@ -67,6 +64,8 @@ class _Questions:
             shown = self.steps.step("python", lambda: python_source(findings))
             self.steps.step("python is Python", lambda: shown and ast.parse(shown))
             self.steps.step("findings", lambda: findings.model_dump_json())
+        self.steps.step("dynamic", lambda: tape.infer_dynamic_shapes(True, dim_names=True))
+        self.steps.step("arguments", tape.infer_arguments)
         if len(tape):
             self.steps.step("arguments of one", lambda: tape.infer_arguments(len(tape) - 1))
         self.steps.step("missing", lambda: tape.infer_dynamic_shapes(value_if_missing={"x": None}))
@@ -176,6 +175,7 @@ def read(path: Path, other: Path, dear: Iterable[str] = DEAR) -> Outcome:
                         ask(tape)
         for words in COMMANDS:
             if f"$ {' '.join(words)}" in wanted:
+                steps.begin()
                 command(steps, path, other, words)
     steps.outcome.limited()
     return steps.outcome

@@ -18,7 +18,8 @@ from calltape_analyzer import TapeError
 __all__ = ["BYTES", "SECONDS", "Finding", "Outcome", "Steps", "WrongAnswer", "measured"]
 
 SECONDS, BYTES = 2.0, 300 * 1000 * 1000
-"""More than one mutant may take, all of its readings together."""
+"""More than one mutant may take: of processor time all questions to one open tape together, or one
+command; of memory all that is read at once."""
 
 
 class WrongAnswer(AssertionError):
@@ -43,7 +44,7 @@ class Outcome:
         kinds: how often which kind of ``TapeError`` was met.
         steps: the names of all steps that were taken.
         seconds: processor time of the slowest step, and its name.
-        total: processor time of all steps.
+        total: processor time of the longest session: an open tape, or a command.
         rise: bytes by which the memory of the process rose at most.
     """
 
@@ -68,6 +69,11 @@ class Steps:
 
     def __init__(self) -> None:
         self.outcome = Outcome()
+        self._spent = 0.0
+
+    def begin(self) -> None:
+        """What comes is another session."""
+        self._spent = 0.0
 
     def step(self, name: str, ask: Callable[[], Any]) -> Any:
         """What ``ask`` returns; None where it raised."""
@@ -85,7 +91,8 @@ class Steps:
             self.untyped(name, error)
         finally:
             took = _cpu_seconds() - began
-            self.outcome.total += took
+            self._spent += took
+            self.outcome.total = max(self.outcome.total, self._spent)
             self.outcome.seconds = max(self.outcome.seconds, (took, name))
         return None
 
