@@ -23,7 +23,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=1, help="the same seed makes the same mutants, with one job")
     add("--folder", type=Path, default=Path("runs/fuzz"), help="for corpus, failures and logs")
     add("--no-coverage", action="store_true", help="do not measure what was reached")
-    add("--distil", action="store_true", help="write the corpus of --folder anew to tests/fuzz/corpus")
+    add(
+        "--distil",
+        action="store_true",
+        help="write the corpus of --folder anew to tests/fuzz/corpus",
+    )
     add("--reach", action="store_true", help="only measure what the corpus of --folder reaches")
     add("--scratch", type=Path, help=argparse.SUPPRESS)
     add("--job", type=int, help=argparse.SUPPRESS)
@@ -64,12 +68,21 @@ def _run(given: argparse.Namespace) -> int:
     guide = "atheris" if has_atheris() else "nothing: atheris is not installed"
     print(f"fuzzing into {given.folder}, guided by {guide}", flush=True)
     campaign = Campaign(given.folder, given.seconds, given.mutants, given.jobs, given.seed)
-    tally, seconds = campaign.run()
+    tally, seconds, processor = campaign.run()
     print("\n".join(tally.lines()))
-    print(f"{tally.mutants / max(seconds, 1e-9):.0f} mutants/s, {seconds:.0f} s, {given.jobs} processes")
+    print(
+        f"{tally.mutants / max(seconds, 1e-9):.0f} mutants/s in {seconds:.0f} s of {given.jobs}"
+        f" processes, {tally.mutants / max(processor, 1e-9):.0f} per second of processor time"
+    )
     if not given.no_coverage and has_atheris():
         # In a process of its own: what was imported before is not measured.
-        words = ["--reach", "--folder", str(given.folder), "--seconds", str(max(60.0, seconds / 10))]
+        words = [
+            "--reach",
+            "--folder",
+            str(given.folder),
+            "--seconds",
+            str(max(60.0, seconds / 10)),
+        ]
         sys.stdout.flush()
         subprocess.run([sys.executable, "-m", "tests.fuzz", *words], check=False)
     failures = sorted((given.folder / "failures").glob("*.tape"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import shutil
 import subprocess
 import sys
@@ -38,8 +39,8 @@ class Campaign:
     jobs: int = 1
     seed: int = 1
 
-    def run(self) -> tuple[Tally, float]:
-        """What all processes found, and how many seconds they ran."""
+    def run(self) -> tuple[Tally, float, float]:
+        """What all processes found, how many seconds they ran, and their processor time."""
         corpus = self.folder / "corpus"
         corpus.mkdir(parents=True, exist_ok=True)
         for number, data in enumerate(seeds()):
@@ -54,7 +55,8 @@ class Campaign:
         tally = Tally()
         for one in tallies:
             tally.merge(one)
-        return tally, time.monotonic() - began
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return tally, time.monotonic() - began, used.ru_utime + used.ru_stime
 
     def _job(self, job: int, scratch: Path) -> Tally:
         """One process after another, until the time is over."""
@@ -75,12 +77,11 @@ class Campaign:
             if tally.mutants == 0 and starts > 2:
                 return tally  # it does not even begin: the log says why
 
-    def _process(
-        self, job: int, scratch: Path, seconds: float, mutants: int, seed: int
-    ) -> int:
+    def _process(self, job: int, scratch: Path, seconds: float, mutants: int, seed: int) -> int:
         (self.folder / tally_name(job)).unlink(missing_ok=True)
         words = [sys.executable, "-m", "tests.fuzz", "--job", str(job), "--folder", self.folder,
-                 "--scratch", scratch,                 "--seconds", str(seconds), "--mutants", str(mutants), "--seed", str(seed)]  # fmt: skip
+                 "--scratch", scratch,                 "--seconds", str(seconds),
+                 "--mutants", str(mutants), "--seed", str(seed)]  # fmt: skip
         with self._log(job).open("ab") as log:
             return subprocess.run(words, stdout=log, stderr=log, check=False).returncode
 

@@ -181,7 +181,8 @@ class _Reframing:
         crc = zlib.crc32(payload)
         one.content = pack(rng.choice((
             [crc, payload, None], [crc, payload, {"a": [1] * 5}], [crc, payload, payload], [crc],
-            [str(crc), payload], [float(crc), payload], {"crc32": crc}, payload, [crc + 2**32, payload],
+            [str(crc), payload], [float(crc), payload], {"crc32": crc}, payload,
+            [crc + 2**32, payload],
         )))  # fmt: skip
 
     def blob(self) -> None:
@@ -223,7 +224,9 @@ def _other_json(rng: random.Random, header: bytes) -> bytes:
         entry = document[name]
         way = rng.randrange(8)
         if way == 0:
-            entry["dtype"] = rng.choice(("F32", "F64", "I64", "U8", "BOOL", "F4", "F6_E2M3", "X", 1))
+            entry["dtype"] = rng.choice(
+                ("F32", "F64", "I64", "U8", "BOOL", "F4", "F6_E2M3", "X", 1)
+            )
         elif way == 1:
             entry["shape"] = [rng.choice(INTS) for _ in range(rng.choice((0, 1, 2, 65, 70)))]
         elif way == 2:

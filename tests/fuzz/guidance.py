@@ -45,7 +45,6 @@ def fuzz(target: Callable[[], Callable[[bytes], None]], corpus: Path, seed: int)
 
 def _guided(target: Callable[[], Callable[[bytes], None]], corpus: Path, seed: int) -> None:
     import atheris
-
     import torch
 
     torch.set_num_threads(1)

@@ -11,14 +11,15 @@ import typer
 from click.testing import CliRunner
 
 from calltape_analyzer.cli import app
-from tests.fuzz.steps import Steps, WrongAnswer
+from tests.fuzz.steps import Steps, WrongAnswerError
 
 __all__ = ["COMMANDS", "command"]
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("info",), ("info", "--json"), ("info", "--quick"), ("ls",), ("ls", "--json"),
     ("ls", "--calls", "0..1"), ("ls", "--ignore", "x"), ("show", "0"), ("show", "0", "--json"),
-    ("shapes",), ("shapes", "--json"), ("shapes", "--python"), ("shapes", "--names", "--batch", "all"),
+    ("shapes",), ("shapes", "--json"), ("shapes", "--python"),
+    ("shapes", "--names", "--batch", "all"),
     ("args",), ("args", "--json"), ("args", "--call", "0"), ("variants",), ("variants", "--json"),
     ("explain", "x"), ("explain", "x", "0", "--json"), ("explain", "past_key_values.*"),
     ("script",), ("script", "--json"), ("diff", "OTHER"), ("diff", "OTHER", "--json"),
@@ -56,7 +57,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_refused)
     except ValueError as error:
-        raise WrongAnswer(f"no JSON: {error}: {text[:200]!r}") from None
+        raise WrongAnswerError(f"no JSON: {error}: {text[:200]!r}") from None
 
 
 def _refused(name: str) -> Any:

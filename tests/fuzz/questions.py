@@ -123,7 +123,8 @@ class _Questions:
         variants = step("variants", tape.variants) or ()
         for source in (tape, *variants[:1]):
             for name in ("shapes_collection", "additional_inputs", "optimization_profile",
-                         "partial_shapes", "range_dimensions", "dynamic_axes", "dynamic_shapes"):  # fmt: skip
+                         "partial_shapes", "range_dimensions", "dynamic_axes",
+                         "dynamic_shapes"):  # fmt: skip
                 step(name, lambda name=name, source=source: getattr(targets, name)(source))
             step("buckets", lambda source=source: targets.buckets_per_symbol(source, 2))
             step("trtexec", lambda s=source: targets.optimization_profile(s).trtexec_flags())
@@ -171,6 +172,7 @@ def read(path: Path, other: Path, dear: Iterable[str] = DEAR) -> Outcome:
                 questions.cheap(tape)
                 for name in _METHODS:
                     if name in wanted:
+                        steps.begin()
                         ask: Callable[[Any], None] = getattr(questions, name)
                         ask(tape)
         for words in COMMANDS:

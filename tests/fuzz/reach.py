@@ -67,7 +67,8 @@ def _table(files: dict[str, Any]) -> list[str]:
     total = [sum(column) for column in zip(*wings.values(), strict=True)]
     rows = [*sorted(wings.items()), ("all", total)]
     return [
-        f"  {wing:<28} lines {a:5} of {b:5} {_percent(a, b)}   branches {c:5} of {d:5} {_percent(c, d)}"
+        f"  {wing:<24} lines {a:5} of {b:5} {_percent(a, b)}"
+        f"   branches {c:5} of {d:5} {_percent(c, d)}"
         for wing, (a, b, c, d) in rows
     ]
 

@@ -15,14 +15,14 @@ from typing import Any
 
 from calltape_analyzer import TapeError
 
-__all__ = ["BYTES", "SECONDS", "Finding", "Outcome", "Steps", "WrongAnswer", "measured"]
+__all__ = ["BYTES", "SECONDS", "Finding", "Outcome", "Steps", "WrongAnswerError", "measured"]
 
 SECONDS, BYTES = 2.0, 300 * 1000 * 1000
-"""More than one mutant may take: of processor time all questions to one open tape together, or one
-command; of memory all that is read at once."""
+"""More than one mutant may take: of processor time to open it and ask what each mutant is asked, or
+for one group of dear questions, or for one command; of memory all that is read together."""
 
 
-class WrongAnswer(AssertionError):
+class WrongAnswerError(AssertionError):
     """Two ways to ask the same thing gave two answers."""
 
 
@@ -44,7 +44,7 @@ class Outcome:
         kinds: how often which kind of ``TapeError`` was met.
         steps: the names of all steps that were taken.
         seconds: processor time of the slowest step, and its name.
-        total: processor time of the longest session: an open tape, or a command.
+        total: processor time of the longest session (see ``SECONDS``).
         rise: bytes by which the memory of the process rose at most.
     """
 
@@ -100,7 +100,7 @@ class Steps:
         frames = traceback.extract_tb(error.__traceback__)
         ours = [f for f in frames if "calltape" in f.filename] or frames
         where = f"{os.path.basename(ours[-1].filename)}:{ours[-1].name}"
-        if isinstance(error, WrongAnswer):
+        if isinstance(error, WrongAnswerError):
             where = name
         text = "".join(traceback.format_exception(error)[-6:])
         self.found(name, f"{type(error).__name__} in {where}", text)

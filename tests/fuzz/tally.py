@@ -42,7 +42,8 @@ class Tally:
         self.largest = max(self.largest, other.largest)
 
     def lines(self) -> Iterator[str]:
-        yield f"{self.mutants:,} mutants, {sum(self.steps.values()):,} steps of {len(self.steps)} kinds"
+        steps = sum(self.steps.values())
+        yield f"{self.mutants:,} mutants, {steps:,} steps of {len(self.steps)} kinds"
         yield "errors: " + ", ".join(f"{kind} {n:,}" for kind, n in self.kinds.most_common())
         yield f"slowest: {self.slowest[0]:.2f} s of CPU ({self.slowest[1]}, {self.slowest[2]})"
         yield f"largest: {self.largest[0] / 1e6:.0f} MB more than before ({self.largest[1]})"

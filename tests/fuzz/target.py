@@ -17,7 +17,7 @@ __all__ = ["CURRENT", "FAILURES", "OTHER", "Target", "tally_name"]
 
 OTHER = FIXTURES / "v1" / "calls-keywords.tape"
 CURRENT, FAILURES = "current", "failures"
-"""The mutant that is being read, which is there if the process dies of it; and those that failed."""
+"""The mutant that is being read, which is there if the process dies of it; those that failed."""
 
 _KEPT, _TOLD_EVERY = 3, 5.0
 

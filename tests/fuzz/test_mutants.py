@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from calltape_analyzer import open_tape
+from tests.fixture_files import FIXTURES
 from tests.fuzz.documents import encoded
 from tests.fuzz.reading import read
 from tests.fuzz.running import mutant, run, subjects
-from tests.fixture_files import FIXTURES
 
 
 def test_a_tape_that_was_taken_apart_reads_the_same(tmp_path: Path) -> None:

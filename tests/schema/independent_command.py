@@ -1,6 +1,6 @@
 """The independent reader in the protocol of the conformance suite: nothing of calltape is imported.
-``python tests/schema/independent_command.py TAPE`` prints JSON. It finds what is on golden tapes, and
-says nothing about damage; it was not written to survive hostile ones."""
+``python tests/schema/independent_command.py TAPE`` prints JSON. It finds what is on golden tapes,
+and says nothing about damage; it was not written to survive hostile ones."""
 
 from __future__ import annotations
 
