@@ -184,8 +184,9 @@ def read(path: Path, other: Path, dear: Iterable[str] = DEAR) -> Outcome:
 
 
 def read_some(path: Path, other: Path, rng: random.Random, count: int) -> Outcome:
-    """Reads a tape with some of the dear questions."""
-    return read(path, other, rng.sample(DEAR, count))
+    """Reads a tape with some of the dear questions, but for those that import for seconds."""
+    quick = [name for name in DEAR if name not in ("exporters", "check")]
+    return read(path, other, rng.sample(quick, count))
 
 
 def _without_tensors(value: Any) -> Any:
