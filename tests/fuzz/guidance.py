@@ -16,9 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["PACKAGES", "fuzz", "has_atheris", "import_all"]
+__all__ = ["NOT_READING", "PACKAGES", "fuzz", "has_atheris", "import_all"]
 
 PACKAGES = ("calltape_schema", "calltape_analyzer")
+NOT_READING = ("exporting", "programs", "replaying", "model", "observer", "comparison")
+"""Wings of the analyzer that run models: a tape alone reaches little of them."""
+
 _VIRTUAL = 12 * 10**9
 """Bytes of address space: torch reserves gigabytes; a mutant that wants more ends the process."""
 _MUTANT_SECONDS = 60
@@ -71,7 +74,8 @@ def import_all() -> None:
     for name in PACKAGES:
         package: Any = importlib.import_module(name)
         for found in pkgutil.walk_packages(package.__path__, f"{name}."):
-            if not found.name.endswith("__main__"):
+            wing = found.name.split(".")[1]
+            if wing not in ("__main__", *NOT_READING):
                 importlib.import_module(found.name)
 
 

@@ -9,10 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["lines"]
+from tests.fuzz.guidance import NOT_READING, PACKAGES
 
-_NOT_READING = ("exporting", "programs", "replaying", "model", "observer", "comparison")
-"""Wings of the analyzer that run models: no tape alone reaches them."""
+__all__ = ["lines"]
 
 
 def lines(paths: list[Path], seconds: float) -> list[str]:
@@ -25,8 +24,7 @@ def lines(paths: list[Path], seconds: float) -> list[str]:
     import coverage
 
     tracing = coverage.Coverage(
-        branch=True, data_file=None, source_pkgs=["calltape_schema", "calltape_analyzer"],
-        messages=False,
+        branch=True, data_file=None, source_pkgs=list(PACKAGES), messages=False
     )  # fmt: skip
     tracing.start()
     count = _read(paths, seconds)
@@ -84,4 +82,4 @@ def _wing(name: str) -> str | None:
         return "schema"
     rest = parts[parts.index("calltape_analyzer") + 1 :]
     wing = rest[0] if len(rest) > 1 else "(files of the analyzer)"
-    return None if wing in _NOT_READING else wing
+    return None if wing in NOT_READING else wing
