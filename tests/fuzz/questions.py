@@ -85,9 +85,11 @@ class _Questions:
 
     def explain(self, tape: Any) -> None:
         observed = self.steps.step("observations", tape.observations)
-        names = [str(leaf.path) for leaf in observed.leaves()] if observed is not None else []
-        for name in [*dict.fromkeys(names[:2]), "x", "*"]:
+        leaves = observed.leaves()[:3] if observed is not None else []
+        names = [name for leaf in leaves for name in (f"{leaf.argument}{leaf.path}", leaf.argument)]
+        for name in [*dict.fromkeys(names), "*"]:
             self.steps.shown("explain", lambda name=name: tape.explain(name))
+            self.steps.shown("explain an axis", lambda name=name: tape.explain(name, 0))
 
     def script(self, tape: Any) -> None:
         made = self.steps.step("script", lambda: str(script(tape)))

@@ -19,6 +19,7 @@ class Tally:
     kinds: Counter[str] = field(default_factory=Counter)
     steps: Counter[str] = field(default_factory=Counter)
     findings: dict[str, list[tuple[str, Finding]]] = field(default_factory=dict)
+    unconfirmed: int = 0
     slowest: tuple[float, str, str] = (0.0, "", "")
     largest: tuple[int, str] = (0, "")
 
@@ -34,6 +35,7 @@ class Tally:
     def merge(self, other: Tally) -> None:
         """Adds what another process found."""
         self.mutants += other.mutants
+        self.unconfirmed += other.unconfirmed
         self.kinds.update(other.kinds)
         self.steps.update(other.steps)
         for kind, found in other.findings.items():
@@ -46,6 +48,8 @@ class Tally:
         yield f"{self.mutants:,} mutants, {steps:,} steps of {len(self.steps)} kinds"
         yield "errors: " + ", ".join(f"{kind} {n:,}" for kind, n in self.kinds.most_common())
         yield f"slowest: {self.slowest[0]:.2f} s of CPU ({self.slowest[1]}, {self.slowest[2]})"
+        if self.unconfirmed:
+            yield f"{self.unconfirmed} were slow while branches were counted, and not alone"
         yield f"largest: {self.largest[0] / 1e6:.0f} MB more than before ({self.largest[1]})"
         for kind, found in sorted(self.findings.items(), key=lambda item: -len(item[1])):
             labels = ", ".join(label for label, _ in found[:6])

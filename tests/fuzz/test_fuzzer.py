@@ -141,6 +141,28 @@ def test_a_mutant_that_ends_the_process_is_kept(
 
 
 @pytest.mark.integration
+def test_what_is_slow_is_read_again_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A good tape that a busy process found slow is no finding."""
+    good = (FIXTURES / "v1" / "structures.tape").read_bytes()
+    slow = Finding("shapes", "slow in shapes", "2.1 s")
+
+    def process(self: Campaign, job: int, *_: Any) -> int:
+        failures = self.folder / "failures"
+        failures.mkdir()
+        for suffix in ("tape", "txt"):
+            (failures / f"slow-in-shapes-abc.{suffix}").write_bytes(good)
+        told = Tally(mutants=1, findings={slow.kind: [("abc", slow)]})
+        (self.folder / tally_name(job)).write_bytes(pickle.dumps(told))
+        return 0
+
+    monkeypatch.setattr(Campaign, "_process", process)
+    tally, *_ = Campaign(tmp_path, seconds=60).run()
+    assert tally.findings == {}
+    assert tally.unconfirmed == 1
+    assert list((tmp_path / "failures").iterdir()) == []
+
+
+@pytest.mark.integration
 def test_files_are_read_again(tmp_path: Path) -> None:
     path = FIXTURES / "v1" / "structures.tape"
     done = subprocess.run(
