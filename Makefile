@@ -3,13 +3,15 @@
 PYTHON ?= python3
 # for pytest: make test ARGS="-k framing -x"; ARGS="-n 0 --pdb" for one process
 ARGS ?=
+# for make fuzz
+SECONDS ?= 600
 # two processes, each file as a whole in one of them
 TWO := -n 2 --dist loadfile
 BIN := .venv/bin
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-cuda check lint bench fixtures clean
+.PHONY: help setup demo test test-all test-cuda check lint bench fixtures conformance fuzz clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,8 +52,14 @@ check: lint test-all  ## everything that CI checks
 bench: $(STAMP)  ## the README's table of costs
 	$(BIN)/python -m benchmarks
 
-fixtures: $(STAMP)  ## write fixtures/ anew
+fixtures: $(STAMP)  ## add what is missing to fixtures/
 	$(BIN)/python fixtures/generate.py
+
+conformance: $(STAMP)  ## hold our own reader to fixtures/
+	$(BIN)/python fixtures/run_conformance.py $(ARGS) -- $(BIN)/python fixtures/calltape_reader.py
+
+fuzz: $(STAMP)  ## mutants of tapes for SECONDS=600; more with ARGS="--jobs 2 --seed 7"
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 clean:  ## remove .venv and caches
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache runs

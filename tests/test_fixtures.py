@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import subprocess
@@ -23,19 +24,47 @@ TAPES = sorted(V1.glob("*.tape"))
 
 def test_generating_writes_the_same_bytes(tmp_path: Path) -> None:
     generate.write_all(tmp_path)
-    for folder in ("v1", "hostile"):
+    for folder in ("v1", "hostile", "analysis"):
         written = {path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()}
         committed = {path.name: path.read_bytes() for path in (FIXTURES / folder).iterdir()}
         assert written.keys() == committed.keys()
         changed = [name for name in written if written[name] != committed[name]]
         assert changed == [], "run `make fixtures`, and look at what changed"
+    assert (tmp_path / "SHA256SUMS").read_text() == (FIXTURES / "SHA256SUMS").read_text()
+
+
+def test_the_suite_is_frozen() -> None:
+    """Each file has the digest that is listed, and each is listed."""
+    lines = (FIXTURES / "SHA256SUMS").read_text().splitlines()
+    listed = {line[66:]: line[:64] for line in lines}
+    there = [path for part in ("v1", "hostile") for path in (FIXTURES / part).iterdir()]
+    found = {
+        path.relative_to(FIXTURES).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in there
+    }
+    assert found == listed
+
+
+def test_the_generator_only_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = ("v1", "calls.json", b"one"), ("hostile", "new.tape", b"two")
+    monkeypatch.setattr(generate, "suite_files", lambda: iter([first]))
+    assert generate.write_all(tmp_path) == ["v1/calls.json"]
+    monkeypatch.setattr(generate, "suite_files", lambda: iter([first, second]))
+    assert generate.write_all(tmp_path) == ["hostile/new.tape"]
+    monkeypatch.setattr(generate, "suite_files", lambda: iter([("v1", "calls.json", b"2"), second]))
+    with pytest.raises(generate.FrozenError, match=r"v1/calls\.json: frozen with format version 1"):
+        generate.write_all(tmp_path)
+    assert (tmp_path / "v1" / "calls.json").read_bytes() == b"one"
+    monkeypatch.setattr(generate, "suite_files", lambda: iter([second]))
+    with pytest.raises(generate.FrozenError, match=r"v1/calls\.json"):
+        generate.write_all(tmp_path)
 
 
 @pytest.mark.integration
 def test_generating_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     program = "import generate, hashlib; from golden import golden_tapes; print(hashlib.sha256("
     program += "b''.join([bytes(t.data) for _, t in golden_tapes()]"
-    program += "+ [c for _, c in generate.hostile_files()])).hexdigest())"
+    program += "+ [c for *_, c in generate.suite_files()])).hexdigest())"
     digests = {
         subprocess.run(
             [sys.executable, "-c", program], cwd=FIXTURES, check=True, capture_output=True,
@@ -48,7 +77,7 @@ def test_generating_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", TAPES, ids=lambda path: path.stem)
 def test_analysis_is_what_the_json_says(path: Path) -> None:
-    expected = json.loads(path.with_suffix(".json").read_text())["analysis"]
+    expected = json.loads((FIXTURES / "analysis" / f"{path.stem}.json").read_text())
     assert json.loads(json.dumps(analyze(path))) == expected
 
 
@@ -78,7 +107,9 @@ def test_keywords_and_positions_give_the_same_dimensions() -> None:
         if "-keywords" in path.stem:
             plain = path.with_name(path.name.replace("-keywords", ""))
             found = [
-                json.loads(one.with_suffix(".json").read_text())["analysis"]["shapes"]["dynamic"]
+                json.loads((FIXTURES / "analysis" / f"{one.stem}.json").read_text())["shapes"][
+                    "dynamic"
+                ]
                 for one in (path, plain)
             ]
             assert found[0] == found[1]
@@ -94,7 +125,7 @@ def test_tar_lists_every_member_of_a_sealed_tape(name: str) -> None:
 
 def test_all_fixtures_are_small() -> None:
     files = [path for path in FIXTURES.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    assert sum(path.stat().st_size for path in files) < 2 * 1024 * 1024
+    assert sum(path.stat().st_size for path in files) < 3 * 1024 * 1024
 
 
 def test_the_readme_lists_every_file() -> None:

@@ -18,7 +18,9 @@ from calltape_schema.records import decode_call, decode_manifest, decode_trailer
 from tests.fixture_files import FIXTURES
 
 HOSTILE = FIXTURES / "hostile"
-EXPECTED: dict[str, dict[str, Any]] = json.loads((HOSTILE / "expected.json").read_text())
+EXPECTED: dict[str, dict[str, Any]] = {
+    path.stem: json.loads(path.read_text()) for path in sorted(HOSTILE.glob("*.json"))
+}
 
 
 def outcome(path: Path) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def outcome(path: Path) -> dict[str, Any]:
         tape = open_tape(str(path))
     except TapeError as error:
         check_message(error)
-        return {"opens": error.kind, "readable": [], "kinds": []}
+        return {"refused": error.kind}
     readable, errors = [], []
     for call in tape.calls:
         try:
@@ -35,7 +37,7 @@ def outcome(path: Path) -> dict[str, Any]:
             assert render(call.record.inputs).isprintable()
             assert render(call.inputs).isprintable()
             assert call.outputs is None
-            readable.append(call.number)
+            readable.append(str(call.number))
         except TapeError as error:
             errors.append(error)
     try:
@@ -47,7 +49,7 @@ def outcome(path: Path) -> dict[str, Any]:
         check_message(error)
         assert error.offset is not None
     tape.close()
-    return {"opens": None, "readable": readable, "kinds": sorted({e.kind for e in errors})}
+    return {"calls": readable, "damage": sorted({e.kind for e in errors})}
 
 
 def check_message(error: TapeError) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from calltape_analyzer import diff, open_tape
@@ -77,3 +78,12 @@ def test_results_of_a_tape_with_awkward_values(tmp_path: Path) -> None:
         ]
         for found in every:
             assert json.loads(found.model_dump_json())
+
+
+def test_findings_of_tuple_keys_come_back_from_json(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", [(({("k", 1): torch.ones(n, 2)},), {}) for n in (2, 3)])
+    with open_tape(path) as tape:
+        findings = tape.shape_findings()
+    again = type(findings).model_validate_json(findings.model_dump_json())
+    assert again == findings
+    assert again.dynamic_shapes == findings.dynamic_shapes

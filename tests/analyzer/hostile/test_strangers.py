@@ -161,6 +161,16 @@ def test_made_up_values_are_bounded(tmp_path: Path) -> None:
             assert caught.value.kind == "limit"
 
 
+def test_an_expanded_quantized_tensor_costs_what_is_stored(tmp_path: Path) -> None:
+    value = torch._make_per_tensor_quantized_tensor(torch.ones(1, dtype=torch.int8), 0.5, 1)
+    path = write_tape(tmp_path / "a.tape", [((value.expand(2**40),), {})])
+    with open_tape(path) as tape:
+        (made,) = tape[0].inputs.args
+        assert (made.shape, made.stride(), made.q_scale()) == ((2**40,), (0,), 0.5)
+        assert made.untyped_storage().nbytes() == 1
+        assert made[:2].int_repr().tolist() == [1, 1]
+
+
 def test_what_a_call_lacks_is_bounded(tmp_path: Path) -> None:
     huge = torch.ones(1).expand(2**30)
     calls = [((), {"x": torch.ones(2), "y": huge}), ((), {"x": torch.ones(3)})]

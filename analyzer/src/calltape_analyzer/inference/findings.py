@@ -7,9 +7,9 @@ ONNX, the tables of the command) is a translation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import computed_field
+from pydantic import AfterValidator, computed_field
 
 from calltape_analyzer.observing.parameter_nesting import ParameterNesting
 from calltape_analyzer.observing.sizes_seen import SizeSeen
@@ -73,6 +73,11 @@ class LeafFinding(PlainData):
         return {axis.axis: axis.name for axis in self.axes if axis.dynamic}
 
 
+def _hashable(key: Any) -> Any:
+    """A key of a dict that came back from JSON, which has no tuples."""
+    return tuple(map(_hashable, key)) if isinstance(key, (list, tuple)) else key
+
+
 class Nesting(PlainData):
     """How the leaves of an argument nest.
 
@@ -87,7 +92,7 @@ class Nesting(PlainData):
     kind: Literal["tensor", "constant", "list", "tuple", "dict", "namedtuple"]
     leaf: int | None = None
     children: tuple[Nesting, ...] = ()
-    keys: tuple[Any, ...] = ()
+    keys: Annotated[tuple[Any, ...], AfterValidator(_hashable)] = ()
     type: str | None = None
 
 

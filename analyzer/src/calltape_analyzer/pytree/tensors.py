@@ -58,10 +58,10 @@ def _tensor_of(torch: Any, leaf: Leaf, dtype: Any, data: bytearray) -> Any:
     strides = dense_strides(kept, leaf.strides)
     if strides is not None:
         plain = torch.empty_strided(kept, strides, dtype=plain.dtype).copy_(plain)
-    if leaf.expanded:
-        plain = plain.expand(leaf.shape)
     is_quantized = leaf.dtype.startswith(("qint", "quint"))
     tensor = _quantized(torch, leaf, plain) if is_quantized else plain.view(dtype)
+    if leaf.expanded:  # last: to quantize makes a copy of what is expanded
+        tensor = tensor.expand(leaf.shape)
     if leaf.requires_grad and (dtype.is_floating_point or dtype.is_complex):
         tensor.requires_grad_(True)
     return tensor

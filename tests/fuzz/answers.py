@@ -1,0 +1,164 @@
+"""The right answer: what a mutant gives is asked in two ways, and the answers must agree.
+
+A mutant is another tape, and nobody wrote down what is on it. So each comparison asks the reader
+something that can be known in another way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tests.fixture_files  # noqa: F401 - makes the readers of fixtures/ importable
+from calltape_analyzer import TapeError
+from tests.fuzz.steps import WrongAnswerError
+from tests.schema import independent_command, independent_reader
+
+import calltape_reader  # isort: skip
+import run_conformance  # isort: skip
+
+__all__ = ["COMPARISONS"]
+
+
+def _same(what: str, one: Any, other: Any) -> None:
+    if one != other:
+        raise WrongAnswerError(f"{what}: {one!r:.600} is not {other!r:.600}")
+
+
+def twice(path: Path, tape: Any) -> None:
+    """A call read again, in another way, is the same."""
+    numbers = [call.number for call in tape.calls]
+    _same("each number once", len(numbers), len(set(numbers)))
+    for call in tape.calls[:8]:
+        again = tape.find(call.number)
+        _same("record", repr(call.record.inputs.leaves), repr(again.record.inputs.leaves))
+        _same("description", call.record.inputs.structure, again.record.inputs.structure)
+
+
+def verified(path: Path, tape: Any) -> None:
+    """If ``verify`` finds nothing, no value is damaged."""
+    if tape.verify():
+        return
+    for call in tape.calls[:8]:
+        for side in ("inputs", "outputs"):
+            try:
+                getattr(call, side)
+            except TapeError as error:
+                if error.kind == "damaged":
+                    raise WrongAnswerError(
+                        f"verify found nothing, but call {call.number}: {error}"
+                    ) from None
+
+
+def sizes(path: Path, tape: Any) -> None:
+    """The sizes in the findings are the sizes on the tape."""
+    try:
+        findings = tape.shape_findings()
+    except TapeError:
+        return
+    recorded: Counter[int] = Counter()
+    for call in tape.calls:
+        for leaf in call.record.inputs.facts():
+            recorded.update(set(leaf.shape))
+    for argument, leaf in findings.leaves():
+        for axis in leaf.axes:
+            counted = sum(seen.calls for seen in axis.sizes)
+            if axis.distinct <= 64 and counted > leaf.calls:
+                raise WrongAnswerError(
+                    f"{argument.name}{leaf.path}: {counted} calls of {leaf.calls}"
+                )
+            for seen in axis.sizes:
+                if seen.size not in recorded:
+                    raise WrongAnswerError(f"{argument.name}{leaf.path}: no call had {seen.size}")
+            if axis.distinct > 1 and not axis.dynamic:
+                raise WrongAnswerError(
+                    f"{argument.name}{leaf.path}: {axis.axis} varies, not dynamic"
+                )
+
+
+def partition(path: Path, tape: Any) -> None:
+    """Each call is in at most one variant, and a variant has calls."""
+    seen: Counter[Any] = Counter()
+    for variant in tape.variants():
+        refs = [call.ref for call in variant.calls]
+        _same("calls of a variant", len(refs), len(variant))
+        seen.update(refs)
+    twice = [str(ref) for ref, count in seen.items() if count > 1]
+    _same("calls in two variants", twice, [])
+    _same(
+        "calls of variants alone", sorted(map(str, seen.keys() - {c.ref for c in tape.calls})), []
+    )
+
+
+def counted(path: Path, tape: Any) -> None:
+    """A sealed tape without damage has the calls that it says it kept."""
+    if tape.sealed and not tape.verify():
+        _same("calls", len(tape), tape.coverage.kept)
+
+
+def plain_data(path: Path, tape: Any) -> None:
+    """Findings can be read back from their JSON, which says the same again."""
+    try:
+        findings = tape.shape_findings()
+    except TapeError:
+        return
+    text = findings.model_dump_json()
+    json.loads(text, parse_constant=_refused)
+    _same("findings", type(findings).model_validate_json(text).model_dump_json(), text)
+
+
+def _refused(name: str) -> Any:
+    raise WrongAnswerError(f"{name} in JSON")
+
+
+def arguments_fit(path: Path, tape: Any) -> None:
+    """Representative arguments have the dtypes of the tape, and sizes where those are constant."""
+    try:
+        findings, given = tape.shape_findings(), tape.infer_arguments()
+    except TapeError:
+        return
+    import torch
+
+    tensors = [t for t in torch.utils._pytree.tree_leaves(given) if isinstance(t, torch.Tensor)]
+    allowed = {leaf.dtype for _, leaf in findings.leaves()}
+    for value in tensors:
+        if str(value.dtype).removeprefix("torch.") not in allowed:
+            raise WrongAnswerError(f"an argument of {value.dtype}, which no call had")
+        nbytes = value.untyped_storage().nbytes() if value.device.type == "cpu" else 0
+        if nbytes > 2**28:
+            raise WrongAnswerError(f"an argument of {nbytes} bytes")
+
+
+def independent(path: Path, tape: Any) -> None:
+    """The reader that was written from FORMAT.md alone finds the same in a call. It was not written
+    to survive lies: where it gives up, there is nothing to compare."""
+    try:
+        _, calls, _ = independent_reader.read_tape(path.read_bytes())
+    except Exception:
+        return
+    theirs = {str(call["call"]): call for call in calls if type(call.get("call")) is int}
+    for ours in calltape_reader.document(str(path)).get("calls", ()):
+        call = theirs.get(ours["number"])
+        if call is None or ours["values"] != "ok" or call["tensors"] is None:
+            continue
+        try:
+            found = independent_command.call_form(call)
+        except Exception:
+            continue
+        for difference in run_conformance.differences(ours, found, "", frozenset()):
+            raise WrongAnswerError(f"call {ours['number']}: {difference}")
+
+
+COMPARISONS: dict[str, Callable[[Path, Any], None]] = {
+    "read twice": twice,
+    "verified": verified,
+    "sizes": sizes,
+    "partition": partition,
+    "counted": counted,
+    "plain data": plain_data,
+    "arguments fit": arguments_fit,
+    "independent": independent,
+}

@@ -1,0 +1,64 @@
+"""The ``calltape`` command on a mutant, in this process."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import typer
+from click.testing import CliRunner
+
+from calltape_analyzer.cli import app
+from tests.fuzz.steps import Steps, WrongAnswerError
+
+__all__ = ["COMMANDS", "command"]
+
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("info",), ("info", "--json"), ("info", "--quick"), ("ls",), ("ls", "--json"),
+    ("ls", "--calls", "0..1"), ("ls", "--ignore", "x"), ("show", "0"), ("show", "0", "--json"),
+    ("shapes",), ("shapes", "--json"), ("shapes", "--python"),
+    ("shapes", "--names", "--batch", "all"),
+    ("args",), ("args", "--json"), ("args", "--call", "0"), ("variants",), ("variants", "--json"),
+    ("explain", "x"), ("explain", "x", "0", "--json"), ("explain", "past_key_values.*"),
+    ("script",), ("script", "--json"), ("diff", "OTHER"), ("diff", "OTHER", "--json"),
+)  # fmt: skip
+"""A verb and its options; the tape comes after the verb. ``OTHER`` is a good tape."""
+
+
+@cache
+def _command() -> Any:
+    """Built once: typer makes all verbs anew each time that it is asked."""
+    return typer.main.get_command(app)
+
+
+def command(steps: Steps, path: Path, other: Path, words: tuple[str, ...]) -> None:
+    """Runs one command; exit codes, texts and JSON are looked at."""
+    shown = "$ " + " ".join(words)
+    verb, *rest = (str(other) if word == "OTHER" else word for word in words)
+    result = steps.step(shown, lambda: CliRunner().invoke(_command(), [verb, str(path), *rest]))
+    if result is None:
+        return
+    for text in (result.stdout, result.stderr):
+        steps.text(shown, text.replace(str(path), ""))
+    if isinstance(result.exception, Exception) and not isinstance(result.exception, typer.Exit):
+        steps.untyped(shown, result.exception)
+    elif result.exit_code not in (0, 1, 3, 4):
+        steps.found(shown, f"exit {result.exit_code} of {shown}", result.output[-500:])
+    elif "calltape: unexpected " in result.stderr:
+        kind = result.stderr.partition("calltape: unexpected ")[2].partition(":")[0]
+        steps.found(shown, f"unexpected {kind} of {shown}", result.stderr[-500:])
+    elif "--json" in words and result.exit_code in (0, 3):
+        steps.step(f"JSON of {shown}", lambda: _parsed(result.stdout))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refused)
+    except ValueError as error:
+        raise WrongAnswerError(f"no JSON: {error}: {text[:200]!r}") from None
+
+
+def _refused(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")

@@ -1,0 +1,251 @@
+"""Every way to read a tape. Some questions are asked of each mutant, the dear ones of some."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import random
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calltape_analyzer import (
+    check,
+    diagnose,
+    diff,
+    filter_tape,
+    merge_tapes,
+    open_tape,
+    recover_tape,
+    render,
+    targets,
+)
+from calltape_analyzer.cli.source_code import python_source
+from calltape_analyzer.scripting import script
+from tests.fuzz import answers
+from tests.fuzz.classes import CLASSES, Registered
+from tests.fuzz.prompt import COMMANDS, command
+from tests.fuzz.steps import Outcome, Steps, WrongAnswerError, measured
+
+__all__ = ["DEAR", "chosen_for", "read", "read_some"]
+
+_CALLS, _VARIANTS = 4, 3
+"""Of how many of each a mutant is asked for values: they have few."""
+
+
+class _Questions:
+    def __init__(self, steps: Steps, path: Path, other: Path) -> None:
+        self.steps = steps
+        self.path = path
+        self.other = other
+
+    def cheap(self, tape: Any) -> None:
+        """What each mutant is asked."""
+        step, shown = self.steps.step, self.steps.shown
+        shown("repr", lambda: tape)
+        for call in tape.calls[:_CALLS]:
+            shown("render record", lambda call=call: render(call.record.inputs))
+            for side in ("inputs", "outputs"):
+                value = step(side, functools.partial(getattr, call, side))
+                shown(f"render {side}", lambda value=value: render(value))
+        step("verify", tape.verify)
+        step("shapes", tape.shape_findings)
+        for error in tape.damage:
+            self.steps.text("damage", str(error))
+
+    def facts(self, tape: Any) -> None:
+        for name in ("coverage", "counters", "dumps", "missing_files", "under_way", "target",
+                     "manifest", "signature", "sealed", "unfinished"):  # fmt: skip
+            self.steps.step(name, functools.partial(getattr, tape, name))
+        for call in tape.calls[:_CALLS]:
+            for name in ("duration", "time", "error", "parent", "tree", "address", "under_way"):
+                self.steps.step(name, functools.partial(getattr, call, name))
+            self.steps.shown("call", lambda call=call: call)
+            plain = self.steps.step("plain", lambda call=call: _without_tensors(call.inputs))
+            self.steps.shown("print inputs", lambda plain=plain: plain)
+        self.steps.step("iterate", lambda: list(tape))
+
+    def one_program(self, tape: Any) -> None:
+        findings = self.steps.step("shapes", tape.shape_findings)
+        if findings is not None:
+            shown = self.steps.step("python", lambda: python_source(findings))
+            self.steps.step("python is Python", lambda: shown and ast.parse(shown))
+            self.steps.step("findings", lambda: findings.model_dump_json())
+        self.steps.step("dynamic", lambda: tape.infer_dynamic_shapes(True, dim_names=True))
+        self.steps.step("arguments", tape.infer_arguments)
+        if len(tape):
+            self.steps.step("arguments of one", lambda: tape.infer_arguments(len(tape) - 1))
+        self.steps.step("missing", lambda: tape.infer_dynamic_shapes(value_if_missing={"x": None}))
+        self.steps.step("by name", lambda: tape.infer_dynamic_shapes(dim_names={"x": {0: "b"}}))
+
+    def variants(self, tape: Any) -> None:
+        step = self.steps.step
+        for variant in (step("variants", tape.variants) or ())[:_VARIANTS]:
+            self.steps.shown("variant", lambda variant=variant: f"{variant!r} {variant.name}")
+            step("variant findings", lambda variant=variant: variant.findings.model_dump_json())
+            for text in step("warnings", lambda v=variant: v.findings.warnings()) or ():
+                self.steps.text("warnings", str(text))
+            step("variant dynamic", lambda v=variant: v.infer_dynamic_shapes(dim_names=True))
+            given = step("variant arguments", variant.infer_arguments)
+            if given is not None:
+                step("accepts", lambda v=variant, given=given: v.accepts(*given))
+
+    def explain(self, tape: Any) -> None:
+        observed = self.steps.step("observations", tape.observations)
+        leaves = observed.leaves()[:3] if observed is not None else []
+        names = [name for leaf in leaves for name in (f"{leaf.argument}{leaf.path}", leaf.argument)]
+        for name in [*dict.fromkeys(names), "*"]:
+            self.steps.shown("explain", lambda name=name: tape.explain(name))
+            self.steps.shown("explain an axis", lambda name=name: tape.explain(name, 0))
+
+    def script(self, tape: Any) -> None:
+        made = self.steps.step("script", lambda: str(script(tape)))
+        if made is not None:
+            self.steps.text("script", made)
+            self.steps.step("script is Python", lambda: ast.parse(made))
+
+    def differences(self, tape: Any) -> None:
+        with open_tape(self.other) as other:
+            self.steps.shown("diff", lambda: diff(tape, other))
+            self.steps.shown("diff back", lambda: diff(other, tape))
+        self.steps.shown("diff with itself", lambda: diff(tape, tape))
+
+    def edits(self, tape: Any) -> None:
+        """Makes tapes of it. A result is sound, or there is none."""
+        out = self.path.with_suffix(".edited")
+        drop = ["x", "*.0"]
+        how: dict[str, Callable[[], Any]] = {
+            "recover": lambda: recover_tape(tape, out, overwrite=True),
+            "merge": lambda: merge_tapes(tape, out, overwrite=True),
+            "filter": lambda: filter_tape(
+                tape, out, overwrite=True, novel=True, drop=drop, drop_outputs=True
+            ),
+        }
+        for name, edit in how.items():
+            self.steps.shown(name, edit)
+            if out.exists():
+                self.steps.step(f"{name} result", lambda name=name: _is_sound(name, out))
+                out.unlink()
+        self.steps.shown("diagnose", lambda: diagnose(tape))
+
+    def check(self, tape: Any) -> None:
+        self.steps.shown("check", lambda: check(tape, _onnx_model()))
+
+    def parts(self, tape: Any) -> None:
+        step = self.steps.step
+        for words in ({"calls": "0..1"}, {"ignore": ["x"]}, {"ignore": [0]}, {"variant": 0}):
+            part = step(f"only {words}", lambda words=words: tape.only(**words))
+            if part is not None:
+                step("shapes of a part", part.shape_findings)
+        step("together", lambda: self._together())
+
+    def _together(self) -> None:
+        with open_tape([self.path, self.other], classes=CLASSES) as both:
+            self.steps.step("shapes of both", both.shape_findings)
+            self.steps.step("variants of both", both.variants)
+            self.steps.step("verify both", both.verify)
+
+    def exporters(self, tape: Any) -> None:
+        step = self.steps.step
+        variants = step("variants", tape.variants) or ()
+        for source in (tape, *variants[:1]):
+            for name in ("shapes_collection", "additional_inputs", "optimization_profile",
+                         "partial_shapes", "range_dimensions", "dynamic_axes",
+                         "dynamic_shapes"):  # fmt: skip
+                step(name, lambda name=name, source=source: getattr(targets, name)(source))
+            step("buckets", lambda source=source: targets.buckets_per_symbol(source, 2))
+            step("trtexec", lambda s=source: targets.optimization_profile(s).trtexec_flags())
+            step("mark", lambda s=source: targets.mark_dynamic(s, *s.infer_arguments()))
+
+    def answers(self, tape: Any) -> None:
+        for name, compare in answers.COMPARISONS.items():
+            self.steps.step(name, lambda compare=compare: compare(self.path, tape))
+
+
+_METHODS = ("facts", "one_program", "variants", "explain", "script", "differences", "check",
+            "edits", "parts", "exporters", "answers")  # fmt: skip
+DEAR: tuple[str, ...] = (*_METHODS, *(f"$ {' '.join(words)}" for words in COMMANDS))
+"""The questions that cost more than all others together: names of groups, and command lines."""
+
+_ONE_DEAR, _ALL_DEAR = 2, 400
+"""Every second mutant is asked one of these, chosen by its bytes; every 400th all of them."""
+
+
+def chosen_for(data: bytes) -> list[str]:
+    """The dear questions for a mutant: the same for the same bytes, so that coverage guides."""
+    digest = zlib.crc32(data)
+    if digest % _ALL_DEAR == 0:
+        return list(DEAR)
+    # The answers are compared as often as all commands together.
+    names = (*_METHODS, *("answers",) * 6, *DEAR[len(_METHODS) :])
+    return [names[(digest >> 8) % len(names)]] if digest % _ONE_DEAR == 0 else []
+
+
+def read(path: Path, other: Path, dear: Iterable[str] = DEAR) -> Outcome:
+    """Reads a tape.
+
+    Args:
+        path: the tape.
+        other: a good one, to compare it with.
+        dear: which of the dear questions are asked.
+    """
+    steps = Steps()
+    wanted = set(dear)
+    questions = _Questions(steps, path, other)
+    with measured(steps.outcome):
+        tape = steps.step("open", lambda: open_tape(path, classes=CLASSES))
+        if tape is not None:
+            with tape:
+                questions.cheap(tape)
+                for name in _METHODS:
+                    if name in wanted:
+                        steps.begin()
+                        ask: Callable[[Any], None] = getattr(questions, name)
+                        ask(tape)
+        for words in COMMANDS:
+            if f"$ {' '.join(words)}" in wanted:
+                steps.begin()
+                command(steps, path, other, words)
+    steps.outcome.limited()
+    return steps.outcome
+
+
+def read_some(path: Path, other: Path, rng: random.Random, count: int) -> Outcome:
+    """Reads a tape with some of the dear questions, but for those that import for seconds."""
+    quick = [name for name in DEAR if name not in ("exporters", "check")]
+    return read(path, other, rng.sample(quick, count))
+
+
+def _is_sound(name: str, path: Path) -> None:
+    with open_tape(path) as made:
+        wrong = made.verify() if name == "recover" else made.damage
+        if wrong or not made.sealed:
+            raise WrongAnswerError(f"{name} made a tape with damage: {wrong}")
+
+
+def _without_tensors(value: Any) -> Any:
+    """The same, where printing is about names: torch prints the values of a tensor."""
+    leaves = torch.utils._pytree.tree_leaves(value, is_leaf=_is_bare)
+    if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        return torch.utils._pytree.tree_map_only(
+            torch.Tensor, lambda tensor: None, value, is_leaf=_is_bare
+        )
+    return value
+
+
+def _is_bare(value: Any) -> bool:
+    """Whether an object has not what the flatten function of its class, which is ours, asks for."""
+    return isinstance(value, Registered) and not hasattr(value, "a")
+
+
+@functools.cache
+def _onnx_model() -> Any:
+    from onnx import TensorProto, helper
+
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])
+    node = helper.make_node("Identity", ["x"], ["y"])
+    return helper.make_model(helper.make_graph([node], "g", [x], [y]))

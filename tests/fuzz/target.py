@@ -1,0 +1,88 @@
+"""What a fuzzer calls with each mutant: reads it, counts, keeps what should not have been."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import pickle
+import re
+import time
+from pathlib import Path
+
+from tests.fixture_files import FIXTURES
+from tests.fuzz.questions import chosen_for, read
+from tests.fuzz.tally import Tally
+
+__all__ = ["CURRENT", "FAILURES", "OTHER", "Target", "tally_name"]
+
+OTHER = FIXTURES / "v1" / "calls-keywords.tape"
+CURRENT, FAILURES = "current", "failures"
+"""The mutant that is being read, which is there if the process dies of it; those that failed."""
+
+_KEPT, _TOLD_EVERY = 3, 5.0
+
+
+def tally_name(job: int) -> str:
+    return f"tally-{job}.pickle"
+
+
+class Target:
+    """Reads mutants until time or number is reached, then ends the process: a fuzzer has no end.
+
+    Args:
+        folder: of the run; failures and tallies go there.
+        scratch: where the mutant that is being read lies, in memory if the machine can.
+        job: the number of this process.
+        seconds, mutants: whichever comes first; 0 is for ever.
+    """
+
+    def __init__(
+        self, folder: Path, scratch: Path, job: int, *, seconds: float, mutants: int
+    ) -> None:
+        self.folder = folder
+        self.job = job
+        self.tally = Tally()
+        self._current = scratch / f"{CURRENT}-{job}.tape"
+        self._until = time.monotonic() + seconds if seconds else float("inf")
+        self._mutants = mutants or float("inf")
+        self._told = 0.0
+        (folder / FAILURES).mkdir(parents=True, exist_ok=True)
+        self.warm_up()
+
+    def warm_up(self) -> None:
+        """Imports and caches are no mutant's: everything is asked once."""
+        for name in ("calls-nested-cache-outputs", "structures", "dtypes"):
+            read(FIXTURES / "v1" / f"{name}.tape", OTHER)
+        gc.collect()
+        gc.freeze()  # what was imported is no mutant's garbage to look through
+
+    def __call__(self, data: bytes) -> None:
+        self._current.write_bytes(data)
+        label = hashlib.sha256(data).hexdigest()[:12]
+        outcome = read(self._current, OTHER, chosen_for(data))
+        self.tally.add(label, outcome)
+        for finding in outcome.findings:
+            self._keep(label, finding.kind, data, f"{finding.step}\n{finding.text}\n")
+        now = time.monotonic()
+        over = now >= self._until or self.tally.mutants >= self._mutants
+        if over or now - self._told > _TOLD_EVERY:
+            self._told = now
+            self._tell()
+        if over:
+            self._current.unlink(missing_ok=True)
+            os._exit(0)
+
+    def _keep(self, label: str, kind: str, data: bytes, text: str) -> None:
+        """The mutant and what was wrong, of each kind a few."""
+        if len(self.tally.findings[kind]) > _KEPT:
+            return
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", kind).strip("-")[:60]
+        path = self.folder / FAILURES / f"{slug}-{label}.tape"
+        path.write_bytes(data)
+        path.with_suffix(".txt").write_text(text, errors="backslashreplace")
+
+    def _tell(self) -> None:
+        beside = self.folder / f".{tally_name(self.job)}"
+        beside.write_bytes(pickle.dumps(self.tally))
+        beside.replace(self.folder / tally_name(self.job))

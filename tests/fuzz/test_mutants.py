@@ -1,0 +1,130 @@
+"""Mutants below right checksums: ``TapeError`` or an answer, at once and in little memory, and
+nothing raw on a terminal. ``make fuzz`` reads as many as one likes."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from calltape_analyzer import TapeError, open_tape
+from calltape_schema.framing import MANIFEST, members
+from calltape_schema.packing import open_envelope
+from tests.fixture_files import FIXTURES
+from tests.fuzz.campaign import Campaign
+from tests.fuzz.documents import encoded
+from tests.fuzz.framing import joined, split
+from tests.fuzz.guidance import has_atheris
+from tests.fuzz.mutator import CORPUS, MOST_BYTES, Mutator, seeds, subjects
+from tests.fuzz.questions import read, read_some
+from tests.fuzz.tally import Tally
+from tests.fuzz.target import OTHER
+
+
+def mutants(seed: int, count: int) -> list[bytes]:
+    rng, mutator = random.Random(seed), Mutator()
+    return [mutator.mutant(rng.choice(seeds()), rng) for _ in range(count)]
+
+
+def test_a_tape_that_was_taken_apart_reads_the_same(tmp_path: Path) -> None:
+    for tape in subjects():
+        path = tmp_path / f"{tape.name}.tape"
+        path.write_bytes(encoded(tape))
+        with open_tape(path) as made, open_tape(FIXTURES / "v1" / path.name) as golden:
+            assert made.verify() == []
+            if golden.verify() == []:
+                assert len(made) == len(golden)
+                for one, other in zip(made, golden, strict=True):
+                    assert repr(one.record.inputs) == repr(other.record.inputs)  # NaN, too
+
+
+@pytest.mark.parametrize("name", ["calls-nested-cache", "calls-pad", "dropped_calls", "unsealed"])
+def test_members_that_were_split_are_joined_again(tmp_path: Path, name: str) -> None:
+    data = (FIXTURES / "v1" / f"{name}.tape").read_bytes()
+    made = joined(split(data), sealed=name != "unsealed")
+    # A member that is no regular file is not listed, so that the others move, and the index too.
+    assert (made == data) is (name != "calls-pad")
+    path = tmp_path / "joined.tape"
+    path.write_bytes(made)
+    with open_tape(path) as tape:
+        assert tape.verify() == []
+        assert len(tape) == 3
+
+
+def test_unchanged_tapes_have_no_findings(tmp_path: Path) -> None:
+    path = tmp_path / "a.tape"
+    for tape in subjects()[::12]:
+        path.write_bytes(encoded(tape))
+        assert read_some(path, path, random.Random(0), 3).findings == []
+
+
+def test_mutants_are_the_same_for_the_same_seed() -> None:
+    made = mutants(7, 30)
+    assert made == mutants(7, 30)
+    assert len(set(made)) == 30
+    assert max(map(len, made)) <= MOST_BYTES
+
+
+def test_checksums_of_mutants_are_right() -> None:
+    """What readers refuse at once, at a checksum, tests little. Some lie in the envelope on
+    purpose."""
+    found = Counter(checksums_hold(data) for data in mutants(3, 200))
+    assert found[True] > 180
+
+
+def checksums_hold(data: bytes) -> bool:
+    damage: list[TapeError] = []
+    for member in members(lambda at, size: data[at : at + size], len(data), damage.append):
+        if member.name.endswith(".msgpack") and member.name != MANIFEST:
+            try:
+                open_envelope(data[member.start : member.start + member.size])
+            except TapeError as error:
+                damage.append(error)
+    return not any("checksum" in error.reason for error in damage)
+
+
+def test_some_mutants(tmp_path: Path) -> None:
+    tally, path, rng = Tally(), tmp_path / "mutant.tape", random.Random(0)
+    for number, data in enumerate(mutants(0, 25)):
+        path.write_bytes(data)
+        tally.add(str(number), read_some(path, OTHER, rng, 2))
+    assert tally.findings == {}, "\n".join(tally.lines())
+    # They do harm, and not only one kind of it.
+    assert tally.kinds["invalid"] > 5
+    assert tally.kinds["inference"] > 2
+
+
+def test_the_corpus_is_small_and_reads_without_findings(tmp_path: Path) -> None:
+    paths = sorted(CORPUS.glob("*.tape"))
+    assert paths
+    assert sum(path.stat().st_size for path in paths) < 500 * 1024
+    tally, rng = Tally(), random.Random(1)
+    for path in rng.sample(paths, min(10, len(paths))):
+        tally.add(path.name, read_some(path, OTHER, rng, 1))
+    assert tally.findings == {}, "\n".join(tally.lines())
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(1800)
+def test_the_whole_corpus(tmp_path: Path) -> None:
+    read(OTHER, OTHER)  # imports are no tape's
+    tally = Tally()
+    for path in sorted(CORPUS.glob("*.tape")):
+        tally.add(path.name, read(path, OTHER))
+    assert tally.findings == {}, "\n".join(tally.lines())
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(7200)
+def test_mutants_for_some_time(tmp_path: Path) -> None:
+    """As ``make fuzz`` does; ``CALLTAPE_FUZZ_SECONDS`` says how long, by default a minute."""
+    seconds = float(os.environ.get("CALLTAPE_FUZZ_SECONDS", "60"))
+    began = len(seeds())
+    tally, *_ = Campaign(tmp_path, seconds, seed=random.SystemRandom().randrange(2**31)).run()
+    assert tally.findings == {}, "\n".join(tally.lines())
+    assert tally.mutants > began
+    # What reaches something new is kept.
+    assert not has_atheris() or len(list((tmp_path / "corpus").iterdir())) > began

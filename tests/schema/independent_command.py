@@ -1,0 +1,64 @@
+"""The independent reader in the protocol of the conformance suite: nothing of calltape is imported.
+``python tests/schema/independent_command.py TAPE`` prints JSON. It finds what is on golden tapes,
+and says nothing about damage; it was not written to survive hostile ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "fixtures")]
+
+from elements import elements  # noqa: E402
+from independent_reader import read_tape  # noqa: E402
+from plain_form import history_form, target_form, text, tree_form  # noqa: E402
+
+
+def document(data: bytes) -> dict:
+    manifest, calls, trailer = read_tape(data)
+    made = {"version": str(manifest["version"]), "tape": manifest["tape"].hex()}
+    if "target" in manifest:
+        made["target"] = target_form(manifest["target"])
+    if "history" in manifest:
+        made["history"] = history_form(manifest["history"])
+    made["sealed"] = trailer is not None
+    if trailer is not None:
+        counted = trailer["coverage"]
+        dropped = {reason: str(count) for reason, count in counted["dropped"].items()}
+        made["coverage"] = {"seen": str(counted["seen"]), "kept": str(counted["kept"])}
+        made["coverage"]["dropped"] = dropped
+    made["calls"] = [call_form(call) for call in calls]
+    made["leaves_out"] = ["damage"]
+    return made
+
+
+def call_form(call: dict) -> dict:
+    tensors = call["tensors"]
+    made = {"number": str(call["call"]), "values": "damaged" if tensors is None else "ok"}
+    for name in ("time_ns", "duration_ns", "thread", "tree"):
+        if name in call:
+            made[name] = str(call[name])
+    if "parent" in call:
+        made["parent"] = {"tape": call["parent"]["tape"].hex(), "call": str(call["parent"]["call"])}
+    if "error" in call:
+        made["error"] = {name: text(call["error"][name]) for name in ("type", "message")}
+    if "outputs_missing" in call:
+        made["outputs_missing"] = text(call["outputs_missing"])
+    for side in ("inputs", "outputs"):
+        if side in call:
+            values = [value(leaf, tensors) for leaf in call[side]["leaves"]]
+            made[side] = tree_form(call[side], values)
+    return made
+
+
+def value(leaf: dict, tensors: dict | None) -> dict:
+    if "key" not in leaf or tensors is None:
+        return {}
+    data = bytes(tensors[leaf["key"]]["data"])
+    return {"bytes": data.hex(), "elements": elements(leaf["dtype"], data)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(document(Path(sys.argv[1]).read_bytes())))
