@@ -250,17 +250,3 @@ def test_dataclass_and_cache_arrive_as_themselves(tmp_path: Path) -> None:
     attending = Attending()
     tape = taped(tmp_path, attending, STEPS, name="steps.tape", classes=[ToyCache])
     assert replay(tape, attending).ok
-
-
-def test_calls_that_raised_are_counted(tmp_path: Path) -> None:
-    class Picky(Model):
-        def forward(self, x):
-            if x.shape[0] == 13:
-                raise ValueError("unlucky")
-            return self.linear(x)
-
-    model = Picky()
-    report = replay(taped(tmp_path, model, [call(t(n, 3)) for n in (4, 13)]), model)
-    assert report.ok
-    assert [row.call for row in report] == [0]
-    assert report.notes == ["1 call raised and is left out"]

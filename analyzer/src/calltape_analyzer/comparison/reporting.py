@@ -7,6 +7,7 @@ calls that were left out.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from calltape_analyzer.observing.evidence import has_raised, left_out_note
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
-from calltape_analyzer.text import counted, some_of, with_progress
+from calltape_analyzer.text import counted, with_progress
 
 
 def report_on(
@@ -24,17 +25,24 @@ def report_on(
     row_of: Callable[[Call], ReportRow],
     progress: bool,
     failing: str | os.PathLike[str] | None,
+    left_out: Callable[[Call], str | None] | None = None,
 ) -> Report:
-    """The rows of all calls that returned.
+    """The rows of all calls that have ended.
 
     Args:
         tape: the calls.
         row_of: gives the row of a call.
         progress: shows a progress bar on stderr.
         failing: a path to which the first call is written whose row is not ok; None for none.
+        left_out: why a call has no row (``raised``), None if it has one; by default, calls that
+            raised have none.
     """
-    returned = [call for call in tape.calls if not has_raised(call)]
-    calls = [call for call in returned if not call.under_way]
+    reasons: Counter[str] = Counter()
+    calls: list[Call] = []
+    for call in tape.calls:
+        reason = UNDER_WAY_WORDS if call.under_way else (left_out or _raised)(call)
+        reasons.update([reason] if reason else [])
+        calls += [] if reason else [call]
     rows = [_addressed(row_of(call), call, tape) for call in with_progress(calls, progress)]
     report = Report(rows=rows)
     wrong = [call for call, row in zip(calls, report.rows, strict=True) if not row.ok]
@@ -42,16 +50,18 @@ def report_on(
         from calltape_analyzer.reading.extraction import extract
 
         extract(wrong[:1], failing)
-    raised, under_way = len(tape.calls) - len(returned), len(returned) - len(calls)
-    notes = raised_note(raised)
-    if under_way:
-        notes.append(f"{counted(under_way, 'call')} {UNDER_WAY_WORDS}: left out")
+    notes = raised_note(reasons.pop("raised", 0))
+    notes += [f"{counted(count, 'call')} {why}: left out" for why, count in reasons.items()]
     if damage := len(tape.damage):
         notes.append(
             f"the tape is damaged in {counted(damage, 'place')}: the calls there are left out"
         )
     report.notes += notes
     return report
+
+
+def _raised(call: Call) -> str | None:
+    return "raised" if has_raised(call) else None
 
 
 def _addressed(row: ReportRow, call: Call, tape: CallSource) -> ReportRow:
@@ -62,14 +72,6 @@ def _addressed(row: ReportRow, call: Call, tape: CallSource) -> ReportRow:
 def raised_note(count: int) -> list[str]:
     """A note on calls that ended with an error; no note if there are none."""
     return [left_out_note(count)] if count else []
-
-
-def omitted_note(omitted: set[str]) -> list[str]:
-    """A note on paths of outputs that a model does not return; no note if there are none."""
-    if not omitted:
-        return []
-    names = some_of([f"outputs{path}" for path in sorted(omitted)], 5)
-    return [f"not compared, because the model does not return them: {names}"]
 
 
 def without_removed(
