@@ -53,6 +53,10 @@ INTERNAL = {
     "Program.variant",
     "Programs.sorter",
     "CountedGroup.layout",
+    "Call.raw_record",
+    "Call.raw_blob",
+    "Call.blob_damage",
+    "Tape.segments",
 }
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from calltape_schema.errors import Kind, Problem, TapeError
 
 if TYPE_CHECKING:
+    from calltape_schema.history import Source, Step
     from calltape_schema.leaves import Leaf, Quantizer
     from calltape_schema.records import (
         BlobFacts,
@@ -78,6 +79,8 @@ __all__ = [
     "ScalarNode",
     "Segment",
     "SequenceNode",
+    "Source",
+    "Step",
     "Structure",
     "TapeError",
     "Target",
@@ -89,6 +92,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _NAMES = {
+    "history": ("Source", "Step"),
     "leaves": ("Leaf", "Quantizer"),
     "records": (
         "BlobFacts",

@@ -9,6 +9,7 @@ from typing_extensions import Self
 
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Count, Int64, Nanoseconds, Record, Seconds, Short, TapeId
+from calltape_schema.history import MAX_STEPS, Step
 from calltape_schema.interning import MAX_NODES, Text, TypeName, problems_of
 from calltape_schema.leaves import Leaf, decode_leaves
 from calltape_schema.packing import is_array, is_map, open_envelope, pack, seal_envelope, unpack
@@ -47,7 +48,7 @@ __all__ = [
 
 FORMAT = "calltape"
 VERSION = 1
-MINOR = 2
+MINOR = 3
 
 MAX_PARAMETERS = 10_000
 
@@ -147,7 +148,8 @@ class Observed(Record):
 
 
 class Manifest(Record):
-    """The first member of a tape. ``created_ns`` is Unix time in nanoseconds."""
+    """The first member of a tape. ``created_ns`` is Unix time in nanoseconds. ``history`` says what
+    was done to the tape since, the oldest step first; None for a tape as it was recorded."""
 
     format: Literal["calltape"]
     version: Annotated[int, Field(ge=1)]
@@ -159,6 +161,7 @@ class Manifest(Record):
     policy: Policy = Policy()
     segment: Segment | None = None
     observed: Observed | None = None
+    history: Annotated[tuple[Step, ...], Field(max_length=MAX_STEPS)] | None = None
 
 
 class Range(Record):

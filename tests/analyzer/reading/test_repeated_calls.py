@@ -12,8 +12,8 @@ import torch
 
 from calltape_analyzer import TapeError, open_tape
 from calltape_analyzer.reading import repeated_calls
-from calltape_analyzer.reading.extraction import extract
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.writing.extraction import extract
 from calltape_recorder import record
 from calltape_schema.records import Segment as Place
 from tests.analyzer.cli.commands import run

@@ -47,7 +47,7 @@ def report_on(
     report = Report(rows=rows)
     wrong = [call for call, row in zip(calls, report.rows, strict=True) if not row.ok]
     if failing is not None and wrong:
-        from calltape_analyzer.reading.extraction import extract
+        from calltape_analyzer.writing.extraction import extract
 
         extract(wrong[:1], failing)
     notes = raised_note(reasons.pop("raised", 0))

@@ -6,7 +6,7 @@ bytes are read and compared with their checksum at the first use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from calltape_analyzer.pytree.classes import ClassIndex
@@ -76,10 +76,30 @@ class Call:
         """The manifest of the file that the call is in."""
         return self._segment.manifest
 
-    def raw(self) -> tuple[bytes, bytes | None]:
-        """The contents of the call's members as they are in the file: its record, and its blob or
-        None."""
-        return self._segment.raw(self._position)
+    def raw_record(self) -> bytes:
+        """The record as it stands in the file: the content of its member.
+
+        Raises:
+            TapeError: ``damaged``, ``closed``.
+        """
+        return self._segment.content(self._position)
+
+    def raw_blob(self, size: int) -> Iterator[bytes]:
+        """The content of the blob as it stands in the file, in parts of at most 1 MiB. Nothing is
+        compared with a checksum.
+
+        Args:
+            size: of the blob in bytes, as the record says.
+
+        Raises:
+            TapeError: ``damaged``, ``closed``; ``limit`` if the file is nearly all holes.
+        """
+        return self._segment.blob_parts(self._position, size)
+
+    def blob_damage(self) -> TapeError:
+        """Notes that the checksum of this call's tensors does not match, and gives the error that
+        says so."""
+        return self._segment.report_blob(self._position)
 
     @property
     def ref(self) -> CallRef:

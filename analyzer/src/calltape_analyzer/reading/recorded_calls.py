@@ -105,6 +105,11 @@ class RecordedCalls:
         return self._calls
 
     @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The open files, in the order of the calls."""
+        return self._segments
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """The files, in the order of the calls."""
         return tuple(segment.path for segment in self._segments)

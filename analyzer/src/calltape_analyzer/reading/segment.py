@@ -32,6 +32,7 @@ UNDER_WAY_WORDS = "under way when the process died"
 T = TypeVar("T")
 
 _TRIES = 5
+_PART = 1024 * 1024
 
 # What is known about a call's tensors.
 _UNKNOWN, _WHOLE, _DAMAGED = 0, 1, 2
@@ -198,16 +199,20 @@ class Segment:
         """The records of all its calls, in the order of the file."""
         return map(Window(self._file).read, self._records, self._record_sizes)
 
-    def raw(self, position: int) -> tuple[bytes, bytes | None]:
-        """The contents of a call's members: its record, and its blob or None."""
-        record = self.record(position)
+    def blob_parts(self, position: int, size: int) -> Iterator[bytes]:
+        """The first ``size`` bytes of a call's blob, in parts of at most 1 MiB. A blob of holes
+        takes no room in the file, and would take as much as it claims in a copy: it is refused."""
+        what = f"a copy of the tensors of call {self._numbers[position]}"
+        check_memory(memory_limit_of(self.disk_bytes), [((size,), 1)], what)
         start = self.blob(position)
-        content = self.content(position)
-        if record.blob is None or start is None:
-            return content, None
-        limit = memory_limit_of(self.disk_bytes)
-        check_memory(limit, [((record.blob.size,), 1)], f"the tensors of call {record.call}")
-        return content, self.read(start, record.blob.size)
+        for offset in range(0, size if start is not None else 0, _PART):
+            assert start is not None
+            yield self.read(start + offset, min(_PART, size - offset))
+
+    def report_blob(self, position: int) -> TapeError:
+        """Notes that a call's blob does not match its checksum, and gives the error."""
+        self.report(self._damaged_blob(position), position)
+        return self._damaged_blob(position)
 
     def inputs_number(self, position: int) -> int | None:
         """The position of a call's inputs in ``distinct_inputs``. Its record is not decoded for

@@ -1,0 +1,157 @@
+"""A file that gets its name when it is complete.
+
+In come bytes, front to back. They go to a temporary file beside the final one. Out goes the whole
+file under its name; a process that is killed before leaves nothing there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from calltape_analyzer.errors import UsageError
+from calltape_schema.errors import TapeError
+
+__all__ = ["OutputFile"]
+
+_BUFFER = 1024 * 1024
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+
+
+class OutputFile:
+    """A new file.
+
+    Args:
+        path: of the final file.
+        overwrite: whether a file that is there already is replaced.
+        inputs: paths of files that are read meanwhile. None of them is ever replaced.
+        mode: the permissions, whatever the umask is.
+
+    Raises:
+        UsageError: the path is one of the inputs.
+        TapeError: ``exists`` or ``io``.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        inputs: Iterable[str] = (),
+        mode: int = 0o600,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.end = 0
+        self._overwrite = overwrite
+        _refuse_inputs(self.path, inputs)
+        if not overwrite and os.path.lexists(self.path):
+            raise TapeError("exists", "it is there already", path=self.path)
+        folder, name = os.path.split(self.path)
+        self._beside = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
+        with self._told():
+            descriptor = os.open(self._beside, _FLAGS, 0o600)
+            with contextlib.suppress(OSError):  # some file systems have no permissions
+                os.fchmod(descriptor, mode)
+            self._file = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115
+
+    def append(self, parts: Iterable[Any]) -> None:
+        """Writes bytes, one part after the other.
+
+        Raises:
+            TapeError: ``io``.
+        """
+        with self._told():
+            for part in parts:
+                self._file.write(part)
+                self.end += len(part)
+
+    def cut(self, end: int) -> None:
+        """Removes all bytes from an offset on.
+
+        Raises:
+            TapeError: ``io``.
+        """
+        with self._told():
+            self._file.flush()
+            self._file.truncate(end)
+            self._file.seek(end)
+        self.end = end
+
+    def finish(self) -> None:
+        """Gives the file its name, after its bytes have reached the disk.
+
+        Raises:
+            TapeError: ``io``; ``exists`` if another file took the name meanwhile.
+        """
+        try:
+            with self._told():
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._file.close()
+                if self._overwrite:
+                    os.replace(self._beside, self.path)
+                else:
+                    _move(self._beside, self.path)
+                _sync_folder(os.path.dirname(self.path))
+        except BaseException:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Removes the temporary file. It may be called at any time, and again."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._beside)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turns errors of the system into TapeError."""
+        try:
+            yield
+        except FileExistsError:
+            raise TapeError("exists", "it is there already", path=self.path) from None
+        except OSError as error:
+            reason = f"cannot write it: {error.strerror or type(error).__name__}"
+            raise TapeError("io", reason, path=self.path) from None
+
+
+def _refuse_inputs(path: str, inputs: Iterable[str]) -> None:
+    try:
+        own = os.stat(path)
+    except OSError:
+        return
+    for one in inputs:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(own, os.stat(one)):
+                raise UsageError(
+                    "it is one of the tapes that are read, and none is changed in place",
+                    path=path,
+                    advice="name another file for the result",
+                )
+
+
+def _move(source: str, target: str) -> None:
+    """Renames a file, but never onto another one."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if os.path.lexists(target):
+            raise FileExistsError(target) from None
+        os.rename(source, target)
+        return
+    os.unlink(source)
+
+
+def _sync_folder(folder: str) -> None:
+    with contextlib.suppress(OSError):  # not every system can
+        descriptor = os.open(folder or ".", os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

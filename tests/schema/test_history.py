@@ -1,0 +1,60 @@
+"""The history of a tape: what it may say, and who reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from calltape_schema import TapeError
+from calltape_schema.packing import pack, seal_envelope
+from calltape_schema.records import decode_manifest, encode_manifest
+
+MANIFEST = {
+    "format": "calltape", "version": 1, "minor": 3, "tape": bytes(16), "created_ns": 1,
+    "producer": {"calltape": "0"},
+}  # fmt: skip
+STEP: dict[str, Any] = {"verb": "filter", "tool": "t", "version": "1", "tape": bytes(16)}
+
+
+def decoded(history: Any) -> Any:
+    return decode_manifest(seal_envelope(pack({**MANIFEST, "history": history}))).history
+
+
+def test_a_history_reads_back() -> None:
+    source = {"tape": bytes([1]) * 16, "files": ["a.tape"], "calls": 3, "left_out": 1, "first": 7}
+    found = decoded([{**STEP, "options": [["calls", "1"]], "sources": [source], "colour": "red"}])
+    (step,) = found
+    assert step.options == (("calls", "1"),)
+    assert step.sources[0].model_dump() == {**source, "files": ("a.tape",), "other_files": 0}
+    manifest = decode_manifest(seal_envelope(pack({**MANIFEST, "history": [STEP]})))
+    assert decode_manifest(encode_manifest(manifest)) == manifest
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [STEP] * 101,
+        [{**STEP, "options": [["a", "b"]] * 101}],
+        [{**STEP, "options": [["a", "b", "c"]]}],
+        [{**STEP, "options": [["a", 1]]}],
+        [{**STEP, "verb": "x" * 1025}],
+        [{**STEP, "sources": [{"tape": n.to_bytes(16, "big")} for n in range(1001)]}],
+        [{**STEP, "sources": [{"tape": bytes(16)}] * 2}],
+        [{**STEP, "sources": [{"tape": bytes(16), "files": ["a"] * 17}]}],
+        [{**STEP, "sources": [{"tape": bytes(16), "calls": -1}]}],
+        [{**STEP, "tape": bytes(15)}],
+        [{"verb": "filter"}],
+        "filter",
+    ],
+)
+def test_what_breaks_the_format_is_refused(history: Any) -> None:
+    with pytest.raises(TapeError) as error:
+        decoded(history)
+    assert error.value.kind == "invalid"
+
+
+def test_a_tape_as_it_was_recorded_has_none() -> None:
+    manifest = decode_manifest(seal_envelope(pack(MANIFEST)))
+    assert manifest.history is None
+    assert b"history" not in encode_manifest(manifest)
