@@ -33,7 +33,8 @@ def report_on(
         tape: the calls.
         row_of: gives the row of a call.
         progress: shows a progress bar on stderr.
-        failing: a path to which the first call is written whose row is not ok; None for none.
+        failing: a path to which the calls are written whose rows are not ok, as a sealed tape; None
+            for none. Nothing is written if all are ok.
         left_out: why a call has no row (``raised``), None if it has one; by default, calls that
             raised have none.
     """
@@ -46,11 +47,13 @@ def report_on(
     rows = [_addressed(row_of(call), call, tape) for call in with_progress(calls, progress)]
     report = Report(rows=rows)
     wrong = [call for call, row in zip(calls, report.rows, strict=True) if not row.ok]
+    lost = 0
     if failing is not None and wrong:
-        from calltape_analyzer.writing.extraction import extract
+        from calltape_analyzer.writing.chosen_calls import write_chosen
 
-        extract(wrong[:1], failing)
-    notes = raised_note(reasons.pop("raised", 0))
+        lost = write_chosen(tape.segments, wrong, failing, "replay", {"failing": "yes"})
+    notes = [f"{counted(lost, 'failing call')} could not be written: damaged"] if lost else []
+    notes += raised_note(reasons.pop("raised", 0))
     notes += [f"{counted(count, 'call')} {why}: left out" for why, count in reasons.items()]
     if damage := len(tape.damage):
         notes.append(

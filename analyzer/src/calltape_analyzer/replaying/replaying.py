@@ -58,7 +58,8 @@ def replay(
             many times its recorded duration. A call that takes longer is run 5 times, and the
             fastest run counts.
         progress: shows a progress bar on stderr.
-        failing: a path to which the first call that is not reproduced is written, as a tape.
+        failing: a path to which all calls that are not as they should be are written, as a
+            sealed tape. There must be no such file yet.
         trusted: loads ``.pt2`` files, which runs code of their author.
 
     Returns:
