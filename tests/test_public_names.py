@@ -21,7 +21,12 @@ from typing import Any
 import pytest
 
 PACKAGES = ("calltape_schema", "calltape_recorder", "calltape_analyzer")
-LISTS = (*PACKAGES, "calltape_analyzer.targets", "calltape_analyzer.observer")
+LISTS = (
+    *PACKAGES,
+    "calltape_analyzer.targets",
+    "calltape_analyzer.observer",
+    "calltape_analyzer.testing",
+)
 
 EXPECTED = {
     "calltape_schema": {"Kind", "Problem", "TapeError", "CallRecord", "Coverage", "Manifest"},
@@ -37,6 +42,7 @@ EXPECTED = {
     | {"mark_dynamic", "optimization_profile", "partial_shapes", "range_dimensions"}
     | {"shapes_collection"},
     "calltape_analyzer.observer": {"InputObserver", "InputCandidate", "ObserverInfo"},
+    "calltape_analyzer.testing": {"assert_replays", "call", "write_tape"},
 }
 
 # What only other modules of the package use, although it has no underscore.

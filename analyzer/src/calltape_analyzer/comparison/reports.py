@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, computed_field
 
 from calltape_analyzer.comparison.comparing import Difference
 from calltape_analyzer.comparison.json_values import JsonFloat, JsonText
@@ -126,6 +126,7 @@ class Report(BaseModel):
 
     rows: list[ReportRow]
     notes: list[JsonText] = Field(default_factory=list)
+    _is_unsteady: bool = PrivateAttr(default=False)
 
     def model_post_init(self, context: object) -> None:
         """If nothing was compared in any call, no row is ok: any model would give this."""
@@ -147,6 +148,15 @@ class Report(BaseModel):
         more = len(self.failing) - len(shown)
         rest = [f"and {counted(more, 'more call')}"] if more else []
         return printable(f"<Report: {'; '.join([*shown, *rest, self.summary])}>")
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether the target gave other values when a call that failed was run once more."""
+        return self._is_unsteady
+
+    def set_unsteady(self, found: bool) -> None:
+        """Sets :attr:`is_unsteady`."""
+        self._is_unsteady = found
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -67,6 +67,11 @@ class Call:
         return self._segment.path
 
     @property
+    def position(self) -> int:
+        """Where the call is in its file, as :class:`Segment` counts."""
+        return self._position
+
+    @property
     def tape_bytes(self) -> int:
         """How many bytes this file took on its disk when it was opened, without holes."""
         return self._segment.disk_bytes

@@ -6,7 +6,7 @@ has of it: an exception, values, or only dtypes and shapes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -27,10 +27,13 @@ from calltape_analyzer.replaying.runners import Run, Runner
 from calltape_analyzer.replaying.time_bound import RUNS, TimeBound
 from calltape_analyzer.text import counted, some_of
 
-__all__ = ["CallReplay", "Expect"]
+__all__ = ["CallReplay", "Expect", "Outcomes"]
 
 Expect = Literal["recorded", "success"]
 """What a call is to do: what it did when it was recorded, or to return."""
+
+Outcomes = Callable[[Call, Any, BaseException | None], None]
+"""Takes what a call returned, and what it raised if it did."""
 
 _OF_THE_TAPE = ("damaged", "invalid", "limit", "io", "closed")
 """Errors of these kinds say nothing about the target."""
@@ -47,15 +50,22 @@ class CallReplay:
         tolerances: how far values may be apart.
         expect: ``"recorded"``, or ``"success"`` if every call is to return.
         bound: how long a call may take; None for any time.
+        outcomes: is told what each call that fails returned, or raised; None for nobody.
     """
 
     def __init__(
-        self, runner: Runner, tolerances: Tolerances, expect: Expect, bound: TimeBound | None
+        self,
+        runner: Runner,
+        tolerances: Tolerances,
+        expect: Expect,
+        bound: TimeBound | None,
+        outcomes: Outcomes | None = None,
     ) -> None:
         self._runner = runner
         self._tolerances = tolerances
         self._expect = expect
         self._bound = bound
+        self._outcomes = outcomes
         self._omitted: set[str] = set()
         self._withheld: set[str] = set()
         self._made_up = self._classes_only = self._unmeasured = 0
@@ -81,9 +91,12 @@ class CallReplay:
         """The row of a call that is to raise what it raised."""
         recorded = call.record.error
         assert recorded is not None
+        result: Any = None
+        raised: BaseException | None = None
         try:
-            run.start()
+            result = run.start()
         except BaseException as error:
+            raised = error
             if not isinstance(error, _FAILURES) and not same_class(recorded, error):
                 raise
             wrong = other_exception(recorded, error)
@@ -97,6 +110,7 @@ class CallReplay:
             error_text = f"returned, instead of raising {recorded.type}{run.doubt}"
             found = Difference(False, error=error_text, compared=1)
         row = compared_row(call.number, None, found, "exception")
+        self._tell(call, row, result, raised)
         return self._within_time(call, run, row)
 
     def _returning(self, call: Call, run: Run, expected: dict[str, Any] | None) -> ReportRow:
@@ -108,10 +122,16 @@ class CallReplay:
                 row = compared_row(call.number, None, Difference(True), against)
             else:
                 row = self._compared(call, run, expected, run.leaves(result), against)
+                self._tell(call, row, result, None)
         except _FAILURES as error:  # an error of the target is the result of this row
             row = failed_row(call.number, None, error, against)
             return row.model_copy(update={"error": f"{row.error}{run.doubt}"})
         return self._within_time(call, run, row)
+
+    def _tell(self, call: Call, row: ReportRow, result: Any, raised: BaseException | None) -> None:
+        # What an exported model returns is flat, and not what the recorded call would return.
+        if self._outcomes is not None and not row.ok and self._runner.raises_as_recorded:
+            self._outcomes(call, result, raised)
 
     def _compared(
         self, call: Call, run: Run, expected: dict[str, Any], returned: Returned, against: str
@@ -180,6 +200,11 @@ class CallReplay:
             with suppress(*_FAILURES):
                 run.start()
             return run.seconds
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether a call that failed gave other values when it was run once more."""
+        return self._unsteady is not None
 
     def notes(self) -> list[str]:
         """What a reader of the report should know of all calls together."""

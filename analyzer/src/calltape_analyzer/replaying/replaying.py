@@ -15,13 +15,13 @@ from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.replaying.call_replay import CallReplay, Expect
+from calltape_analyzer.replaying.call_replay import CallReplay, Expect, Outcomes
 from calltape_analyzer.replaying.exceptions import was_interrupted
 from calltape_analyzer.replaying.runners import runner_of
 from calltape_analyzer.replaying.time_bound import TimeBound
 from calltape_analyzer.tape import Tape, check_tape
 
-__all__ = ["replay"]
+__all__ = ["replay", "replay_with"]
 
 
 def replay(
@@ -70,6 +70,31 @@ def replay(
             ``slower_than`` is no duration.
         InferenceError: no call has outputs on the tape.
     """
+    return replay_with(
+        tape,
+        target,
+        tolerances=tolerances,
+        expect=expect,
+        slower_than=slower_than,
+        progress=progress,
+        failing=failing,
+        trusted=trusted,
+    )
+
+
+def replay_with(
+    tape: Tape,
+    target: Any,
+    *,
+    tolerances: Tolerances | None = None,
+    expect: Expect = "recorded",
+    slower_than: float | str | None = None,
+    progress: bool = False,
+    failing: str | os.PathLike[str] | None = None,
+    trusted: bool = False,
+    outcomes: Outcomes | None = None,
+) -> Report:
+    """:func:`replay`, which also tells somebody what the calls that fail gave."""
     check_tape(tape, "replay")
     if expect not in ("recorded", "success"):
         raise UsageError(f"expect={expect!r:.100}", advice="pass 'recorded' or 'success'")
@@ -83,7 +108,7 @@ def replay(
     if expect == "recorded":
         _check_outputs(tape)
     with runner_of(tape, target, trusted=trusted) as runner:
-        calls = CallReplay(runner, tolerances or runner.tolerances, expect, bound)
+        calls = CallReplay(runner, tolerances or runner.tolerances, expect, bound, outcomes)
 
         def left_out(call: Call) -> str | None:
             if was_interrupted(call):
@@ -93,6 +118,7 @@ def replay(
 
         report = report_on(tape, calls.row, progress, failing, left_out)
         report.notes += calls.notes()
+        report.set_unsteady(calls.is_unsteady)
         return report
 
 
