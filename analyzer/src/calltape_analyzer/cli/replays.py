@@ -102,6 +102,10 @@ def replay(
     """
     with judged(bisect) as found:
         paths, target = _asked(words, model)
+        if failing is not None and bisect:
+            raise typer.BadParameter(
+                "--failing writes one file, and a bisection replays many times"
+            )
         if failing is not None and os.path.lexists(failing):
             # Before hours of replaying, not after.
             advice = "name another"
