@@ -39,14 +39,19 @@ def report_on(
             raised have none.
     """
     reasons: Counter[str] = Counter()
-    calls: list[Call] = []
-    for call in tape.calls:
+    # Positions, not calls: a call holds its record once that was read.
+    calls, places = tape.calls, list[int]()
+    for place, call in enumerate(calls):
         reason = UNDER_WAY_WORDS if call.under_way else (left_out or _raised)(call)
         reasons.update([reason] if reason else [])
-        calls += [] if reason else [call]
-    rows = [_addressed(row_of(call), call, tape) for call in with_progress(calls, progress)]
+        places += [] if reason else [place]
+    rows: list[ReportRow] = []
+    for place in with_progress(places, progress):
+        call = calls[place]
+        rows.append(_addressed(row_of(call), call, tape))
     report = Report(rows=rows)
-    wrong = [call for call, row in zip(calls, report.rows, strict=True) if not row.ok]
+    pairs = zip(places, report.rows, strict=True)
+    wrong = [calls[place] for place, row in pairs if not row.ok]
     lost = 0
     if failing is not None and wrong:
         from calltape_analyzer.writing.chosen_calls import write_chosen
