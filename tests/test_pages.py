@@ -12,7 +12,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = [ROOT / f"{name}/src/calltape_{name}" for name in ("schema", "recorder", "analyzer")]
 DECISIONS = [file.relative_to(ROOT).as_posix() for file in (ROOT / "docs/decisions").glob("0*.md")]
-NAMES = ("docs/architecture.md", "docs/privacy.md", "CONTRIBUTING.md", *DECISIONS)
+NAMES = (
+    "docs/architecture.md",
+    "docs/privacy.md",
+    "docs/testing.md",
+    "CONTRIBUTING.md",
+    *DECISIONS,
+)
 PAGES = {name: (ROOT / name).read_text() for name in NAMES}
 
 A_PATH = re.compile(r"`([\w./*-]*\.(?:py|md|toml)|[\w./-]+/)`")

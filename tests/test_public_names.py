@@ -26,6 +26,7 @@ LISTS = (
     "calltape_analyzer.targets",
     "calltape_analyzer.observer",
     "calltape_analyzer.converting",
+    "calltape_analyzer.testing",
 )
 
 EXPECTED = {
@@ -43,6 +44,7 @@ EXPECTED = {
     | {"shapes_collection"},
     "calltape_analyzer.converting": {"read_flashinfer_dumps", "write_onnx_test_data"},
     "calltape_analyzer.observer": {"InputObserver", "InputCandidate", "ObserverInfo"},
+    "calltape_analyzer.testing": {"assert_replays", "call", "write_tape"},
 }
 
 # What only other modules of the package use, although it has no underscore.

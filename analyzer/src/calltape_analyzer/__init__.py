@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from calltape_analyzer.arguments.sizings import Sizing
     from calltape_analyzer.comparison.comparing import Tolerances
+    from calltape_analyzer.comparison.leaf_differences import ElementDifference, LeafDifference
     from calltape_analyzer.comparison.reports import Report, ReportRow
     from calltape_analyzer.differences.change import Change
     from calltape_analyzer.differences.difference import TapeDifference, diff
@@ -114,6 +115,7 @@ __all__ = [
     "DimensionFinding",
     "DynamicAxes",
     "EditReport",
+    "ElementDifference",
     "Explanation",
     "ExportError",
     "InferenceError",
@@ -122,6 +124,7 @@ __all__ = [
     "Inputs",
     "IntFinding",
     "KeyTypeError",
+    "LeafDifference",
     "LeafFinding",
     "LeafObservation",
     "Nesting",
@@ -181,6 +184,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "arguments.sizings": ("Sizing",),
     "comparison.comparing": ("Tolerances",),
+    "comparison.leaf_differences": ("ElementDifference", "LeafDifference"),
     "comparison.reports": ("Report", "ReportRow"),
     "differences.change": ("Change",),
     "differences.difference": ("TapeDifference", "diff"),

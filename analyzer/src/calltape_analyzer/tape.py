@@ -18,11 +18,18 @@ from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.observing.trusted_counters import trusted_counters
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.pytree.inputs import Inputs
+from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.recorded_calls import RecordedCalls
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.selection import ChosenCalls, only_calls, only_known, ranges_of
+from calltape_analyzer.reading.selection import (
+    ChosenCalls,
+    only_calls,
+    only_known,
+    only_one,
+    ranges_of,
+)
 from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:
@@ -113,7 +120,8 @@ class Tape(RecordedCalls, ProgramSource):
         recorder counted of all calls (:attr:`counters`) says nothing of some of them.
 
         Args:
-            calls: numbers, ranges and addresses of calls: ``"0..99,3f9a01bc:120"``, ``[3, 5]``.
+            calls: numbers, ranges and addresses of calls: ``"0..99,3f9a01bc:120"``, ``[3, 5]``; or
+                a :class:`Call` of this tape.
             variant: the calls of one variant or of several: names, or positions in
                 :meth:`variants`, of the calls that ``calls`` and ``ignore`` leave. What is said of
                 a variant stays as it is: other variants are still evidence.
@@ -131,7 +139,11 @@ class Tape(RecordedCalls, ProgramSource):
                 raise UsageError(f"no call passes {name}", advice=advice)
         if calls is not None:
             ranges = ranges_of(calls)
-            made = made._part(only_calls(made._segments, ranges))
+            made = made._part(
+                only_one(made._segments, calls)
+                if isinstance(calls, Call)
+                else only_calls(made._segments, ranges)
+            )
             made._selected = {"calls": [str(one) for one in ranges]}
             if self._selected:  # what was chosen before is in what is left
                 made._selected = {"calls": [call.address for call in made._calls]}

@@ -140,7 +140,7 @@ def test_a_name_that_utf8_does_not_have_is_escaped() -> None:
 
 def test_the_table_has_a_line_per_call_and_the_summary() -> None:
     report = Report(rows=[FINE, WRONG, HOMELESS, NAN], notes=["2 calls raised an error: left out"])
-    lines = report.table().splitlines()
+    lines = report.table(every=True).splitlines()
     assert lines[0].split() == ["call", "variant", "ok", "max", "abs", "max", "rel", "error"]
     assert lines[1].split() == ["0", "prefill", "yes", "1.0e-07", "1.0e-06"]
     assert lines[2].split()[:5] == ["7", "decode", "NO", "5.0e-01", "2.0e+00"]
@@ -154,8 +154,60 @@ def test_the_table_has_a_line_per_call_and_the_summary() -> None:
     assert str(report) == report.table()
 
 
-def test_an_empty_table_is_a_header_and_a_summary() -> None:
-    assert len(Report(rows=[]).table().splitlines()) == 2
+def test_an_empty_table_is_a_summary() -> None:
+    assert Report(rows=[]).table() == Report(rows=[]).summary
+
+
+def test_a_short_table_has_the_failing_rows_and_counts_the_others() -> None:
+    lines = Report(rows=[FINE, WRONG, WORSE, HOMELESS], notes=["a note"]).table().splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["call", "7", "9"]
+    assert lines[3:] == ["2 other calls are fine", "a note", Report(
+        rows=[FINE, WRONG, WORSE, HOMELESS]
+    ).summary]  # fmt: skip
+    assert Report(rows=[FINE]).table() == Report(rows=[FINE]).summary
+
+
+def test_a_table_of_many_failures_is_short() -> None:
+    rows = [WRONG.model_copy(update={"call": i}) for i in range(1000)]
+    report = Report(rows=[FINE, *rows])
+    lines = report.table().splitlines()
+    assert len(lines) < 60
+    assert "950 more calls fail" in lines
+    assert "1 other call is fine" in lines
+    assert len(report.table(every=True).splitlines()) == 1003
+
+
+def test_the_repr_begins_with_what_fails() -> None:
+    report = Report(rows=[FINE, WRONG, HOMELESS])
+    assert repr(report).startswith(f"<Report: call 7: {DIFFERS}; call 9: no program accepts")
+    assert repr(report).endswith(f"{report.summary}>")
+    many = Report(rows=[WRONG.model_copy(update={"call": i}) for i in range(1000)])
+    assert len(repr(many)) < 500
+    assert "997 more calls" in repr(many)
+    with pytest.raises(AssertionError, match="call 7: logits: 3 of 8 elements differ"):
+        assert report, repr(report)
+
+
+def test_terminals_get_no_control_characters() -> None:
+    row = ReportRow(call=0, variant="\x1b[31m", ok=False, error="\x1b[2J\u202e")
+    report = Report(rows=[row], notes=["\x1b[2J"])
+    assert repr(report).isprintable()
+    assert all(line.isprintable() for line in report.table(every=True).splitlines())
+
+
+UNVERIFIED = [
+    ("shapes", "agrees in structure, dtypes and shapes; no value was compared"),
+    ("part", "agrees in part: the tape does not have all values"),
+    ("success", "returned, which is all that was asked"),
+]
+
+
+@pytest.mark.parametrize(("against", "words"), UNVERIFIED)
+def test_what_was_not_compared_is_not_reproduced(against: str, words: str) -> None:
+    report = Report(rows=[ReportRow(call=0, variant=None, ok=True, against=against)])
+    assert report.ok
+    assert report.reproduced == 0
+    assert report.summary == f"0 of 1 recorded calls reproduced; 1 call {words}"
 
 
 def test_an_error_of_several_lines_stays_on_its_row() -> None:

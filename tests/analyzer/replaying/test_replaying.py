@@ -145,25 +145,42 @@ def test_target_with_other_weights_is_found_out(
     assert all(0 < row.max_abs < 10 for row in report)
 
 
-def test_first_failing_call_becomes_a_tape_of_its_own(
-    model: Masked, tape: Tape, tmp_path: Path
-) -> None:
+def fails_but_for_4(model: torch.nn.Module) -> Callable[..., Any]:
     def fails(x, mask):
         found = model(x, mask=mask)
         return {**found, "y": found["y"] + (x.shape[0] != 4)}
 
+    return fails
+
+
+def test_failing_calls_become_a_tape_of_their_own(
+    model: Masked, tape: Tape, tmp_path: Path
+) -> None:
+    fails = fails_but_for_4(model)
     report = replay(tape, fails, failing=tmp_path / "failing.tape")
     assert [row.ok for row in report] == [True, False, False]
     failing = open_tape(tmp_path / "failing.tape")
-    (found,) = failing.calls
-    assert found.number == 1
-    args, kwargs = found.inputs
+    assert failing.verify() == []
+    assert [call.number for call in failing.calls] == [1, 2]
+    args, kwargs = failing.calls[0].inputs
     torch.testing.assert_close(args[0], CALLS[1][0][0])
     torch.testing.assert_close(kwargs["mask"], CALLS[1][1]["mask"])
-    assert not replay(failing, fails).ok
+    assert replay(failing, fails).reproduced == 0
     assert replay(failing, model).ok
+    (step,) = failing.calls[0].manifest.history or ()
+    assert (step.verb, step.sources[0].left_out) == ("replay", 1)
     with pytest.raises(TapeError):
         replay(tape, fails, failing=tmp_path / "failing.tape")
+
+
+def test_failing_calls_of_several_recordings_keep_apart(model: Masked, tmp_path: Path) -> None:
+    for name in ("a.tape", "b.tape"):
+        taped(tmp_path, model, CALLS, name=name)
+    both = open_tape([tmp_path / "a.tape", tmp_path / "b.tape"])
+    replay(both, fails_but_for_4(model), failing=tmp_path / "failing.tape")
+    failing = open_tape(tmp_path / "failing.tape")
+    assert [call.number for call in failing.calls] == [1, 2, 4, 5]
+    assert replay(failing, model).ok
 
 
 def test_nothing_is_written_where_nothing_fails(model: Masked, tape: Tape, tmp_path: Path) -> None:
@@ -250,17 +267,3 @@ def test_dataclass_and_cache_arrive_as_themselves(tmp_path: Path) -> None:
     attending = Attending()
     tape = taped(tmp_path, attending, STEPS, name="steps.tape", classes=[ToyCache])
     assert replay(tape, attending).ok
-
-
-def test_calls_that_raised_are_counted(tmp_path: Path) -> None:
-    class Picky(Model):
-        def forward(self, x):
-            if x.shape[0] == 13:
-                raise ValueError("unlucky")
-            return self.linear(x)
-
-    model = Picky()
-    report = replay(taped(tmp_path, model, [call(t(n, 3)) for n in (4, 13)]), model)
-    assert report.ok
-    assert [row.call for row in report] == [0]
-    assert report.notes == ["1 call raised and is left out"]

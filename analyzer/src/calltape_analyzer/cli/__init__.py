@@ -1,7 +1,8 @@
 """The ``calltape`` command: what is on a tape, and what follows from it.
 
 Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged; 4 if the tapes of ``diff``
-differ. Only ``args``, ``export`` and ``replay`` import torch, and ``check`` of a ``.pt2``.
+differ. ``replay --bisect`` has those of ``git bisect run``. Only
+``args``, ``export`` and ``replay`` import torch, and ``check`` of a ``.pt2``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from calltape_analyzer.cli import (
     shapes,
     variants,
 )
+from calltape_analyzer.cli.bisection import git_codes
 from calltape_analyzer.cli.budget import limits
 
 __all__ = ["app", "main"]
@@ -36,7 +38,8 @@ app = typer.Typer(
     name="calltape",
     help="Reads tapes of recorded PyTorch calls.",
     epilog="Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged.\n\n"
-    "diff ends with 4 if the tapes differ; export, replay and check with 1 if a call fails.",
+    "diff ends with 4 if the tapes differ; export, replay and check with 1 if a call fails.\n\n"
+    "replay --bisect: 0 good, 1 bad, 125 cannot be tested, 128 give up, as git bisect run has it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -108,4 +111,5 @@ def main() -> None:
         # A terminal that cannot show a character gets its escape, not an exception.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    app(prog_name="calltape")
+    with git_codes(sys.argv):
+        app(prog_name="calltape")

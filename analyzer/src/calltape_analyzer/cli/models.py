@@ -60,7 +60,7 @@ def _imported(name: str) -> Any:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:  # importing a model runs anything
+    except (Exception, SystemExit) as error:  # importing a model runs anything
         raise _failed(f"{name} cannot be imported", error) from error
     return found
 
@@ -72,11 +72,11 @@ def _called(found: Any, name: str) -> Any:
         return found
     try:
         return found()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(f"{name}() failed", error) from error
 
 
-def _failed(what: str, error: Exception) -> Exception:
+def _failed(what: str, error: BaseException) -> BaseException:
     if os.environ.get("CALLTAPE_DEBUG"):
         return error
     text = " ".join(str(error).split())

@@ -10,14 +10,16 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from calltape_analyzer.cli.bisection import Bisect, judged
 from calltape_analyzer.cli.budget import reading
 from calltape_analyzer.cli.models import OptionalModelName, Train, model_of
 from calltape_analyzer.cli.output import FAILURE, Json, command, line, print_model
 from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Paths, Variants, opened
+from calltape_analyzer.errors import UsageError
 from calltape_analyzer.programs.program_files import MANIFEST
 from calltape_schema.errors import TapeError
 
@@ -40,8 +42,25 @@ ATol = Annotated[
 ]
 Failing = Annotated[
     Path | None,
-    typer.Option("--failing", metavar="FILE.tape", help="Write the calls that differ here."),
+    typer.Option("--failing", metavar="FILE.tape", help="Write the calls that fail here."),
 ]
+Expected = Annotated[
+    Literal["recorded", "success"],
+    typer.Option(
+        "--expect",
+        help="recorded: a call that raised is to raise the same. success: every call is to return.",
+    ),
+]
+SlowerThan = Annotated[
+    str | None,
+    typer.Option(
+        "--slower-than",
+        metavar="DURATION",
+        help="A call fails that takes longer than this (50ms, 2s, or 3x the recorded duration) in "
+        "the fastest of 5 runs.",
+    ),
+]
+Every = Annotated[bool, typer.Option("--all", help="A line for every call, not only the failing.")]
 
 
 @command
@@ -57,7 +76,11 @@ def replay(
     model: OptionalModelName = None,
     rtol: RTol = None,
     atol: ATol = None,
+    expect: Expected = "recorded",
+    slower_than: SlowerThan = None,
     failing: Failing = None,
+    every: Every = False,
+    bisect: Bisect = False,
     train: Train = False,
     trust: Trust = False,
     calls: Calls = None,
@@ -68,32 +91,53 @@ def replay(
     """Runs the recorded calls, and compares.
 
     Through an exported program, or, with --model, through the model itself. Ends with 0 only if
-    every call gives what was recorded.
+    every call gives what was recorded: values, the exception that it raised, or, if the tape has no
+    values, structure, dtypes and shapes.
 
     \b
     calltape replay runs/llm.tape exported/ --trust
     calltape replay runs/llm.tape model.onnx --rtol 1e-3 --failing runs/failing.tape
     calltape replay runs/llm.tape --model my.models:llama --calls 0..99
+    git bisect run calltape replay bug.tape --model my.models:llama --bisect
     """
-    paths, target = _asked(words, model)
-    if failing is not None and os.path.lexists(failing):
-        # Before hours of replaying, not after.
-        raise TapeError("exists", "it is there already", path=str(failing), advice="name another")
-    with opened(paths, Part(calls, variant, ignore), runs=True) as tape:
-        from calltape_analyzer.replaying.replaying import replay as replay_calls
+    with judged(bisect) as found:
+        paths, target = _asked(words, model)
+        if failing is not None and bisect:
+            raise typer.BadParameter(
+                "--failing writes one file, and a bisection replays many times"
+            )
+        if failing is not None and os.path.lexists(failing):
+            # Before hours of replaying, not after.
+            advice = "name another"
+            raise TapeError("exists", "it is there already", path=str(failing), advice=advice)
+        _check_duration(slower_than)
+        with opened(paths, Part(calls, variant, ignore), runs=True) as tape:
+            from calltape_analyzer.replaying.replaying import replay as replay_calls
 
-        through = _existing(target) if target is not None else model_of(str(model), train=train)
-        report = replay_calls(
-            tape,
-            through,
-            tolerances=_tolerances(rtol, atol),
-            progress=sys.stderr.isatty(),
-            failing=failing,
-            trusted=trust,
-        )
-        _print(report, json)
-    if not report.ok:
-        raise typer.Exit(FAILURE)
+            through = _existing(target) if target is not None else model_of(str(model), train=train)
+            report = found.report = replay_calls(
+                tape,
+                through,
+                tolerances=_tolerances(rtol, atol),
+                expect=expect,
+                slower_than=slower_than,
+                progress=sys.stderr.isatty(),
+                failing=failing,
+                trusted=trust,
+            )
+            _print(report, json, every)
+        if not report.ok:
+            raise typer.Exit(FAILURE)
+
+
+def _check_duration(text: str | None) -> None:
+    """Raises BadParameter for a text that is no duration."""
+    from calltape_analyzer.replaying.time_bound import TimeBound
+
+    try:
+        TimeBound.of(text or "1s")
+    except UsageError as error:
+        raise typer.BadParameter(f"--slower-than: {error}") from None
 
 
 def _asked(words: Sequence[str], model: str | None) -> tuple[list[str], Path | None]:
@@ -170,9 +214,12 @@ def check(
         raise typer.Exit(FAILURE)
 
 
-def _print(report: Report | CheckReport, json: bool) -> None:
+def _print(report: Report | CheckReport, json: bool, every: bool = False) -> None:
     if json:
         print_model(report)
         return
-    for text in report.table().splitlines():
-        line(text)
+    from calltape_analyzer.comparison.reports import Report
+
+    text = report.table(every=every) if isinstance(report, Report) else report.table()
+    for one in text.splitlines():
+        line(one)

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from calltape_analyzer.comparison.element_distances import distances
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.pytree.result_values import Constant, Unknown, values_in
@@ -26,12 +27,15 @@ __all__ = [
     "compared",
     "has_values",
     "is_described",
+    "is_within",
+    "leaf_error",
     "leaves_of",
     "not_verified",
+    "other_outputs",
     "recorded_leaves",
+    "shown_path",
 ]
 
-_PART = 2**20
 # rtol and atol by dtype; other dtypes must be equal.
 _DEFAULTS = {
     "float16": (1e-3, 1e-5),
@@ -147,15 +151,14 @@ def compared(
         for path, value in side.items()
         if isinstance(value, Unknown | Placeholder) and path not in omitted
     }
-    lengths = frozenset(map(len, unknown))
     wanted, given = (
-        {p: v for p, v in side.items() if p not in omitted and not _within(p, unknown, lengths)}
+        {p: v for p, v in side.items() if p not in omitted and not is_within(p, unknown)}
         for side in (expected, got)
     )
     unverified = [f"outputs{path} {because(value)}" for path, value in unknown.items()]
     if wanted.keys() != given.keys():
         return Difference(
-            False, math.inf, math.inf, _other_outputs(wanted, given), 0, False, tuple(unverified)
+            False, math.inf, math.inf, other_outputs(wanted, given), 0, False, tuple(unverified)
         )
     found = {path: _leaf(path, one, given[path], tolerances) for path, one in wanted.items()}
     unverified += [f"outputs{path} {f.unverified}" for path, f in found.items() if f.unverified]
@@ -180,14 +183,14 @@ def not_verified(found: Difference, parts: Iterable[str]) -> Difference:
     return found._replace(ok=False, error=error, unverified=unverified)
 
 
-def _within(path: str, unknown: Collection[str], lengths: Collection[int]) -> bool:
-    """Whether a path is among others, or below one of them; ``lengths`` are their lengths."""
-    at = 0 if unknown else -1
+def is_within(path: str, others: Collection[str]) -> bool:
+    """Whether a path is among others, or below one of them."""
+    at = 0 if others else -1
     while at >= 0:
-        if at in lengths and path[:at] in unknown:
+        if path[:at] in others:
             return True
         at = path.find(".", at + 1)
-    return path in unknown
+    return path in others
 
 
 def because(value: Unknown | Placeholder) -> str:
@@ -195,10 +198,10 @@ def because(value: Unknown | Placeholder) -> str:
     return str(Unknown(value.type_name, value.reason))
 
 
-def _other_outputs(expected: Mapping[str, Any], got: Mapping[str, Any]) -> str:
+def other_outputs(expected: Mapping[str, Any], got: Mapping[str, Any]) -> str:
     missing = sorted(expected.keys() - got.keys())
     more = sorted(got.keys() - expected.keys())
-    parts = [f"{what} {', '.join(map(_shown, paths[:3]))}" for what, paths in
+    parts = [f"{what} {', '.join(map(shown_path, paths[:3]))}" for what, paths in
              (("missing:", missing), ("unexpected:", more)) if paths]  # fmt: skip
     return f"other outputs ({'; '.join(parts)})"
 
@@ -217,8 +220,13 @@ def _not_compared(unverified: Sequence[str], is_any: bool, omitted: Collection[s
     return f"{what}: {shown}{more}"
 
 
-def _shown(path: str) -> str:
+def shown_path(path: str) -> str:
     return path.lstrip(".") or "the output"
+
+
+def leaf_error(path: str, expected: Any, got: Any, tolerances: Tolerances) -> str | None:
+    """What differs about one leaf, with its path; None if nothing does."""
+    return _leaf(path, expected, got, tolerances).error
 
 
 def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
@@ -248,7 +256,7 @@ def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
         same = type(expected) is type(got) and bool(expected == got)
     if same:
         return _Found(compared=0 if both_nan else 1)
-    error = f"{_shown(path)} is {_shown_value(got)} instead of {_shown_value(expected)}"
+    error = f"{shown_path(path)} is {_shown_value(got)} instead of {_shown_value(expected)}"
     return _Found(math.inf, math.inf, error, 1)
 
 
@@ -260,80 +268,23 @@ def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Fou
     facts = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in (expected, got)]
     if facts[0] != facts[1]:
         (shape, dtype), (other, other_dtype) = facts
-        error = f"{_shown(path)} is {other_dtype}{list(other)} instead of {dtype}{list(shape)}"
+        error = f"{shown_path(path)} is {other_dtype}{list(other)} instead of {dtype}{list(shape)}"
         return _Found(math.inf, math.inf, error, 1)
     if "meta" in (expected.device.type, got.device.type):
         return _Found(unverified=_NO_VALUE)
     if expected.layout != got.layout:
-        error = f"{_shown(path)} is {got.layout} instead of {expected.layout}"
+        error = f"{shown_path(path)} is {got.layout} instead of {expected.layout}"
         return _Found(math.inf, math.inf, error, 1)
     if expected.numel() == 0:
         return _Found()  # it has only a dtype and a shape
-    largest, relative, beyond, counted = _distances(expected, got, tolerances.of(facts[0][1]))
+    largest, relative, beyond, counted = distances(expected, got, tolerances.of(facts[0][1]))
     if beyond == 0:
         return _Found(largest, relative, None, counted)
     error = (
-        f"{_shown(path)}: {beyond} of {expected.numel()} elements differ by up to {largest:.3g} "
-        f"(relative {relative:.3g})"
+        f"{shown_path(path)}: {beyond} of {expected.numel()} elements differ by up to "
+        f"{largest:.3g} (relative {relative:.3g})"
     )
     return _Found(largest, relative, error, counted)
-
-
-def _distances(
-    expected: Any, got: Any, bounds: tuple[float, float]
-) -> tuple[float, float, int, int]:
-    """The largest absolute and relative difference, how many elements differ, and how many were
-    compared."""
-    import torch
-
-    if expected.is_quantized:
-        expected, got = expected.dequantize(), got.dequantize()
-    dense = (t if t.layout is torch.strided else t.to_dense() for t in (expected, got))
-    flat = [t.detach().reshape(-1) for t in dense]
-    largest, relative, beyond, counted = 0.0, 0.0, 0, 0
-    # In parts, because the comparison makes tensors that are several times as large.
-    for one, other in zip(*(t.split(_PART) for t in flat), strict=True):
-        found = _distances_of(one, other, bounds)
-        largest, relative = max(largest, found[0]), max(relative, found[1])
-        beyond, counted = beyond + found[2], counted + found[3]
-    return largest, relative, beyond, counted
-
-
-def _distances_of(
-    expected: Any, got: Any, bounds: tuple[float, float]
-) -> tuple[float, float, int, int]:
-    import torch
-
-    rtol, atol = bounds
-    if not expected.dtype.is_complex:
-        wide = torch.float64 if expected.dtype.is_floating_point else expected.dtype
-    else:
-        wide = torch.complex128
-    one, other = expected.cpu().to(wide), got.cpu().to(wide)
-    if torch.equal(one, other):
-        return 0.0, 0.0, 0, one.numel()
-    unknown = one.isnan() & other.isnan()
-    if wide.is_complex:
-        # The real or imaginary part may be a number on both sides, and differ.
-        parts, others = torch.view_as_real(one), torch.view_as_real(other)
-        alike = (parts == others) | (parts.isnan() & others.isnan())
-        unknown &= alike.all(-1)
-    same = (one == other) | unknown
-    if wide.is_floating_point or wide.is_complex:
-        distance = torch.where(same, 0.0, (one - other).abs())
-        size = one.abs()
-    else:
-        # Two large ints that differ may be the same double.
-        distance = torch.where(same, 0.0, (one.double() - other.double()).abs().clamp(min=1))
-        size = one.double().abs()
-    distance = torch.nan_to_num(distance, nan=math.inf, posinf=math.inf)
-    bound = atol + rtol * size
-    # Only infinity itself agrees with infinity.
-    beyond = int((~same & ~((distance <= bound) & bound.isfinite())).sum())
-    relative = torch.where(size > 0, distance / size, torch.where(same, 0.0, math.inf))
-    finite = relative[torch.isfinite(relative)]
-    counted = unknown.numel() - int(unknown.sum())
-    return float(distance.max()), float(finite.max()) if len(finite) else 0.0, beyond, counted
 
 
 def has_values(leaves: Mapping[str, Any]) -> bool:

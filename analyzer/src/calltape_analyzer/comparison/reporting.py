@@ -7,6 +7,7 @@ calls that were left out.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from calltape_analyzer.observing.evidence import has_raised, left_out_note
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
-from calltape_analyzer.text import counted, some_of, with_progress
+from calltape_analyzer.text import counted, with_progress
 
 
 def report_on(
@@ -24,34 +25,51 @@ def report_on(
     row_of: Callable[[Call], ReportRow],
     progress: bool,
     failing: str | os.PathLike[str] | None,
+    left_out: Callable[[Call], str | None] | None = None,
 ) -> Report:
-    """The rows of all calls that returned.
+    """The rows of all calls that have ended.
 
     Args:
         tape: the calls.
         row_of: gives the row of a call.
         progress: shows a progress bar on stderr.
-        failing: a path to which the first call is written whose row is not ok; None for none.
+        failing: a path to which the calls are written whose rows are not ok, as a sealed tape; None
+            for none. Nothing is written if all are ok.
+        left_out: why a call has no row (``raised``), None if it has one; by default, calls that
+            raised have none.
     """
-    returned = [call for call in tape.calls if not has_raised(call)]
-    calls = [call for call in returned if not call.under_way]
-    rows = [_addressed(row_of(call), call, tape) for call in with_progress(calls, progress)]
+    reasons: Counter[str] = Counter()
+    # Positions, not calls: a call holds its record once that was read.
+    calls, places = tape.calls, list[int]()
+    for place, call in enumerate(calls):
+        reason = UNDER_WAY_WORDS if call.under_way else (left_out or _raised)(call)
+        reasons.update([reason] if reason else [])
+        places += [] if reason else [place]
+    rows: list[ReportRow] = []
+    for place in with_progress(places, progress):
+        call = calls[place]
+        rows.append(_addressed(row_of(call), call, tape))
     report = Report(rows=rows)
-    wrong = [call for call, row in zip(calls, report.rows, strict=True) if not row.ok]
+    pairs = zip(places, report.rows, strict=True)
+    wrong = [calls[place] for place, row in pairs if not row.ok]
+    lost = 0
     if failing is not None and wrong:
-        from calltape_analyzer.writing.extraction import extract
+        from calltape_analyzer.writing.chosen_calls import write_chosen
 
-        extract(wrong[:1], failing)
-    raised, under_way = len(tape.calls) - len(returned), len(returned) - len(calls)
-    notes = raised_note(raised)
-    if under_way:
-        notes.append(f"{counted(under_way, 'call')} {UNDER_WAY_WORDS}: left out")
+        lost = write_chosen(tape.segments, wrong, failing, "replay", {"failing": "yes"})
+    notes = [f"{counted(lost, 'failing call')} could not be written: damaged"] if lost else []
+    notes += raised_note(reasons.pop("raised", 0))
+    notes += [f"{counted(count, 'call')} {why}: left out" for why, count in reasons.items()]
     if damage := len(tape.damage):
         notes.append(
             f"the tape is damaged in {counted(damage, 'place')}: the calls there are left out"
         )
     report.notes += notes
     return report
+
+
+def _raised(call: Call) -> str | None:
+    return "raised" if has_raised(call) else None
 
 
 def _addressed(row: ReportRow, call: Call, tape: CallSource) -> ReportRow:
@@ -62,14 +80,6 @@ def _addressed(row: ReportRow, call: Call, tape: CallSource) -> ReportRow:
 def raised_note(count: int) -> list[str]:
     """A note on calls that ended with an error; no note if there are none."""
     return [left_out_note(count)] if count else []
-
-
-def omitted_note(omitted: set[str]) -> list[str]:
-    """A note on paths of outputs that a model does not return; no note if there are none."""
-    if not omitted:
-        return []
-    names = some_of([f"outputs{path}" for path in sorted(omitted)], 5)
-    return [f"not compared, because the model does not return them: {names}"]
 
 
 def without_removed(

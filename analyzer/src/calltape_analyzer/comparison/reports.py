@@ -5,33 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, computed_field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, computed_field
 
 from calltape_analyzer.comparison.comparing import Difference
-from calltape_analyzer.text import counted
+from calltape_analyzer.comparison.json_values import JsonFloat, JsonText
+from calltape_analyzer.comparison.leaf_differences import LeafDifference
+from calltape_analyzer.text import counted, printable
 
-__all__ = ["JsonFloat", "JsonText", "Report", "ReportRow", "compared_row", "failed_row"]
+__all__ = ["Report", "ReportRow", "compared_row", "error_in_words", "failed_row", "text_of"]
 
 
 _NOTHING = "no value was compared in any call: what came out is empty, or not a number"
-
-
-def _finite(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
-
-
-def _encodable(text: object) -> object:
-    return text.encode(errors="backslashreplace").decode() if isinstance(text, str) else text
-
-
-JsonFloat = Annotated[float, PlainSerializer(_finite, when_used="json")]
-"""A float that is text in JSON if it is not finite, because JSON has no such numbers."""
-JsonText = Annotated[
-    str, BeforeValidator(_encodable), PlainSerializer(_encodable, return_type=str, when_used="json")
-]
-"""Text with lone surrogates as escapes: names and messages may have them, and UTF-8 has none."""
 
 
 class ReportRow(BaseModel):
@@ -41,15 +26,19 @@ class ReportRow(BaseModel):
         call: its number on the tape.
         address: its address, if the tape is of several recordings.
         variant: the program that it went through; None if no program accepts it.
-        ok: whether all of what came out was compared, and is what was recorded, within the
-            tolerance of its dtype.
+        ok: whether the call did what ``against`` says.
         max_abs, max_rel: the largest absolute and relative difference of any element.
         error: why it is not ok: what differs, or what could not be compared.
-        against: ``"tape"``; ``"module"`` if the tape has no values to compare with and the module
-            was called instead; ``"shapes"`` if only dtypes and shapes could be compared, which is
-            not enough to be ok.
+        against: what the result was compared with. ``"tape"``: all of what was recorded, within the
+            tolerance of its dtype. ``"module"``: the tape has no values, and the module was called
+            instead. ``"part"``: the recorded values, and dtypes and shapes where the tape has no
+            value. ``"shapes"``: structure, dtypes and shapes only. ``"exception"``: the exception
+            that the call raised. ``"success"``: nothing, the call only had to return.
+            ``"nothing"``: the call could not be tried, or has no outputs on the tape.
         compared: how many elements and other values were compared. If it is 0, what came out is
-            empty, or not a number on both sides.
+            empty, or not a number on both sides, or no value was looked at.
+        differences: the first leaves and elements that differ.
+        seconds: how long the call took, if that was measured: the fastest of its runs.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -63,6 +52,21 @@ class ReportRow(BaseModel):
     against: str = "tape"
     compared: int = 0
     address: str | None = None
+    differences: tuple[LeafDifference, ...] = ()
+    seconds: float | None = None
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether all of what was recorded was compared, and is the same."""
+        return self.ok and self.against not in _WITHOUT_VALUES
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the call was tried, and there was something to judge it by."""
+        return self.against != "nothing"
+
+
+_WITHOUT_VALUES = ("part", "shapes", "success", "nothing")
 
 
 def compared_row(
@@ -81,36 +85,51 @@ def compared_row(
     )
 
 
-def failed_row(call: int, variant: str | None, error: Exception, against: str) -> ReportRow:
+def failed_row(call: int, variant: str | None, error: BaseException, against: str) -> ReportRow:
     """The row of a call that raised an error instead of giving a result."""
-    first_line = (str(error).splitlines() or [""])[0]
     return ReportRow(
         call=call,
         variant=variant,
         ok=False,
         max_abs=math.inf,
         max_rel=math.inf,
-        error=f"{type(error).__name__}: {first_line:.300}",
+        error=error_in_words(error),
         against=against,
     )
+
+
+def error_in_words(error: BaseException) -> str:
+    """The class of an exception, and the first line of its text."""
+    first_line = (text_of(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first_line:.300}"
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception, whatever its class does."""
+    try:
+        return str(error)
+    except Exception as broken:  # code of its class
+        return f"(its text raised {type(broken).__name__})"
 
 
 class Report(BaseModel):
     """All rows, in the order of the calls. It is true in a condition if every row is ok.
 
-    ``model_dump_json()`` gives it as JSON, which ``calltape replay --json`` prints.
+    ``model_dump_json()`` gives it as JSON, which ``calltape replay --json`` prints. Its ``repr``
+    begins with the calls that fail, so that ``assert replay(tape, model)`` explains itself.
 
     Attributes:
         rows: one per call.
-        notes: what a reader should know: calls that were left out, and programs that serve recorded
-            sizes only.
+        notes: what a reader should know: calls that were left out, programs that serve recorded
+            sizes only, arguments that were made up.
     """
 
     rows: list[ReportRow]
     notes: list[JsonText] = Field(default_factory=list)
+    _is_unsteady: bool = PrivateAttr(default=False)
 
     def model_post_init(self, context: object) -> None:
-        """If no value of any call was compared, no row is ok: any model would give this."""
+        """If nothing was compared in any call, no row is ok: any model would give this."""
         if not self.has_compared:
             nothing = {"ok": False, "error": _NOTHING}
             self.rows = [row.model_copy(update=nothing) if row.ok else row for row in self.rows]
@@ -124,63 +143,137 @@ class Report(BaseModel):
     def __bool__(self) -> bool:
         return self.ok
 
+    def __repr__(self) -> str:
+        shown = [f"call {_name(row)}: {_error(row)}" for row in self.failing[:_MAX_IN_REPR]]
+        more = len(self.failing) - len(shown)
+        rest = [f"and {counted(more, 'more call')}"] if more else []
+        return printable(f"<Report: {'; '.join([*shown, *rest, self.summary])}>")
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether the target gave other values when a call that failed was run once more."""
+        return self._is_unsteady
+
+    def set_unsteady(self, found: bool) -> None:
+        """Sets :attr:`is_unsteady`."""
+        self._is_unsteady = found
+
     @computed_field  # type: ignore[prop-decorator]
     @property
     def ok(self) -> bool:
-        """Whether there is a call, every call was reproduced, and any value was compared."""
+        """Whether there is a call, each did what its row is about, and anything was compared."""
         return self.has_compared and all(row.ok for row in self.rows)
 
     @property
+    def failing(self) -> list[ReportRow]:
+        """The rows that are not ok."""
+        return [row for row in self.rows if not row.ok]
+
+    @property
     def has_compared(self) -> bool:
-        """Whether any value was compared in any call."""
-        return any(row.compared for row in self.rows)
+        """Whether any call was compared with anything: values, dtypes and shapes, an exception, or
+        that it returns."""
+        return any(row.compared or (row.ok and row.against in _WITHOUT_VALUES) for row in self.rows)
 
     @property
     def reproduced(self) -> int:
-        """How many calls were reproduced."""
-        return sum(row.ok for row in self.rows)
+        """How many calls were reproduced: all that was recorded of them was compared."""
+        return sum(row.is_verified for row in self.rows)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def summary(self) -> str:
-        """One line: how many calls were reproduced, by variant, and the largest difference."""
+        """One line: how many calls were reproduced, by variant, and the largest difference; and how
+        many are fine without that their values were compared."""
         done = f"{self.reproduced} of {len(self.rows)} recorded calls reproduced"
         by_variant = Counter(row.variant or "no variant" for row in self.rows)
         # A target of one piece has no variants to name.
         named = by_variant if any(row.variant for row in self.rows) else {}
         parts = ", ".join(f"{name}: {count}" for name, count in named.items())
-        finite = [r.max_abs for r in self.rows if r.ok and r.compared and math.isfinite(r.max_abs)]
-        rest = f"; largest difference {max(finite):.1e}" if finite else ""
-        weak = sum(row.against == "shapes" for row in self.rows)
-        now = sum(row.ok and row.against == "module" for row in self.rows)
-        if now:
-            rest += f"; {counted(now, 'call')} compared with the model, not with the tape"
-        if weak:
-            rest += f"; {counted(weak, 'call')} in dtypes and shapes only: no values on the tape"
+        return "; ".join([f"{done} ({parts})" if parts else done, *self._details()])
+
+    def _details(self) -> Iterator[str]:
+        finite = [r.max_abs for r in self.rows if r.ok and r.compared and r.against != "exception"]
+        finite = list(filter(math.isfinite, finite))
+        if finite:
+            yield f"largest difference {max(finite):.1e}"
+        fine = Counter(row.against for row in self.rows if row.ok)
+        for against, words in _FINE.items():
+            if fine[against]:
+                yield f"{counted(fine[against], 'call')} {words[fine[against] != 1]}"
+        weak = sum(row.against == "shapes" and not row.ok for row in self.rows)
+        if weak and not fine["shapes"]:
+            yield f"{counted(weak, 'call')} in dtypes and shapes only: no values on the tape"
         elif any(row.error == _NOTHING for row in self.rows):
-            rest += "; no value was compared"
-        return f"{done} ({parts}){rest}" if parts else f"{done}{rest}"
+            yield _NO_VALUE
 
-    def table(self) -> str:
-        """A line of text per call, the notes, and the summary."""
-        head = ("call", "variant", "ok", "max abs", "max rel", "error")
-        rows: list[Sequence[str]] = [head, *(_cells(row) for row in self.rows)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
-        lines = [
-            "  ".join([*(c.ljust(w) for c, w in zip(row[:-1], widths, strict=True)), row[-1]])
-            for row in rows
-        ]
-        return "\n".join([*(line.rstrip() for line in lines), *self.notes, self.summary])
+    def table(self, *, every: bool = False) -> str:
+        """The calls that fail, a line of text each, how many others there are, the notes, and the
+        summary.
 
-    __str__ = table
+        Args:
+            every: a line for each call instead.
+        """
+        rows = self.rows if every else self.failing[:_MAX_LINES]
+        lines = _lines(rows) if rows else []
+        lines += [] if every else self._left_out(len(rows))
+        return "\n".join([*lines, *map(printable, self.notes), printable(self.summary)])
+
+    def _left_out(self, shown: int) -> Iterator[str]:
+        """What is said of the calls without a line."""
+        more, fine = len(self.failing) - shown, len(self.rows) - len(self.failing)
+        if more:
+            yield f"{counted(more, 'more call')} {'fails' if more == 1 else 'fail'}"
+        if fine and self.failing:
+            yield f"{counted(fine, 'other call')} {'is' if fine == 1 else 'are'} fine"
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+_MAX_IN_REPR, _MAX_LINES = 3, 50
+
+_AGREE = ("agrees", "agree")
+_NO_VALUE = "no value was compared"
+_FINE = {
+    "module": ("compared with the model, not with the tape",) * 2,
+    "exception": ("raised what was recorded",) * 2,
+    "part": tuple(f"{verb} in part: the tape does not have all values" for verb in _AGREE),
+    "shapes": tuple(f"{verb} in structure, dtypes and shapes; {_NO_VALUE}" for verb in _AGREE),
+    "success": ("returned, which is all that was asked",) * 2,
+}
+"""What is said of one call, and of several, that are fine for a weaker reason than values."""
+
+
+def _lines(rows: Sequence[ReportRow]) -> list[str]:
+    head = ("call", "variant", "ok", "max abs", "max rel", "error")
+    cells: list[Sequence[str]] = [head, *(_cells(row) for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head) - 1)]
+    return [
+        "  ".join([*(c.ljust(w) for c, w in zip(row[:-1], widths, strict=True)), row[-1]]).rstrip()
+        for row in cells
+    ]
 
 
 def _cells(row: ReportRow) -> tuple[str, ...]:
-    return (
-        row.address or str(row.call),
-        row.variant or "-",
-        "yes" if row.ok else "NO",
-        f"{row.max_abs:.1e}" if row.compared or row.max_abs else "-",
-        f"{row.max_rel:.1e}" if row.compared or row.max_rel else "-",
-        " ".join((row.error or "").split()),
+    return tuple(
+        map(
+            printable,
+            (
+                _name(row),
+                row.variant or "-",
+                "yes" if row.ok else "NO",
+                f"{row.max_abs:.1e}" if row.compared or row.max_abs else "-",
+                f"{row.max_rel:.1e}" if row.compared or row.max_rel else "-",
+                _error(row),
+            ),
+        )
     )
+
+
+def _name(row: ReportRow) -> str:
+    return row.address or str(row.call)
+
+
+def _error(row: ReportRow) -> str:
+    return " ".join((row.error or "").split())

@@ -17,6 +17,9 @@ from torch.overrides import TorchFunctionMode
 
 __all__ = ["OpenOperators"]
 
+_tensor: Callable[..., Any] = _refs.tensor
+"""Makes a tensor of symbols as a trace does for ``torch.tensor``."""
+
 
 class OpenOperators(TorchFunctionMode):
     """Lets sizes stay symbols in operators that would make constants of them."""
@@ -38,11 +41,11 @@ def _max_pool1d_of_any_length(*args: Any, **kwargs: Any) -> Any:
 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
-    return _refs.tensor(data, dtype=dtype, device=device)
+    return _tensor(data, dtype=dtype, device=device)
 
 
 def _new_tensor(like: Any, data: Any, *, dtype: Any = None, device: Any = None, **own: Any) -> Any:
-    return _refs.tensor(data, dtype=dtype or like.dtype, device=device or like.device, **own)
+    return _tensor(data, dtype=dtype or like.dtype, device=device or like.device, **own)
 
 
 def _linspace(start: Any, end: Any, steps: Any, **own: Any) -> Any:

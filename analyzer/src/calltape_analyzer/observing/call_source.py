@@ -9,6 +9,7 @@ from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.calls import Calls
+from calltape_analyzer.reading.segment import Segment
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Target
 
@@ -20,6 +21,8 @@ class CallSource(Protocol):
 
     @property
     def calls(self) -> Calls: ...
+    @property
+    def segments(self) -> tuple[Segment, ...]: ...
     @property
     def paths(self) -> tuple[str, ...]: ...
     @property

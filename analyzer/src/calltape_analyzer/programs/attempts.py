@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, SkipValidation, computed_field
 
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.comparison.comparing import Difference
-from calltape_analyzer.comparison.reports import JsonText
+from calltape_analyzer.comparison.json_values import JsonText
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.programs.program import Program
 

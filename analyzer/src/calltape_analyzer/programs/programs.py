@@ -241,7 +241,8 @@ class Programs(Mapping[str, Program]):
             tolerances: how far results may be from the recorded ones; by default as in
                 ``torch.testing``, wider for ONNX.
             progress: shows a progress bar.
-            failing: a path to which the first call that is not reproduced is written, as a tape.
+            failing: a path to which all calls that are not as they should be are written, as a
+                sealed tape. There must be no such file yet.
 
         Raises:
             UsageError: there is no tape.

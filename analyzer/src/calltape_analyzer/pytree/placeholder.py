@@ -10,7 +10,7 @@ from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.text import printable
 from calltape_schema.tree import OpaqueNode
 
-__all__ = ["Placeholder", "check_rebuilt", "withheld_words"]
+__all__ = ["Placeholder", "check_rebuilt", "placeholder_words", "withheld_words"]
 
 _MAX_NAMES, _MAX_SHOWN = 48, 80
 
@@ -64,6 +64,12 @@ def check_rebuilt(name: str, value: Any) -> None:
     raise InferenceError(
         f"{name} holds a {found.type_name}, which was not rebuilt ({found.reason})", advice=advice
     )
+
+
+def placeholder_words(value: Any) -> str:
+    """What in a value was not rebuilt, and why; empty if nothing is missing."""
+    found = _placeholder_in(value, set())
+    return "" if found is None else f"a {found.type_name} that was not rebuilt ({found.reason})"
 
 
 def _placeholder_in(value: Any, seen: set[int]) -> Placeholder | None:

@@ -6,7 +6,7 @@ bytes are read and compared with their checksum at the first use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from calltape_analyzer.pytree.classes import ClassIndex
@@ -65,6 +65,11 @@ class Call:
     def path(self) -> str:
         """The file that the call is in."""
         return self._segment.path
+
+    @property
+    def position(self) -> int:
+        """Where the call is in its file, as :class:`Segment` counts."""
+        return self._position
 
     @property
     def tape_bytes(self) -> int:
@@ -222,7 +227,13 @@ class Call:
         call, or is still in it. There are no outputs then, and no duration."""
         return self.record.outputs_missing == UNDER_WAY
 
-    def build(self, side: Side, node: Node, tensors: dict[int, Any] | None = None) -> Any:
+    def build(
+        self,
+        side: Side,
+        node: Node,
+        tensors: dict[int, Any] | None = None,
+        scalars: Sequence[Any] | None = None,
+    ) -> Any:
         """The Python object that a node of this call's inputs or outputs describes.
 
         Args:
@@ -230,6 +241,7 @@ class Call:
             node: a node of ``call.record.inputs.spec().root``, or of that of the outputs.
             tensors: the leaves that were built so far, by number. Pass one dict to several calls of
                 this method if they are to share tensors.
+            scalars: what the node refers to, if it has others than the recorded ones.
 
         Raises:
             TapeError: as :attr:`inputs`.
@@ -245,7 +257,8 @@ class Call:
 
         tree = self._tree(side)
         try:
-            return rebuild(node, tensor, tree.scalars, self._classes)
+            values = tree.scalars if scalars is None else scalars
+            return rebuild(node, tensor, values, self._classes)
         except TapeError as error:
             raise self._segment.located(error, self._position) from None
 

@@ -130,6 +130,20 @@ def only_calls(segments: Sequence[Segment], ranges: Sequence[CallRange]) -> list
     return made
 
 
+def only_one(segments: Sequence[Segment], call: Call) -> list[Segment]:
+    """The files, without all calls but one of them; no other call is looked at.
+
+    Raises:
+        UsageError: the call is not of these files.
+    """
+    made = [_part(segment, None) for segment in segments]
+    for segment in made:
+        if segment.path == call.path and segment.manifest.tape == call.ref.tape:
+            segment.order = array("Q", [call.position])
+            return made
+    raise _no_call(call.address)
+
+
 def only_known(segments: Sequence[Segment], calls: Iterable[CallRef]) -> list[Segment]:
     """The files, each with the calls that are among these."""
     numbers: dict[bytes, set[int]] = {}
@@ -141,7 +155,8 @@ def only_known(segments: Sequence[Segment], calls: Iterable[CallRef]) -> list[Se
 
 def _part(segment: Segment, is_meant: Callable[[int], bool] | None) -> Segment:
     made = copy.copy(segment)
-    kept = (p for p in segment.order if is_meant is not None and is_meant(segment.number(p)))
+    order = segment.order if is_meant is not None else ()
+    kept = (p for p in order if is_meant is not None and is_meant(segment.number(p)))
     made.order = array("Q", kept)
     return made
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from calltape_analyzer.comparison.reports import JsonText
+from calltape_analyzer.comparison.json_values import JsonText
 from calltape_analyzer.text import printable
 
 __all__ = ["CheckReport", "CheckRow"]

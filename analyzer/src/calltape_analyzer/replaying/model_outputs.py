@@ -13,39 +13,39 @@ from calltape_analyzer.programs.input_matching import match_inputs, values_of_la
 from calltape_analyzer.pytree.result_values import Returned, Unknown, values_in
 from calltape_analyzer.reading.call import Call
 
-__all__ = ["outputs_of"]
+__all__ = ["inputs_of", "outputs_by_path"]
 
 _TENSOR = object()
 """Stands for any tensor among recorded outputs."""
 
 
-def outputs_of(model: ExportedModel, call: Call, sorter: CallSorter) -> Returned:
-    """Runs a recorded call.
+def inputs_of(model: ExportedModel, call: Call, sorter: CallSorter) -> dict[str, Any]:
+    """The inputs of a recorded call by the names that a model has for them.
 
     Args:
         model: anything exported, whose inputs may be nested in another way than the call's.
-        call: any call with outputs.
+        call: any call.
         sorter: lays the call out.
 
-    Returns:
-        The outputs by the paths that the recorded ones have, in their order.
-
     Raises:
-        InferenceError: the model has other inputs or outputs than the call.
+        InferenceError: the model has other inputs than the call.
     """
     layout = sorter.sorted(call.record.inputs).layout
     sample = recorded_sample(call, sorter)
-    inputs = {
+    return {
         name: (sample.tensors if value.kind == "tensor" else sample.scalars)[value.number]
         for name, value in match_inputs(model.input_names, values_of_layout(layout)).items()
     }
-    return _by_path(model.run(inputs), call)
 
 
-def _by_path(outputs: Sequence[Any], call: Call) -> Returned:
-    """Flat outputs by the paths of what was recorded: all its tensors, its tensors and ints, or its
-    tensors and numbers, whichever are as many. What else was recorded is not returned by the model:
-    it is left out of the comparison, and the report says so."""
+def outputs_by_path(outputs: Sequence[Any], call: Call) -> Returned:
+    """Flat outputs by the paths of what was recorded, in its order: all its tensors, its tensors
+    and ints, or its tensors and numbers, whichever are as many. What else was recorded is not
+    returned by the model: it is left out of the comparison, and the report says so.
+
+    Raises:
+        InferenceError: the model has other outputs than the call.
+    """
     tree = call.record.outputs
     if tree is None:
         raise InferenceError("the outputs of the call are not on the tape")

@@ -6,36 +6,22 @@ In come a tape and a model, a program or a file. Out goes a report with a row pe
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from itertools import islice
-from types import GeneratorType
 from typing import Any
 
-from calltape_analyzer.comparison.comparing import (
-    Tolerances,
-    compared,
-    has_values,
-    leaves_of,
-    recorded_leaves,
-)
-from calltape_analyzer.comparison.reporting import omitted_note, report_on, without_removed
-from calltape_analyzer.comparison.reports import Report, ReportRow, compared_row, failed_row
+from calltape_analyzer.comparison.comparing import Tolerances
+from calltape_analyzer.comparison.reporting import report_on
+from calltape_analyzer.comparison.reports import Report
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.observing.evidence import has_raised
-from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.programs import Programs
-from calltape_analyzer.programs.runtimes import opened_model
-from calltape_analyzer.pytree.result_values import Returned
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.replaying.model_outputs import outputs_of
+from calltape_analyzer.replaying.call_replay import CallReplay, Expect, Outcomes
+from calltape_analyzer.replaying.exceptions import was_interrupted
+from calltape_analyzer.replaying.runners import runner_of
+from calltape_analyzer.replaying.time_bound import TimeBound
 from calltape_analyzer.tape import Tape, check_tape
 
-__all__ = ["replay"]
-
-
-Runner = Callable[[Call], Returned]
+__all__ = ["replay", "replay_with"]
 
 
 def replay(
@@ -43,108 +29,110 @@ def replay(
     target: Any,
     *,
     tolerances: Tolerances | None = None,
+    expect: Expect = "recorded",
+    slower_than: float | str | None = None,
     progress: bool = False,
     failing: str | os.PathLike[str] | None = None,
     trusted: bool = False,
 ) -> Report:
     """Runs every recorded call through a target and compares with what was recorded.
 
+    A call that raised is to raise an exception of the same class, with the same message if the tape
+    has it. An exported program cannot: its calls that raised are left out. If arguments are not on
+    the tape (a recording of shapes, a redacted tape), they are made up, and what comes out is
+    compared by structure, dtypes and shapes only: such a row is ``against="shapes"``, and no value
+    of it counts as reproduced.
+
     Args:
-        tape: with inputs and outputs. Calls that raised, or had not ended, are left out.
+        tape: with inputs and outputs. Calls that had not ended, or that somebody interrupted, are
+            left out.
         target: the model (its recorded method is called), a compiled model or any callable, a
             ``torch.export.ExportedProgram``, a ``torch.onnx.ONNXProgram``, an
             ``onnx.ModelProto``, an ``onnxruntime.InferenceSession``, a ``.pt2`` or ``.onnx`` file,
             :class:`Programs`, or a directory that they were saved in.
         tolerances: how far apart values may be: by default what ``torch.testing.assert_close``
             documents for their dtype, wider for ONNX.
+        expect: ``"recorded"``, or ``"success"`` if every call is to return: also one that raised,
+            and one whose outputs are not on the tape. Outputs that are there are compared.
+        slower_than: how long a call may take: seconds, ``"50ms"``, ``"2s"``, or ``"3x"`` for so
+            many times its recorded duration. A call that takes longer is run 5 times, and the
+            fastest run counts.
         progress: shows a progress bar on stderr.
-        failing: a path to which the first call that is not reproduced is written, as a tape.
+        failing: a path to which all calls that are not as they should be are written, as a
+            sealed tape. There must be no such file yet.
         trusted: loads ``.pt2`` files, which runs code of their author.
 
     Returns:
-        A report, which is true if every call was reproduced.
+        A report, which is true if every call did what it was to do.
 
     Raises:
-        UsageError: the target is none of these, or has a ``.pt2`` that is not trusted.
+        UsageError: the target is none of these, or has a ``.pt2`` that is not trusted;
+            ``slower_than`` is no duration.
         InferenceError: no call has outputs on the tape.
     """
+    return replay_with(
+        tape,
+        target,
+        tolerances=tolerances,
+        expect=expect,
+        slower_than=slower_than,
+        progress=progress,
+        failing=failing,
+        trusted=trusted,
+    )
+
+
+def replay_with(
+    tape: Tape,
+    target: Any,
+    *,
+    tolerances: Tolerances | None = None,
+    expect: Expect = "recorded",
+    slower_than: float | str | None = None,
+    progress: bool = False,
+    failing: str | os.PathLike[str] | None = None,
+    trusted: bool = False,
+    outcomes: Outcomes | None = None,
+) -> Report:
+    """:func:`replay`, which also tells somebody what the calls that fail gave."""
     check_tape(tape, "replay")
+    if expect not in ("recorded", "success"):
+        raise UsageError(f"expect={expect!r:.100}", advice="pass 'recorded' or 'success'")
+    bound = None if slower_than is None else TimeBound.of(slower_than)
     if isinstance(target, str | os.PathLike) and os.path.isdir(target):
         from calltape_analyzer.programs.loading import load_programs
 
         target = load_programs(target, classes=tape.class_index.by_name, trusted=trusted)
-    if isinstance(target, Programs):
+    if isinstance(target, Programs) and expect == "recorded" and bound is None:
         return target.verify(tape, tolerances=tolerances, progress=progress, failing=failing)
-    returned = [c for c in tape.calls if not has_raised(c) and not c.under_way]
-    if returned and all(call.record.outputs is None for call in returned):
-        raise InferenceError(
-            "no outputs are on the tape", advice="record with outputs=True to compare with them"
-        )
-    with _runner(tape, target, trusted) as (run, default):
-        bounds = tolerances or default
-        omitted: set[str] = set()
-        report = report_on(tape, lambda call: _row(call, run, bounds, omitted), progress, failing)
-        report.notes += omitted_note(omitted)
+    if expect == "recorded":
+        _check_outputs(tape)
+    with runner_of(tape, target, trusted=trusted) as runner:
+        calls = CallReplay(runner, tolerances or runner.tolerances, expect, bound, outcomes)
+
+        def left_out(call: Call) -> str | None:
+            if was_interrupted(call):
+                return "ended because of an interruption"
+            is_wanted = expect == "success" or runner.raises_as_recorded
+            return "raised" if has_raised(call) and not is_wanted else None
+
+        report = report_on(tape, calls.row, progress, failing, left_out)
+        report.notes += calls.notes()
+        report.set_unsteady(calls.is_unsteady)
         return report
 
 
-def _row(call: Call, run: Runner, tolerances: Tolerances, omitted: set[str]) -> ReportRow:
-    against = "tape"
-    try:
-        expected = recorded_leaves(call)
-        if expected is None:
-            missing = "its outputs are not on the tape"
-            return ReportRow(call=call.number, variant=None, ok=False, error=missing)
-        against = "tape" if has_values(expected) else "shapes"
-        returned = run(call)
-        omitted |= returned.omitted
-        found = compared(expected, returned.leaves, tolerances, returned.omitted)
-    except Exception as error:  # an error of the target is the result of this row
-        return failed_row(call.number, None, error, against)
-    return compared_row(call.number, None, found, against)
-
-
-@contextmanager
-def _runner(tape: Tape, target: Any, trusted: bool) -> Iterator[tuple[Runner, Tolerances]]:
-    """What runs the calls, and how far its results may be off by default."""
-    with opened_model(target, tape, trusted=trusted, to_run=True) as model:
-        if model is None:
-            with _callable(tape, target) as run:
-                yield run, Tolerances()
-        else:
-            sorter = CallSorter.of(tape)
-            yield lambda call: outputs_of(model, call, sorter), model.tolerances
-
-
-@contextmanager
-def _callable(tape: Tape, target: Any) -> Iterator[Runner]:
-    """Calls a model, which is as before when all calls were run, or any other callable."""
-    import torch
-
-    device: Any = "cpu"
-    with ExitStack() as stack:
-        if isinstance(target, torch.nn.Module):
-            from calltape_analyzer.model.calls import device_of, entry_of
-            from calltape_analyzer.model.state import unchanged
-
-            # The calls run one after another, each from the state that the one before left.
-            stack.enter_context(unchanged(target))
-            device = device_of(target)
-            target = entry_of(target, tape.target)
-        if not callable(target):
-            raise UsageError(
-                f"a {type(target).__name__} cannot be called", advice="see help(replay)"
-            )
-        signature = tape.signature
-        yield lambda call: _called(target, call, signature, device)
-
-
-def _called(target: Callable[..., Any], call: Call, signature: Signature, device: Any) -> Returned:
-    import torch
-
-    args, kwargs = without_removed(*call.inputs_on(device), signature)
-    with torch.no_grad():
-        result = target(*args, **kwargs)
-        # A stream was recorded as the list of its chunks, of which a call has 256 at most.
-        value = list(islice(result, 257)) if type(result) is GeneratorType else result
-        return Returned(leaves_of(value))
+def _check_outputs(tape: Tape) -> None:
+    """Raises InferenceError if the tape has nothing to compare with."""
+    silent = 0
+    for call in tape.calls:
+        if call.under_way or was_interrupted(call):
+            continue
+        if call.record.outputs is not None or has_raised(call):
+            return
+        silent += 1
+    if silent:
+        raise InferenceError(
+            "no outputs are on the tape",
+            advice="record with outputs=True to compare with them, or pass expect='success'",
+        )

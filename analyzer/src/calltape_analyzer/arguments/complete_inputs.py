@@ -1,0 +1,124 @@
+"""The arguments of a recorded call in full, so that a model can be called with them.
+
+In comes a call. Out go its arguments; values that the tape does not have (a recording of shapes, a
+redacted tape) are made up: tensors within their recorded range, texts of their recorded length.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from calltape_analyzer.arguments.new_tensors import made_up
+from calltape_analyzer.observing.tallies import Span
+from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
+from calltape_analyzer.reading.call import Call
+from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Node, OpaqueNode, ScalarNode, children_of
+
+__all__ = ["CompleteInputs", "complete_inputs"]
+
+_STAND_INS: dict[str, Any] = {"int": 1, "float": 1.0, "complex": (1.0, 0.0)}
+
+
+class CompleteInputs(NamedTuple):
+    """Arguments to call a model with.
+
+    Attributes:
+        args, kwargs: as they were passed.
+        made_up: how many of their values are not the recorded ones.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    made_up: int
+
+
+def complete_inputs(call: Call, device: Any = "cpu") -> CompleteInputs:
+    """The arguments of a call, made anew each time.
+
+    Args:
+        call: any call.
+        device: where its tensors go, as :meth:`Call.inputs_on` says.
+
+    Raises:
+        TapeError: as :attr:`Call.inputs`; ``limit`` if the values that are not on the tape would
+            take too much memory.
+        InferenceError: torch has no such tensor.
+    """
+    tree = call.record.inputs
+    missing = _missing_tensors(call, tree.facts())
+    texts = _Texts(list(tree.scalars), memory_limit_of(call.tape_bytes))
+    root = texts.with_stand_ins(tree.spec().root)
+    if not missing and not texts.made_up:
+        return CompleteInputs(*call.inputs_on(device), 0)
+    shapes = [(tuple(t.shape), t.dtype.itemsize) for t in missing.values()]
+    check_memory(memory_limit_of(call.tape_bytes), shapes, "the arguments of one call")
+    spans = {found.leaf: Span(found.min, found.max) for found in tree.ranges}
+    facts = tree.facts()
+    are_mixed = any(one.device != "cpu" for one in facts)
+    tensors: dict[int, Any] = {}
+    for leaf, one in enumerate(facts):
+        if leaf not in missing:
+            value = call.tensor("inputs", leaf)
+        else:
+            shell = missing[leaf]
+            value = made_up(tuple(shell.shape), shell.dtype, spans.get(leaf), seed=str(leaf))
+        tensors[leaf] = _moved(value, one, device, are_mixed)
+    args, kwargs = call.build("inputs", root, tensors, texts.scalars)
+    return CompleteInputs(args, kwargs, len(missing) + texts.made_up)
+
+
+def _missing_tensors(call: Call, facts: tuple[Leaf, ...]) -> dict[int, Any]:
+    """The leaves without a value, as meta tensors. A tensor that was on the meta device when the
+    model was called never had one."""
+    import torch
+
+    shells = {i: call.tensor("inputs", i) for i, leaf in enumerate(facts) if leaf.key is None}
+    return {
+        i: shell
+        for i, shell in shells.items()
+        if isinstance(shell, torch.Tensor) and facts[i].device != "meta"
+    }
+
+
+def _moved(value: Any, facts: Leaf, device: Any, are_mixed: bool) -> Any:
+    import torch
+
+    stays = facts.device == "cpu" and are_mixed
+    if stays or not isinstance(value, torch.Tensor) or value.device.type == "meta":
+        return value
+    wants = facts.requires_grad and (value.is_floating_point() or value.is_complex())
+    return value.detach().to(device).requires_grad_(wants)
+
+
+class _Texts:
+    """Stand-ins for scalars whose values the policy kept off the tape."""
+
+    def __init__(self, scalars: list[Any], limit: int) -> None:
+        self.scalars = scalars
+        self.made_up = 0
+        self._room = limit
+
+    def with_stand_ins(self, node: Node) -> Node:
+        """The node with a scalar in place of each that is not on the tape."""
+        if isinstance(node, OpaqueNode):
+            return node if node.of is None else self._stand_in(node)
+        children = children_of(node)
+        made = tuple(self.with_stand_ins(child) for child in children)
+        if all(one is other for one, other in zip(made, children, strict=True)):
+            return node
+        return node.model_copy(update={"children": made})
+
+    def _stand_in(self, node: OpaqueNode) -> Node:
+        assert node.of is not None
+        length = 1 if node.length is None else self.scalars[node.length]
+        if node.of in ("str", "bytes"):
+            length = length if type(length) is int and length >= 0 else 1
+            check_memory(self._room, [((length,), 1)], "a text that is not on the tape")
+            self._room -= length
+            value: Any = "x" * length if node.of == "str" else b"x" * length
+        else:
+            value = _STAND_INS[node.of]
+        self.scalars.append(value)
+        self.made_up += 1
+        return ScalarNode.model_construct(kind=node.of, scalar=len(self.scalars) - 1, type=None)

@@ -1,0 +1,206 @@
+"""What runs a recorded call: a model, a callable, or an exported model in its runtime.
+
+In comes a call. Out goes a run of it that is prepared, so that the time which the target takes is
+not that of reading the tape.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import islice
+from types import GeneratorType
+from typing import Any
+
+from calltape_analyzer.arguments.complete_inputs import CompleteInputs, complete_inputs
+from calltape_analyzer.comparison.comparing import Tolerances, leaves_of
+from calltape_analyzer.comparison.reporting import without_removed
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs.exported_model import ExportedModel
+from calltape_analyzer.programs.programs import Programs
+from calltape_analyzer.programs.runtimes import opened_model
+from calltape_analyzer.pytree.placeholder import placeholder_words
+from calltape_analyzer.pytree.result_values import Returned
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.replaying.model_outputs import inputs_of, outputs_by_path
+from calltape_analyzer.tape import Tape
+
+__all__ = ["Run", "Runner", "runner_of"]
+
+_MAX_CHUNKS = 256
+"""Of a stream, the recorder keeps so many chunks at most."""
+
+
+class Run(ABC):
+    """A call that is ready to be run, once.
+
+    Attributes:
+        made_up: whether some of its arguments are not the recorded ones.
+        seconds: how long it took, after it was run.
+    """
+
+    made_up: bool = False
+    seconds: float = 0.0
+
+    def start(self) -> Any:
+        """Runs the call. What it raises is what the target raises."""
+        _finished()
+        began = time.perf_counter()
+        try:
+            result = self.run()
+            _finished()
+        finally:
+            self.seconds = time.perf_counter() - began
+        return result
+
+    @abstractmethod
+    def run(self) -> Any: ...
+
+    @abstractmethod
+    def leaves(self, result: Any) -> Returned:
+        """What came out, by the paths of what was recorded."""
+
+    @property
+    def doubt(self) -> str:
+        """What to know about the arguments if the run fails."""
+        return " (with made-up arguments: the tape has no values)" if self.made_up else ""
+
+
+def _finished() -> None:
+    """Waits for a device: it computes while Python goes on."""
+    import torch
+
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+
+
+class Runner(ABC):
+    """Runs calls through one target.
+
+    Attributes:
+        tolerances: how far its results may be off by default.
+        raises_as_recorded: whether it can raise what the model raised: an exported program cannot.
+    """
+
+    tolerances: Tolerances = Tolerances()
+    raises_as_recorded: bool = True
+
+    @abstractmethod
+    def prepared(self, call: Call) -> Run:
+        """A run of a call, with arguments of its own.
+
+        Raises:
+            TapeError: the arguments cannot be read, or the target takes others.
+        """
+
+    def undisturbed(self) -> AbstractContextManager[Any]:
+        """Within it, runs leave no trace in the target."""
+        return nullcontext()
+
+
+class _CallableRunner(Runner):
+    def __init__(self, tape: Tape, target: Any, stack: ExitStack) -> None:
+        import torch
+
+        self._device: Any = "cpu"
+        self._module = None
+        if isinstance(target, Programs):
+            self.tolerances, self.raises_as_recorded = target.tolerances, False
+        if isinstance(target, torch.nn.Module):
+            from calltape_analyzer.model.calls import device_of, entry_of
+            from calltape_analyzer.model.state import unchanged
+
+            # The calls run one after another, each from the state that the one before left.
+            stack.enter_context(unchanged(target))
+            self._device = device_of(target)
+            self._module = target
+            target = entry_of(target, tape.target)
+        if not callable(target):
+            raise UsageError(
+                f"a {type(target).__name__} cannot be called", advice="see help(replay)"
+            )
+        self._function: Callable[..., Any] = target
+        self._signature = tape.signature
+
+    def prepared(self, call: Call) -> Run:
+        return _CallOf(self._function, complete_inputs(call, self._device), self._signature)
+
+    def undisturbed(self) -> AbstractContextManager[Any]:
+        if self._module is None:
+            return nullcontext()
+        from calltape_analyzer.model.state import unchanged
+
+        return unchanged(self._module)
+
+
+class _CallOf(Run):
+    def __init__(
+        self, function: Callable[..., Any], inputs: CompleteInputs, signature: Signature
+    ) -> None:
+        self._function = function
+        self._args, self._kwargs = without_removed(inputs.args, inputs.kwargs, signature)
+        self.made_up = inputs.made_up > 0
+
+    def run(self) -> Any:
+        import torch
+
+        with torch.no_grad():
+            result = self._function(*self._args, **self._kwargs)
+            # A stream was recorded as the list of its chunks.
+            if type(result) is GeneratorType:
+                return list(islice(result, _MAX_CHUNKS + 1))
+            return result
+
+    def leaves(self, result: Any) -> Returned:
+        return Returned(leaves_of(result))
+
+    @property
+    def doubt(self) -> str:
+        unmade = placeholder_words((self._args, self._kwargs))
+        return f"{super().doubt}; the call has {unmade}" if unmade else super().doubt
+
+
+class _ModelRunner(Runner):
+    raises_as_recorded = False
+
+    def __init__(self, tape: Tape, model: ExportedModel) -> None:
+        self._model = model
+        self._sorter = CallSorter.of(tape)
+        self.tolerances = model.tolerances
+
+    def prepared(self, call: Call) -> Run:
+        return _RunOf(self._model, call, self._sorter)
+
+
+class _RunOf(Run):
+    def __init__(self, model: ExportedModel, call: Call, sorter: CallSorter) -> None:
+        self._model, self._call = model, call
+        self._inputs = inputs_of(model, call, sorter)
+        self.made_up = any(
+            leaf.key is None and leaf.device != "meta" for leaf in call.record.inputs.facts()
+        )
+
+    def run(self) -> Any:
+        return self._model.run(self._inputs)
+
+    def leaves(self, result: Any) -> Returned:
+        return outputs_by_path(result, self._call)
+
+
+@contextmanager
+def runner_of(tape: Tape, target: Any, *, trusted: bool) -> Iterator[Runner]:
+    """What runs the calls of a tape through a target, which is afterwards as it was before.
+
+    Raises:
+        UsageError: the target cannot be run, or is a ``.pt2`` that is not trusted.
+        TapeError: ``not_found``, or ``invalid`` if it cannot be loaded.
+    """
+    with opened_model(target, tape, trusted=trusted, to_run=True) as model, ExitStack() as stack:
+        if model is None:
+            yield _CallableRunner(tape, target, stack)
+        else:
+            yield _ModelRunner(tape, model)

@@ -1,0 +1,35 @@
+"""Tapes in the test suites of others.
+
+In come tapes, models, and calls that a test makes up. Out go failures that say what differs, and
+tapes to test with. The pytest plugin (:mod:`calltape_analyzer.pytest_plugin`) is built on it; other
+test runners can use it as it is. What is listed here is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from calltape_analyzer.testing.assertion import assert_replays
+    from calltape_analyzer.testing.built_tapes import CallToWrite, call, write_tape
+
+__all__ = ["CallToWrite", "assert_replays", "call", "write_tape"]
+
+_NAMES = {
+    "assertion": ("assert_replays",),
+    "built_tapes": ("CallToWrite", "call", "write_tape"),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

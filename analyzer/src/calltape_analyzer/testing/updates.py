@@ -1,0 +1,183 @@
+"""New outputs for tapes: kept while tests run, and written when all are done.
+
+In come tapes and models that do something else than is on them. Each call with a new outcome goes
+to a small tape of its own in a folder that all processes of a test run share. At the end one
+process writes each tape anew, beside the old one, and puts it in its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from calltape_analyzer.comparison.reports import Report, ReportRow
+from calltape_analyzer.errors import TapeError, UsageError
+from calltape_analyzer.opening import open_tape
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.testing.failure_text import call_of, difference_lines, place_of
+from calltape_analyzer.text import counted, listed, printable
+from calltape_analyzer.writing.lineage import derived
+from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_schema.records import Manifest
+
+__all__ = ["Updates"]
+
+_VERB = "update"
+_SOURCE, _SAID = "source.txt", "said.txt"
+
+
+class Updates:
+    """The new outputs of one test run.
+
+    Args:
+        folder: where they are kept, if another process made it.
+
+    Attributes:
+        folder: where they are kept.
+        lines: after :meth:`finish`, what changed, for people.
+    """
+
+    def __init__(self, folder: str | None = None) -> None:
+        self._is_own = folder is None
+        self.folder = tempfile.mkdtemp(prefix="calltape-") if folder is None else folder
+        self.lines: list[str] = []
+
+    def close(self) -> None:
+        """Removes what was kept."""
+        if self._is_own:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def replayed(self, tape: Tape, model: Any, **options: Any) -> Report:
+        """The report of a replay. A call whose new outcome was kept is left out of it, and the
+        others are as in :func:`~calltape_analyzer.replay`.
+
+        Raises:
+            TapeError: as :func:`~calltape_analyzer.replay`; ``usage`` if another test of this run
+                has another outcome for the same call.
+        """
+        from calltape_analyzer.replaying.replaying import replay_with
+        from calltape_analyzer.testing.new_outcomes import NewOutcomes
+
+        outcomes = NewOutcomes()
+        report = replay_with(tape, model, outcomes=outcomes.keep, **options)
+        steady = not report.is_unsteady
+        kept: list[ReportRow] = []
+        for row in report.failing if steady else ():
+            call = call_of(tape, row)
+            built = outcomes.of(call, row)
+            if built is not None:
+                self._keep(call, row, built)
+                kept.append(row)
+        if not kept:
+            return report
+        rest = [row for row in report.rows if row not in kept]
+        fine = [row.model_copy(update={"ok": True, "against": "success"}) for row in kept]
+        return report.model_copy(update={"rows": [*rest, *fine]})
+
+    def _keep(self, call: Call, row: ReportRow, built: Any) -> None:
+        source = os.path.realpath(call.path)
+        name = hashlib.sha256(os.fsencode(source)).hexdigest()[:32]
+        folder = Path(self.folder, name)
+        folder.mkdir(exist_ok=True)
+        (folder / _SOURCE).write_bytes(os.fsencode(source))
+        path = folder / f"{call.number:020}.tape"
+        try:
+            with TapeWriter(path, call.manifest) as writer:
+                writer.write(built.record, built.values)
+                writer.seal()
+        except TapeError as error:
+            if error.kind != "exists":
+                raise
+            self._expect_same(call, path, built)
+            return
+        text = "\n".join(difference_lines(call, row))
+        path.with_suffix(".txt").write_text(text, encoding="utf-8", errors="backslashreplace")
+
+    def _expect_same(self, call: Call, path: Path, built: Any) -> None:
+        """Raises UsageError if the outcome that is kept is another one."""
+        beside = path.with_name(f"{path.name}.{os.getpid()}")
+        try:
+            with TapeWriter(beside, call.manifest, overwrite=True) as writer:
+                writer.write(built.record, built.values)
+                writer.seal()
+            same = beside.read_bytes() == path.read_bytes()
+        finally:
+            beside.unlink(missing_ok=True)
+        if not same:
+            raise UsageError(
+                f"two tests give other outputs for call {call.number} of {place_of(call)}",
+                advice="run one of them with --calltape-update",
+            )
+
+    def finish(self, *, write: bool) -> None:
+        """Writes the tapes, if that is wanted, and notes what changed in :attr:`lines`."""
+        for folder in sorted(path for path in Path(self.folder).iterdir() if path.is_dir()):
+            source = os.fsdecode((folder / _SOURCE).read_bytes())
+            for said in sorted(folder.glob("*.txt")):
+                if said.name != _SOURCE:
+                    text = said.read_text(encoding="utf-8").split("\n")
+                    self.lines += map(printable, text)
+            changed = sorted(folder.glob("*.tape"))
+            if changed:
+                self.lines.append(self._finished(source, changed, write))
+        if not self.lines:
+            self.lines.append("every call gives what is on its tape: nothing was written")
+
+    def _finished(self, source: str, changed: Sequence[Path], write: bool) -> str:
+        shown = os.path.relpath(source)
+        many = counted(len(changed), "call")
+        if not write:
+            return f"{shown}: {many} would get new outputs; nothing was written"
+        try:
+            _rewrite(source, changed)
+        except (TapeError, OSError) as error:
+            return f"{shown}: NOT written: {error}"
+        return f"{shown}: {many} got new outputs, and the tape was written anew"
+
+
+def _rewrite(source: str, changed: Sequence[Path]) -> None:
+    """Puts a tape with new calls in the place of an old one.
+
+    Raises:
+        TapeError: the old tape is damaged, is one of several files, or cannot be replaced.
+    """
+    with open_tape(source) as old, open_tape([str(path) for path in changed]) as new:
+        (segment,) = old.segments
+        if old.verify() or segment.trailer is None or segment.trailer.continues:
+            raise UsageError(
+                "it is damaged, was not closed, or is one of several files of a recording",
+                path=source,
+                advice="record it anew",
+            )
+        known = {call.number: call for call in new.calls}
+        numbers = listed([str(number) for number in sorted(known)], 20)
+        manifest = _manifest(old, numbers)
+        mode = os.stat(source).st_mode & 0o777
+        with TapeWriter(source, manifest, overwrite=True, mode=mode) as writer:
+            for call in old.calls:
+                writer.copy(known.pop(call.number, call))
+            if known:
+                raise UsageError("the tape changed while the tests ran", path=source)
+            trailer = segment.trailer
+            writer.seal(
+                trailer.coverage,
+                traffic=trailer.traffic,
+                dumps=trailer.dumps,
+                closed_ns=trailer.closed_ns,
+            )
+
+
+def _manifest(old: Tape, numbers: str) -> Manifest:
+    """The manifest, in whose history all updates in a row are one step: a fixture may be updated
+    any number of times."""
+    manifest = derived(old.segments, _VERB, {"calls": numbers})
+    steps = manifest.history or ()
+    if len(steps) > 1 and steps[-2].verb == _VERB:
+        steps = (*steps[:-2], steps[-1])
+    return manifest.model_copy(update={"history": steps})

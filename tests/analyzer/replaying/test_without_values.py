@@ -1,0 +1,157 @@
+"""Tapes of shapes replay through a model with made-up values; no value is called reproduced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import Tape, TapeError, open_tape, replay
+from calltape_analyzer.arguments.complete_inputs import complete_inputs
+from calltape_analyzer.pytree.memory_limit import granted
+from calltape_recorder import record
+from tests.analyzer.exported import call, taped
+from tests.analyzer.exporting.test_arguments import t
+from tests.analyzer.tapes import write_tape
+
+
+class Talking(torch.nn.Module):
+    """Takes a table of ids, a mask, a text and numbers; gives values and a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(5000, 4)
+
+    def forward(self, ids, mask=None, *, prompt="", numbers=()):
+        assert type(prompt) is str
+        x = self.table(ids) * (len(prompt) + 1) + sum(numbers)
+        return {"x": x if mask is None else x * mask[..., None], "text": prompt, "n": 3}
+
+
+def calls() -> list[Any]:
+    ids = torch.randint(0, 5000, (2, 1500))
+    numbers = [float(n) for n in range(12)]
+    return [call(ids[:, :n], torch.ones(2, n), prompt="a secret", numbers=numbers)
+            for n in (3, 1500)]  # fmt: skip
+
+
+@pytest.fixture
+def model() -> Talking:
+    return Talking().eval()
+
+
+@pytest.fixture
+def tape(tmp_path: Path, model: Talking) -> Tape:
+    return taped(tmp_path, model, calls(), values="none")
+
+
+def test_shapes_replay_through_the_model(tape: Tape, model: Talking) -> None:
+    report = replay(tape, model)
+    assert report.ok, report.table()
+    assert [row.against for row in report] == ["shapes", "shapes"]
+    assert report.reproduced == 0
+    assert [row.compared for row in report] == [0, 0]
+    assert "2 calls agree in structure, dtypes and shapes; no value was compared" in report.summary
+    assert any("arguments of 2 calls were made up" in note for note in report.notes)
+    assert "verified" not in report.table(every=True)
+
+
+CHANGES = {
+    "dtype": lambda y: {**y, "x": y["x"].double()},
+    "shape": lambda y: {**y, "x": y["x"][:, :2]},
+    "structure": lambda y: {"x": y["x"]},
+    "more": lambda y: {**y, "z": 1},
+    "kind": lambda y: {**y, "text": 3},
+    "number": lambda y: {**y, "n": 3.0},
+    "nothing": lambda y: {},
+    "none": lambda y: None,
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_another_form_is_found_out(what: str, tape: Tape, model: Talking) -> None:
+    report = replay(tape, lambda *args, **kwargs: CHANGES[what](model(*args, **kwargs)))
+    assert [row.ok for row in report] == [False, False]
+    assert report.reproduced == 0
+
+
+def test_made_up_arguments_are_like_the_recorded_ones(tape: Tape) -> None:
+    args, kwargs, made_up = complete_inputs(tape.calls[1])
+    ids, mask = args
+    low, high = int(ids.min()), int(ids.max())
+    assert 0 <= low <= high < 5000
+    assert high > 1000  # within the recorded range, not 0 and 1
+    assert (mask.shape, mask.dtype) == ((2, 1500), torch.float32)
+    assert kwargs["prompt"] == "x" * len("a secret")
+    assert [type(n) for n in kwargs["numbers"]] == [float] * 12
+    assert made_up == 2 + 1 + 12
+    again = complete_inputs(tape.calls[1])
+    assert torch.equal(ids, again.args[0])
+    assert ids is not again.args[0]
+
+
+def test_what_fails_with_made_up_arguments_says_so(tape: Tape) -> None:
+    def fails(*args, **kwargs):
+        raise IndexError("index out of range in self")
+
+    report = replay(tape, fails)
+    assert {row.error for row in report} == {
+        "IndexError: index out of range in self (with made-up arguments: the tape has no values)"
+    }
+
+
+def test_values_are_compared_where_there_are_some(tmp_path: Path, model: Talking) -> None:
+    withheld = {"*": "all", "outputs.x": "none"}
+    tape = taped(tmp_path, model, calls(), values=withheld)
+    report = replay(tape, model)
+    assert report.ok, report.table()
+    assert {row.against for row in report} == {"part"}
+    assert report.reproduced == 0
+    assert "not on the tape, so compared in dtype and shape only: outputs.x" in report.notes
+    other = replay(tape, lambda *a, **k: {**model(*a, **k), "n": 4})
+    assert [row.ok for row in other] == [False, False]
+    assert "n is 4 instead of 3" in str(other)
+    assert not replay(tape, lambda *a, **k: CHANGES["shape"](model(*a, **k))).ok
+
+
+def test_an_output_of_made_up_arguments_is_not_compared(tmp_path: Path, model: Talking) -> None:
+    """The tape has all outputs, but one argument is not on it: its outputs are others."""
+    tape = taped(tmp_path, model, calls(), values={"*": "all", "ids": "none"})
+    report = replay(tape, model)
+    assert report.ok, report.table()
+    assert {row.against for row in report} == {"shapes"}
+    assert report.reproduced == 0
+
+
+def test_a_made_up_tensor_is_bounded(tmp_path: Path) -> None:
+    huge = torch.empty(2**20, 2**20, device="meta")
+    path = write_tape(tmp_path / "a.tape", [((huge,), {})], outputs=[t(2)], values="none")
+    manifest = open_tape(path)
+    # The leaf says "meta": what has no value was passed.
+    assert manifest.calls[0].record.inputs.facts()[0].device == "meta"
+    assert complete_inputs(manifest.calls[0]).made_up == 0
+
+
+def test_a_withheld_text_of_any_length_is_bounded(tmp_path: Path) -> None:
+    from tests.analyzer.reading.forged import Forged, inputs_of
+
+    made = Forged(tmp_path / "a.tape", (torch.ones(2),))
+    text = {"kind": "opaque", "type": "builtins:str", "reason": "policy", "of": "str", "length": 0}
+    made.set_root(inputs_of({"kind": "tensor", "leaf": 0}, text), leaves=1, scalars=1)
+    made.inputs["scalars"] = [2**40]
+    tape = open_tape(made.write())
+    with pytest.raises(TapeError) as caught:
+        complete_inputs(tape.calls[0])
+    assert caught.value.kind == "limit"
+    with granted(100), pytest.raises(TapeError):
+        complete_inputs(tape.calls[0])
+
+
+def test_generators_and_dropped_outputs(tmp_path: Path, model: Talking) -> None:
+    with record(model, tmp_path / "b.tape", values="none", outputs=False):
+        model(torch.tensor([[1, 2]]))
+    with pytest.raises(TapeError, match="no outputs"):
+        replay(open_tape(tmp_path / "b.tape"), model)
+    assert replay(open_tape(tmp_path / "b.tape"), model, expect="success").ok
