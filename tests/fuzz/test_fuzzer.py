@@ -48,11 +48,11 @@ def test_text_that_a_terminal_obeys_is_found() -> None:
 def test_what_is_slow_or_large_is_found() -> None:
     steps = Steps()
     with measured(steps.outcome):
-        steps.step("slow", lambda: _burn(0.2))
+        steps.step("slow", lambda: _burn(0.6))
         steps.begin()
         steps.step("large", lambda: bytearray(b"x" * 60_000_000))
-    assert 0.15 < steps.outcome.total < 2
-    steps.outcome.limited(seconds=0.1, nbytes=50_000_000)
+    assert 0.5 < steps.outcome.total < 3
+    steps.outcome.limited(seconds=0.4, nbytes=50_000_000)
     assert kinds(steps) == ["slow in slow", "large"]
 
 
