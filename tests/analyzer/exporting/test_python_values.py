@@ -121,6 +121,23 @@ def test_a_size_stays_open_where_the_model_reads_it(tmp_path: Path, how: str) ->
     assert_as_module(programs, model, [call(t(2, 8, 11), how=how), call(t(2, 20, 3), how=how)])
 
 
+class InParts(Model):
+    """Sums parts of four rows; a loop over parts has as many turns for 10 rows as for 11."""
+
+    def forward(self, x):
+        parts = range(0, x.shape[0], 4)
+        assert isinstance(parts, range)
+        return sum(x[start : min(start + 4, x.shape[0])].sum(0) * len(parts) for start in parts)
+
+
+def test_a_loop_in_steps_is_for_a_range_of_sizes(tmp_path: Path) -> None:
+    calls = [call(t(n, 3)) for n in (10, 11, 14)]
+    model = InParts()
+    programs = made(tmp_path, model, calls)
+    assert len(programs) == 2
+    assert_as_module(programs, model, [call(t(15, 3)), call(t(10, 3))])
+
+
 class Typed(Model):
     """Means ``int`` as a dtype."""
 

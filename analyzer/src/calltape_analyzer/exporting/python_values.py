@@ -89,6 +89,32 @@ def _sqrt(value: Any) -> Any:
     return _PYTHON_SQRT(value)
 
 
+class _OfSizes(type):
+    """``range`` that leaves its end a symbol if it goes in larger steps."""
+
+    def __call__(cls, *args: Any) -> range:
+        start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
+        if type(end) is not torch.SymInt or type(start) is not int or type(step) is not int:
+            return builtins.range(*args)
+        if step < 2:  # each step is a condition: together they say what the end is
+            return builtins.range(*args)
+        count = 0
+        while start + count * step < end:
+            count += 1
+        return builtins.range(start, start + count * step, step)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, builtins.range)
+
+
+class _SymbolicRange(metaclass=_OfSizes):
+    """Stands for ``range`` in the modules of a model while it is traced. A loop over parts of 128
+    (``range(0, length, 128)``) has as many turns for each length of a range of lengths."""
+
+
+_STAND_INS = {"isinstance": _isinstance, "len": _len, "range": _SymbolicRange}
+
+
 @contextlib.contextmanager
 def symbolic_sizes(model: torch.nn.Module) -> Iterator[None]:
     """Lets the code of a model take the symbols of sizes for ints while it is traced.
@@ -99,7 +125,7 @@ def symbolic_sizes(model: torch.nn.Module) -> Iterator[None]:
     names: Any = vars(math)
     try:
         names["sqrt"] = _sqrt
-        with _named(model, {"isinstance": _isinstance, "len": _len}):
+        with _named(model, _STAND_INS):
             yield
     finally:
         names["sqrt"] = _PYTHON_SQRT
