@@ -6,9 +6,9 @@
 for every case, each step in a process of its own, and prints a table; the rows are in
 ``DIR/results.torch.json`` as well, beside those of earlier runs. ``--reuse`` does not record again
 what is recorded;
-``python -m tests.zoo.run table DIR... -o docs/zoo.md`` makes the committed table of such results,
-and ``tests/zoo/expected.json``, what the tests hold the exporter to. A later DIR replaces the rows
-of an earlier one.
+``python -m tests.zoo.run table DIR... -o docs/zoo.md`` puts such results into
+``tests/zoo/rows.json``, which the tests hold the exporter to, and makes the table of all rows. A
+later DIR replaces the rows of an earlier one; cases that were not run keep the rows that they have.
 """
 
 from __future__ import annotations

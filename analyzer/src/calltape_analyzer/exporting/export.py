@@ -59,9 +59,9 @@ def export(
         merge: ``"auto"`` makes one program of prefill and decode steps if replay proves it right.
         isolate: exports in a fresh process, to which the model goes by pickle.
         tolerances: of the comparison; by default of ``torch.testing``, wider for ONNX.
-        attempt_seconds: how long a trace may take (in the main thread), and a run at other sizes
-            than the recorded ones; by default a minute, for a trace half a minute and a tenth of a
-            second per module.
+        attempt_seconds: how long a trace may take (of processor time, in the main thread), and a
+            run at other sizes than the recorded ones; by default a minute, for a trace half a
+            minute and a tenth of a second per module.
         probe: at which other sizes model and programs are run and compared
             (:class:`~calltape_analyzer.exporting.probing.Probing`): ``"far"`` is up to 500 times
             the recorded ones.

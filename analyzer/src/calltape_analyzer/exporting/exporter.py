@@ -45,6 +45,9 @@ from calltape_analyzer.variants.weak_relations import breaks, looser_variants
 __all__ = ["Exporter", "Static"]
 
 _MAX_TRIED = 3
+_WAITING = 4
+"""By the clock, a trace may take so many times the processor time that it may take: others may use
+the processor as well."""
 
 Static = Literal["last", "never", "only"]
 """When a program for one recorded size only is tried: if all else failed, never, or at once."""
@@ -321,17 +324,17 @@ class Exporter:
         args, kwargs = plan.arguments(plan.values(sample.cloned()))
         shapes = way.shapes(plan, variant)
         options = {"strict": False, **way.options, **self.options}
-        begin = time.perf_counter()
+        begin = time.thread_time()
         with (
             preserved(module),
             unchanged(module, tracing=True),
             way.entered(module, plan),
             _quiet(),
-            time_limit(self.verifier.budget.within(self._seconds)),
+            time_limit(self.verifier.budget.within(_WAITING * self._seconds), self._seconds),
             torch.no_grad(),
         ):
             exported = torch.export.export(traced, args, kwargs, dynamic_shapes=shapes, **options)
-        if time.perf_counter() - begin > self._seconds / 2:
+        if time.thread_time() - begin > self._seconds / 2:
             self._slow.add(variant.group.key)  # other sizes would take as long, or longer
         return exported
 

@@ -8,8 +8,10 @@ that the next attempt can be made.
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,7 @@ __all__ = ["default_seconds", "time_limit"]
 
 _BASE, _PER_MODULE = 30.0, 0.1
 _AGAIN = 5.0
+_SOON = 0.01
 
 
 class _Interrupt(BaseException):
@@ -24,17 +27,23 @@ class _Interrupt(BaseException):
 
 
 def default_seconds(module: Any) -> float:
-    """A limit that is several times longer than any trace that was seen to end: half a minute, and
-    a tenth of a second for each submodule (a UNet of 220 million parameters takes 9 of 100 s)."""
+    """A limit of processor time, several times longer than any trace that was seen to end: half a
+    minute, and a tenth of a second for each submodule (a UNet of 220 million parameters takes 9 of
+    100 s)."""
     return _BASE + _PER_MODULE * sum(1 for _ in module.modules())
 
 
 @contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float, processor: float = math.inf) -> Iterator[None]:
     """Interrupts the code in the block after some seconds.
 
     There is no limit outside of the main thread, if the platform has no alarm signal, and if
     somebody else uses it.
+
+    Args:
+        seconds: by the clock.
+        processor: of processor time of this thread. A trace that shares its processor with others
+            takes longer by the clock, and is no worse for that.
 
     Raises:
         TimeoutError: the time is up.
@@ -43,16 +52,24 @@ def time_limit(seconds: float) -> Iterator[None]:
         yield
         return
 
+    end, busy_end = time.monotonic() + seconds, time.thread_time() + processor
+
     def ring(*_: Any) -> None:
-        raise _Interrupt
+        left = min(end - time.monotonic(), busy_end - time.thread_time())
+        if left <= 0:
+            raise _Interrupt
+        signal.setitimer(signal.ITIMER_REAL, max(left, _SOON), _AGAIN)
 
     before = signal.signal(signal.SIGALRM, ring)
     # Again every few seconds, because the interrupted code may catch it.
-    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, processor), _AGAIN)
     try:
         yield
     except _Interrupt:
-        raise TimeoutError(f"not done after {seconds:.0f} s, and interrupted") from None
+        spent = f"{seconds:.0f} s"
+        if time.monotonic() < end:
+            spent = f"{processor:.0f} s of processor time"
+        raise TimeoutError(f"not done after {spent}, and interrupted") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
