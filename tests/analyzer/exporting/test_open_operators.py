@@ -30,6 +30,11 @@ class Sized(Model):
             return functional.avg_pool2d(x, kernel_size=x.shape[-2:])
         if how == "max_pool2d":
             return functional.max_pool2d(x, (high, wide))
+        if how == "interpolate":
+            scale = 24 / min(high, wide)
+            return functional.interpolate(
+                x, scale_factor=scale, mode="bilinear", recompute_scale_factor=True
+            )
         if how == "max_pool1d":
             return functional.max_pool1d(x[0], wide)
         return functional.max_pool1d(x[:, 0], 2, stride=1)[..., : wide // 2]
@@ -37,7 +42,7 @@ class Sized(Model):
 
 _OPERATORS = (
     "as_tensor", "new_tensor", "linspace", "one_hot", "avg_pool2d", "max_pool2d", "max_pool1d",
-    "part",
+    "interpolate", "part",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calltape_analyzer import export
-from calltape_analyzer.errors import ExportError
+from calltape_analyzer.errors import ExportError, NoVariant
 from calltape_analyzer.exporting.python_values import symbolic_ints, symbolic_sizes
 from tests.analyzer.exported import assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
@@ -136,6 +136,25 @@ def test_a_loop_in_steps_is_for_a_range_of_sizes(tmp_path: Path) -> None:
     programs = made(tmp_path, model, calls)
     assert len(programs) == 2
     assert_as_module(programs, model, [call(t(15, 3)), call(t(10, 3))])
+
+
+class Finding(Model):
+    """Returns early if it finds nothing, as detectors do."""
+
+    def forward(self, x):
+        found = x[x > 0]
+        if found.numel() == 0:
+            return x.new_zeros(1)
+        return found.cumsum(0)
+
+
+def test_a_result_that_may_be_empty(tmp_path: Path) -> None:
+    model = Finding()
+    programs = made(tmp_path, model, [call(t(n, 3)) for n in (5, 8, 9)])
+    assert len(programs) == 1
+    assert_as_module(programs, model, [call(t(7, 3)), call(t(12, 3))])
+    with pytest.raises(NoVariant, match="assertion failed"):  # and no wrong value
+        programs(-torch.ones(4, 3))
 
 
 class Typed(Model):

@@ -218,6 +218,7 @@ class Exporter:
         if self.convert is None:
             both = replace(values, symbolic_ints=True, open_lengths=True)
             ways += [
+                ("results not empty", replace(ints, never_empty=True)),
                 ("by its values", values),
                 ("by its values, ints of tensors open", both),
                 ("by its values, runtime asserts deferred", replace(values, deferred=True)),

@@ -8,6 +8,7 @@ arguments.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,6 +39,18 @@ def _max_pool1d_of_any_length(*args: Any, **kwargs: Any) -> Any:
     if kwargs.pop("return_indices", False):
         return torch.max_pool1d_with_indices(*args, **kwargs)
     return torch.max_pool1d_with_indices(*args, **kwargs)[0]
+
+
+def _interpolate(
+    x: Any, size: Any = None, scale_factor: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """A size that is computed from a scale (torchvision's detectors) stays a symbol."""
+    if scale_factor is not None and kwargs.get("recompute_scale_factor"):
+        dims = x.dim() - 2
+        scales = scale_factor if isinstance(scale_factor, list | tuple) else [scale_factor] * dims
+        size = [math.floor(old * scale) for old, scale in zip(x.shape[2:], scales, strict=True)]
+        scale_factor, kwargs = None, {**kwargs, "recompute_scale_factor": None}
+    return _functional.interpolate(x, size, scale_factor, *args, **kwargs)
 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
@@ -106,6 +119,7 @@ _ALWAYS: Mapping[Any, Callable[..., Any]] = {
     torch.max_pool1d: _max_pool1d,
     _functional.max_pool1d: _max_pool1d,
     torch.istft: _refs.istft,
+    _functional.interpolate: _interpolate,
 }
 _OF_SIZES: Mapping[Any, Callable[..., Any]] = {
     torch.as_tensor: _as_tensor,

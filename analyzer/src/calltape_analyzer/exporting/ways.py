@@ -11,6 +11,7 @@ from typing import Any, Literal
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.sizings import is_batch
 from calltape_analyzer.exporting.constants import known_constants
+from calltape_analyzer.exporting.empty_results import never_empty
 from calltape_analyzer.exporting.open_operators import OpenOperators
 from calltape_analyzer.exporting.python_values import (
     real_values,
@@ -38,6 +39,8 @@ class Way:
         open_lengths: whether recurrent layers are traced for any length.
         symbolic_ints: whether ints that the model reads from tensors are open.
         real_values: whether the trace knows the values of its sample, and asserts them.
+        never_empty: whether results whose size only values tell are taken not to be empty, which is
+            asserted.
         own_buffers: whether the model may register buffers while it is traced.
         experts: how a mixture of experts runs them; None for the model's own way.
         deferred: whether conditions become assertions in the program, where they can.
@@ -48,6 +51,7 @@ class Way:
     open_lengths: bool = False
     symbolic_ints: bool = False
     real_values: bool = False
+    never_empty: bool = False
     own_buffers: bool = False
     experts: str | None = None
     deferred: bool = False
@@ -62,7 +66,7 @@ class Way:
     @property
     def is_by_values(self) -> bool:
         """Whether the program may depend on the values of a call, not only on its sizes."""
-        return self.symbolic_ints or self.real_values
+        return self.symbolic_ints or self.real_values or self.never_empty
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -97,6 +101,7 @@ class Way:
                 symbolic_sizes(module),
                 symbolic_ints(module) if self.symbolic_ints else nullcontext(),
                 real_values(self.real_values),
+                never_empty(self.never_empty),
             ):
                 stack.enter_context(context)
             yield
