@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from calltape_schema.privacy import FEWEST_RANGED, MANY, SMALL, is_name
 from calltape_schema.records import Parameter
 
 __all__ = [
@@ -21,17 +22,6 @@ Degree = Literal["nothing", "values", "numbers"]
 """What is withheld at a path: nothing; ``values`` (tensors, text and bytes); or ``numbers``, which
 means these and numbers as well."""
 
-FEWEST_RANGED = 1024
-"""With at least this many different elements, the range of a withheld integer tensor says little of
-each element."""
-MANY = 8
-"""Numbers of a container with more children than this are data, not sizes. They are withheld like
-the values of a tensor."""
-SMALL = 1024
-"""An int from -1024 to 1024 that stands in code is taken for a setting."""
-
-_NAME = re.compile(r"[^\W\d][\w.\-/]{0,63}|\d{1,4}")
-_MOST_DIGITS = 4
 _WILDCARDS = frozenset("*?[")
 
 
@@ -101,21 +91,6 @@ class Withholding:
 
 def _matches(path: str, pattern: str) -> bool:
     return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}.*")
-
-
-def is_name(key: Any) -> bool:
-    """Whether a dict key looks like a name from code: a word with at most four digits, or a small
-    int. An address, the number of a customer or a sentence does not. A plain word always does, even
-    if a user wrote it."""
-    kind = type(key)
-    if kind is str:
-        digits = sum([character.isdigit() for character in key])
-        return digits <= _MOST_DIGITS and _NAME.fullmatch(key) is not None
-    if kind is int:
-        return bool(-SMALL <= key <= SMALL)
-    if kind is tuple:
-        return all(map(is_name, key))
-    return key is None or kind is bool
 
 
 _MOST_IN_WORD = 32
