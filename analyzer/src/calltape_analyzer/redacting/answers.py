@@ -18,12 +18,13 @@ from calltape_analyzer.plain_data import plain
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_analyzer.redacting.tree_plan import Replaced
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import printable
 from calltape_analyzer.variant import Variant
 from calltape_schema.errors import TapeError
 
 __all__ = ["Comparison", "difference"]
 
-_PART = r"(?<![^.]){}(?![^.\[])"  # of a path
+_PART = r"(?<![^.]){}(?![^.\[=, )])"  # of a path
 _QUOTED = re.compile(r"(?<![^= ])'[^']*'")
 _PLACE_OF_CALL = ("path", "address")
 _NUMBERS = ("min", "max", "sizes", "distinct", "dimensions", "value")
@@ -148,8 +149,9 @@ class Comparison:
                 value = re.sub(f"(?<![^= ]){shown}", lambda _, new=new: repr(new), value)
         for number, (old, new) in enumerate(self._replaced.keys.items()):
             was = new if is_new else old
-            if was in value:
-                value = re.sub(_PART.format(re.escape(was)), f"<key {number}>", value)
+            for form in (was, printable(was)):
+                if form in value:
+                    value = re.sub(_PART.format(re.escape(form)), f"<key {number}>", value)
         return value
 
 

@@ -19,6 +19,7 @@ from calltape_analyzer.redacting.call_redaction import CallRedaction
 from calltape_analyzer.redacting.element_ranges import ElementRanges
 from calltape_analyzer.redacting.leak_search import RemovedValues, found_in
 from calltape_analyzer.redacting.new_values import NewValues
+from calltape_analyzer.redacting.ordered_keys import ordered_keys
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_analyzer.redacting.tape_facts import BEGIN_NS, TapeFacts
 from calltape_analyzer.redacting.treatment import Treatments, Way
@@ -103,7 +104,9 @@ class _Redaction:
         defaults = (one.default for one in tape.signature.parameters)
         self._pseudonyms = Pseudonyms([one for one in defaults if isinstance(one, str)])
         self._replaced = Replaced()
-        fates = Fates(self._treatments, self._pseudonyms, tape.signature, self._replaced)
+        fates = Fates(
+            self._treatments, self._pseudonyms, tape.signature, self._replaced, ordered_keys(tape)
+        )
         values = NewValues(tape, self._treatments, self._pseudonyms, special=special)
         first = min(one.created_ns for one in tape.manifests)
         self._removed = RemovedValues()

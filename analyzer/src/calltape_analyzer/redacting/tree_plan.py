@@ -6,7 +6,7 @@ it, and a fate for each scalar and each tensor. This is found once per structure
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.editing.withholding import left_of, names_of_path, opaque
@@ -58,6 +58,7 @@ class Fates(NamedTuple):
     pseudonyms: Pseudonyms
     signature: Signature
     replaced: Replaced
+    keys: Mapping[str, str]
 
 
 class _At(NamedTuple):
@@ -78,7 +79,7 @@ class TreePlan:
         root: of the new structure.
         structure: the same, encoded.
         scalars: the fate and the kind of each scalar.
-        tensors: for each tensor its path and the treatment that was asked for, if any was.
+        tensors: for each tensor its path, by the name of its parameter, and the treatment that was asked for, if any was.
     """
 
     def __init__(self, root: Node, leaves: int, scalars: int, side: str, fates: Fates) -> None:
@@ -133,7 +134,8 @@ class TreePlan:
         known = self.tensors.get(leaf)
         # Of a tensor at several places, the most private treatment counts.
         if known is None or _ORDER.index(_way(treatment)) > _ORDER.index(_way(known[1])):
-            self.tensors[leaf] = path, treatment
+            name = list(names_of_path(path, self._fates.signature))[-1]
+            self.tensors[leaf] = name, treatment
 
     def _scalar(self, node: ScalarNode, at: _At) -> None:
         fate = self._fate(node, at)
@@ -212,6 +214,8 @@ class TreePlan:
         """A key, or a part of one."""
         if is_name(part) or not part:
             return part
+        if isinstance(part, str) and part in self._fates.keys:
+            return self._fates.keys[part]
         made = self._pseudonym(part)
         while is_name(made):  # it may be another key of the same dict
             made = self._pseudonym(made)

@@ -29,8 +29,8 @@ class Withholding:
     """Answers for the paths of one recorded method.
 
     Args:
-        values: pairs of a pattern and ``"all"`` or ``"none"``. The last pattern that matches a path
-            decides; a path that no pattern matches is kept.
+        values: pairs of a pattern and ``"all"``, ``"hash"`` or ``"none"``. The last pattern that
+            matches a path decides; a path that no pattern matches is kept.
         signature: the parameters of the method, which name the positional arguments.
 
     Attributes:
@@ -48,7 +48,7 @@ class Withholding:
         self._rest = next((name for name, kind in kinds if kind == "VAR_POSITIONAL"), None)
         self._others = next((name for name, kind in kinds if kind == "VAR_KEYWORD"), None)
         self.positional = len(self._names)
-        self.withholds = any(kept == "none" for _, kept in values)
+        self.withholds = any(kept != "all" for _, kept in values)
 
     def degree(self, path: str) -> Degree:
         """What is withheld at a path such as ``args.0.x``, ``kwargs.prompt`` or ``outputs``.
@@ -60,15 +60,24 @@ class Withholding:
         found: Degree = "nothing"
         for pattern, kept in self._latest_first:
             # "x.*" withholds all parts of x. If x is a bare tensor and has no parts, x is withheld.
-            whole = pattern.removesuffix(".*") if kept == "none" else pattern
+            whole = pattern.removesuffix(".*") if kept != "all" else pattern
             if not any(_matches(name, whole) for name in names):
                 continue
             if kept == "all":
                 return found
-            if _WILDCARDS.isdisjoint(pattern):
+            if kept == "none" and _WILDCARDS.isdisjoint(pattern):
                 return "numbers"
             found = "values"
         return found
+
+    def hashes(self, path: str) -> bool:
+        """Whether a text at a path that is withheld gets a pseudonym, and not only its length."""
+        names = self._names_of(path)
+        for pattern, kept in self._latest_first:
+            whole = pattern.removesuffix(".*") if kept != "all" else pattern
+            if any(_matches(name, whole) for name in names):
+                return kept == "hash"
+        return False
 
     def _names_of(self, path: str) -> list[str]:
         """A path, and the same path by the name of its parameter: ``args.0.x`` is also
