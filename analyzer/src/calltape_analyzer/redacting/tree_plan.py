@@ -79,7 +79,8 @@ class TreePlan:
         root: of the new structure.
         structure: the same, encoded.
         scalars: the fate and the kind of each scalar.
-        tensors: for each tensor its path, by the name of its parameter, and the treatment that was asked for, if any was.
+        tensors: for each tensor its path, by the name of its parameter, and
+            the treatment that was asked for, if any was.
     """
 
     def __init__(self, root: Node, leaves: int, scalars: int, side: str, fates: Fates) -> None:
