@@ -20,7 +20,7 @@ from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
 
-__all__ = ["Force", "Out", "end", "filter_", "forced", "merge", "recover"]
+__all__ = ["Force", "Out", "filter_", "forced", "merge", "print_report", "recover"]
 
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="The new file.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
@@ -116,7 +116,7 @@ def filter_(
             raised=errors, slower=slower, faster=faster, threads=tuple(thread or ()),
             where=tuple(where or ()), novel=novel, every=every, first=first, last=last,
         )  # fmt: skip
-        end(report, json)
+        print_report(report, json)
 
 
 @command
@@ -144,7 +144,7 @@ def merge(
     from calltape_analyzer.editing.merging import merge_tapes
 
     with opened(paths) as tape, forced():
-        end(merge_tapes(tape, out, any_signature=any_signature, overwrite=force), json)
+        print_report(merge_tapes(tape, out, any_signature=any_signature, overwrite=force), json)
 
 
 @command
@@ -159,10 +159,10 @@ def recover(paths: Paths, out: Out, force: Force = False, json: Json = False) ->
     from calltape_analyzer.editing.recovering import recover_tape
 
     with opened(paths) as tape, forced():
-        end(recover_tape(tape, out, overwrite=force), json)
+        print_report(recover_tape(tape, out, overwrite=force), json)
 
 
-def end(report: EditReport, json: bool) -> None:
+def print_report(report: EditReport, json: bool) -> None:
     """Prints what came of making a tape, and ends with 3 if something was lost."""
     if json:
         print_model(report)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli.edits import Force, Out, end, forced
+from calltape_analyzer.cli.edits import Force, Out, forced, print_report
 from calltape_analyzer.cli.output import Json, command, line, print_model
 from calltape_analyzer.cli.tapes import Calls, Part, Paths, opened
 
@@ -74,7 +74,7 @@ def redact(
             tape, out, keep=keep or (), hash=hash or (), permute=permute or (), noise=noise or (),
             shapes_only=shapes_only or (), special=special, overwrite=force,
         )  # fmt: skip
-        end(report, json)
+        print_report(report, json)
 
 
 @command

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from calltape_analyzer.errors import InferenceError, UsageError
@@ -67,7 +68,8 @@ class Comparison:
         found["shapes by variant"] = _each(variants, lambda v: v.shape_findings().findings)
         for name, explanation in _explanations(tape, variants):
             found[f"explain {name}"] = explanation
-        return plain(self._alike(found, texts, is_new))
+        made: dict[str, Any] = plain(self._alike(found, texts, is_new))
+        return made
 
     def _texts(self, variants: Any) -> dict[str, str]:
         """The texts that are shown as they are, with those that stand for them."""
@@ -136,9 +138,10 @@ class Comparison:
             shown = self._text(place, {}, is_new)
             if shown in self._numbers():
                 one = "replaced"
-            elif not is_new and isinstance(one, str | bytes) and not self._kept(place):
-                is_text = isinstance(one, str)
-                one = self._pseudonyms.text(one) if is_text else self._pseudonyms.data(one)
+            elif not is_new and isinstance(one, str) and not self._kept(place):
+                one = self._pseudonyms.text(one)
+            elif not is_new and isinstance(one, bytes) and not self._kept(place):
+                one = self._pseudonyms.data(one)
             made[shown] = one
         return made
 
@@ -146,7 +149,7 @@ class Comparison:
         for old, new in texts.items():
             if looks_like_name(old):
                 shown = re.escape(repr(old))
-                value = re.sub(f"(?<![^= ]){shown}", lambda _, new=new: repr(new), value)
+                value = re.sub(f"(?<![^= ]){shown}", repr(new), value)
         for number, (old, new) in enumerate(self._replaced.keys.items()):
             was = new if is_new else old
             for form in (was, printable(was)):
@@ -175,7 +178,7 @@ def _asked(question: Callable[[], Any]) -> Any:
 def _each(variants: Any, question: Callable[[Variant], Any]) -> Any:
     if isinstance(variants, str):
         return variants
-    found = (_asked(lambda one=one: question(one)) for one in variants)
+    found = (_asked(partial(question, one)) for one in variants)
     return [one if isinstance(one, str) else one.model_dump() for one in found]
 
 
@@ -185,5 +188,5 @@ def _explanations(tape: Tape, variants: Any) -> Iterator[tuple[str, Any]]:
         return
     names = dict.fromkeys(name for one in variants for name in one.facts.group.layout.arguments)
     for name in names:
-        said = _asked(lambda name=name: explain(tape, variants, name))
+        said = _asked(partial(explain, tape, variants, name))
         yield name, said if isinstance(said, str) else said.model_dump()

@@ -10,14 +10,16 @@ import mmap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pydantic import BaseModel
+
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.redacting.tree_plan import TreePlan
 from calltape_schema.blob import stored_as
 from calltape_schema.fields import Record
 from calltape_schema.interning import Part
-from calltape_schema.leaves import Leaf, Quantizer
-from calltape_schema.tree import DictNode, FieldsNode, Structure
+from calltape_schema.leaves import Leaf
+from calltape_schema.tree import DictNode, FieldsNode
 
 __all__ = ["LEAST_BYTES", "RemovedValues", "found_in"]
 
@@ -99,7 +101,8 @@ class RemovedValues:
 
 def _words_of_the_format() -> Iterator[str]:
     """The names of all fields, and of the kinds of nodes."""
-    for model in (*Record.__subclasses__(), *_nodes(), Leaf, Quantizer, Structure):
+    models: list[type[BaseModel]] = [*Record.__subclasses__(), *_nodes()]
+    for model in models:
         yield from model.model_fields
     yield from ("per_tensor_affine", "per_tensor_symmetric", "namedtuple", "dataclass")
     yield from ("memory_format", "frozenset", "builtins:int", "builtins:str", "safetensors")

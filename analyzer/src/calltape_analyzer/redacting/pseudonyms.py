@@ -14,10 +14,13 @@ import secrets
 import struct
 from collections.abc import Callable, Collection
 from functools import cache
+from typing import TypeVar
 
 from calltape_analyzer.observing.switches import looks_like_name, may_select
 
 __all__ = ["Pseudonyms"]
+
+T = TypeVar("T", str, int)
 
 _NAME = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-"
 _LETTERS = bytes(ord(_NAME[byte % 64]) for byte in range(256))
@@ -39,14 +42,15 @@ class Pseudonyms:
     def __init__(self, fixed: Collection[str] = ()) -> None:
         self._key = secrets.token_bytes(32)
         self.fixed = frozenset(fixed)
-        self._known: dict[str | int, str | int] = {}
+        self._texts: dict[str, str] = {}
+        self._integers: dict[int, int] = {}
 
     def text(self, value: str) -> str:
         """A text of the same length, of the kind that the analyzer takes it for: one that looks
         like a name stays one, and one that may be a switch too."""
         if not value or value in self.fixed:
             return value
-        return self._remembered(value, self._new_text)
+        return _remembered(self._texts, value, lambda: self._text(value, _kind_of))
 
     def data(self, value: bytes) -> bytes:
         """Bytes of the same length; those that may be a switch stay so."""
@@ -58,7 +62,7 @@ class Pseudonyms:
         """An int of the same sign and number of bits; 0 and 1 stay."""
         if -2 < value < 2:
             return value
-        return self._remembered(value, self._new_integer)
+        return _remembered(self._integers, value, lambda: self._new_integer(value))
 
     def number(self, value: float) -> float:
         """A float between 0 and 1; 0, NaN and the infinities stay."""
@@ -81,17 +85,6 @@ class Pseudonyms:
     def seed(self, what: str) -> int:
         """63 bits that follow from a text and the key."""
         return int.from_bytes(self._digest(b"seed", what.encode())[:8], "big") >> 1
-
-    def _remembered(self, value: str | int, make: Callable[..., str | int]) -> str | int:
-        found = self._known.get(value)
-        if found is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            found = self._known[value] = make(value)
-        return found
-
-    def _new_text(self, value: str) -> str:
-        return self._text(value, _kind_of)
 
     def _new_integer(self, value: int) -> int:
         size = 1 << (abs(value).bit_length() - 1)
@@ -141,6 +134,15 @@ class Pseudonyms:
 
     def _digest(self, what: bytes, value: bytes) -> bytes:
         return hashlib.blake2b(what + value, key=self._key).digest()
+
+
+def _remembered(known: dict[T, T], value: T, make: Callable[[], T]) -> T:
+    found = known.get(value)
+    if found is None:
+        if len(known) >= _MAX_KNOWN:
+            known.clear()
+        found = known[value] = make()
+    return found
 
 
 def _kind_of(value: str) -> str:

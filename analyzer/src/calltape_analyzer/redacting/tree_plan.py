@@ -234,4 +234,4 @@ class TreePlan:
 
 
 def _way(treatment: Treatment | None) -> str | None:
-    return treatment and treatment.way
+    return None if treatment is None else treatment.way
