@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         InferenceError,
         KeyTypeError,
         NoVariant,
+        RedactionError,
         TapeError,
         UnsupportedError,
         UsageError,
@@ -77,6 +78,12 @@ if TYPE_CHECKING:
     from calltape_analyzer.reading.call import Call
     from calltape_analyzer.reading.call_ref import CallRef
     from calltape_analyzer.reading.calls import Calls
+    from calltape_analyzer.redacting.private_data import (
+        PrivateData,
+        PrivateFinding,
+        private_data,
+    )
+    from calltape_analyzer.redacting.redaction import redact
     from calltape_analyzer.replaying.check_report import CheckReport, CheckRow
     from calltape_analyzer.replaying.checking import check
     from calltape_analyzer.replaying.replaying import replay
@@ -134,8 +141,11 @@ __all__ = [
     "OneProgram",
     "PartExplanation",
     "Placeholder",
+    "PrivateData",
+    "PrivateFinding",
     "Program",
     "Programs",
+    "RedactionError",
     "Report",
     "ReportRow",
     "Seen",
@@ -172,7 +182,9 @@ __all__ = [
     "load_programs",
     "merge_tapes",
     "open_tape",
+    "private_data",
     "recover_tape",
+    "redact",
     "register_flattening_functions",
     "render",
     "replay",
@@ -200,6 +212,7 @@ _NAMES = {
         "InferenceError",
         "KeyTypeError",
         "NoVariant",
+        "RedactionError",
         "TapeError",
         "UnsupportedError",
         "UsageError",
@@ -242,6 +255,8 @@ _NAMES = {
     "reading.call": ("Call",),
     "reading.call_ref": ("CallRef",),
     "reading.calls": ("Calls",),
+    "redacting.private_data": ("PrivateData", "PrivateFinding", "private_data"),
+    "redacting.redaction": ("redact",),
     "replaying.check_report": ("CheckReport", "CheckRow"),
     "replaying.checking": ("check",),
     "replaying.replaying": ("replay",),

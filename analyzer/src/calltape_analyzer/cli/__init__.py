@@ -24,6 +24,7 @@ from calltape_analyzer.cli import (
     edits,
     exports,
     info,
+    redactions,
     replays,
     scripts,
     shapes,
@@ -63,6 +64,8 @@ app.command("filter")(edits.filter_)
 app.command()(edits.merge)
 app.command()(edits.recover)
 app.command()(doctor.doctor)
+app.command()(redactions.redact)
+app.command()(redactions.privacy)
 app.command()(conversions.convert)
 
 
