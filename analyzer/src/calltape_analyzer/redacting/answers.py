@@ -146,10 +146,11 @@ class Comparison:
         return made
 
     def _text(self, value: str, texts: Mapping[str, str], is_new: bool) -> str:
-        for old, new in texts.items():
-            if looks_like_name(old):
-                shown = re.escape(repr(old))
-                value = re.sub(f"(?<![^= ]){shown}", repr(new), value)
+        shown = {repr(old): repr(new) for old, new in texts.items() if looks_like_name(old)}
+        if shown:
+            # In one go: what stands for a text may be another text of the tape.
+            either = "|".join(map(re.escape, sorted(shown, key=len, reverse=True)))
+            value = re.sub(f"(?<![^= ])(?:{either})", lambda found: shown[found[0]], value)
         for number, (old, new) in enumerate(self._replaced.keys.items()):
             was = new if is_new else old
             for form in (was, printable(was)):
