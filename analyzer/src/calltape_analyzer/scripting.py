@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import keyword
-import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.markdown.disclosure import public_variant
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted
@@ -30,13 +30,6 @@ _MAX_TEXT = 90
 _MAX_NAME = 60
 
 _PRODUCERS = ("calltape", "torch", "python", "platform", "transformers")
-# Of the words that names of variants are made of, those that tell nothing of what was passed.
-_WORDS = frozenset(
-    ("prefill", "decode", "merged", "main", "window", "open", "full", "present", "no", "tensors",
-     "flags", "in", "of", "rank", "True", "False", "float16", "bfloat16", "float32", "float64",
-     "int8", "int16", "int32", "int64", "uint8", "bool")
-)  # fmt: skip
-
 _TEMPLATE = '''\
 """Exports a recorded model, and runs every recorded call through the result.
 
@@ -159,10 +152,7 @@ def _facts(tape: Tape) -> Iterator[str]:
 
 def _name(found: VariantFindings, number: int, parameters: set[str]) -> str:
     """The name of a variant, if it says nothing of what was passed."""
-    words = re.findall(r"\w+", found.name)
-    known = all(word in _WORDS or word in parameters or word.isdecimal() for word in words)
-    is_quoting = any(quote in found.name for quote in "'\"")
-    return found.name if known and not is_quoting else f"variant {number}"
+    return public_variant(found.name, parameters) or f"variant {number}"
 
 
 def _argument(name: str) -> str:
