@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from calltape_analyzer.arguments.sizings import Sizing
+    from calltape_analyzer.bundling import Bundle, BundledFile, bundle
     from calltape_analyzer.comparison.comparing import Tolerances
     from calltape_analyzer.comparison.leaf_differences import ElementDifference, LeafDifference
     from calltape_analyzer.comparison.reports import Report, ReportRow
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         InferenceError,
         KeyTypeError,
         NoVariant,
+        RedactionError,
         TapeError,
         UnsupportedError,
         UsageError,
@@ -77,6 +79,12 @@ if TYPE_CHECKING:
     from calltape_analyzer.reading.call import Call
     from calltape_analyzer.reading.call_ref import CallRef
     from calltape_analyzer.reading.calls import Calls
+    from calltape_analyzer.redacting.private_data import (
+        PrivateData,
+        PrivateFinding,
+        private_data,
+    )
+    from calltape_analyzer.redacting.redaction import redact
     from calltape_analyzer.replaying.check_report import CheckReport, CheckRow
     from calltape_analyzer.replaying.checking import check
     from calltape_analyzer.replaying.replaying import replay
@@ -98,6 +106,8 @@ __all__ = [
     "ArgumentFinding",
     "Attempt",
     "AxisFinding",
+    "Bundle",
+    "BundledFile",
     "Call",
     "CallRef",
     "Calls",
@@ -134,8 +144,11 @@ __all__ = [
     "OneProgram",
     "PartExplanation",
     "Placeholder",
+    "PrivateData",
+    "PrivateFinding",
     "Program",
     "Programs",
+    "RedactionError",
     "Report",
     "ReportRow",
     "Seen",
@@ -162,6 +175,7 @@ __all__ = [
     "VariantFindings",
     "VariantShapes",
     "__version__",
+    "bundle",
     "check",
     "diagnose",
     "diff",
@@ -172,7 +186,9 @@ __all__ = [
     "load_programs",
     "merge_tapes",
     "open_tape",
+    "private_data",
     "recover_tape",
+    "redact",
     "register_flattening_functions",
     "render",
     "replay",
@@ -183,6 +199,7 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "arguments.sizings": ("Sizing",),
+    "bundling": ("Bundle", "BundledFile", "bundle"),
     "comparison.comparing": ("Tolerances",),
     "comparison.leaf_differences": ("ElementDifference", "LeafDifference"),
     "comparison.reports": ("Report", "ReportRow"),
@@ -200,6 +217,7 @@ _NAMES = {
         "InferenceError",
         "KeyTypeError",
         "NoVariant",
+        "RedactionError",
         "TapeError",
         "UnsupportedError",
         "UsageError",
@@ -242,6 +260,8 @@ _NAMES = {
     "reading.call": ("Call",),
     "reading.call_ref": ("CallRef",),
     "reading.calls": ("Calls",),
+    "redacting.private_data": ("PrivateData", "PrivateFinding", "private_data"),
+    "redacting.redaction": ("redact",),
     "replaying.check_report": ("CheckReport", "CheckRow"),
     "replaying.checking": ("check",),
     "replaying.replaying": ("replay",),

@@ -2,6 +2,7 @@
 
 TapeError                something is wrong with a tape; ``kind`` says what (from calltape_schema)
 ├── InferenceError       the recorded calls do not determine an answer; also a RuntimeError
+├── RedactionError       a tape could not be redacted without changing what it says
 ├── UsageError           the caller named something that does not exist; also a ValueError
 ├── KeyTypeError         a key is neither a name nor a position; also a TypeError
 ├── UnsupportedError     a position that a recorded call does not have; also a NotImplementedError
@@ -22,6 +23,7 @@ __all__ = [
     "Kind",
     "NoVariant",
     "Problem",
+    "RedactionError",
     "TapeError",
     "UnsupportedError",
     "UsageError",
@@ -36,6 +38,14 @@ class InferenceError(TapeError, RuntimeError):
 
     def __init__(self, reason: str, *, path: str | None = None, advice: str | None = None) -> None:
         super().__init__("inference", reason, path=path, advice=advice)
+
+
+class RedactionError(TapeError, RuntimeError):
+    """A redacted tape would say something else than the tape, or would tell what was removed. No
+    file is left."""
+
+    def __init__(self, reason: str, *, advice: str) -> None:
+        super().__init__("usage", reason, advice=advice)
 
 
 class UsageError(TapeError, ValueError):

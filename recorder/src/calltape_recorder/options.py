@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -60,6 +60,12 @@ class Options(TypedDict, total=False):
             is one of :mod:`fnmatch`. It also matches everything below its path. Paths of outputs
             begin with ``outputs``. A pattern without wildcards withholds numbers as well.
             docs/privacy.md has a table of all this.
+        redact: True records what ``calltape redact`` leaves of a tape: shapes, numbers that are
+            arguments, and pseudonyms of 16 letters for texts, under a key that ends with the
+            process. Nothing is kept of results but shapes and lengths; threads get pseudonyms, and
+            no message, predicate or reason is written. A dict chooses by leaf path: ``{"keep":
+            ["mode"], "hash": [...], "shapes_only": ["prompt"]}``; the pattern with the most
+            characters that are no wildcards decides. It takes the place of ``values``.
         keep: which calls are kept (:mod:`calltape_recorder.keep.policies`); all by default.
         flight_recorder: holds calls in memory that ``keep`` does not keep. They are written when a
             call raises, on :meth:`Recorder.dump`, or when an exception ends the process.
@@ -92,6 +98,7 @@ class Options(TypedDict, total=False):
     overwrite: bool
     outputs: bool
     values: Literal["all", "none"] | Mapping[str, Literal["all", "none"]]
+    redact: bool | Mapping[Literal["keep", "hash", "shapes_only"], str | Sequence[str]]
     keep: Keep
     flight_recorder: FlightRecorder | None
     write_ahead: bool
@@ -110,8 +117,8 @@ class Options(TypedDict, total=False):
 
 
 _DEFAULTS: dict[str, Any] = {
-    "overwrite": False, "outputs": True, "values": "all", "keep": Every(), "flight_recorder": None,
-    "write_ahead": False, "max_calls": None, "max_seconds": None,
+    "overwrite": False, "outputs": True, "values": "all", "redact": False, "keep": Every(),
+    "flight_recorder": None, "write_ahead": False, "max_calls": None, "max_seconds": None,
     "max_queue_bytes": 256 * 1024 * 1024, "max_disk_bytes": None, "min_free_bytes": None,
     "when_full": "stop", "segment_bytes": None, "segment_seconds": None,
     "file_mode": OWNER_ONLY, "control": None,
@@ -200,10 +207,19 @@ def _settings(chosen: Mapping[str, Any]) -> Settings:
             "usage", "when_full='delete_oldest' needs more than one file",
             advice="pass max_disk_bytes, segment_bytes or segment_seconds",
         )  # fmt: skip
+    values = _values(chosen["values"])
+    if chosen["redact"] is not False:
+        if chosen["values"] != "all":
+            raise TapeError(
+                "usage", "values and redact are two ways to say the same",
+                advice="name paths under `keep`, `hash` and `shapes_only` of redact",
+            )  # fmt: skip
+        values = _redacting(chosen["redact"])
     return Settings(
-        chosen["outputs"], _values(chosen["values"]), chosen["keep"], chosen["flight_recorder"],
+        chosen["outputs"], values, chosen["keep"], chosen["flight_recorder"],
         chosen["write_ahead"], chosen["max_calls"], _seconds(chosen["max_seconds"]),
         chosen["max_queue_bytes"], bounds, chosen["file_mode"],
+        chosen["redact"] is not False,
     )  # fmt: skip
 
 
@@ -221,6 +237,32 @@ def _values(values: Any) -> tuple[tuple[str, str], ...]:
         advice = f"at most {_MAX_PATTERNS}"
         raise TapeError("usage", f"values has {len(pairs)} patterns", advice=advice)
     return pairs
+
+
+_WAYS = {"hash": "hash", "keep": "all", "shapes_only": "none"}
+
+
+def _redacting(redact: Any) -> tuple[tuple[str, str], ...]:
+    """The option ``redact`` as patterns, of which the last one that matches decides."""
+    given = {} if redact is True else redact
+    advice = "pass True, or a dict from 'keep', 'hash' or 'shapes_only' to leaf paths"
+    if not isinstance(given, Mapping) or not given.keys() <= _WAYS.keys():
+        raise TapeError("usage", f"redact={redact!r:.100}", advice=advice)
+    pairs = [("*", "hash"), ("outputs.*", "none")]
+    for way, paths in given.items():
+        for path in [paths] if isinstance(paths, str) else paths:
+            if type(path) is not str or not 0 < len(path) <= _MAX_PATTERN:
+                raise TapeError("usage", f"redact={redact!r:.100}", advice=advice)
+            pairs.append((path, _WAYS[way]))
+    if len(pairs) > _MAX_PATTERNS:
+        raise TapeError("usage", f"redact has {len(pairs)} patterns", advice="name fewer paths")
+    order = ["all", "hash", "none"]  # of equally specific ones the more private decides
+    return tuple(sorted(pairs, key=lambda pair: (_said(pair[0]), order.index(pair[1]))))
+
+
+def _said(pattern: str) -> int:
+    """How many characters of a pattern are no wildcards."""
+    return sum(character not in "*?[]" for character in pattern)
 
 
 def check_target(

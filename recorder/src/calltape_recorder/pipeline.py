@@ -70,17 +70,20 @@ class Settings:
     max_queue_bytes: int
     bounds: Bounds
     file_mode: int = OWNER_ONLY
+    redacts: bool = False
 
     def policy(self) -> Policy:
         """The settings as the manifest notes them."""
         flight, bounds = self.flight_recorder, self.bounds
         held = None if flight is None else FlightPolicy(calls=flight.calls, bytes=flight.bytes)
         is_plain = len(self.values) == 1 and self.values[0][0] == "*"
+        # Of a text that is hashed, the value is not on the tape.
+        kept = tuple((path, "all" if how == "all" else "none") for path, how in self.values)
         return Policy(
             outputs=self.outputs,
             values="all" if any(kept == "all" for _, kept in self.values) else "none",
-            leaf_values=() if is_plain else self.values,  # type: ignore[arg-type]
-            keep=None if isinstance(self.keep, Every) else str(self.keep)[:4096],
+            leaf_values=() if is_plain else kept,  # type: ignore[arg-type]
+            keep=None if self.redacts or isinstance(self.keep, Every) else str(self.keep)[:4096],
             flight_recorder=held,
             write_ahead=self.write_ahead, max_calls=self.max_calls, max_seconds=self.max_seconds,
             max_queue_bytes=self.max_queue_bytes, max_disk_bytes=bounds.max_disk_bytes,
@@ -143,7 +146,8 @@ class Pipeline:
             self._gone, lambda about, error: self.writer.complain(about, error),
         )  # fmt: skip
         self.writer = Writer(
-            self.segments, Encoder(self.tape_id), self.ledger, self.buffers, self._each_second,
+            self.segments, Encoder(self.tape_id, redacts=settings.redacts), self.ledger,
+            self.buffers, self._each_second,
             self.evidence_lost, self._written if self.withholds else None,
         )  # fmt: skip
         self.writer.waits_with = [
@@ -189,7 +193,7 @@ class Pipeline:
             stem = self.segments.first_path.removesuffix(".tape")
             self.write_ahead = WriteAhead(
                 stem, self._fresh_manifest, self.writer.complain, self.segments.budget,
-                self._overwrite, settings.file_mode,
+                self._overwrite, settings.file_mode, redacts=settings.redacts,
             )  # fmt: skip
         if settings.max_seconds is not None:
             self._deadline = time.monotonic() + settings.max_seconds

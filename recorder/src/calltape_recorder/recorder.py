@@ -207,7 +207,10 @@ class Recorder:
         pipeline = self._handler.pipeline
         if pipeline is None or pipeline.held_calls is None:
             return 0
-        return pipeline.held_calls.dump(str(reason))
+        text = str(reason)
+        if pipeline.settings.redacts:
+            text = f"({len(text)} characters, not kept)"
+        return pipeline.held_calls.dump(text)
 
     def dying(self, error: BaseException) -> None:
         """Dumps the held calls, because an exception ends the process."""

@@ -16,6 +16,7 @@ import typer
 
 from calltape_analyzer.cli import (
     arguments,
+    bundles,
     call,
     calls,
     conversions,
@@ -24,6 +25,7 @@ from calltape_analyzer.cli import (
     edits,
     exports,
     info,
+    redactions,
     replays,
     scripts,
     shapes,
@@ -59,10 +61,13 @@ app.command()(exports.export)
 app.command()(replays.replay)
 app.command()(replays.check)
 app.command()(scripts.script)
+app.command()(bundles.bundle)
 app.command("filter")(edits.filter_)
 app.command()(edits.merge)
 app.command()(edits.recover)
 app.command()(doctor.doctor)
+app.command()(redactions.redact)
+app.command()(redactions.privacy)
 app.command()(conversions.convert)
 
 

@@ -285,7 +285,7 @@ def _history(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for at, step in enumerate(steps[-_MOST_STEPS:]):
         options = ", ".join(f"{name} {text}" for name, text in step.options[:_MOST_IDS])
         sources = [
-            f"{source.tape.hex()[:8]} ({', '.join(source.files[:1])}, {source.calls} calls)"
+            f"{source.tape.hex()[:8]} ({', '.join([*source.files[:1], f'{source.calls} calls'])})"
             for source in step.sources
         ]
         parts = [step.verb, options, sources and f"of {some_of(sources, _MOST_IDS)}"]

@@ -60,7 +60,9 @@ def _folded(dropped: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def traffic_for(counters: TrafficCounters, coverage: Coverage, highest: int) -> Traffic | None:
+def traffic_for(
+    counters: TrafficCounters, coverage: Coverage, highest: int, *, is_later: bool = False
+) -> Traffic | None:
     """The counters of a new tape that has all calls of the old ones; None if a file has none, or if
     they would contradict the new tape.
 
@@ -68,9 +70,13 @@ def traffic_for(counters: TrafficCounters, coverage: Coverage, highest: int) -> 
         counters: of all files that were read.
         coverage: of the new tape.
         highest: the highest number of a call there.
+        is_later: whether it stands for a later file of a recording: then calls were seen, and may
+            have been counted, in a file before it.
     """
     least = coverage.kept + counted_drops(coverage.dropped)
-    if counters.missing or not least <= counters.calls <= coverage.seen or highest >= coverage.seen:
+    if counters.missing or counters.calls > coverage.seen:
+        return None
+    if not is_later and (counters.calls < least or highest >= coverage.seen):
         return None
     most = sorted(counters.groups.values(), key=lambda group: -group.calls)
     other = counters.other_calls + sum(group.calls for group in most[MAX_GROUPS:])

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from calltape_analyzer.editing.withholding import is_left_out
 from calltape_analyzer.pytree.classes import ClassIndex, loaded_named_tuple
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.tape import Tape
@@ -18,7 +19,7 @@ from calltape_schema.leaves import Leaf
 from calltape_schema.records import CallRecord, Tree
 from calltape_schema.tree import CustomNode, EnumNode, FieldsNode, ScalarNode, walk
 
-__all__ = ["Contents", "contents_of"]
+__all__ = ["Contents", "contents_of", "is_redacted", "looks_like"]
 
 _MAX_REASONS = 100
 _MAX_KNOWN = 4096
@@ -27,6 +28,11 @@ _INTEGERS = frozenset({"int64", "int32", "uint32", "uint64"})
 _IMAGE_CHANNELS = frozenset({1, 3, 4})
 _LEAST_IMAGE = 16
 _LEAST_SAMPLES = 4000
+_LOOKS = {
+    "token_ids": "whole numbers that may be token ids",
+    "image": "numbers that may be images",
+    "audio": "numbers that may be audio",
+}
 
 
 @dataclass
@@ -78,16 +84,22 @@ def contents_of(tape: Tape) -> Contents:
                 _look(found, tree, tape.class_index)
     if any(manifest.producer.host for manifest in tape.manifests):
         found.tell("the host's name")
-    if found.calls:
+    if found.calls and not is_redacted(tape):
         found.tell("times and thread ids")
     return found
+
+
+def is_redacted(tape: Tape) -> bool:
+    """Whether all files of a tape were redacted at some time, as their histories say."""
+    histories = [manifest.history or () for manifest in tape.manifests]
+    return all(any(step.verb == "redact" for step in one) for one in histories)
 
 
 def _add(found: Contents, record: CallRecord) -> None:
     found.calls += 1
     if record.error is not None:
         found.raised += 1
-        if record.error.message:
+        if record.error.message and not is_left_out(record.error.message):
             found.tell("exception messages")
     if record.outputs_missing is not None or (record.outputs is None and record.error is None):
         reason = record.outputs_missing or "no reason is given"
@@ -107,8 +119,8 @@ def _look(found: Contents, tree: Tree, classes: ClassIndex) -> None:
             found.unknown.add(node.type)
     for leaf in tree.facts():
         if leaf.key is not None:
-            for what in _looks_like(leaf):
-                found.tell(what)
+            for kind in looks_like(leaf):
+                found.tell(_LOOKS[kind])
 
 
 def _is_known(node: FieldsNode | CustomNode | EnumNode, classes: ClassIndex) -> bool:
@@ -119,18 +131,19 @@ def _is_known(node: FieldsNode | CustomNode | EnumNode, classes: ClassIndex) -> 
     return loaded_named_tuple(node.type, node.fields) is not None
 
 
-def _looks_like(leaf: Leaf) -> list[str]:
-    """What the values of a tensor may be, by its dtype and shape alone."""
+def looks_like(leaf: Leaf) -> tuple[str, ...]:
+    """What the values of a tensor may be, by its dtype and shape alone: ``token_ids``, ``image`` or
+    ``audio``."""
     if leaf.dtype in _INTEGERS and len(leaf.shape) in (1, 2) and max(leaf.shape, default=0) > 1:
-        return ["whole numbers that may be token ids"]
+        return ("token_ids",)
     if not leaf.dtype.startswith(("float", "bfloat", "uint8")) or not leaf.shape:
-        return []
+        return ()
     sizes = leaf.shape
     if len(sizes) in (3, 4):
         one, two, three = sizes[-3:]
         for channels, height, width in ((one, two, three), (three, one, two)):
             if channels in _IMAGE_CHANNELS and min(height, width) >= _LEAST_IMAGE:
-                return ["numbers that may be images"]
+                return ("image",)
     if len(sizes) <= 3 and leaf.shape[-1] >= _LEAST_SAMPLES:
-        return ["numbers that may be audio"]
-    return []
+        return ("audio",)
+    return ()

@@ -172,6 +172,6 @@ def _private(found: Contents) -> Iterator[Symptom]:
             kind="private",
             level="note",
             text=f"it may tell of a person or a machine: {', '.join(kinds)}",
-            advice="leave values out with `calltape filter --drop` before you give the tape away, "
-            "and read docs/privacy.md",
+            advice="`calltape privacy` lists it, and `calltape redact` takes it out before you "
+            "give the tape away",
         )

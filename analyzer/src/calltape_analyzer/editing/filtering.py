@@ -77,7 +77,7 @@ def filter_tape(
         withholding = Withholding(patterns, outputs=drop_outputs, signature=tape.signature)
     places = chosen(tape, asked)
     how = Rewriting(
-        "filter", options, numbering=numbering, withholding=withholding,
+        "filter", options, numbering=numbering, change=withholding,
         keeps_counters=not patterns, coverage=origin and partial(_coverage_of, origin),
     )  # fmt: skip
     calls = (tape.calls[place] for place in places)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from calltape_analyzer.editing.accounts import closing_time, coverage_for, traffic_for
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.numbering import Numbering, numbering_of
-from calltape_analyzer.editing.withholding import Withholding
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.recordings import recordings_of
@@ -24,12 +23,41 @@ from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.errors import TapeError
-from calltape_schema.records import Coverage
+from calltape_schema.records import CallRecord, Coverage, Dump, Manifest
+from calltape_schema.traffic import Traffic
 
-__all__ = ["Rewriting", "rewrite"]
+__all__ = ["Change", "Revision", "Rewriting", "rewrite"]
 
 _MAX_NAMED = 8
 _MAX_DUMPS = 1000
+
+
+class Change(Protocol):
+    """What is done to each call."""
+
+    def apply(self, call: Call) -> tuple[CallRecord, dict[str, Any]]:
+        """The record of a call on the new tape, and the bytes that its leaves have there."""
+        ...
+
+
+class Revision:
+    """What is done to everything on a tape that is no call: nothing, unless a subclass does."""
+
+    def manifest(self, manifest: Manifest) -> Manifest:
+        """The manifest of the new tape, from what it would be."""
+        return manifest
+
+    def traffic(self, traffic: Traffic) -> Traffic:
+        """The traffic counters."""
+        return traffic
+
+    def dump(self, dump: Dump) -> Dump:
+        """A dump of a flight recorder."""
+        return dump
+
+    def moment(self, time_ns: int) -> int:
+        """A time."""
+        return time_ns
 
 
 class Rewriting:
@@ -38,7 +66,8 @@ class Rewriting:
     Args:
         verb, options: what is done, for the history.
         numbering: by default, calls of one recording stay as they are.
-        withholding: what is taken out of each call; None for nothing.
+        change: what is done to each call; None for nothing.
+        revision: what is done to the rest.
         thorough: whether each call is checked against the format before it is written.
         keeps_counters: whether the traffic counters are kept if no call is left out.
         coverage: gives the coverage, of the number of calls that were written and the highest
@@ -51,7 +80,8 @@ class Rewriting:
         options: Mapping[str, Any],
         *,
         numbering: Numbering | None = None,
-        withholding: Withholding | None = None,
+        change: Change | None = None,
+        revision: Revision | None = None,
         thorough: bool = False,
         keeps_counters: bool = True,
         coverage: Callable[[int, int], Coverage] | None = None,
@@ -59,7 +89,8 @@ class Rewriting:
         self.verb = verb
         self.options = dict(options)
         self.numbering = numbering
-        self.withholding = withholding
+        self.change = change
+        self.revision = revision or Revision()
         self.thorough = thorough
         self.keeps_counters = keeps_counters
         self.coverage = coverage
@@ -98,6 +129,7 @@ def rewrite(
     )  # fmt: skip
     if numbering.changes and len(recordings_of(segments)) == 1:
         manifest = manifest.model_copy(update={"segment": None})
+    manifest = how.revision.manifest(manifest)
     damaged: list[int] = []
     highest = -1
     with TapeWriter(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
@@ -117,11 +149,15 @@ def rewrite(
             else how.coverage(writer.calls, highest)
         )
         is_whole = not left_out and how.keeps_counters
-        traffic = traffic_for(tape.whole.counters, coverage, highest) if is_whole else None
+        later = manifest.segment is not None and manifest.segment.number > 0
+        counters = tape.whole.counters
+        traffic = traffic_for(counters, coverage, highest, is_later=later) if is_whole else None
         try:
             writer.seal(
-                coverage, traffic=traffic, dumps=tape.dumps[-_MAX_DUMPS:],
-                closed_ns=closing_time(segments),
+                coverage,
+                traffic=None if traffic is None else how.revision.traffic(traffic),
+                dumps=[how.revision.dump(dump) for dump in tape.dumps[-_MAX_DUMPS:]],
+                closed_ns=how.revision.moment(closing_time(segments)),
             )  # fmt: skip
         except ValidationError as error:
             raise TapeError("limit", f"the accounts break the format: {error}") from None
@@ -142,10 +178,10 @@ def _write(
 ) -> None:
     if how.thorough:
         call.check(entries=True)
-    if how.withholding is None:
+    if how.change is None:
         writer.copy(call, number=number, moved=numbering.moved if numbering.changes else None)
         return
-    record, values = how.withholding.apply(call)
+    record, values = how.change.apply(call)
     parent = record.parent
     changes: dict[str, Any] = {"call": number}
     if parent is not None:

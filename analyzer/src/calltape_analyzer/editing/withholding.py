@@ -7,6 +7,7 @@ was asked not to keep the values at these paths: tensors keep their shapes, text
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,6 +17,7 @@ from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call, Side
 from calltape_schema.leaves import Leaf, encode_leaves
+from calltape_schema.privacy import FEWEST_RANGED
 from calltape_schema.records import CallRecord, Range, Tree
 from calltape_schema.tree import (
     CustomNode,
@@ -27,13 +29,15 @@ from calltape_schema.tree import (
     encode_structure,
 )
 
-__all__ = ["Withholding"]
+__all__ = [
+    "Withholding", "is_left_out", "left_of", "names_of_path", "opaque", "without_text",
+    "without_value",
+]  # fmt: skip
 
 _OUTPUTS = "left out by calltape filter"
 _MAX_KNOWN = 4096
+_LENGTH = re.compile(r"\(\d+ characters, not kept\)")
 _WILDCARDS = frozenset("*?[")
-# As in the recorder: with fewer elements, the range of a tensor tells what they are.
-_FEWEST_RANGED = 1024
 
 
 class Withholding:
@@ -96,7 +100,7 @@ class Withholding:
     def _degree(self, path: str) -> str:
         """What is taken at a path: ``nothing``, ``values``, or ``numbers`` too."""
         found = "nothing"
-        names = list(_names_of(path, self._signature))
+        names = list(names_of_path(path, self._signature))
         for pattern in self._patterns:
             whole = pattern.removesuffix(".*")
             if any(fnmatchcase(n, whole) or fnmatchcase(n, f"{whole}.*") for n in names):
@@ -107,7 +111,7 @@ class Withholding:
         return found
 
 
-def _names_of(path: str, signature: Signature) -> Iterator[str]:
+def names_of_path(path: str, signature: Signature) -> Iterator[str]:
     """A path, and the same by the name of its parameter: ``args.0.x`` is also ``input_ids.x``."""
     yield path
     side, _, rest = path.partition(".")
@@ -139,13 +143,16 @@ class _Plan:
         if self._scalars:
             changes["structure"] = self._structure(tree)
             changes["scalars"] = tuple(
-                _left_of(self._scalars[i], value) if i in self._scalars else value
+                left_of(self._scalars[i], value) if i in self._scalars else value
                 for i, value in enumerate(tree.scalars)
             )
         if self._leaves:
             facts = tree.facts()
             changes["leaves"] = encode_leaves(
-                [_document(leaf, i in self._leaves) for i, leaf in enumerate(facts)]
+                [
+                    without_value(leaf) if i in self._leaves else _document(leaf)
+                    for i, leaf in enumerate(facts)
+                ]
             )
             changes["ranges"] = tuple(
                 one
@@ -162,7 +169,7 @@ class _Plan:
 
     def _without(self, node: Node) -> Node:
         if isinstance(node, ScalarNode):
-            return self._opaque(node) if node.scalar in self._scalars else node
+            return opaque(node) if node.scalar in self._scalars else node
         children = children_of(node)
         changes: dict[str, Any] = {}
         if children:
@@ -171,27 +178,44 @@ class _Plan:
             changes["context"] = self._without(node.context)
         return node.model_copy(update=changes) if changes else node
 
-    def _opaque(self, node: ScalarNode) -> OpaqueNode:
-        length = node.scalar if node.kind in ("str", "bytes") else None
-        name = node.type or f"builtins:{node.kind}"
-        return OpaqueNode(kind="opaque", type=name, reason="policy", of=node.kind, length=length)
+
+def opaque(node: ScalarNode) -> OpaqueNode:
+    """What stands for a scalar that was not wanted."""
+    length = node.scalar if node.kind in ("str", "bytes") else None
+    name = node.type or f"builtins:{node.kind}"
+    return OpaqueNode(kind="opaque", type=name, reason="policy", of=node.kind, length=length)
 
 
-def _left_of(kind: str, value: Any) -> Any:
+def left_of(kind: str, value: Any) -> Any:
     """What stays of a scalar: the length of a text, nothing of a number."""
     return len(value) if kind in ("str", "bytes") else 0
 
 
-def _document(leaf: Leaf, taken: bool) -> dict[str, Any]:
-    document = leaf.model_dump(exclude_none=True, exclude_defaults=True)
-    if taken and leaf.key is not None:
+def is_left_out(text: str) -> bool:
+    """Whether a message is only the length of one."""
+    return _LENGTH.fullmatch(text) is not None
+
+
+def without_text(text: str) -> str:
+    """What stands for a message that nobody may read: how long it was."""
+    return text if is_left_out(text) else f"({len(text)} characters, not kept)"
+
+
+def without_value(leaf: Leaf) -> dict[str, Any]:
+    """The facts of a tensor whose bytes are left out, as they are encoded."""
+    document = _document(leaf)
+    if leaf.key is not None:
         del document["key"]
         document["missing"] = "policy"
     return document
 
 
+def _document(leaf: Leaf) -> dict[str, Any]:
+    return leaf.model_dump(exclude_none=True, exclude_defaults=True)
+
+
 def _may_stay(one: Range, leaf: Leaf) -> bool:
     """Whether a range says little of each element."""
-    if math.prod(leaf.shape) < _FEWEST_RANGED:
+    if math.prod(leaf.shape) < FEWEST_RANGED:
         return False
-    return (one.min >= 0 and one.max <= 1) or one.max - one.min >= _FEWEST_RANGED - 1
+    return (one.min >= 0 and one.max <= 1) or one.max - one.min >= FEWEST_RANGED - 1

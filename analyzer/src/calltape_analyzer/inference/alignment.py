@@ -15,6 +15,7 @@ from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.inference.binding import Argument, Bound
 from calltape_analyzer.inference.patterns import CallPattern
 from calltape_analyzer.observing.signature import Key, Signature
+from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.pytree.flattening import Slot, is_empty, mapping_keys
 from calltape_schema.tree import DictNode, FieldsNode, Node, TensorNode, children_of
 
@@ -142,16 +143,17 @@ class Alignment:
         differ = {key for key in both if ours[key] != theirs[key]}
         if differ:
             name = min(differ)
+            one, other = shown_constant(ours[name]), shown_constant(theirs[name])
             raise InferenceError(
-                f"Two calls were made with different constant values, {name}={ours[name]!r} in "
-                f"{self.best.label} and {name}={theirs[name]!r} in {pattern.label}",
+                f"Two calls were made with different constant values, {name}={one} in "
+                f"{self.best.label} and {name}={other} in {pattern.label}",
                 advice=_SPLIT,
             )
         if dict(pattern.constants) != dict(self.best.constants):
             raise InferenceError(
                 f"Two calls were made with different constant values, "
-                f"{dict(self.best.constants)} in {self.best.label} and "
-                f"{dict(pattern.constants)} in {pattern.label}",
+                f"{_shown_all(self.best.constants)} in {self.best.label} and "
+                f"{_shown_all(pattern.constants)} in {pattern.label}",
                 advice=_SPLIT,
             )
 
@@ -312,3 +314,8 @@ def _leaves(argument: Argument | None, reference: Argument) -> list[AlignedLeaf 
 
 def _leaf_in(argument: Argument, slot: Slot | None) -> AlignedLeaf | None:
     return None if slot is None or slot.leaf is None else AlignedLeaf(argument, slot.leaf)
+
+
+def _shown_all(constants: Sequence[tuple[str, Any]]) -> str:
+    """Constants for people; a text that does not look like a name is not shown."""
+    return f"{{{', '.join(f'{name!r}: {shown_constant(value)}' for name, value in constants)}}}"

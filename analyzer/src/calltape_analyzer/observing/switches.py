@@ -12,7 +12,7 @@ from ast import literal_eval
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["MAX_VALUES", "shown_constant", "switches_of"]
+__all__ = ["MAX_VALUES", "looks_like_name", "may_select", "shown_constant", "switches_of"]
 
 MAX_VALUES = 8
 _MAX_COMBINATIONS = 64
@@ -63,8 +63,17 @@ def _may_switch(typed: tuple[str, str] | None) -> bool:
     if len(text) > 4 * _MAX_TEXT + 3:
         return False
     value = literal_eval(text)
-    shown = value.decode("latin-1") if isinstance(value, bytes) else value
-    return len(shown) <= _MAX_TEXT and shown.isprintable() and not re.search(r"\s", shown)
+    return may_select(value.decode("latin-1") if isinstance(value, bytes) else value)
+
+
+def may_select(text: str) -> bool:
+    """Whether a text can be a switch: it is short and printable, and has no white space."""
+    return len(text) <= _MAX_TEXT and text.isprintable() and not re.search(r"\s", text)
+
+
+def looks_like_name(text: str) -> bool:
+    """Whether a text is shown to people as it is."""
+    return _NAME.fullmatch(text) is not None
 
 
 def shown_constant(value: Any) -> str:
@@ -72,6 +81,6 @@ def shown_constant(value: Any) -> str:
     is, because they may be private."""
     if isinstance(value, bytes):
         return f"{len(value)} byte{'' if len(value) == 1 else 's'}"
-    if isinstance(value, str) and not _NAME.fullmatch(value):
+    if isinstance(value, str) and not looks_like_name(value):
         return f"text of {len(value)} character{'' if len(value) == 1 else 's'}"
     return f"{value!r:.40}"

@@ -15,7 +15,7 @@ from typing import Any
 from calltape_analyzer.errors import UsageError
 from calltape_schema.errors import TapeError
 
-__all__ = ["OutputFile"]
+__all__ = ["OutputFile", "refuse_inputs", "settle"]
 
 _BUFFER = 1024 * 1024
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
@@ -46,7 +46,7 @@ class OutputFile:
         self.path = os.fspath(path)
         self.end = 0
         self._overwrite = overwrite
-        _refuse_inputs(self.path, inputs)
+        refuse_inputs(self.path, inputs)
         if not overwrite and os.path.lexists(self.path):
             raise TapeError("exists", "it is there already", path=self.path)
         folder, name = os.path.split(self.path)
@@ -119,7 +119,27 @@ class OutputFile:
             raise TapeError("io", reason, path=self.path) from None
 
 
-def _refuse_inputs(path: str, inputs: Iterable[str]) -> None:
+def settle(source: str, target: str, *, overwrite: bool) -> None:
+    """Gives a whole file its final name, in the same file system.
+
+    Raises:
+        TapeError: ``exists`` or ``io``.
+    """
+    try:
+        if overwrite:
+            os.replace(source, target)
+        else:
+            _move(source, target)
+        _sync_folder(os.path.dirname(target))
+    except FileExistsError:
+        raise TapeError("exists", "it is there already", path=target) from None
+    except OSError as error:
+        reason = f"cannot write it: {error.strerror or type(error).__name__}"
+        raise TapeError("io", reason, path=target) from None
+
+
+def refuse_inputs(path: str, inputs: Iterable[str]) -> None:
+    """Raises ``UsageError`` if a file that is to be written is one of those that are read."""
     try:
         own = os.stat(path)
     except OSError:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from calltape_recorder.capture.known_classes import type_name
+from calltape_recorder.capture.pseudonyms import of_value
 from calltape_recorder.capture.withholding import MANY, Degree, Withholding, is_name
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.packing import pack_int, pack_text
@@ -17,8 +18,8 @@ __all__ = ["Structure", "Structures", "Wanted"]
 Wanted = bool | tuple[bool, ...]
 """Whether the bytes of leaves are kept: one answer for all leaves, or one answer per leaf."""
 
-Fate = Literal["value", "length", "nothing"]
-"""What the tape has of a scalar: its value, its length, or nothing."""
+Fate = Literal["value", "hashed", "length", "nothing"]
+"""What the tape has of a scalar: its value, a pseudonym, its length, or nothing."""
 
 _MAX_STRUCTURES = 1024
 _MAX_KEY = 1000
@@ -57,7 +58,7 @@ class Structure:
         if self.withheld is None:
             return scalars
         pairs = zip(scalars, self.withheld, strict=True)
-        return [len(v) if fate == "length" else v for v, fate in pairs if fate != "nothing"]
+        return [_left_of(v, fate) for v, fate in pairs if fate != "nothing"]
 
     def numbers(self, kept: list[Any]) -> list[Any]:
         """What :meth:`kept` gave, with None for each length: the call did not pass that number."""
@@ -66,6 +67,12 @@ class Structure:
         fates = [fate for fate in self.withheld if fate != "nothing"]
         pairs = zip(kept, fates, strict=True)
         return [value if fate == "value" else None for value, fate in pairs]
+
+
+def _left_of(value: Any, fate: Fate) -> Any:
+    if fate == "length":
+        return len(value)
+    return of_value(value) if fate == "hashed" else value
 
 
 class Structures:
@@ -202,12 +209,13 @@ class _Builder:
         is_text = kind in ("str", "bytes")
         fate: Fate = "value"
         if is_text and degree != "nothing":
-            fate = "length"
+            hashes = self._withholding is not None and self._withholding.hashes(at.real)
+            fate = "hashed" if hashes else "length"
         elif degree != "nothing" and not at.is_state and (at.many or degree == "numbers"):
             fate = "nothing"
         self._fates.append(fate)
         name = None if cls is None else self._type(cls)
-        if fate == "value":
+        if fate in ("value", "hashed"):
             node: dict[str, Any] = {"kind": kind, "scalar": self._number(degree == "nothing")}
             return node if name is None else {**node, "type": name}
         node = {

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from calltape_schema.privacy import FEWEST_RANGED, MANY, SMALL, is_name
 from calltape_schema.records import Parameter
 
 __all__ = [
@@ -21,17 +22,6 @@ Degree = Literal["nothing", "values", "numbers"]
 """What is withheld at a path: nothing; ``values`` (tensors, text and bytes); or ``numbers``, which
 means these and numbers as well."""
 
-FEWEST_RANGED = 1024
-"""With at least this many different elements, the range of a withheld integer tensor says little of
-each element."""
-MANY = 8
-"""Numbers of a container with more children than this are data, not sizes. They are withheld like
-the values of a tensor."""
-SMALL = 1024
-"""An int from -1024 to 1024 that stands in code is taken for a setting."""
-
-_NAME = re.compile(r"[^\W\d][\w.\-/]{0,63}|\d{1,4}")
-_MOST_DIGITS = 4
 _WILDCARDS = frozenset("*?[")
 
 
@@ -39,8 +29,8 @@ class Withholding:
     """Answers for the paths of one recorded method.
 
     Args:
-        values: pairs of a pattern and ``"all"`` or ``"none"``. The last pattern that matches a path
-            decides; a path that no pattern matches is kept.
+        values: pairs of a pattern and ``"all"``, ``"hash"`` or ``"none"``. The last pattern that
+            matches a path decides; a path that no pattern matches is kept.
         signature: the parameters of the method, which name the positional arguments.
 
     Attributes:
@@ -58,7 +48,7 @@ class Withholding:
         self._rest = next((name for name, kind in kinds if kind == "VAR_POSITIONAL"), None)
         self._others = next((name for name, kind in kinds if kind == "VAR_KEYWORD"), None)
         self.positional = len(self._names)
-        self.withholds = any(kept == "none" for _, kept in values)
+        self.withholds = any(kept != "all" for _, kept in values)
 
     def degree(self, path: str) -> Degree:
         """What is withheld at a path such as ``args.0.x``, ``kwargs.prompt`` or ``outputs``.
@@ -70,15 +60,24 @@ class Withholding:
         found: Degree = "nothing"
         for pattern, kept in self._latest_first:
             # "x.*" withholds all parts of x. If x is a bare tensor and has no parts, x is withheld.
-            whole = pattern.removesuffix(".*") if kept == "none" else pattern
+            whole = pattern.removesuffix(".*") if kept != "all" else pattern
             if not any(_matches(name, whole) for name in names):
                 continue
             if kept == "all":
                 return found
-            if _WILDCARDS.isdisjoint(pattern):
+            if kept == "none" and _WILDCARDS.isdisjoint(pattern):
                 return "numbers"
             found = "values"
         return found
+
+    def hashes(self, path: str) -> bool:
+        """Whether a text at a path that is withheld gets a pseudonym, and not only its length."""
+        names = self._names_of(path)
+        for pattern, kept in self._latest_first:
+            whole = pattern.removesuffix(".*") if kept != "all" else pattern
+            if any(_matches(name, whole) for name in names):
+                return kept == "hash"
+        return False
 
     def _names_of(self, path: str) -> list[str]:
         """A path, and the same path by the name of its parameter: ``args.0.x`` is also
@@ -101,21 +100,6 @@ class Withholding:
 
 def _matches(path: str, pattern: str) -> bool:
     return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}.*")
-
-
-def is_name(key: Any) -> bool:
-    """Whether a dict key looks like a name from code: a word with at most four digits, or a small
-    int. An address, the number of a customer or a sentence does not. A plain word always does, even
-    if a user wrote it."""
-    kind = type(key)
-    if kind is str:
-        digits = sum([character.isdigit() for character in key])
-        return digits <= _MOST_DIGITS and _NAME.fullmatch(key) is not None
-    if kind is int:
-        return bool(-SMALL <= key <= SMALL)
-    if kind is tuple:
-        return all(map(is_name, key))
-    return key is None or kind is bool
 
 
 _MOST_IN_WORD = 32

@@ -1,0 +1,192 @@
+"""What the analysis says of a tape, in a form that does not depend on pseudonyms.
+
+In come two tapes, and what was replaced in the second. Out goes where their shapes, variants or
+explanations differ.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from calltape_analyzer.errors import InferenceError, UsageError
+from calltape_analyzer.explanation.subjects import explain
+from calltape_analyzer.observing.switches import looks_like_name
+from calltape_analyzer.plain_data import plain
+from calltape_analyzer.redacting.pseudonyms import Pseudonyms
+from calltape_analyzer.redacting.tree_plan import Replaced
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import printable
+from calltape_analyzer.variant import Variant
+from calltape_schema.errors import TapeError
+
+__all__ = ["Comparison", "difference"]
+
+_PART = r"(?<![^.]){}(?![^.\[=, )])"  # of a path
+_QUOTED = re.compile(r"(?<![^= ])'[^']*'")
+_PLACE_OF_CALL = ("path", "address")
+_NUMBERS = ("min", "max", "sizes", "distinct", "dimensions", "value")
+
+
+class Comparison:
+    """How two tapes are compared.
+
+    Args:
+        pseudonyms: of the second tape.
+        replaced: what they stand for there.
+        kept: whether the text at a place of an argument was kept.
+        ranges: whether ranges of elements are to be the same.
+        numbered: whether the calls have the same numbers.
+    """
+
+    def __init__(
+        self, pseudonyms: Pseudonyms, replaced: Replaced, kept: Callable[[str], bool],
+        *, ranges: bool, numbered: bool,
+    ) -> None:  # fmt: skip
+        self._pseudonyms = pseudonyms
+        self._replaced = replaced
+        self._kept = kept
+        self._ranges = ranges
+        self._numbered = numbered
+        self._known: frozenset[str] = frozenset()
+
+    def answers(self, tape: Tape, *, is_new: bool) -> dict[str, Any]:
+        """What the analysis says of a tape.
+
+        Args:
+            tape: one of the two.
+            is_new: whether it is the redacted one.
+        """
+        variants = _asked(tape.variants)
+        texts = {} if is_new else self._texts(variants)
+        found: dict[str, Any] = {"variants": _each(variants, lambda v: v.findings)}
+        shapes = _asked(tape.shape_findings)
+        found["shapes"] = shapes if isinstance(shapes, str) else shapes.model_dump()
+        found["shapes by variant"] = _each(variants, lambda v: v.shape_findings().findings)
+        for name, explanation in _explanations(tape, variants):
+            found[f"explain {name}"] = explanation
+        made: dict[str, Any] = plain(self._alike(found, texts, is_new))
+        return made
+
+    def _texts(self, variants: Any) -> dict[str, str]:
+        """The texts that are shown as they are, with those that stand for them."""
+        found: dict[str, str] = {}
+        for variant in variants if isinstance(variants, list) else ():
+            for place, value in variant.findings.constants.items():
+                if isinstance(value, str) and not self._kept(place):
+                    found[value] = self._pseudonyms.text(value)
+        return found
+
+    def _alike(self, value: Any, texts: Mapping[str, str], is_new: bool, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return self._dict(value, texts, is_new, key)
+        if isinstance(value, list | tuple) and not self._is_key(value, is_new):
+            made = [self._alike(one, texts, is_new) for one in value]
+            if self._replaced.keys:  # other keys have another order
+                made.sort(key=lambda one: json.dumps(plain(one), sort_keys=True))
+            return made
+        if isinstance(value, str):
+            return self._text(value, texts, is_new)
+        return self._text(str(value), {}, is_new) if self._is_key(value, is_new) else value
+
+    def _is_key(self, value: Any, is_new: bool) -> bool:
+        """Whether a value, beside texts, is a key that was replaced."""
+        known = self._replaced.keys
+        return str(value) in (known.values() if is_new else known)
+
+    def _dict(self, value: Any, texts: Mapping[str, str], is_new: bool, key: str) -> Any:
+        if key == "constants":
+            return self._constants(value, is_new)
+        hidden: set[str] = set()
+        if "first_call" in value:
+            hidden.update(_PLACE_OF_CALL if "tensors" not in value else ("address",))
+        if not self._numbered:
+            hidden.update(("first_call", "first"))
+        if not self._ranges:
+            hidden.add("range")
+        if self._replaced.keys:
+            hidden.add("name")
+        if self._is_replaced(value, is_new):
+            hidden.update(_NUMBERS)
+        return {
+            self._text(str(name), texts, is_new): self._alike(one, texts, is_new, name)
+            for name, one in value.items()
+            if name not in hidden
+        }
+
+    def _is_replaced(self, value: Mapping[str, Any], is_new: bool) -> bool:
+        """Whether these are findings of numbers that were replaced."""
+        numbers = self._numbers()
+        places = value.get("places") or (value.get("dimensions") if "expression" in value else ())
+        if places and all(isinstance(place, str) for place in places):
+            return numbers.issuperset(self._text(one, {}, is_new) for one in places)
+        place = f"{value.get('argument')}{value.get('path')}"
+        return self._text(place, {}, is_new) in numbers
+
+    def _numbers(self) -> frozenset[str]:
+        """The places of numbers that were replaced, as :meth:`_text` gives them."""
+        if len(self._known) != len(self._replaced.numbers):
+            self._known = frozenset(self._text(one, {}, False) for one in self._replaced.numbers)
+        return self._known
+
+    def _constants(self, value: Mapping[str, Any], is_new: bool) -> Any:
+        made: dict[str, Any] = {}
+        for place, one in value.items():
+            shown = self._text(place, {}, is_new)
+            if shown in self._numbers():
+                one = "replaced"
+            elif not is_new and isinstance(one, str) and not self._kept(place):
+                one = self._pseudonyms.text(one)
+            elif not is_new and isinstance(one, bytes) and not self._kept(place):
+                one = self._pseudonyms.data(one)
+            made[shown] = one
+        return made
+
+    def _text(self, value: str, texts: Mapping[str, str], is_new: bool) -> str:
+        for old, new in texts.items():
+            if looks_like_name(old):
+                shown = re.escape(repr(old))
+                value = re.sub(f"(?<![^= ]){shown}", repr(new), value)
+        for number, (old, new) in enumerate(self._replaced.keys.items()):
+            was = new if is_new else old
+            for form in (was, printable(was)):
+                if form in value:
+                    value = re.sub(_PART.format(re.escape(form)), f"<key {number}>", value)
+        return value
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    """The first question that two tapes answer differently; None if there is none."""
+    names = dict.fromkeys((*before, *after))
+    return next((name for name in names if before.get(name) != after.get(name)), None)
+
+
+def _asked(question: Callable[[], Any]) -> Any:
+    """The answer; or the words of the error, which are an answer too."""
+    try:
+        return question()
+    except (InferenceError, UsageError) as error:
+        # Which text a message quotes is no answer, and it may quote any.
+        return f"{type(error).__name__}: {_QUOTED.sub('text', error.reason)}"
+    except TapeError as error:
+        return f"TapeError: {error.kind}"
+
+
+def _each(variants: Any, question: Callable[[Variant], Any]) -> Any:
+    if isinstance(variants, str):
+        return variants
+    found = (_asked(partial(question, one)) for one in variants)
+    return [one if isinstance(one, str) else one.model_dump() for one in found]
+
+
+def _explanations(tape: Tape, variants: Any) -> Iterator[tuple[str, Any]]:
+    """What is said of each argument that any variant has."""
+    if isinstance(variants, str):
+        return
+    names = dict.fromkeys(name for one in variants for name in one.facts.group.layout.arguments)
+    for name in names:
+        said = _asked(partial(explain, tape, variants, name))
+        yield name, said if isinstance(said, str) else said.model_dump()

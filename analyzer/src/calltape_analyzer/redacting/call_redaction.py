@@ -1,0 +1,147 @@
+"""Calls without what is private.
+
+In comes a recorded call. Out go a record and the bytes that its leaves still have, for the shared
+way of making tapes (:mod:`calltape_analyzer.editing.rewriting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from calltape_analyzer.editing.withholding import without_text, without_value
+from calltape_analyzer.reading.call import Call, Side
+from calltape_analyzer.redacting.element_ranges import ElementRanges
+from calltape_analyzer.redacting.leak_search import RemovedValues
+from calltape_analyzer.redacting.new_values import NewValues
+from calltape_analyzer.redacting.tree_plan import Fates, TreePlan
+from calltape_schema.leaves import Leaf, encode_leaves
+from calltape_schema.records import CallRecord, ModelError, Range, Tree
+from calltape_schema.traffic import Group, Traffic
+
+__all__ = ["CallRedaction"]
+
+_MAX_KNOWN = 1024
+
+
+class CallRedaction:
+    """Takes what is private out of the calls of one tape.
+
+    Args:
+        fates: what was asked for.
+        ranges: of the integer tensors of the tape.
+        values: makes the values of the tensors that keep some.
+        shift: is added to all times, in nanoseconds.
+        removed: gets what is taken out.
+
+    Attributes:
+        withheld: how many tensors had values that the new tape does not have.
+    """
+
+    def __init__(
+        self, fates: Fates, ranges: ElementRanges, values: NewValues, shift: int,
+        removed: RemovedValues,
+    ) -> None:  # fmt: skip
+        self._fates = fates
+        self._ranges = ranges
+        self._values = values
+        self._shift = shift
+        self._removed = removed
+        self._plans: dict[Hashable, TreePlan] = {}
+        self.withheld = 0
+
+    def apply(self, call: Call) -> tuple[CallRecord, dict[str, Any]]:
+        """The record of a call without what is private, and the bytes of its leaves.
+
+        Raises:
+            TapeError: the call is damaged.
+        """
+        record = call.record
+        kept: dict[str, Any] = {}
+        changes: dict[str, Any] = {
+            "inputs": self._tree(call, "inputs", record.inputs, kept),
+            "time_ns": self.moment(record.time_ns),
+            "thread": self._fates.pseudonyms.thread(record.thread),
+        }
+        if record.outputs is not None:
+            changes["outputs"] = self._tree(call, "outputs", record.outputs, kept)
+        if record.error is not None:
+            message = without_text(record.error.message)
+            if message != record.error.message:
+                self._removed.add(record.error.message)
+            changes["error"] = ModelError(type=record.error.type, message=message)
+        self._values.forget()
+        return record.model_copy(update=changes), kept
+
+    def moment(self, time_ns: int) -> int:
+        """A time on the new tape."""
+        return min(max(time_ns + self._shift, 0), 2**63 - 1)
+
+    def traffic(self, traffic: Traffic) -> Traffic:
+        """The traffic counters of the new tape."""
+        return traffic.model_copy(update={"groups": tuple(map(self._group, traffic.groups))})
+
+    def _group(self, group: Group) -> Group:
+        spec = group.spec()
+        plan = self._plan(group.structure, spec.root, spec.leaves, spec.scalars, "")
+        scalars = [None if plan.hides(i) else one for i, one in enumerate(group.scalars)]
+        return group.model_copy(update={"structure": plan.structure, "scalars": tuple(scalars)})
+
+    def _plan(self, structure: bytes, root: Any, leaves: int, scalars: int, side: str) -> TreePlan:
+        key = structure, side
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _MAX_KNOWN:
+                del self._plans[next(iter(self._plans))]
+            plan = self._plans[key] = TreePlan(root, leaves, scalars, side, self._fates)
+            self._removed.stays(plan.root)
+        return plan
+
+    def _tree(self, call: Call, side: Side, tree: Tree, kept: dict[str, Any]) -> Tree:
+        spec = tree.spec()
+        at = "" if side == "inputs" else "outputs"
+        plan = self._plan(tree.structure, spec.root, spec.leaves, spec.scalars, at)
+        self._removed.note(call, side, plan)
+        documents = [
+            self._leaf(call, side, place, leaf, plan, kept)
+            for place, leaf in enumerate(tree.facts())
+        ]
+        return Tree.model_construct(
+            structure=plan.structure,
+            leaves=encode_leaves(documents),
+            scalars=tuple(plan.scalar(place, value) for place, value in enumerate(tree.scalars)),
+            ranges=self._ranges_of(tree, plan) if side == "inputs" else (),
+        )
+
+    def _leaf(
+        self, call: Call, side: Side, place: int, leaf: Leaf, plan: TreePlan, kept: dict[str, Any]
+    ) -> dict[str, Any]:
+        path, treatment = plan.tensors.get(place, ("", None))
+        document = without_value(leaf)
+        if leaf.key is None:
+            return document
+        found = None
+        if treatment is not None and treatment.way != "shapes_only":
+            found = self._values.of(call, side, place, path, treatment)
+        if found is None:
+            self.withheld += 1
+            return document
+        # The name of a blob's entry is a path, which may have a private key in it.
+        key, data = found
+        kept[key] = data
+        del document["missing"]
+        return {**document, "key": key}
+
+    def _ranges_of(self, tree: Tree, plan: TreePlan) -> tuple[Range, ...]:
+        made: list[Range] = []
+        for one in tree.ranges:
+            treatment = plan.tensors.get(one.leaf, ("", None))[1]
+            if treatment is None:
+                span = self._ranges.of(tree, one.leaf)
+            elif treatment.way in ("keep", "hash"):
+                span = one.min, one.max
+            else:
+                span = self._values.range_of(treatment, one)
+            if span is not None:
+                made.append(Range(leaf=one.leaf, min=span[0], max=span[1]))
+        return tuple(made)

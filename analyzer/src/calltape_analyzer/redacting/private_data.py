@@ -1,0 +1,254 @@
+"""What on a tape may tell of a person or a machine.
+
+In comes a tape. Out goes one finding per place and kind, or per call: where it stands, in how many
+calls, and what to do about it. No value is ever in a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from calltape_analyzer.editing.contents import is_redacted, looks_like
+from calltape_analyzer.editing.withholding import is_left_out, names_of_path
+from calltape_analyzer.plain_data import PlainData, Text
+from calltape_analyzer.pytree.node_paths import names_of_children, nodes_with_paths
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.redacting.tape_facts import plain_platform
+from calltape_analyzer.tape import Tape, check_tape
+from calltape_analyzer.text import alike, counted, printable
+from calltape_schema.privacy import MANY, is_name
+from calltape_schema.records import Tree
+from calltape_schema.tree import (
+    DictNode,
+    EnumNode,
+    FieldsNode,
+    ScalarNode,
+    SequenceNode,
+    TensorNode,
+)
+
+__all__ = ["PrivateData", "PrivateFinding", "private_data"]
+
+_MAX_FINDINGS = 10_000
+
+_REDACT = "`calltape redact` takes it out"
+_ADVICE: dict[str, str] = {
+    "text": "`calltape redact` replaces it; record with values={'PLACE': 'none'} to never write it",
+    "token_ids": "`calltape redact` takes them out; --permute PLACE keeps others of their range",
+    "image": "`calltape redact` takes it out, and --noise PLACE keeps noise of its range",
+    "audio": "`calltape redact` takes it out, and --noise PLACE keeps noise of its range",
+    "values": "`calltape redact` takes them out",
+    "long_list": "`calltape redact` replaces its numbers",
+    "key": "`calltape redact` replaces keys that look like data; a key that is a plain word stays",
+    "enum_value": _REDACT,
+    "exception": "`calltape redact` keeps its class and its length",
+    "thread": "`calltape redact` renumbers threads",
+    "time": "`calltape redact` keeps how long calls took and how far apart they were, and no date",
+    "host": _REDACT,
+    "platform": "`calltape redact` keeps the system and the architecture",
+    "files": "`calltape redact` takes names of files out",
+    "module": "names of modules and classes stay, because they say what was recorded; rename the "
+    "class if its name is a secret",
+    "policy": "`calltape redact` takes the recorder's words and patterns out",
+    "dump": "`calltape redact` keeps the length of the reason",
+}
+
+
+class PrivateFinding(PlainData):
+    """One thing that may tell of a person or a machine. ``str()`` of it is text for people.
+
+    Attributes:
+        kind: ``text``, ``token_ids``, ``image``, ``audio``, ``values``, ``long_list``, ``key``,
+            ``enum_value``, ``exception``, ``thread``, ``time``, ``host``, ``platform``, ``files``,
+            ``module``, ``policy`` or ``dump``.
+        place: where it stands in a call (``prompt``, ``outputs.text``); None for what is said of a
+            call or of the tape.
+        calls: how many calls have it; None for what is said of the tape.
+        call: the address of the call, if each call is listed by itself.
+        advice: what to do about it.
+    """
+
+    kind: str
+    place: Text | None = None
+    calls: int | None = None
+    call: str | None = None
+    advice: Text
+
+    def _key(self) -> tuple[str, int | None, str | None, str]:
+        """What may be the same of several places."""
+        advice = self.advice.replace(self.place or "", "PATH") if self.place else self.advice
+        return self.kind, self.calls, self.call, advice
+
+    def __str__(self) -> str:
+        where = "" if self.place is None else f" at {printable(self.place)}"
+        calls = "" if self.calls is None else f" ({counted(self.calls, 'call')})"
+        which = "" if self.call is None else f"call {self.call}: "
+        return f"{which}{_WORDS[self.kind]}{where}{calls}: {self.advice}."
+
+
+_WORDS = {
+    "text": "text",
+    "token_ids": "whole numbers that may be token ids",
+    "image": "numbers that may be an image",
+    "audio": "numbers that may be audio",
+    "values": "values of a tensor",
+    "long_list": "a long list of numbers",
+    "key": "a key that looks like data",
+    "enum_value": "the value of an enum",
+    "exception": "the message of an exception",
+    "thread": "ids of threads",
+    "time": "the date, and when each call began",
+    "host": "the host's name",
+    "platform": "the build of the operating system",
+    "files": "names of files",
+    "module": "names of modules and classes",
+    "policy": "what the recorder was asked to keep",
+    "dump": "the reason of a dump",
+}
+
+
+class PrivateData(PlainData):
+    """What a tape tells. ``str()`` of it is text for people.
+
+    Attributes:
+        calls: how many calls were looked at.
+        findings: by place; or by call, if that was asked for.
+        more: how many findings are left out because there are too many.
+        redacted: whether the tape was redacted: texts and numbers that are left are pseudonyms
+            then, but for what its history says was kept.
+        never: what no tape has, in words.
+    """
+
+    calls: int
+    findings: tuple[PrivateFinding, ...] = ()
+    more: int = 0
+    redacted: bool = False
+    never: Text = (
+        "never on a tape: environment variables, the command line, the user's name, process ids, "
+        "paths, source code, weights"
+    )
+
+    def __str__(self) -> str:
+        placed = [one for one in self.findings if one.place is not None]
+        rows = ((one.place or "", one._key()) for one in placed)
+        lines = [
+            str(PrivateFinding(kind=kind, place=place, calls=calls, call=call, advice=advice))
+            for place, (kind, calls, call, advice) in alike(rows)
+        ]
+        lines += [str(one) for one in self.findings if one.place is None]
+        if self.more:
+            lines.append(f"and {self.more} more")
+        if self.redacted:
+            lines.append(
+                "the tape was redacted: what is left of texts and ids are pseudonyms, but for the "
+                "paths that its history says were kept"
+            )
+        return "\n".join([*lines, self.never])
+
+
+class _Key(NamedTuple):
+    kind: str
+    place: str | None = None
+    call: str | None = None
+
+
+@dataclass
+class _Found:
+    """Findings, counted."""
+
+    calls: dict[_Key, int] = field(default_factory=dict)
+    more: int = 0
+
+    def add(self, key: _Key) -> None:
+        if key in self.calls or len(self.calls) < _MAX_FINDINGS:
+            self.calls[key] = self.calls.get(key, 0) + 1
+        else:
+            self.more += 1
+
+
+def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
+    """What on a tape may tell of a person or a machine. Reads records, and no values of tensors.
+
+    Args:
+        tape: the tape, or a part of one.
+        by_call: whether each call is listed by itself.
+
+    Raises:
+        UsageError: this is no tape.
+    """
+    check_tape(tape, "private_data")
+    found = _Found()
+    count = 0
+    for call in tape.calls:
+        count += 1
+        address = call.address if by_call else None
+        for kind, place in dict.fromkeys(_of_call(call, tape)):
+            found.add(_Key(kind, place, address))
+    of_tape = [
+        PrivateFinding(kind=kind, advice=_ADVICE[kind])
+        for kind in dict.fromkeys(_of_tape(tape, count))
+    ]
+    findings = [
+        PrivateFinding(
+            kind=key.kind,
+            place=key.place,
+            calls=None if by_call else calls,
+            call=key.call,
+            advice=_ADVICE[key.kind].replace("PLACE", key.place or ""),
+        )
+        for key, calls in found.calls.items()
+    ]
+    return PrivateData(
+        calls=count, findings=(*findings, *of_tape), more=found.more, redacted=is_redacted(tape)
+    )
+
+
+def _of_call(call: Call, tape: Tape) -> Iterator[tuple[str, str | None]]:
+    record = call.record
+    for tree, root in ((record.inputs, ""), (record.outputs, "outputs")):
+        if tree is not None:
+            for path, kind in _of_tree(tree, root):
+                yield kind, list(names_of_path(path, tape.signature))[-1]
+    if record.error is not None and not is_left_out(record.error.message):
+        yield "exception", None
+
+
+def _of_tree(tree: Tree, root: str) -> Iterator[tuple[str, str]]:
+    facts = tree.facts()
+    for path, node in nodes_with_paths(tree.spec().root, root):
+        if isinstance(node, ScalarNode) and node.kind in ("str", "bytes"):
+            if tree.scalars[node.scalar]:
+                yield path, "text"
+        elif isinstance(node, TensorNode) and facts[node.leaf].key is not None:
+            kinds = looks_like(facts[node.leaf]) or ("values",)
+            yield from ((path, kind) for kind in kinds)
+        elif isinstance(node, EnumNode) and isinstance(node.value, str | bytes):
+            yield path, "enum_value"
+        elif isinstance(node, SequenceNode) and len(node.children) > MANY:
+            if any(isinstance(child, ScalarNode) for child in node.children):
+                yield path, "long_list"
+        elif isinstance(node, DictNode | FieldsNode):
+            names: Any = names_of_children(node)
+            if not all(is_name(name) or str(name).isidentifier() for name in names):
+                yield path, "key"
+
+
+def _of_tape(tape: Tape, calls: int) -> Iterator[str]:
+    if calls and not is_redacted(tape):
+        yield from ("thread", "time")
+    for manifest in tape.manifests:
+        producer, policy = manifest.producer, manifest.policy
+        if producer.host is not None:
+            yield "host"
+        if producer.platform is not None and plain_platform(producer.platform) != producer.platform:
+            yield "platform"
+        if any(source.files for step in manifest.history or () for source in step.sources):
+            yield "files"
+        if policy.keep is not None or policy.leaf_values:
+            yield "policy"
+        if manifest.target is not None:
+            yield "module"
+    if any(not is_left_out(dump.reason) for dump in tape.dumps):
+        yield "dump"

@@ -1,0 +1,182 @@
+"""Values that stand for private ones: equal where those were equal, and else without meaning.
+
+In come texts, bytes and numbers of one tape. Out go others of the same length or magnitude, under a
+key that nobody keeps. Short values are permuted among all of their kind (a Feistel network that is
+walked until it ends within the kind, as in format-preserving encryption), so that no two become
+one. Of long ones a keyed hash is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+import struct
+from collections.abc import Callable, Collection
+from functools import cache
+from typing import TypeVar
+
+from calltape_analyzer.observing.switches import looks_like_name, may_select
+
+__all__ = ["Pseudonyms"]
+
+T = TypeVar("T", str, int)
+
+_NAME = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-"
+_LETTERS = bytes(ord(_NAME[byte % 64]) for byte in range(256))
+_LONG = 16
+_ROUNDS = 8
+_MAX_KNOWN = 65_536
+
+
+class Pseudonyms:
+    """The pseudonyms of one tape. Two objects give different ones.
+
+    Args:
+        fixed: texts that stand for themselves, such as the defaults of parameters, which are code.
+
+    Attributes:
+        fixed: these.
+    """
+
+    def __init__(self, fixed: Collection[str] = ()) -> None:
+        self._key = secrets.token_bytes(32)
+        self.fixed = frozenset(fixed)
+        self._texts: dict[str, str] = {}
+        self._integers: dict[int, int] = {}
+
+    def text(self, value: str) -> str:
+        """A text of the same length, of the kind that the analyzer takes it for: one that looks
+        like a name stays one, and one that may be a switch too."""
+        if not value or value in self.fixed:
+            return value
+        return _remembered(self._texts, value, lambda: self._text(value, _kind_of))
+
+    def data(self, value: bytes) -> bytes:
+        """Bytes of the same length; those that may be a switch stay so."""
+        if not value:
+            return value
+        return self._text(value.decode("latin-1"), _kind_of_bytes).encode("latin-1")
+
+    def integer(self, value: int) -> int:
+        """An int of the same sign and number of bits; 0 and 1 stay."""
+        if -2 < value < 2:
+            return value
+        return _remembered(self._integers, value, lambda: self._new_integer(value))
+
+    def number(self, value: float) -> float:
+        """A float between 0 and 1; 0, NaN and the infinities stay."""
+        if not value or not math.isfinite(value):
+            return value
+        (bits,) = struct.unpack(">Q", self._digest(b"float", struct.pack(">d", value))[:8])
+        return (int(bits >> 11) + 1) / 2**53
+
+    def within(self, value: int, size: int) -> int:
+        """The place of a number below ``size`` in a permutation of all of them."""
+        return self._permuted(value, size, b"within")
+
+    def thread(self, value: int) -> int:
+        """A number for a thread; 0, which is an unknown one, stays."""
+        if not value:
+            return 0
+        found = self._digest(b"thread", str(value).encode())
+        return int.from_bytes(found[:4], "big") or 1
+
+    def seed(self, what: str) -> int:
+        """63 bits that follow from a text and the key."""
+        return int.from_bytes(self._digest(b"seed", what.encode())[:8], "big") >> 1
+
+    def _new_integer(self, value: int) -> int:
+        size = 1 << (abs(value).bit_length() - 1)
+        found = size + self._permuted(abs(value) - size, size, b"int")
+        return found if value > 0 else -found
+
+    def _text(self, value: str, kind_of: Callable[[str], str]) -> str:
+        kind = kind_of(value)
+        if len(value) >= _LONG:
+            return self._hashed(value, kind)
+        alphabet, places = _alphabet(kind)
+        number = 0
+        for character in value:
+            number = number * len(alphabet) + places(character)
+        size = len(alphabet) ** len(value)
+        while True:
+            number = self._permuted(number, size, kind.encode())
+            found, rest = "", number
+            for _ in value:
+                rest, place = divmod(rest, len(alphabet))
+                found = alphabet[place] + found
+            if found not in self.fixed and kind_of(found) == kind:
+                return found
+
+    def _hashed(self, value: str, kind: str) -> str:
+        begin = "" if kind == "name" else "~ " if "prose" in kind else "~"
+        secret = self._key + kind.encode() + value.encode("utf-8", "surrogatepass")
+        count = len(value) - len(begin)
+        return begin + hashlib.shake_256(secret).digest(count).translate(_LETTERS).decode()
+
+    def _permuted(self, value: int, size: int, what: bytes) -> int:
+        """A keyed permutation of the numbers below ``size``."""
+        half = max((size - 1).bit_length() + 1, 2) // 2
+        mask = (1 << half) - 1
+        tweak = what + b"|%d|" % size
+        while True:
+            left, right = value >> half, value & mask
+            for turn in range(_ROUNDS):
+                digest = self._digest(
+                    b"%s%d|" % (tweak, turn), right.to_bytes(half // 8 + 1, "big")
+                )
+                wide = digest if half <= 512 else hashlib.shake_256(digest).digest(half // 8 + 1)
+                left, right = right, left ^ (int.from_bytes(wide, "big") & mask)
+            value = left << half | right
+            if value < size:
+                return value
+
+    def _digest(self, what: bytes, value: bytes) -> bytes:
+        return hashlib.blake2b(what + value, key=self._key).digest()
+
+
+def _remembered(known: dict[T, T], value: T, make: Callable[[], T]) -> T:
+    found = known.get(value)
+    if found is None:
+        if len(known) >= _MAX_KNOWN:
+            known.clear()
+        found = known[value] = make()
+    return found
+
+
+def _kind_of(value: str) -> str:
+    if looks_like_name(value):
+        return "name"
+    kind = "word" if may_select(value) else "prose"
+    return kind if value.isascii() and value.isprintable() else f"{kind} of any script"
+
+
+def _kind_of_bytes(value: str) -> str:
+    return "word bytes" if may_select(value) else "prose bytes"
+
+
+class _Characters:
+    """The first characters of Unicode, as many as one needs."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: int) -> str:
+        return chr(place)
+
+
+@cache
+def _alphabet(kind: str) -> tuple[str | _Characters, Callable[[str], int]]:
+    """The characters of which short texts of a kind are, and the place of one among them."""
+    if kind.startswith("prose of") or kind.endswith("bytes"):
+        return _Characters(256 if kind.endswith("bytes") else 0x110000), ord
+    alphabet = _NAME
+    if kind in ("word", "prose"):
+        alphabet = "".join(map(chr, range(0x20 if kind == "prose" else 0x21, 0x7F)))
+    elif kind == "word of any script":
+        alphabet = "".join(c for c in map(chr, range(0x21, 0x110000)) if c.isprintable())
+    return alphabet, {character: place for place, character in enumerate(alphabet)}.__getitem__

@@ -1,0 +1,102 @@
+"""What is to become of the values at each path of a call.
+
+In come patterns of paths, as a user gives them. Out goes the treatment of a path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Literal, get_args
+
+from calltape_analyzer.editing.withholding import names_of_path
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.observing.signature import Signature
+
+__all__ = ["Treatment", "Treatments", "Way"]
+
+Way = Literal["keep", "hash", "permute", "noise", "shapes_only"]
+"""What becomes of a value, from the most open way to the most private one: it stays; it gets a
+pseudonym; whole numbers are permuted; floats are drawn anew in the same range; or nothing stays of
+it but its shape."""
+
+_WILDCARDS = str.maketrans("", "", "*?[]")
+
+
+class Treatment:
+    """The patterns of one way that a user asked for.
+
+    Attributes:
+        way: what is done.
+        pattern: of paths, in the language of the recorder's ``values=``.
+    """
+
+    __slots__ = ("pattern", "way")
+
+    def __init__(self, way: Way, pattern: str) -> None:
+        self.way: Way = way
+        self.pattern = pattern
+
+    @property
+    def names_one(self) -> bool:
+        """Whether the pattern has no wildcards, and so takes numbers too."""
+        return len(self.pattern.translate(_WILDCARDS)) == len(self.pattern)
+
+    def order(self) -> tuple[int, int]:
+        """The most specific pattern comes last; of equally specific ones the most private."""
+        return len(self.pattern.translate(_WILDCARDS)), get_args(Way).index(self.way)
+
+    def matches(self, names: Sequence[str]) -> bool:
+        """Whether the pattern is that of a path with these names, or of one above it."""
+        whole = self.pattern.removesuffix(".*")
+        return any(fnmatchcase(n, whole) or fnmatchcase(n, f"{whole}.*") for n in names)
+
+
+class Treatments:
+    """All that was asked for.
+
+    The pattern with the most characters that are no wildcards decides; of equally long ones the
+    more private.
+
+    Args:
+        asked: for each way its patterns.
+        signature: names the positional arguments.
+
+    Raises:
+        UsageError: a pattern is empty.
+    """
+
+    def __init__(self, asked: dict[Way, Sequence[str]], signature: Signature) -> None:
+        found = [Treatment(way, pattern) for way, given in asked.items() for pattern in given]
+        if not all(one.pattern for one in found):
+            raise UsageError("a path that is empty names no value")
+        self._latest_first = sorted(found, key=Treatment.order, reverse=True)
+        self._signature = signature
+        self._met: set[str] = set()
+
+    def of(self, path: str) -> Treatment | None:
+        """The treatment of a path; None if nothing was asked for."""
+        names = list(names_of_path(path, self._signature))
+        matching = [one for one in self._latest_first if one.matches(names)]
+        self._met.update(one.pattern for one in matching)
+        return matching[0] if matching else None
+
+    @property
+    def unmet(self) -> list[str]:
+        """The patterns that named nothing so far."""
+        every = (one.pattern for one in reversed(self._latest_first))
+        return [pattern for pattern in dict.fromkeys(every) if pattern not in self._met]
+
+    def options(self) -> dict[str, Any]:
+        """What was asked for, as the history of a tape has it."""
+        found: dict[str, Any] = {}
+        for one in reversed(self._latest_first):
+            found.setdefault(one.way, []).append(one.pattern)
+        return found
+
+    def has(self, way: Way) -> bool:
+        """Whether anything is asked to be treated in this way."""
+        return any(one.way == way for one in self._latest_first)
+
+    def __iter__(self) -> Iterator[Treatment]:
+        return iter(self._latest_first)

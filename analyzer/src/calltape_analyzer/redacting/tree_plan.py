@@ -1,0 +1,237 @@
+"""What becomes of each value of the trees of one structure.
+
+In come a structure and the treatments that were asked for. Out go the structure as the new tape has
+it, and a fate for each scalar and each tensor. This is found once per structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from calltape_analyzer.editing.withholding import left_of, names_of_path, opaque
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.pytree.node_paths import names_of_children
+from calltape_analyzer.redacting.pseudonyms import Pseudonyms
+from calltape_analyzer.redacting.treatment import Treatment, Treatments
+from calltape_schema.privacy import MANY, is_name
+from calltape_schema.tree import (
+    CustomNode,
+    DictNode,
+    EnumNode,
+    FieldsNode,
+    Node,
+    ScalarNode,
+    SequenceNode,
+    TensorNode,
+    children_of,
+    encode_structure,
+)
+
+__all__ = ["Fate", "Fates", "Replaced", "TreePlan"]
+
+Fate = Literal["kept", "replaced", "withheld"]
+"""Of a scalar, from open to private: as it is, a pseudonym, or only its length."""
+
+_FATES: tuple[Fate, ...] = ("kept", "replaced", "withheld")
+_ORDER = ("keep", "hash", "permute", "noise", None, "shapes_only")
+_LISTS = frozenset({"list", "tuple", "set", "frozenset"})
+
+
+class Replaced:
+    """What was replaced so far, for the proof that the analysis says the same.
+
+    Attributes:
+        keys: keys and names of fields, with those that stand for them now.
+        numbers: the places of numbers, as the analysis names them.
+    """
+
+    def __init__(self) -> None:
+        self.keys: dict[str, str] = {}
+        self.numbers: set[str] = set()
+
+
+class Fates(NamedTuple):
+    """The treatments of a tape, and what they need."""
+
+    treatments: Treatments
+    pseudonyms: Pseudonyms
+    signature: Signature
+    replaced: Replaced
+    keys: Mapping[str, str]
+
+
+class _At(NamedTuple):
+    path: str
+    crowded: bool = False
+
+
+class TreePlan:
+    """The plan for all trees of one structure.
+
+    Args:
+        root: of the structure.
+        leaves, scalars: how many it has.
+        side: ``""`` for inputs, ``outputs`` for outputs.
+        fates: what was asked for.
+
+    Attributes:
+        root: of the new structure.
+        structure: the same, encoded.
+        scalars: the fate and the kind of each scalar.
+        tensors: for each tensor its path, by the name of its parameter, and
+            the treatment that was asked for, if any was.
+    """
+
+    def __init__(self, root: Node, leaves: int, scalars: int, side: str, fates: Fates) -> None:
+        self._fates = fates
+        self._side = side
+        self.scalars: dict[int, tuple[Fate, str]] = {}
+        self.tensors: dict[int, tuple[str, Treatment | None]] = {}
+        self._walk(root, _At(side))
+        self.root = self._made(root)
+        made = self.root.model_dump(exclude_none=True)
+        document = {"root": made, "leaves": leaves, "scalars": scalars}
+        self.structure = encode_structure(document)
+
+    def scalar(self, place: int, value: Any) -> Any:
+        """A scalar as the new tape has it."""
+        found = self.scalars.get(place)
+        if found is None or found[0] == "kept":  # or the length of a text that is not on the tape
+            return value
+        fate, kind = found
+        if fate == "withheld":
+            return left_of(kind, value)
+        pseudonyms = self._fates.pseudonyms
+        if kind == "complex":
+            return tuple(map(pseudonyms.number, value))
+        return self._pseudonym(value)
+
+    def hides(self, place: int) -> bool:
+        """Whether traffic counters must not have the values of an int."""
+        return self.scalars.get(place, ("kept", ""))[0] != "kept"
+
+    def _walk(self, node: Node, at: _At) -> None:
+        if isinstance(node, TensorNode):
+            self._tensor(node.leaf, at.path)
+        elif isinstance(node, ScalarNode):
+            self._scalar(node, at)
+        crowded = at.crowded or (
+            isinstance(node, SequenceNode)
+            and node.kind in _LISTS
+            and len(node.children) > MANY
+            and at.path != "args"
+        )
+        names: Any = names_of_children(node)
+        if not at.path and len(names) == 2:
+            names = ("args", "kwargs")
+        for name, child in zip(names, children_of(node), strict=True):
+            self._walk(child, _At(f"{at.path}.{name}" if at.path else str(name), crowded))
+        if isinstance(node, CustomNode):
+            self._walk(node.context, _At(f"{at.path}.context", crowded))
+
+    def _tensor(self, leaf: int, path: str) -> None:
+        treatment = self._fates.treatments.of(path)
+        known = self.tensors.get(leaf)
+        # Of a tensor at several places, the most private treatment counts.
+        if known is None or _ORDER.index(_way(treatment)) > _ORDER.index(_way(known[1])):
+            name = list(names_of_path(path, self._fates.signature))[-1]
+            self.tensors[leaf] = name, treatment
+
+    def _scalar(self, node: ScalarNode, at: _At) -> None:
+        fate = self._fate(node, at)
+        known = self.scalars.get(node.scalar)
+        if known is not None:
+            fate = max(fate, known[0], key=_FATES.index)
+        self.scalars[node.scalar] = fate, node.kind
+        if fate != "kept" and node.kind not in ("str", "bytes"):
+            name = list(names_of_path(at.path, self._fates.signature))[-1]
+            self._fates.replaced.numbers.add(name)
+
+    def _fate(self, node: ScalarNode, at: _At) -> Fate:
+        treatment = self._fates.treatments.of(at.path)
+        is_text = node.kind in ("str", "bytes")
+        if treatment is None:
+            if self._side:
+                return "withheld"
+            return "replaced" if is_text or at.crowded else "kept"
+        if treatment.way == "keep":
+            return "kept"
+        if treatment.way == "shapes_only":
+            return "withheld" if is_text or at.crowded or treatment.names_one else "kept"
+        return "replaced"
+
+    def _made(self, node: Node, at: str | None = None) -> Node:
+        at = self._side if at is None else at
+        if isinstance(node, ScalarNode):
+            node = node.model_copy(update={"beside": self._names(node.beside)})
+            return opaque(node) if self.scalars[node.scalar][0] == "withheld" else node
+        if isinstance(node, EnumNode):
+            keeps = self._keeps(at)
+            return node if keeps else node.model_copy(update={"value": None})
+        changes: dict[str, Any] = {}
+        names: Any = names_of_children(node)
+        if not at and len(names) == 2:
+            names = ("args", "kwargs")
+        below = [
+            self._made(child, f"{at}.{name}" if at else str(name))
+            for name, child in zip(names, children_of(node), strict=True)
+        ]
+        if below:
+            changes["children"] = tuple(below)
+        if isinstance(node, CustomNode):
+            changes["context"] = self._made(node.context, f"{at}.context")
+        if isinstance(node, DictNode):
+            changes["keys"] = tuple(self._key(key, at) for key in node.keys)
+        if isinstance(node, FieldsNode):
+            changes["fields"] = tuple(
+                field if field.isidentifier() else self._key(field, at) for field in node.fields
+            )
+        if isinstance(node, TensorNode | SequenceNode | DictNode | FieldsNode):
+            changes["beside"] = self._names(node.beside)
+        return node.model_copy(update=changes) if changes else node
+
+    def _keeps(self, path: str) -> bool:
+        treatment = self._fates.treatments.of(path) if path else None
+        return treatment is not None and treatment.way == "keep"
+
+    def _names(self, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if names is None:
+            return None
+        text = self._fates.pseudonyms.text
+        return tuple(n if n.isidentifier() or is_name(n) else text(n) for n in names)
+
+    def _key(self, key: Any, at: str) -> Any:
+        """A key of a dict. One that looks like a name from code stays, and so does one at a path
+        that is kept."""
+        kept = not key or is_name(key) or self._keeps(f"{at}.{key}" if at else str(key))
+        if kept or (at == "kwargs" and key in self._fates.signature.by_name):
+            return key
+        made = tuple(map(self._part, key)) if isinstance(key, tuple) else self._part(key)
+        self._fates.replaced.keys[str(key)] = str(made)
+        return made
+
+    def _part(self, part: Any) -> Any:
+        """A key, or a part of one."""
+        if is_name(part) or not part:
+            return part
+        if isinstance(part, str) and part in self._fates.keys:
+            return self._fates.keys[part]
+        made = self._pseudonym(part)
+        while is_name(made):  # it may be another key of the same dict
+            made = self._pseudonym(made)
+        return made
+
+    def _pseudonym(self, key: Any) -> Any:
+        pseudonyms = self._fates.pseudonyms
+        ways: dict[type, Callable[[Any], Any]] = {
+            str: pseudonyms.text,
+            bytes: pseudonyms.data,
+            int: pseudonyms.integer,
+            float: pseudonyms.number,
+        }
+        return ways[type(key)](key)
+
+
+def _way(treatment: Treatment | None) -> str | None:
+    return None if treatment is None else treatment.way

@@ -1,0 +1,54 @@
+"""``check`` says of a redacted tape what it says of the tape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import Programs, check, export, open_tape, redact
+from calltape_recorder import record
+
+
+class Model(torch.nn.Module):
+    def forward(self, x: Any, scale: float = 1.0, mode: str = "mean", note: str = "") -> Any:
+        y = x * scale
+        return y.mean(0) if mode == "mean" else y.sum(0)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Programs]:
+    folder = tmp_path_factory.mktemp("programs")
+    model = Model()
+    with record(model, folder / "few.tape"):
+        for rows in (2, 3, 5):
+            model(torch.randn(rows, 4), note=f"secret {rows}")
+    with open_tape(folder / "few.tape") as tape:
+        return folder, export(tape, model)
+
+
+def rows(path: Path, programs: Any) -> list[Any]:
+    with open_tape(path) as tape:
+        found = [row.model_dump() for row in check(tape, programs).rows]
+    for row in found:
+        row["reason"] = bool(row["reason"])  # which may quote a text
+    return found
+
+
+def test_check_says_the_same(programs: tuple[Path, Programs], tmp_path: Path) -> None:
+    model = Model()
+    with record(model, tmp_path / "a.tape"):
+        model(torch.randn(7, 4), note="secret of bob")
+        model(torch.randn(7, 5))  # a size that is constant
+        model(torch.randn(7, 4).double())
+        model(torch.randn(9, 4), 2.0)
+        model(torch.randn(9, 4), mode="sum")
+        model(torch.randn(1, 4), mode="mean")
+    with open_tape(tmp_path / "a.tape") as tape:
+        redact(tape, tmp_path / "b.tape")
+    assert b"secret" not in (tmp_path / "b.tape").read_bytes()
+    found = rows(tmp_path / "a.tape", programs[1])
+    assert {row["accepted"] for row in found} == {True, False}
+    assert rows(tmp_path / "b.tape", programs[1]) == found

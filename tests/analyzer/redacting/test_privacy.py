@@ -1,0 +1,90 @@
+"""What may be private is found, and told without its value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import UsageError, open_tape, private_data, redact
+from calltape_recorder import When, record
+from tests.analyzer.cli.commands import run
+
+
+class Model(torch.nn.Module):
+    def forward(self, ids: Any, **more: Any) -> Any:
+        if more.get("fail"):
+            raise ValueError("secret message")
+        return ids
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    model = Model()
+    with record(model, tmp_path / "a.tape", keep=When(lambda args, kwargs: True)):
+        for number in range(3):
+            model(
+                torch.randint(100, 900, (2, 5 + number)), prompt="a secret prompt",
+                image=torch.rand(1, 3, 20, 20), sound=torch.rand(1, 5000),
+                users={"bob@example.com": 1}, numbers=list(range(12)),
+            )  # fmt: skip
+        with pytest.raises(ValueError, match="secret"):
+            model(torch.ones(1), fail=True)
+    return tmp_path / "a.tape"
+
+
+def test_each_kind_is_found(source: Path) -> None:
+    with open_tape(source) as tape:
+        found = private_data(tape)
+    places = {(one.kind, one.place): one.calls for one in found.findings}
+    assert places["token_ids", "ids"] == 3
+    assert places["text", "prompt"] == 3
+    assert places["image", "image"] == 3
+    assert places["audio", "sound"] == 3
+    assert places["key", "users"] == 3
+    assert places["long_list", "numbers"] == 3
+    assert places["exception", None] == 1
+    assert {kind for kind, place in places if place is None} == {
+        "exception", "thread", "time", "module", "policy"
+    }  # fmt: skip
+    assert "secret" not in str(found)
+    assert "bob" not in str(found)
+    assert "--permute ids" in next(f.advice for f in found.findings if f.kind == "token_ids")
+
+
+def test_calls_are_listed_one_by_one(source: Path) -> None:
+    with open_tape(source) as tape:
+        addresses = [call.address for call in tape.calls]
+        found = private_data(tape, by_call=True)
+    prompts = [one.call for one in found.findings if one.kind == "text"]
+    assert prompts == addresses[:3]
+
+
+def test_nothing_of_it_is_left_in_a_redacted_tape(source: Path, tmp_path: Path) -> None:
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape")
+    with open_tape(tmp_path / "b.tape") as tape:
+        found = private_data(tape)
+    assert found.redacted
+    # Pseudonyms are texts, and nothing tells them from texts.
+    assert {one.kind for one in found.findings} == {"text", "key", "long_list", "module"}
+
+
+def test_commands(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "b.tape"
+    told = run("privacy", str(source))
+    assert told.code == 0
+    assert "text at prompt (3 calls)" in told.out
+    made = run("redact", str(source), "-o", str(out), "--keep", "nothing", "--permute", "ids")
+    assert made.code == 0
+    assert "note: no value has a path like nothing" in made.out
+    assert b"secret" not in out.read_bytes()
+    assert "it is there already" in run("redact", str(source), "-o", str(out)).err
+    assert "calltape privacy" in run("doctor", str(source)).out
+
+
+def test_only_tapes_have_private_data() -> None:
+    with pytest.raises(UsageError):
+        private_data("a.tape")  # type: ignore[arg-type]

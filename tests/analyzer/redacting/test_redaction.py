@@ -1,0 +1,239 @@
+"""Redacted tapes: nothing private is in their bytes, and the analysis says the same of them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from calltape_analyzer import RedactionError, TapeError, UsageError, open_tape, redact, replay
+from calltape_analyzer.redacting import redaction
+from calltape_recorder import record
+from tests.analyzer.redacting.leaks import leaked
+from tests.fixture_files import FIXTURES
+
+
+class Model(torch.nn.Module):
+    def forward(
+        self, ids: Any, mask: Any = None, prompt: str = "", mode: str = "mean", *rest: Any,
+        **more: Any,
+    ) -> Any:  # fmt: skip
+        if prompt.startswith("raise"):
+            raise ValueError(f"cannot read {prompt!r}")
+        return {"logits": ids.float() * 2, "echo": prompt, "ids": ids + 1}
+
+
+def written(
+    path: Path, calls: list[tuple[tuple[Any, ...], dict[str, Any]]], **options: Any
+) -> Path:
+    model = Model()
+    with record(model, path, overwrite=True, **options):
+        for args, kwargs in calls:
+            try:
+                model(*args, **kwargs)
+            except ValueError:
+                continue
+    return path
+
+
+def answers(path: Path) -> list[Any]:
+    """What the analysis says, but for texts and where the file is."""
+    with open_tape(path) as tape:
+        variants = tape.variants()
+        said: list[Any] = [v.findings.model_dump() for v in variants]
+        said += [v.shape_findings().findings.model_dump() for v in variants]
+        for one in said:
+            one["constants"] = {
+                k: len(v) if isinstance(v, str) else v for k, v in one["constants"].items()
+            }
+        names = {n: None for v in variants for n in v.facts.group.layout.arguments}
+        said += [tape.explain(name).model_dump() for name in names]
+    return [re.sub(r"'[^']*'|\"'[^']*'\"", "text", str(one)) for one in said]
+
+
+GOLDEN = sorted((FIXTURES / "v1").glob("*.tape"))
+
+
+@pytest.mark.parametrize("source", GOLDEN, ids=lambda path: path.stem)
+def test_golden_tapes(source: Path, tmp_path: Path) -> None:
+    result = tmp_path / "redacted.tape"
+    with open_tape(source) as tape:
+        report = redact(tape, result)
+        calls = len(tape.calls)  # without the damaged ones
+    assert report.calls == calls
+    with open_tape(result, verify=True) as tape:
+        assert tape.damage == []
+        assert tape.sealed
+        assert tape.manifests[0].producer.host is None
+        assert tape.manifests[0].history[-1].verb == "redact"  # type: ignore[index]
+    # The names in the format and in the tests' own code are no data.
+    data = {"value", "plain", "first", "second", "tensor", "inputs"}
+    assert [one for one in leaked(source, result, least=6) if one not in data] == []
+
+
+SECRETS = st.text(st.characters(codec="utf-8"), min_size=5, max_size=30).map("§".__add__)
+IDS = st.lists(st.integers(1000, 50_000), min_size=3, max_size=12, unique=True)
+MORE: st.SearchStrategy[Any] = st.one_of(
+    SECRETS, st.integers(), st.floats(), st.booleans(), st.none(), IDS,
+    st.binary(max_size=20).map(b"\xf3\x9asecret".__add__),
+    st.dictionaries(SECRETS, st.integers(1, 9), max_size=2),
+)  # fmt: skip
+CALLS = st.lists(
+    st.tuples(IDS, SECRETS, st.sampled_from(["mean", "sum"]), MORE), min_size=1, max_size=6
+)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(CALLS)
+def test_random_tapes(tmp_path_factory: pytest.TempPathFactory, given_calls: Any) -> None:
+    folder = tmp_path_factory.mktemp("random")
+    calls = []
+    for number, (ids, prompt, mode, more) in enumerate(given_calls):
+        tensor = torch.tensor([ids])
+        prompt = f"raise {prompt}" if number % 5 == 4 else prompt
+        calls.append(((tensor, torch.ones_like(tensor), prompt), {"mode": mode, "more": more}))
+    source = written(folder / "a.tape", calls)
+    result = folder / "b.tape"
+    with open_tape(source) as tape:
+        redact(tape, result)  # which compares the answers
+    assert leaked(source, result) == []
+
+
+def test_answers_are_the_same(tmp_path: Path) -> None:
+    calls: list[Any] = []
+    for number in range(12):
+        ids = torch.randint(1000, 9000, (1 + number % 3, 4 + number))
+        calls.append(((ids, torch.ones_like(ids), f"secret {number}"), {"mode": "sum"}))
+        calls.append(((ids,), {"prompt": f"secret {number}", "n": ids.shape[1]}))
+    source, result = written(tmp_path / "a.tape", calls), tmp_path / "b.tape"
+    with open_tape(source) as tape:
+        report = redact(tape, result)
+    assert any("mode" in note for note in report.notes)
+    assert answers(source) == answers(result)
+    assert leaked(source, result) == []
+    with open_tape(result) as tape:
+        modes = {call.inputs.kwargs.get("mode", "mean") for call in tape}
+        assert len(modes) == 2
+        assert "sum" not in modes
+        assert replay(tape, Model()).ok
+
+
+def test_what_is_no_call_is_redacted_too(tmp_path: Path) -> None:
+    source = written(tmp_path / "named after bob.tape", [((torch.ones(2),), {"prompt": "raise x"})])
+    result = tmp_path / "b.tape"
+    with open_tape(source) as tape:
+        redact(tape, result)
+    data = result.read_bytes()
+    assert b"named after bob" not in data
+    assert b"cannot read" not in data
+    with open_tape(result) as tape:
+        call = tape.calls[0]
+        assert call.error is not None
+        assert call.error.message == "(21 characters, not kept)"
+        assert call.thread not in (0, __import__("threading").get_ident())
+        assert 0 <= call.time - 946_684_800 < 3600
+        assert tape.manifests[0].producer.platform in ("Linux-x86_64", "Linux-aarch64")
+    assert stat.S_IMODE(os.stat(result).st_mode) == 0o600
+    assert sorted(os.listdir(tmp_path)) == ["b.tape", "named after bob.tape"]
+
+
+def test_values_are_kept_permuted_and_made_noise(tmp_path: Path) -> None:
+    ids = [torch.randint(100, 9000, (2, 7 + n)) for n in range(3)]
+    mask = [torch.tensor([[1] * (5 + n) + [0, 0], [1] * (7 + n)]) for n in range(3)]
+    image = [torch.rand(2, 3, 4 + n) for n in range(3)]
+    image[0][0, 0, 0] = float("nan")
+    source = written(
+        tmp_path / "a.tape",
+        [((i, m), {"image": x, "offsets": torch.tensor([0, 3, 7]), "prompt": "secret of bob"})
+         for i, m, x in zip(ids, mask, image, strict=True)],
+    )  # fmt: skip
+    result = tmp_path / "b.tape"
+    with open_tape(source) as tape:
+        redact(tape, result, permute=["ids", "offsets"], keep=["mask"], noise="image", special=True)
+    offsets = torch.tensor([0, 3, 7]).numpy().tobytes()
+    assert leaked(source, result) == [offsets], "no row of ids"
+    with open_tape(result) as tape:
+        known: dict[int, int] = {}
+        for call, i, m, x in zip(tape, ids, mask, image, strict=True):
+            found = call.inputs.args
+            assert torch.equal(found[1], m)
+            more = call.inputs.kwargs
+            assert torch.equal(more["offsets"], torch.tensor([0, 3, 7]))
+            assert not torch.isclose(more["image"], x).float().mean() > 0.01
+            assert torch.equal(more["image"].isnan(), x.isnan())
+            assert more["image"].nan_to_num(0.5).min() >= 0
+            assert more["image"].nan_to_num(0.5).max() <= 1
+            for old, new in zip(i.flatten().tolist(), found[0].flatten().tolist(), strict=True):
+                assert known.setdefault(old, new) == new
+                assert 0 < new < 9000
+        assert len(set(known.values())) == len(known)
+        assert sum(old == new for old, new in known.items()) < 3
+
+
+class Cached(torch.nn.Module):
+    def forward(self, x: Any, past_key_values: Any = None) -> Any:
+        past = x if past_key_values is None else torch.cat([past_key_values, x], 1)
+        return {"past_key_values": past}
+
+
+def test_caches_stay_concatenations_of_earlier_ones(tmp_path: Path) -> None:
+    model, past = Cached(), None
+    with record(model, tmp_path / "a.tape"):
+        for _ in range(4):
+            past = model(torch.randn(1, 2, 8), past)["past_key_values"]
+    with open_tape(tmp_path / "a.tape") as tape:
+        redact(tape, tmp_path / "b.tape", noise="*past_key_values*")
+        before = [call.outputs["past_key_values"] for call in tape]
+    with open_tape(tmp_path / "b.tape") as tape:
+        outputs = [call.outputs["past_key_values"] for call in tape]
+        for call, earlier in zip(list(tape)[1:], outputs, strict=False):
+            assert torch.equal(call.inputs.args[1], earlier)
+        for shorter, longer in itertools.pairwise(outputs):
+            assert torch.equal(longer[:, : shorter.shape[1]], shorter)
+    assert not torch.isclose(before[-1], outputs[-1]).float().mean() > 0.01
+
+
+def test_a_result_that_says_something_else_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = written(tmp_path / "a.tape", [((torch.ones(n, 3),), {}) for n in (2, 3)])
+    with open_tape(source) as tape, monkeypatch.context() as patch:
+        patch.setattr(redaction, "difference", lambda before, after: "variants")
+        with pytest.raises(RedactionError, match="variants"):
+            redact(tape, tmp_path / "b.tape")
+        patch.setattr(redaction, "found_in", lambda path, values: [b"secret"])
+        with pytest.raises(RedactionError, match="1 value"):
+            redact(tape, tmp_path / "b.tape")
+    assert os.listdir(tmp_path) == ["a.tape"]
+
+
+def test_the_size_of_a_long_list_is_no_data(tmp_path: Path) -> None:
+    """Numbers of a long list are replaced. If they meant a size, the proof notices it."""
+    calls = [((torch.ones(n, 3),), {"lengths": [n] * 9}) for n in (2000, 3000, 5000)]
+    source = written(tmp_path / "a.tape", calls)
+    with open_tape(source) as tape:
+        with pytest.raises(RedactionError, match="keep"):
+            redact(tape, tmp_path / "b.tape")
+        redact(tape, tmp_path / "b.tape", keep="lengths")
+    assert answers(source) == answers(tmp_path / "b.tape")
+
+
+def test_misuse(tmp_path: Path) -> None:
+    source = written(tmp_path / "a.tape", [((torch.ones(2),), {})])
+    with open_tape(source) as tape:
+        with pytest.raises(UsageError, match="one of the tapes"):
+            redact(tape, source, overwrite=True)
+        with pytest.raises(UsageError, match="empty"):
+            redact(tape, tmp_path / "b.tape", keep="")
+        report = redact(tape, tmp_path / "b.tape", keep="nothing")
+        assert "no value has a path like nothing" in report.notes
+        with pytest.raises(TapeError, match="already"):
+            redact(tape, tmp_path / "b.tape")

@@ -1,0 +1,90 @@
+"""``redact=``: what may not be told is never written."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import open_tape
+from calltape_recorder import FlightRecorder, Recorder, TapeError, When, record
+
+
+class Model(torch.nn.Module):
+    def forward(self, ids: Any, prompt: Any = None, mode: Any = None, n: int = 0) -> Any:
+        if n < 0:
+            raise ValueError(f"cannot read {prompt}")
+        return {"ids": ids + 1, "echo": prompt}
+
+
+IDS = torch.tensor([[4021, 977, 31337, 1234]])
+
+
+def written(path: Path, **options: Any) -> bytes:
+    model = Model()
+    with record(model, path, **options):
+        for mode in ("mean", "sum", "mean"):
+            model(IDS, "secret prompt", mode=mode, n=3)
+        with pytest.raises(ValueError, match="secret"):
+            model(IDS, "secret prompt", n=-1)
+    return path.read_bytes()
+
+
+def test_nothing_private_is_written(tmp_path: Path) -> None:
+    data = written(
+        tmp_path / "a.tape", redact=True, write_ahead=True, keep=When(lambda args, kwargs: True)
+    )
+    assert b"secret" not in data
+    assert b"When" not in data
+    assert IDS.numpy().tobytes() not in data
+    assert (IDS + 1).numpy().tobytes() not in data
+    with open_tape(tmp_path / "a.tape") as tape:
+        prompts = {call.inputs.args[1] for call in tape}
+        modes = [call.inputs.kwargs.get("mode") for call in tape]
+        assert len(prompts) == 1, "equal texts stay equal"
+        assert modes[0] == modes[2] != modes[1]
+        assert [call.inputs.kwargs["n"] for call in tape] == [3, 3, 3, -1]
+        assert tape.calls[3].error is not None
+        assert tape.calls[3].error.message == "(25 characters, not kept)"
+        assert {call.thread for call in tape}.isdisjoint({0, threading.get_ident()})
+        assert tape.calls[0].outputs["echo"] != "secret prompt"
+
+
+def test_paths_choose(tmp_path: Path) -> None:
+    redact = {"keep": ["mode", "ids"], "shapes_only": "prompt"}
+    data = written(tmp_path / "a.tape", redact=redact)
+    assert b"secret" not in data
+    with open_tape(tmp_path / "a.tape") as tape:
+        call = tape.calls[0]
+        assert call.inputs.kwargs["mode"] == "mean"
+        assert torch.equal(call.inputs.args[0], IDS)
+        assert "13 characters" in repr(call.inputs.args[1])
+
+
+def test_the_reason_of_a_dump_is_left_out(tmp_path: Path) -> None:
+    model = Model()
+    options: dict[str, Any] = {"redact": True, "flight_recorder": FlightRecorder(calls=2)}
+    with record(
+        model, tmp_path / "a.tape", keep=When(lambda args, kwargs: False), **options
+    ) as recorder:
+        model(IDS, "secret prompt")
+        recorder.dump("secret of bob")
+    assert b"secret" not in (tmp_path / "a.tape").read_bytes()
+    with open_tape(tmp_path / "a.tape") as tape:
+        assert tape.dumps[0].reason == "(13 characters, not kept)"
+
+
+@pytest.mark.parametrize(
+    "redact", ["all", {"noise": ["x"]}, {"keep": [3]}, {"keep": ""}, 1, {"keep": ["x"] * 1001}]
+)
+def test_misuse(tmp_path: Path, redact: Any) -> None:
+    with pytest.raises(TapeError, match="redact"):
+        Recorder(tmp_path / "a.tape", redact=redact)
+
+
+def test_two_ways_to_say_it_are_one_too_many(tmp_path: Path) -> None:
+    with pytest.raises(TapeError, match="two ways"):
+        Recorder(tmp_path / "a.tape", redact=True, values="none")
