@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.markdown.tape_summary import tape_summary
@@ -101,12 +102,14 @@ def bundle(
     """
     check_tape(tape, "bundle")
     sources = _sources(model_code)
+    inputs = [os.fspath(one) for one in model_code]
+    options: dict[str, Any] = dict(redaction or {})
     place = _place_of(tape, call)
-    out = OutputFile(path, overwrite=overwrite, inputs=[*tape.paths, *map(os.fspath, model_code)])
+    out = OutputFile(path, overwrite=overwrite, inputs=[*tape.paths, *inputs])
     try:
         with tempfile.TemporaryDirectory(prefix="calltape-") as folder:
             beside = Path(folder)
-            report = redact(tape, beside / TAPE, **dict(redaction or {}))
+            report = redact(tape, beside / TAPE, **options)
             with open_tape(beside / TAPE) as redacted:
                 about = None if place is None else _same_call(redacted, tape, place)
                 texts = _texts(redacted, tape, model or _factory(sources), about)
