@@ -193,3 +193,16 @@ def test_functions_and_commands_agree(tape_path: Path) -> None:
         assert explanation_in_markdown(explained, tape) == shown
         same = difference_in_markdown(diff(tape, tape), tape, tape)
         assert "The traffic on both is the same." in same
+
+
+def test_damage_is_counted_and_not_quoted(tape_path: Path) -> None:
+    data = bytearray(tape_path.read_bytes())
+    at = data.find(torch.full((1, 3), float(TOKEN)).numpy().tobytes())
+    data[at] ^= 0xFF
+    tape_path.write_bytes(data)
+    code, out, err = run("info", tape_path, "--markdown")
+    assert code == 3
+    assert "| `damaged` | `1` |" in out
+    assert SECRET not in out
+    assert "checksum" in err
+    assert "checksum" in run("info", tape_path, "--markdown", "--private").out

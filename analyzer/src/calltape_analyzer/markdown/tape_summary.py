@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 
 from calltape_analyzer.markdown.disclosure import LEFT_OUT, Disclosure, is_name
@@ -18,7 +19,7 @@ from calltape_schema.errors import TapeError
 
 __all__ = ["tape_summary"]
 
-_MAX_RAISED = 50
+_MAX_RAISED, _MAX_MESSAGE = 50, 200
 
 
 def tape_summary(tape: Tape, *, private: bool = False, limit: int = LIMIT) -> str:
@@ -34,7 +35,7 @@ def tape_summary(tape: Tape, *, private: bool = False, limit: int = LIMIT) -> st
     told = Disclosure(tape, private=private)
     document = Document("Tape", limit=limit)
     add_versions(document, tape, told)
-    raised, whole = _walk(tape)
+    raised, whole = _walk(tape, private)
     rows = list(_facts(tape, told, whole, sum(raised.values())))
     document.table("facts", ("", ""), rows)
     if raised:
@@ -52,8 +53,9 @@ def tape_summary(tape: Tape, *, private: bool = False, limit: int = LIMIT) -> st
     return document.text()
 
 
-def _walk(tape: Tape) -> tuple[Counter[tuple[str, str]], int]:
-    """The exceptions by class and message, and how many calls can be read."""
+def _walk(tape: Tape, private: bool) -> tuple[Counter[tuple[str, str]], int]:
+    """The exceptions by class, and the beginning of their messages if they may be told; and how
+    many calls can be read."""
     raised: Counter[tuple[str, str]] = Counter()
     whole = 0
     for call in tape.calls:
@@ -63,7 +65,7 @@ def _walk(tape: Tape) -> tuple[Counter[tuple[str, str]], int]:
             continue  # it stands in tape.damage
         whole += 1
         if error is not None:
-            raised[error.type, error.message] += 1
+            raised[error.type, error.message[:_MAX_MESSAGE] if private else ""] += 1
     return raised, whole
 
 
@@ -104,8 +106,9 @@ def _private_facts(tape: Tape) -> Iterator[tuple[str, str]]:
     if tape.manifest.producer.host:
         yield "host", tape.manifest.producer.host
     if len(tape.calls):
-        moment = datetime.fromtimestamp(tape.calls[0].time, timezone.utc)
-        yield "first call", moment.isoformat(timespec="seconds")
+        with suppress(TapeError, OverflowError, ValueError, OSError):  # damage, or a clock far off
+            moment = datetime.fromtimestamp(tape.calls[0].time, timezone.utc)
+            yield "first call", moment.isoformat(timespec="seconds")
 
 
 def _parameters(tape: Tape, told: Disclosure) -> Iterator[str]:
