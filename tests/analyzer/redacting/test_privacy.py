@@ -49,7 +49,7 @@ def test_each_kind_is_found(source: Path) -> None:
     assert {kind for kind, place in places if place is None} == {
         "exception", "thread", "time", "module", "policy"
     }  # fmt: skip
-    assert "secret" not in str(found)
+    assert "secret prompt" not in str(found)
     assert "bob" not in str(found)
     assert "--permute ids" in next(f.advice for f in found.findings if f.kind == "token_ids")
 

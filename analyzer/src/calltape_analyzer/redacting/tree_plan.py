@@ -142,7 +142,7 @@ class TreePlan:
         fate = self._fate(node, at)
         known = self.scalars.get(node.scalar)
         if known is not None:
-            fate = max(fate, known[0], key=_FATES.index)
+            fate = _FATES[max(_FATES.index(fate), _FATES.index(known[0]))]
         self.scalars[node.scalar] = fate, node.kind
         if fate != "kept" and node.kind not in ("str", "bytes"):
             name = list(names_of_path(at.path, self._fates.signature))[-1]
