@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from calltape_analyzer.arguments.sizings import Sizing
+    from calltape_analyzer.bundling import Bundle, BundledFile, bundle
     from calltape_analyzer.comparison.comparing import Tolerances
     from calltape_analyzer.comparison.leaf_differences import ElementDifference, LeafDifference
     from calltape_analyzer.comparison.reports import Report, ReportRow
@@ -105,6 +106,8 @@ __all__ = [
     "ArgumentFinding",
     "Attempt",
     "AxisFinding",
+    "Bundle",
+    "BundledFile",
     "Call",
     "CallRef",
     "Calls",
@@ -172,6 +175,7 @@ __all__ = [
     "VariantFindings",
     "VariantShapes",
     "__version__",
+    "bundle",
     "check",
     "diagnose",
     "diff",
@@ -195,6 +199,7 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "arguments.sizings": ("Sizing",),
+    "bundling": ("Bundle", "BundledFile", "bundle"),
     "comparison.comparing": ("Tolerances",),
     "comparison.leaf_differences": ("ElementDifference", "LeafDifference"),
     "comparison.reports": ("Report", "ReportRow"),

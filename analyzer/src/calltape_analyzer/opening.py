@@ -22,8 +22,9 @@ def open_tape(path: Paths, *, classes: Classes = (), verify: bool = False) -> Ta
     """Opens a tape for reading: finished, still being written, cut off or damaged.
 
     Args:
-        path: a file, a directory (its ``*.tape``), a pattern such as ``"runs/*.tape"``, or several
-            of these; together they are one sequence of calls.
+        path: a file, a directory (its ``*.tape``, ``*.tape.gz`` and ``*.tape.zst``), a pattern
+            such as ``"runs/*.tape"``, or several of these; together they are one sequence of
+            calls. A compressed tape is decompressed once, to a temporary file without a name.
         classes: classes that arguments and outputs may be rebuilt from, besides those registered
             with torch's pytree and transformers' caches and outputs (where this process has
             imported it). A mapping gives the names that they have on the tape
@@ -35,7 +36,8 @@ def open_tape(path: Paths, *, classes: Classes = (), verify: bool = False) -> Ta
         TapeError: ``not_found``, ``not_a_tape``, ``version``, ``io``, ``damaged`` or ``invalid``
             if nothing can be read; ``usage`` for tapes of different models. Of several files
             one that cannot be read is damage, like a damaged call. So is a copy of another one, and
-            a call that another file has too: it counts once.
+            a call that another file has too: it counts once. ``limit`` for a compressed tape that
+            is larger than it should be, ``usage`` for Zstandard without the extra ``zstd``.
     """
     damage = Damage()
     segments = _opened(files_of(path), damage)

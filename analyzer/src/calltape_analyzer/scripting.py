@@ -1,5 +1,5 @@
-"""A small Python file that exports a recorded model and verifies the result: what one attaches to
-a bug report, beside the tape.
+"""A small Python file that runs the call that failed, or exports a recorded model and verifies the
+result: what one attaches to a bug report, beside the tape.
 
 Nothing that a tape says becomes code: paths are embedded as string literals in ASCII, what was
 recorded is described in comments of one line. The file goes to strangers, so no text of a call
@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 import keyword
-import re
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.markdown.disclosure import public_variant
+from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.stand_ins import StandIns, stand_ins_of
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted
 
@@ -30,18 +33,10 @@ _MAX_TEXT = 90
 _MAX_NAME = 60
 
 _PRODUCERS = ("calltape", "torch", "python", "platform", "transformers")
-# Of the words that names of variants are made of, those that tell nothing of what was passed.
-_WORDS = frozenset(
-    ("prefill", "decode", "merged", "main", "window", "open", "full", "present", "no", "tensors",
-     "flags", "in", "of", "rank", "True", "False", "float16", "bfloat16", "float32", "float64",
-     "int8", "int16", "int32", "int64", "uint8", "bool")
-)  # fmt: skip
+_HEAD = '''\
+"""{what}
 
-_TEMPLATE = '''\
-"""Exports a recorded model, and runs every recorded call through the result.
-
-Ends with 0 if all of them give what was recorded. Wants the model's own code, torch and
-calltape-analyzer{extras}.
+Wants torch, calltape-analyzer{extras} and {needs}.
 """
 
 {imports}
@@ -49,15 +44,24 @@ calltape-analyzer{extras}.
 # What was recorded, according to the tape:
 {facts}
 TAPES = {tapes}
-
+{classes}
 
 {build}
 
 
+'''
+
+_TAIL = """
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+_EXPORTING = """\
 def main() -> int:
-    # Arguments of classes of your own: open_tape(TAPES, classes=[...])
-    with open_tape(TAPES) as tape:
-        programs = export({part}, build_model(), to={to})
+    model = build_model()
+    with open_tape(TAPES, classes={given}) as tape:
+        programs = export({part}, model, to={to})
         for attempt in programs.attempts:
             done = f"{{attempt.reproduced}} of {{attempt.tried}} sizes reproduced"
             print(f"{{attempt.variant}}: {{attempt.what}}: {{done}} {{attempt.error or ''}}")
@@ -66,11 +70,48 @@ def main() -> int:
         report = programs.verify()
         print(report.table())
     return 0 if report.ok else 1
+"""
+
+_REPLAYING = """\
+def main() -> int:
+    model = build_model()
+    with open_tape(TAPES, classes={given}) as tape:
+        call = {part}.find(CALL)
+        print(f"call {{call.number}}: {{render(call.inputs)}}")
+        if call.record.error is not None:
+            print(f"it raised {{call.record.error.type}} when it was recorded")
+        report = replay(tape.only(calls=CALL), model)
+        print(report.table(every=True))
+    return 0 if report.ok else 1
+"""
+
+_CLASSES = """
+# Classes of the arguments and outputs, by their names on the tape: what they are, and their fields.
+STAND_INS = {stand_ins}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-'''
+def classes() -> dict[str, type]:
+    \"\"\"The classes if the model's code has loaded them, else ones with the same fields.\"\"\"
+    return {{name: loaded(name) or stand_in(name) for name in STAND_INS}}
+
+
+def loaded(name: str) -> type | None:
+    module, _, qualname = name.partition(":")
+    found = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, "__dict__", {{}}).get(part)
+    return found if isinstance(found, type) else None
+
+
+def stand_in(name: str) -> type:
+    kind, fields = STAND_INS[name]
+    short = "StandIn"
+    if kind == "namedtuple":
+        return collections.namedtuple(short, fields)
+    if kind == "dataclass":
+        return dataclasses.make_dataclass(short, [(one, object, None) for one in fields])
+    return type(short, (), {{}})
+"""
 
 _TO_FILL_IN = """\
 # >>> To be filled in: the model that was recorded, with its weights.
@@ -82,40 +123,103 @@ def build_model() -> torch.nn.Module:
 
 _IMPORTED = """\
 def build_model() -> torch.nn.Module:
-    sys.path.insert(0, os.getcwd())  # as python -m does
+    sys.path[:0] = [{places}]
     from {module} import {name}
 
     model = {made}
     return model.eval()"""
 
 
-def script(tape: Tape, *, model: str | None = None, to: Literal["torch", "onnx"] = "torch") -> str:
-    """Python source that loads the tape, builds the model, exports it, and prints what came of it.
+def script(
+    tape: Tape,
+    *,
+    model: str | None = None,
+    to: Literal["torch", "onnx"] | None = None,
+    call: str | int | None = None,
+    beside: bool = False,
+) -> str:
+    """Python source that loads the tape, builds the model, and prints what came of it.
+
+    If a call raised, the script runs that call once more, and ends with 0 if it raises the same. Of
+    a tape without such calls it exports the model, and verifies the programs. It needs torch and
+    calltape-analyzer; for classes of the tape that are not there it has stand-ins with the same
+    fields, and says which libraries a model may need beside them.
 
     Args:
         tape: a tape, or a part of one; its files are named in the source as they were opened.
         model: ``package.module:factory``, a function without arguments that makes the model, or a
             module object. Without it the source has a marked function to fill in.
-        to: as in :func:`calltape_analyzer.export`.
+        to: as in :func:`calltape_analyzer.export`: the script exports the model, also if a call
+            raised. By default ``"torch"`` if none did.
+        call: the number or address of the call that the script is about; by default the first one
+            that raised.
+        beside: whether the tape, and the model's module, lie in the folder of the script.
 
     Raises:
-        UsageError: ``model`` or ``to`` has another form.
+        UsageError: ``model`` or ``to`` has another form; there is no such call.
     """
     check_tape(tape, "script")
     if model is not None and not is_factory(model):
         raise UsageError(f"{model!r} is not of the form package.module:factory")
-    if to not in ("torch", "onnx"):
+    if to not in ("torch", "onnx", None):
         raise UsageError(f"to={to!r}", advice='pass "torch" or "onnx"')
-    standard = "import os\nimport sys" if model else "import sys"
-    return _TEMPLATE.format(
+    if to is not None and call is not None:
+        raise UsageError("a script exports all calls, or is about one", advice="leave out to=")
+    raised = [one.address for one in tape.calls if has_raised(one)] if to is None else []
+    address = tape.find(call).address if call is not None else next(iter(raised), None)
+    found = stand_ins_of([tape.find(address)] if address else tape.calls)
+    facts = list(_facts(tape))
+    if call is None and len(raised) > 1:
+        facts.append(f"the first of {len(raised)} calls that raised")
+    template = _HEAD + (_EXPORTING if address is None else _REPLAYING) + _TAIL
+    return template.format(
+        what=_EXPORTS if address is None else _REPLAYS,
         extras="[onnx]" if to == "onnx" else "",
-        imports=f"{standard}\n\nimport torch\n\nfrom calltape_analyzer import export, open_tape",
-        facts="\n".join(f"#   {_comment(fact)}" for fact in _facts(tape)),
-        tapes=_texts(tape.paths),
-        build=_TO_FILL_IN if model is None else _import(model),
-        part=_part(tape),
-        to=literal(to),
+        needs=_needs(found),
+        imports=_imports(found, address is None, with_os=beside or model is not None),
+        facts="\n".join(f"#   {_comment(fact)}" for fact in facts),
+        tapes=_texts(tape.paths, beside) + (f"\nCALL = {literal(address)}" if address else ""),
+        classes=_CLASSES.format(stand_ins=_stand_ins(found)) if found.fields else "",
+        given="classes()" if found.fields else "()",
+        build=_TO_FILL_IN if model is None else _import(model, beside),
+        part=_part(tape) if address is None else "tape",
+        to=literal(to or "torch"),
     )
+
+
+_EXPORTS = """\
+Exports a recorded model, and runs every recorded call through the result.
+
+Ends with 0 if all of them give what was recorded."""
+
+_REPLAYS = """\
+Runs one recorded call once more.
+
+Ends with 0 if it does what it did when it was recorded, such as to raise the same exception."""
+
+
+def _imports(found: StandIns, exports: bool, *, with_os: bool) -> str:
+    standard = ["collections", "dataclasses"] if found.fields else []
+    standard += ["os", "sys"] if with_os else ["sys"]
+    names = "export, open_tape" if exports else "open_tape, render, replay"
+    lines = [f"import {name}" for name in standard]
+    lines += ["", "import torch", "", f"from calltape_analyzer import {names}"]
+    return "\n".join(lines)
+
+
+def _needs(found: StandIns) -> str:
+    """What else the script wants, in words."""
+    known = sorted(name for name in found.needed if _comment(name) == name and name.isidentifier())
+    more = f", maybe with {', '.join(known[:5])}" if known else ""
+    return f"the model's own code{more}"
+
+
+def _stand_ins(found: StandIns) -> str:
+    lines = [
+        f"    {literal(name)}: ({literal(kind)}, {_list(fields)}),\n"
+        for name, (kind, fields) in found.fields.items()
+    ]
+    return "{\n" + "".join(lines) + "}"
 
 
 def is_factory(name: str) -> bool:
@@ -127,11 +231,12 @@ def is_factory(name: str) -> bool:
     )
 
 
-def _import(model: str) -> str:
+def _import(model: str, beside: bool) -> str:
     module, _, attribute = model.partition(":")
     name = attribute.partition(".")[0]
     made = f"{attribute} if isinstance({attribute}, torch.nn.Module) else {attribute}()"
-    return _IMPORTED.format(module=module, name=name, made=made)
+    places = "os.path.dirname(os.path.abspath(__file__))" if beside else "os.getcwd()"
+    return _IMPORTED.format(module=module, name=name, made=made, places=places)
 
 
 def _facts(tape: Tape) -> Iterator[str]:
@@ -159,10 +264,7 @@ def _facts(tape: Tape) -> Iterator[str]:
 
 def _name(found: VariantFindings, number: int, parameters: set[str]) -> str:
     """The name of a variant, if it says nothing of what was passed."""
-    words = re.findall(r"\w+", found.name)
-    known = all(word in _WORDS or word in parameters or word.isdecimal() for word in words)
-    is_quoting = any(quote in found.name for quote in "'\"")
-    return found.name if known and not is_quoting else f"variant {number}"
+    return public_variant(found.name, parameters) or f"variant {number}"
 
 
 def _argument(name: str) -> str:
@@ -204,7 +306,11 @@ def _list(items: Sequence[str | int]) -> str:
     return f"[{', '.join(shown)}]"
 
 
-def _texts(paths: Sequence[str]) -> str:
+def _texts(paths: Sequence[str], beside: bool) -> str:
+    if beside:
+        names = _list([os.path.basename(path) for path in paths])
+        folder = "os.path.dirname(os.path.abspath(__file__))"
+        return f"[os.path.join({folder}, name) for name in {names}]"
     if len(paths) == 1:
         return f"[{literal(paths[0])}]"
     return "[\n" + "".join(f"    {literal(path)},\n" for path in paths) + "]"

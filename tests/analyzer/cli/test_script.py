@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from calltape_analyzer import open_tape
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.scripting import is_factory, script
+from calltape_recorder import record
 from tests.analyzer.cli.commands import run
 from tests.analyzer.cli.models import MODULE
 from tests.analyzer.tapes import write_tape
@@ -141,3 +144,114 @@ def test_the_script_runs(classifier_tape: Path, folder: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert "4 of 4 recorded calls reproduced" in result.stdout
+
+
+FAILING = """
+import collections
+import dataclasses
+
+import torch
+
+
+
+@dataclasses.dataclass
+class Batch:
+    ids: torch.Tensor
+    scale: float = 1.0
+
+
+Pair = collections.namedtuple("Pair", ["left", "right"])
+
+
+class Failing(torch.nn.Module):
+    def forward(self, batch, pair):
+        if len(batch.ids) == 3:
+            raise ValueError(f"cannot add {len(batch.ids)}")
+        return batch.ids * batch.scale + pair.left + pair.right
+
+
+def failing():
+    return Failing()
+"""
+
+WITHOUT_LIBRARY = """
+import torch
+
+
+class Failing(torch.nn.Module):
+    def forward(self, batch, pair):
+        if len(batch.ids) == 3:
+            raise ValueError(f"cannot add {len(batch.ids)}")
+        return batch.ids * batch.scale + pair.left + pair.right
+
+
+def failing():
+    return Failing()
+"""
+
+
+@pytest.fixture
+def failing_tape(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tape with arguments of classes whose module goes away again."""
+    module = types.ModuleType("failing_models")
+    monkeypatch.setitem(sys.modules, "failing_models", module)
+    exec(FAILING, vars(module))
+    model = module.failing()
+    path = folder / "failing.tape"
+    with record(model, path):
+        for rows in (2, 3, 3, 5):
+            one = torch.ones(rows, 2)
+            with contextlib.suppress(ValueError):
+                model(module.Batch(one), module.Pair(one, one))
+    return path
+
+
+def test_script_of_a_call_that_raised(failing_tape: Path) -> None:
+    out = run("script", failing_tape).out
+    scope: dict[str, Any] = {"__name__": "script"}
+    exec(out, scope)
+    with open_tape(failing_tape) as tape:
+        assert [scope["CALL"]] == [tape.calls[1].address]
+    assert set(scope["STAND_INS"]) == {
+        "failing_models:Batch", "failing_models:Pair"
+    }  # fmt: skip
+    assert "the first of 2 calls that raised" in out
+    assert "replay(" in out
+    assert "export(" not in out
+    assert "cannot add" not in out
+    scope = {"__name__": "script"}
+    exec(run("script", failing_tape, "--call", 3).out, scope)
+    assert scope["CALL"].endswith(":3") or scope["CALL"] == "3"
+    assert "export(" in run("script", failing_tape, "--to", "torch").out
+    assert run("script", failing_tape, "--to", "torch", "--call", 3).code == 1
+    assert run("script", failing_tape, "--call", 99).code == 1
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("options", "code"), [([], 0), (["--call", "0"], 0)])
+def test_the_script_runs_without_the_library(
+    failing_tape: Path, folder: Path, options: list[str], code: int
+) -> None:
+    """Where only torch and calltape are: what else was there when it was recorded is blocked."""
+    (folder / "bare_models.py").write_text(WITHOUT_LIBRARY)
+    file = folder / "report.py"
+    model = ("--model", "bare_models:failing")
+    assert run("script", failing_tape, *model, *options, "-o", file).code == 0
+    blocked = (
+        "import runpy, sys\n"
+        "for name in ('transformers', 'onnx', 'calltape_recorder'):\n"
+        "    sys.modules[name] = None\n"
+        f"runpy.run_path({str(file)!r}, run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", blocked], capture_output=True, text=True, check=False, cwd=folder
+    )
+    assert done.returncode == code, done.stderr
+    assert "1 of 1 recorded call" in done.stdout
+    (folder / "bare_models.py").write_text(WITHOUT_LIBRARY.replace("cannot", "can"))
+    if not options:
+        done = subprocess.run(
+            [sys.executable, "-c", blocked], capture_output=True, text=True, check=False, cwd=folder
+        )
+        assert done.returncode == 1
+        assert "can add 3" in done.stdout

@@ -16,6 +16,7 @@ import typer
 
 from calltape_analyzer.cli import (
     arguments,
+    bundles,
     call,
     calls,
     conversions,
@@ -60,6 +61,7 @@ app.command()(exports.export)
 app.command()(replays.replay)
 app.command()(replays.check)
 app.command()(scripts.script)
+app.command()(bundles.bundle)
 app.command("filter")(edits.filter_)
 app.command()(edits.merge)
 app.command()(edits.recover)

@@ -9,7 +9,15 @@ from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli.output import Json, command, line, print_model
+from calltape_analyzer.cli.output import (
+    Json,
+    Markdown,
+    Private,
+    check_form,
+    command,
+    line,
+    print_model,
+)
 from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Variants, opened
 
 __all__ = ["DIFFERS", "diff"]
@@ -30,6 +38,8 @@ def diff(
     variant: Variants = None,
     ignore: Ignore = None,
     json: Json = False,
+    markdown: Markdown = False,
+    private: Private = False,
 ) -> None:
     """What the calls on tape NOW show that the calls on BEFORE do not.
 
@@ -43,11 +53,16 @@ def diff(
     """
     from calltape_analyzer.differences.difference import diff as compare
 
+    check_form(json, markdown, private)
     part = Part(calls, variant, ignore)
     with opened(before, part) as a, opened([now], part) as b:
         found = compare(a, b)
         if json:
             print_model(found)
+        elif markdown:
+            from calltape_analyzer.markdown.findings import difference_in_markdown
+
+            print(difference_in_markdown(found, a, b, private=private), end="")
         else:
             for text in str(found).splitlines():
                 line(text)

@@ -12,6 +12,9 @@ import typer
 
 from calltape_analyzer.cli.output import (
     Json,
+    Markdown,
+    Private,
+    check_form,
     command,
     damage_as_json,
     line,
@@ -55,6 +58,8 @@ def info(
     variant: Variants = None,
     ignore: Ignore = None,
     json: Json = False,
+    markdown: Markdown = False,
+    private: Private = False,
 ) -> None:
     """Target, calls, sizes, coverage and damage.
 
@@ -64,8 +69,17 @@ def info(
     calltape info runs/llm.tape
     calltape info runs/ --quick
     calltape info runs/llm.tape --json | jq .coverage
+    calltape info runs/llm.tape --markdown
     """
+    check_form(json, markdown, private)
     with opened(paths, Part(calls, variant, ignore)) as tape:
+        if markdown:
+            from calltape_analyzer.markdown.tape_summary import tape_summary
+
+            if not quick:
+                tape.verify()
+            print(tape_summary(tape, private=private), end="")
+            return
         kept: Counter[CountedKind] = Counter()
         facts = _facts(tape, quick, kept)
         if json:

@@ -25,6 +25,9 @@ from calltape_schema.errors import TapeError
 
 __all__ = [
     "Json",
+    "Markdown",
+    "Private",
+    "check_form",
     "command",
     "complain",
     "damage_as_json",
@@ -42,6 +45,17 @@ _MAX_WIDTH = 100
 """Of a column: wider cells are followed by the next, and do not widen those of all other rows."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+Markdown = Annotated[
+    bool,
+    typer.Option(
+        "--markdown",
+        help="Print Markdown to paste into an issue: no texts, values, messages or paths.",
+    ),
+]
+Private = Annotated[
+    bool, typer.Option("--private", help="With --markdown: also what may be private.")
+]
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -74,6 +88,14 @@ def command(function: F) -> F:
             raise typer.Exit(FAILURE) from None
 
     return run  # type: ignore[return-value]
+
+
+def check_form(json: bool, markdown: bool, private: bool) -> None:
+    """Raises BadParameter for options that contradict each other."""
+    if json and markdown:
+        raise typer.BadParameter("--json and --markdown are two forms; take one")
+    if private and not markdown:
+        raise typer.BadParameter("--private goes with --markdown; without it, all is printed")
 
 
 def complain(text: str) -> None:

@@ -17,7 +17,16 @@ import typer
 from calltape_analyzer.cli.bisection import Bisect, judged
 from calltape_analyzer.cli.budget import reading
 from calltape_analyzer.cli.models import OptionalModelName, Train, model_of
-from calltape_analyzer.cli.output import FAILURE, Json, command, line, print_model
+from calltape_analyzer.cli.output import (
+    FAILURE,
+    Json,
+    Markdown,
+    Private,
+    check_form,
+    command,
+    line,
+    print_model,
+)
 from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Paths, Variants, opened
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.programs.program_files import MANIFEST
@@ -87,6 +96,8 @@ def replay(
     variant: Variants = None,
     ignore: Ignore = None,
     json: Json = False,
+    markdown: Markdown = False,
+    private: Private = False,
 ) -> None:
     """Runs the recorded calls, and compares.
 
@@ -101,6 +112,7 @@ def replay(
     git bisect run calltape replay bug.tape --model my.models:llama --bisect
     """
     with judged(bisect) as found:
+        check_form(json, markdown, private)
         paths, target = _asked(words, model)
         if failing is not None and bisect:
             raise typer.BadParameter(
@@ -125,7 +137,12 @@ def replay(
                 failing=failing,
                 trusted=trust,
             )
-            _print(report, json, every)
+            if markdown:
+                from calltape_analyzer.markdown.reports import replay_in_markdown
+
+                print(replay_in_markdown(report, tape, private=private, every=every), end="")
+            else:
+                _print(report, json, every)
         if not report.ok:
             raise typer.Exit(FAILURE)
 
@@ -191,6 +208,8 @@ def check(
     variant: Variants = None,
     ignore: Ignore = None,
     json: Json = False,
+    markdown: Markdown = False,
+    private: Private = False,
 ) -> None:
     """Whether an exported model would accept the calls.
 
@@ -202,6 +221,7 @@ def check(
     calltape check runs/today.tape model.onnx
     calltape check runs/today.tape exported/ --json
     """
+    check_form(json, markdown, private)
     # Code that is trusted may take what it takes.
     part = Part(calls, variant, ignore)
     bounded = nullcontext() if trust else reading(_read_of(model))
@@ -209,7 +229,12 @@ def check(
         from calltape_analyzer.replaying.checking import check as check_calls
 
         report = check_calls(tape, _existing(model), trusted=trust)
-        _print(report, json)
+        if markdown:
+            from calltape_analyzer.markdown.reports import check_in_markdown
+
+            print(check_in_markdown(report, tape, private=private), end="")
+        else:
+            _print(report, json)
     if not report.ok:
         raise typer.Exit(FAILURE)
 

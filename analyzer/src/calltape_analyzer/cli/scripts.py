@@ -1,4 +1,4 @@
-"""``calltape script``: a Python file that exports a recorded model, for others.
+"""``calltape script``: a Python file that shows what is wrong with a recorded model, for others.
 
 In comes a tape. Out goes a file.
 """
@@ -6,14 +6,13 @@ In comes a tape. Out goes a file.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from calltape_analyzer.cli.exports import To
 from calltape_analyzer.cli.models import OptionalModelName
 from calltape_analyzer.cli.output import Json, command, line, print_json, write_new
-from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Variants, opened
+from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Variants, address, opened
 
 __all__ = ["script"]
 
@@ -22,7 +21,19 @@ __all__ = ["script"]
 def script(
     paths: Paths,
     model: OptionalModelName = None,
-    to: To = "torch",
+    to: Annotated[
+        Literal["torch", "onnx"] | None,
+        typer.Option("--to", help="Export to this, also if a call raised."),
+    ] = None,
+    call: Annotated[
+        str | None,
+        typer.Option(
+            "--call",
+            parser=address,
+            metavar="CALL",
+            help="About this call; by default about the first one that raised.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it here.")
     ] = None,
@@ -34,14 +45,17 @@ def script(
     ignore: Ignore = None,
     json: Json = False,
 ) -> None:
-    """A Python file that exports and verifies.
+    """A Python file that shows what is wrong.
 
-    What to attach to a bug report, beside the tape: it loads the tape, builds the model, exports
-    it, and prints what came of it. Without --model there is a marked function to fill in.
+    What to attach to a bug report, beside the tape: it loads the tape, builds the model, and runs
+    the call that raised; if none did, it exports the model and verifies the programs. Without
+    --model there is a marked function to fill in. It needs torch and calltape-analyzer, and
+    libraries only if the model does.
 
     \b
     calltape script runs/llm.tape --model my.models:llama -o report.py
     calltape script runs/llm.tape --to onnx
+    calltape script runs/llm.tape --call 12 --model my.models:llama
     """
     from calltape_analyzer.scripting import is_factory
     from calltape_analyzer.scripting import script as source_of
@@ -49,7 +63,7 @@ def script(
     if model is not None and not is_factory(model):
         raise typer.BadParameter(f"{model!r} is not of the form package.module:factory")
     with opened(paths, Part(calls, variant, ignore)) as tape:
-        source = source_of(tape, model=model, to=to)
+        source = source_of(tape, model=model, to=to, call=call)
         if out is not None:
             write_new(out, source, force=force)
         if json:

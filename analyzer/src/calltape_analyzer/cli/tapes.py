@@ -35,7 +35,7 @@ __all__ = [
     "opened",
 ]
 
-FILES = "Files, directories of *.tape, or patterns"
+FILES = "Files, directories of *.tape (or .tape.gz, .tape.zst), or patterns"
 
 Paths = Annotated[list[str], typer.Argument(metavar="TAPE...", help=f"{FILES}; read as one tape.")]
 Calls = Annotated[
@@ -120,12 +120,12 @@ def opened(paths: Sequence[str], part: Part = Part(), *, runs: bool = False) -> 
     """
     given = paths if len(paths) > 1 else paths[0]
     with ExitStack() as stack:
+        if limits.nbytes is not None:
+            stack.enter_context(granted(limits.nbytes))
         with ExitStack() as opening:
             (opening if runs else stack).enter_context(reading(files_of(given)))
             tape = stack.enter_context(open_tape(given))
             chosen = part.of(tape)
-        if limits.nbytes is not None:
-            stack.enter_context(granted(limits.nbytes))
         yield chosen
         sys.stdout.flush()
         for error in tape.damage:

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calltape_analyzer.cli.output import Json, command, line, print_model, print_models, table
+from calltape_analyzer.cli.output import (
+    Json,
+    Markdown,
+    Private,
+    check_form,
+    command,
+    line,
+    print_model,
+    print_models,
+    table,
+)
 from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Paths, Variants, opened
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.text import alike, counted, shown_value
@@ -125,6 +135,8 @@ def explain(
     variant: Variants = None,
     ignore: Ignore = None,
     json: Json = False,
+    markdown: Markdown = False,
+    private: Private = False,
 ) -> None:
     """Why a dimension is dynamic or constant.
 
@@ -135,11 +147,17 @@ def explain(
     calltape explain runs/llm.tape input_ids
     calltape explain runs/llm.tape past_key_values.layers.*.keys 2
     """
+    check_form(json, markdown, private)
     paths, argument, axis = _asked(words)
     with opened(paths, Part(calls, variant, ignore)) as tape:
         explained = tape.explain(argument, axis)
         if json:
             print_model(explained)
+            return
+        if markdown:
+            from calltape_analyzer.markdown.findings import explanation_in_markdown
+
+            print(explanation_in_markdown(explained, tape, private=private), end="")
             return
         for text in str(explained).splitlines():
             line(text)

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 
 from calltape_schema.errors import TapeError
 
-__all__ = ["LEAST_BYTES", "check_memory", "granted", "memory_limit_of"]
+__all__ = ["LEAST_BYTES", "check_memory", "granted", "granted_bytes", "memory_limit_of"]
 
 LEAST_BYTES = 192 * 1024 * 1024
 """The limit of a small tape, in bytes."""
@@ -33,6 +33,11 @@ def granted(nbytes: int) -> Iterator[None]:
         yield
     finally:
         _granted.reset(token)
+
+
+def granted_bytes() -> int | None:
+    """What :func:`granted` allows here; None outside of it."""
+    return _granted.get()
 
 
 def memory_limit_of(tape_bytes: int) -> int:

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from calltape_schema.errors import TapeError
 
-__all__ = ["DescriptorError", "Descriptors"]
+__all__ = ["DescriptorError", "Descriptors", "no_descriptor"]
 
 T = TypeVar("T")
 
@@ -25,6 +25,16 @@ _MOST = 64
 
 class DescriptorError(TapeError):
     """The process may open no more files. This says nothing about the tape, so it is no damage."""
+
+
+def no_descriptor(error: OSError | ValueError, path: str) -> DescriptorError:
+    """The error of a file that cannot be opened because too many are open."""
+    return DescriptorError(
+        "io",
+        f"cannot open the file: {getattr(error, 'strerror', None) or error}",
+        path=path,
+        advice="close files in this process, or raise its limit (ulimit -n)",
+    )
 
 
 class _File(Protocol):
@@ -99,12 +109,7 @@ class Descriptors:
                     raise
                 # The rest of the process may hold all descriptors that it may have.
                 if not self._close_one():
-                    raise DescriptorError(
-                        "io",
-                        f"cannot open the file: {error.strerror}",
-                        path=file.path,
-                        advice="close files in this process, or raise its limit (ulimit -n)",
-                    ) from None
+                    raise no_descriptor(error, file.path) from None
 
     def _close_one(self) -> bool:
         """Closes the descriptor that was used longest ago. False if all are in use."""

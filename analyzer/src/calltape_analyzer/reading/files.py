@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.reading.compressed import SUFFIXES
 from calltape_schema.errors import TapeError
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -64,9 +65,13 @@ def _files(path: str) -> list[str]:
             raise TapeError(
                 "io", f"cannot read the directory: {error.strerror}", path=path
             ) from None
-        names = sorted(str(Path(path) / name) for name in found if name.endswith(".tape"))
+        names = sorted(str(Path(path) / name) for name in found if name.endswith(SUFFIXES))
         if not names:
-            raise TapeError("not_found", "there is no *.tape file in this directory", path=path)
+            raise TapeError(
+                "not_found",
+                "there is no *.tape file in this directory, nor a compressed one",
+                path=path,
+            )
         return names
     if not os.path.lexists(path) and glob.has_magic(path):
         names = sorted(glob.glob(path, recursive=True))

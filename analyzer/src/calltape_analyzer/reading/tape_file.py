@@ -1,8 +1,9 @@
 """The bytes of a tape file, read with ``pread``.
 
 In comes a path; out go bytes at offsets, and an error if the file is no longer the one that was
-opened. Nothing is mapped into memory: a process that touches a mapped page which is no longer in
-the file is killed by a signal (SIGBUS), and a recorder cuts its write-ahead files after every call.
+opened. Of a compressed file, these are the bytes of the tape, which were decompressed once. Nothing
+is mapped into memory: a process that touches a mapped page which is no longer in the file is killed
+by a signal (SIGBUS), and a recorder cuts its write-ahead files after every call.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import errno
 import os
 import re
 import stat
+import weakref
 import zlib
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from calltape_analyzer.reading.file_descriptors import Descriptors
+from calltape_analyzer.reading.compressed import unpacked
+from calltape_analyzer.reading.file_descriptors import Descriptors, no_descriptor
 from calltape_analyzer.reading.zero_checksum import crc32_after_zeros
 from calltape_schema.errors import TapeError
 
@@ -30,6 +33,7 @@ _STEP = 128 * 1024
 _MAX_HELD = 8 * 1024 * 1024
 _HOLE = 16 * 1024 * 1024
 _FIRST_WINDOW, _LAST_WINDOW = 4 * 1024, 256 * 1024
+_TIMES_PACKED = 8
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe does not wait
 _AHEAD = re.compile(r"\.ahead-\d+\.tape\Z")
 
@@ -54,10 +58,12 @@ class TapeFile:
 
     Attributes:
         size: in bytes, at the last :meth:`refresh`.
-        disk_bytes: how many of these bytes are stored on the disk; a hole is not.
+        disk_bytes: how many of these bytes are stored on the disk; a hole is not. Of a compressed
+            file, at most 8 times what it takes itself: what it claims beyond is cheap to claim.
 
     Raises:
-        TapeError: ``not_found``, ``io`` or ``not_a_tape``.
+        TapeError: ``not_found``, ``io`` or ``not_a_tape``; ``damaged``, ``limit`` or ``usage`` for
+            a compressed file that cannot be read.
     """
 
     def __init__(self, path: str) -> None:
@@ -70,13 +76,28 @@ class TapeFile:
         self._head: tuple[int, int] | None = None
         self._is_sealed = False
         self._held: bytes | None = None
+        self._unpacked: int | None = None
+        self._most_disk_bytes: int | None = None
         try:
             self.refresh()
+            self._unpack()
             if not self.size:
                 raise TapeError("not_a_tape", "the file is empty", path=path)
         except BaseException:
             self.close()
             raise
+
+    def _unpack(self) -> None:
+        """Reads a compressed file from its decompressed bytes from now on."""
+        found = self._use(lambda file: unpacked(file, self.path))
+        if found is None:
+            return
+        descriptors.close(self)
+        self._unpacked = found
+        self._close_unpacked = weakref.finalize(self, os.close, found)
+        self._most_disk_bytes = _TIMES_PACKED * self.disk_bytes
+        self._identity = self._version = None
+        self.refresh()
 
     def refresh(self) -> bool:
         """Notes the size and time of the file as they are now, and returns whether they are as
@@ -87,6 +108,8 @@ class TapeFile:
         self._version = _version(status)
         self.size = self._version.size
         self.disk_bytes = min(self.size, getattr(status, "st_blocks", self.size) * 512)
+        if self._most_disk_bytes is not None:
+            self.disk_bytes = min(self.size, self._most_disk_bytes)
         self._held = None
         if self.size <= _MAX_HELD and is_ahead(self.path):
             self._held = self._use(lambda file: b"".join(_parts(file, 0, self.size)))
@@ -196,6 +219,8 @@ class TapeFile:
         self.is_closed = True
         self._held = None
         descriptors.close(self)
+        if self._unpacked is not None:
+            self._close_unpacked()
 
     def open(self) -> int:
         """A new descriptor of the file, after a check that it is the same file each time.
@@ -204,6 +229,8 @@ class TapeFile:
             OSError: it cannot be opened.
             TapeError: ``not_a_tape``; ``damaged`` if another file has taken its place.
         """
+        if self._unpacked is not None:
+            return os.dup(self._unpacked)
         # Asked before opening: opening a device may do something, such as rewind a magnetic tape.
         if not stat.S_ISREG(os.stat(self.path).st_mode):
             raise TapeError("not_a_tape", "not a regular file", path=self.path)
@@ -243,6 +270,8 @@ class TapeFile:
                 raise self.changed("it was removed") from None
             raise TapeError("not_found", "no such file", path=self.path) from None
         except (OSError, ValueError) as error:
+            if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+                raise no_descriptor(error, self.path) from None
             reason = getattr(error, "strerror", None) or str(error)
             raise TapeError("io", f"cannot read the file: {reason}", path=self.path) from None
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.opening import open_tape
+from calltape_analyzer.reading.compressed import SUFFIXES
 from calltape_analyzer.tape import Tape
 
 __all__ = ["Choice", "Problem", "choices_of", "opened"]
@@ -92,7 +93,7 @@ def _of_folder(tapes: Path | None) -> list[Choice | Problem]:
     if tapes is None:
         advice = 'mark the test with @pytest.mark.tape("file.tape"), or set calltape_dir'
         return [Problem("tape", f"the test has no tape: {advice}")]
-    files = sorted(tapes.rglob("*.tape"))
+    files = sorted(path for path in tapes.rglob("*") if path.name.endswith(SUFFIXES))
     if not files:
         return [Problem("tape", f"there is no *.tape in {tapes}, which calltape_dir names")]
     named = [(file, file.relative_to(tapes).as_posix()) for file in files]

@@ -1,0 +1,240 @@
+"""One file for a bug report: a redacted tape, a script that shows what is wrong, what the tape is
+of, and versions.
+
+In come a tape and the model's code. Out goes a zip file that a tracker takes: of at most 10 MiB, or
+there is none, and the error says what to leave out.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.markdown.tape_summary import tape_summary
+from calltape_analyzer.markdown.versions import versions_here, versions_of
+from calltape_analyzer.opening import open_tape
+from calltape_analyzer.plain_data import PlainData, Texts
+from calltape_analyzer.redacting.redaction import redact
+from calltape_analyzer.scripting import script
+from calltape_analyzer.tape import Tape, check_tape
+from calltape_analyzer.text import counted, printable
+from calltape_analyzer.writing.output_file import OutputFile
+from calltape_schema.errors import TapeError
+
+__all__ = ["MAX_BYTES", "Bundle", "bundle"]
+
+MAX_BYTES = 10 * 2**20
+"""Of a bundle: trackers take attachments of so many bytes."""
+
+TAPE, SCRIPT, SUMMARY, VERSIONS = "bug.tape", "reproduce.py", "report.md", "versions.json"
+
+_FACTORY = "build_model"
+_STEP = 1024 * 1024
+_BEGIN = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file can have: equal parts, equal file
+_ADVICE = "leave calls out (--calls, --variant), or keep fewer values (--keep, --permute, --noise)"
+
+
+class BundledFile(PlainData):
+    """A file in a bundle, with its size in bytes, and in the bundle."""
+
+    name: str
+    size: int
+    compressed: int
+
+
+class Bundle(PlainData):
+    """What was bundled.
+
+    Attributes:
+        path: of the zip file.
+        size: its bytes.
+        files: what is in it.
+        notes: what a reader should know.
+    """
+
+    path: str
+    size: int
+    files: tuple[BundledFile, ...]
+    notes: Texts = ()
+
+    def __str__(self) -> str:
+        lines = [f"wrote {self.path}: {self.size:,} bytes"]
+        lines += [f"  {one.name}: {one.size:,} bytes" for one in self.files]
+        return "\n".join(map(printable, [*lines, *self.notes]))
+
+
+def bundle(
+    tape: Tape,
+    path: str | os.PathLike[str],
+    *,
+    model_code: Sequence[str | os.PathLike[str]] = (),
+    model: str | None = None,
+    call: str | int | None = None,
+    redaction: Mapping[str, Sequence[str]] | None = None,
+    overwrite: bool = False,
+    limit: int = MAX_BYTES,
+) -> Bundle:
+    """Writes a zip file with a redacted tape, a script, Markdown and versions. Only its owner can
+    read it.
+
+    Args:
+        tape: the tape, or a part of one: its calls go in, redacted.
+        path: of the new file.
+        model_code: files with the model's code, which go in as they are.
+        model: ``module:factory``, in one of these files. By default the function ``build_model`` of
+            the first file that has one; if none has, the script has a function to fill in.
+        call: the call that the script is about, as in :func:`calltape_analyzer.script`.
+        redaction: options of :func:`calltape_analyzer.redact`, such as ``{"keep": ["mode"]}``.
+        overwrite: whether a file that is there already is replaced.
+        limit: of the bytes of the file.
+
+    Raises:
+        UsageError: for a file of model code that is none, or has the name of another one.
+        TapeError: ``limit`` if it would be larger, with what is largest; ``exists``, ``io``,
+            ``not_found``. No file is left then.
+    """
+    check_tape(tape, "bundle")
+    sources = _sources(model_code)
+    inputs = [os.fspath(one) for one in model_code]
+    options: dict[str, Any] = dict(redaction or {})
+    place = _place_of(tape, call)
+    out = OutputFile(path, overwrite=overwrite, inputs=[*tape.paths, *inputs])
+    try:
+        with tempfile.TemporaryDirectory(prefix="calltape-") as folder:
+            beside = Path(folder)
+            report = redact(tape, beside / TAPE, **options)
+            with open_tape(beside / TAPE) as redacted:
+                about = None if place is None else _same_call(redacted, tape, place)
+                texts = _texts(redacted, tape, model or _factory(sources), about)
+            packed = beside / "bundle.zip"
+            files = _pack(packed, beside / TAPE, texts, sources)
+            _check_size(packed.stat().st_size, limit, files)
+            _append(out, packed)
+        size = out.end
+        out.finish()
+    except BaseException:
+        out.discard()
+        raise
+    notes = [*report.notes, *(f"{name} goes in as it is" for name in sources)]
+    return Bundle(path=os.fspath(path), size=size, files=tuple(files), notes=tuple(notes))
+
+
+def _place_of(tape: Tape, call: str | int | None) -> int | None:
+    """The position of a call."""
+    return None if call is None else tape.find(call).index
+
+
+def _same_call(redacted: Tape, tape: Tape, place: int) -> str:
+    """The address of a call on the redacted tape. Calls of one recording keep their numbers."""
+    wanted = tape.calls[place]
+    found = [one for one in redacted.calls if one.number == wanted.number]
+    if len(found) != 1 and len(redacted.calls) == len(tape.calls):
+        found = [redacted.calls[place]]
+    if len(found) != 1:
+        raise UsageError(
+            f"call {wanted.address} cannot be found on the redacted tape",
+            advice="bundle this call only, with --calls",
+        )
+    return found[0].address
+
+
+def _texts(redacted: Tape, tape: Tape, model: str | None, call: str | None) -> dict[str, str]:
+    versions = {"here": versions_here(), "recorded_with": versions_of(redacted)}
+    return {
+        SCRIPT: script(redacted, model=model, call=call, beside=True),
+        SUMMARY: tape_summary(redacted),
+        VERSIONS: json.dumps(versions, indent=2) + "\n",
+    }
+
+
+def _sources(paths: Sequence[str | os.PathLike[str]]) -> dict[str, bytes]:
+    """The files of model code by name."""
+    found: dict[str, bytes] = {}
+    for path in paths:
+        name = os.path.basename(os.fspath(path))
+        if name in found or name in (TAPE, SCRIPT, SUMMARY, VERSIONS):
+            raise UsageError(f"two files of a bundle would have the name {name!r:.100}")
+        try:
+            if not os.path.isfile(path):
+                raise TapeError("not_found", "no such file", path=os.fspath(path))
+            if os.path.getsize(path) > MAX_BYTES:
+                reason = f"it has more than {MAX_BYTES:,} bytes"
+                advice = "bundle a smaller file of model code"
+                raise TapeError("limit", reason, path=os.fspath(path), advice=advice)
+            found[name] = Path(path).read_bytes()
+        except OSError as error:
+            reason = f"cannot read it: {error.strerror}"
+            raise TapeError("io", reason, path=os.fspath(path)) from None
+    return found
+
+
+def _factory(sources: Mapping[str, bytes]) -> str | None:
+    """``module:build_model`` of the first file that has it. Nothing is run."""
+    for name, content in sources.items():
+        try:
+            body = ast.parse(content).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        module = name.removesuffix(".py")
+        defined = any(isinstance(one, ast.FunctionDef) and one.name == _FACTORY for one in body)
+        if defined and module.isidentifier():
+            return f"{module}:{_FACTORY}"
+    return None
+
+
+def _pack(
+    packed: Path, tape: Path, texts: Mapping[str, str], sources: Mapping[str, bytes]
+) -> list[BundledFile]:
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in _parts(tape, texts, sources):
+            info = zipfile.ZipInfo(name, _BEGIN)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.create_system = 3  # Unix, which the permissions are of
+            info.external_attr = 0o600 << 16
+            with archive.open(info, "w", force_zip64=True) as member:
+                for part in content:
+                    member.write(part)
+        return [
+            BundledFile(name=one.filename, size=one.file_size, compressed=one.compress_size)
+            for one in archive.infolist()
+        ]
+
+
+def _parts(
+    tape: Path, texts: Mapping[str, str], sources: Mapping[str, bytes]
+) -> Iterator[tuple[str, Iterator[bytes]]]:
+    for name, text in texts.items():
+        yield name, iter([text.encode()])
+    for name, content in sources.items():
+        yield name, iter([content])
+    yield TAPE, _read(tape)
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while part := file.read(_STEP):
+            yield part
+
+
+def _check_size(size: int, limit: int, files: Sequence[BundledFile]) -> None:
+    if size <= limit:
+        return
+    largest = sorted(files, key=lambda one: -one.compressed)[:3]
+    shown = ", ".join(f"{one.name} {one.compressed:,}" for one in largest)
+    raise TapeError(
+        "limit",
+        f"the bundle would have {counted(size, 'byte')}, and at most {limit:,} are taken "
+        f"(largest: {shown})",
+        advice=_ADVICE,
+    )
+
+
+def _append(out: OutputFile, packed: Path) -> None:
+    out.append(_read(packed))

@@ -1,0 +1,153 @@
+"""What may be told of a tape in public: names, structure, dtypes, sizes, counts and versions.
+
+In come texts that commands print. Out goes what is left without texts and values of calls, messages
+of exceptions, paths and names of machines. A word is told if we wrote it, or if it names an
+argument; every other word is ``?``. ``private`` tells all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.tape import Tape
+
+__all__ = ["LEFT_OUT", "Disclosure", "is_name", "public_variant"]
+
+LEFT_OUT = "?"
+
+_MAX_NAME, _MAX_DIGITS = 64, 4
+_NAME = re.compile(r"[A-Za-z_][\w\-/]*", re.ASCII)
+_STEP = re.compile(r"\d{1,9}|\*", re.ASCII)
+_CLASS = re.compile(r"[A-Za-z_][\w.<>]*(:[A-Za-z_][\w.<>]*)?", re.ASCII)
+_VERSION = re.compile(r"[\w.+\-() ]{1,100}", re.ASCII)
+_DTYPE = re.compile(r"(u?int|b?float|complex|bool|quint|qint)[\w]{0,16}", re.ASCII)
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_TOKEN = re.compile(r"[^\s,;()]+")
+_NUMBER = re.compile(r"[+-]?\d[\d.,_]*(e[+-]?\d+)?%?|nan|-?inf", re.ASCII)
+_SHAPE = re.compile(r"\[[\d\[\]., *]*\]?|[\d.]*\]", re.ASCII)
+
+_OUR_WORDS = """
+    a about above accepts all also always an and another any are argument arguments as at attempts
+    axis be because before below beside between but by cache call called calls cannot chance
+    condition conditions constant constants could counts counter damaged default defaults
+    different differs dimension dimensions distinct dtype dtypes dynamic each elements else
+    elsewhere elements empty equal equals error evidence every exceed exceeds exception expects
+    false few filled first fixed follows for from full group has have here holds if in input inputs
+    instead int ints into is it its keep kept kind larger largest last later layout least left
+    length list long longer lacks many may might missing model more most moved must needs never new
+    no none not note nothing now number object objects of on one only open or other others out
+    output outputs over pass passed passes place present program programs raised range rank refused
+    rests returned same saw seen several shape shapes since size sizes smaller smallest so some
+    still structure sum symbol symbols take taken takes tape tensor tensors text than that the their
+    them then there they this to too torch traffic trace true value values variant variants varied
+    varies was were when where which while window with without would wrong
+    flags tensors merged main prefill decode
+    torch.export chance? True False None … + - * = < > <= >= == != / .. ...
+"""
+_WORDS = frozenset(_OUR_WORDS.split())
+"""The words that explanations, checks and differences are written with."""
+
+_VARIANT_WORDS = frozenset(
+    ("prefill", "decode", "merged", "main", "window", "open", "full", "present", "no", "tensors",
+     "flags", "in", "of", "rank", "True", "False", "float16", "bfloat16", "float32", "float64",
+     "int8", "int16", "int32", "int64", "uint8", "bool")
+)  # fmt: skip
+"""Of the words that names of variants are made of, those that tell nothing of what was passed."""
+
+
+def public_variant(name: str, parameters: Iterable[str]) -> str | None:
+    """The name of a variant, if it says nothing of what was passed; else None."""
+    known = {*parameters, *_VARIANT_WORDS}
+    if "'" in name or '"' in name:
+        return None
+    words = re.findall(r"\w+", name)
+    return name if all(word in known or word.isdecimal() for word in words) else None
+
+
+def is_name(text: str) -> bool:
+    """Whether a key or keyword looks like a name, as in the recorder's rule for what it keeps."""
+    digits = sum(char.isdigit() for char in text)
+    return len(text) <= _MAX_NAME and digits <= _MAX_DIGITS and _NAME.fullmatch(text) is not None
+
+
+class Disclosure:
+    """What may be told of some tapes.
+
+    Args:
+        tapes: all tapes that texts are about.
+        private: whether everything may be told.
+    """
+
+    def __init__(self, *tapes: Tape, private: bool = False) -> None:
+        self.private = private
+        self.parameters = {
+            parameter.name for tape in tapes for parameter in Signature.of(tape.target).parameters
+        }
+
+    def place(self, text: str) -> str:
+        """The path of an argument or output, with its axes: ``x.layers.*.keys[2]``. If a key in it
+        does not look like a name, the path ends at its argument."""
+        if self.private:
+            return text
+        path, bracket, axes = text.partition("[")
+        more = ""
+        if (listed := re.search(r" (\(\d+ of them\)|and \d+ (more|like it))$", path)) is not None:
+            path, more = path[: listed.start()], listed[0]
+        if not re.fullmatch(r"[\d, *\]\[.]*", axes):
+            bracket = axes = ""
+        first, *rest = path.split(".")
+        if not (is_name(first) or _STEP.fullmatch(first)):
+            return LEFT_OUT
+        if not all(is_name(step) or _STEP.fullmatch(step) for step in rest):
+            return f"{first}.{LEFT_OUT}"
+        return f"{path}{bracket}{axes}{more}"
+
+    def text(self, text: str, *, numbers: bool = True) -> str:
+        """A text of a finding without what was passed.
+
+        Args:
+            text: in our own words, around names and values.
+            numbers: whether its numbers are sizes and counts; else they are left out too.
+        """
+        if self.private:
+            return text
+        unquoted = _QUOTED.sub(LEFT_OUT, text)
+        # A text that was cut has no closing quote.
+        unquoted = re.split("['\"]", unquoted, maxsplit=1)[0]
+        return _TOKEN.sub(lambda found: self._token(found[0], numbers), unquoted)
+
+    def _token(self, token: str, numbers: bool) -> str:
+        core = token.strip(":?!…").removesuffix(".")
+        if not core or core in _WORDS or token in _WORDS or core.lower() in _WORDS:
+            return token
+        if _NUMBER.fullmatch(core) or _SHAPE.fullmatch(core) or re.fullmatch(r"\d+\.\.\d+", core):
+            return token if numbers else LEFT_OUT
+        name, _, rest = core.partition("[")
+        if _DTYPE.fullmatch(name) and re.fullmatch(r"[\d,\]]*", rest):
+            return token
+        if name.partition(".")[0] in self.parameters:
+            return token.replace(core, self.place(core))
+        return LEFT_OUT
+
+    def variant(self, name: str | None, number: int | None = None) -> str:
+        """The name of a variant, or its number if the name may have what was passed."""
+        if name is None:
+            return "-"
+        if self.private or public_variant(name, self.parameters) is not None:
+            return name
+        return "a variant" if number is None else f"variant {number}"
+
+    def symbol(self, name: str) -> str:
+        """The name of a symbol, which may be made of keys."""
+        return name if self.private or is_name(name) else LEFT_OUT
+
+    def class_name(self, name: str) -> str:
+        """``module:Class``."""
+        known = _CLASS.fullmatch(name) is not None and len(name) <= 2 * _MAX_NAME
+        return name if self.private or known else LEFT_OUT
+
+    def version(self, text: str) -> str:
+        """The version of a library, or the platform."""
+        return text if self.private or _VERSION.fullmatch(text) else LEFT_OUT

@@ -1,0 +1,133 @@
+"""Tapes that somebody compressed: ``.tape.gz`` and ``.tape.zst``.
+
+In comes a descriptor of a file. If its first bytes are those of gzip or Zstandard, out goes a
+descriptor of a temporary file without a name that has the bytes of the tape. The bytes decide, not
+the name of the file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+import zlib
+from collections.abc import Callable
+from typing import IO, Any
+
+from calltape_analyzer.pytree.memory_limit import granted_bytes
+from calltape_schema.errors import TapeError
+
+__all__ = ["SUFFIXES", "unpacked"]
+
+SUFFIXES = (".tape", ".tape.gz", ".tape.zst")
+"""How the names of tapes end."""
+
+_LEAST_BYTES, _TIMES_FILE = 2**30, 64
+_STEP = 1024 * 1024
+_COPY_AGAIN = "copy the file again from where it came, or decompress what is whole of it (zcat, "
+_COPY_AGAIN += "zstdcat), and run `calltape recover` on that"
+
+
+def unpacked(file: int, path: str) -> int | None:
+    """The bytes of a compressed tape in a temporary file, which is gone when it is closed.
+
+    Args:
+        file: a descriptor of the file. It stays open.
+        path: as the caller gave it; errors show it like this.
+
+    Returns:
+        A descriptor, which belongs to the caller; None if the file is not compressed.
+
+    Raises:
+        TapeError: ``damaged`` if it breaks the form of its compression; ``limit`` if it becomes
+            larger than 1 GiB and 64 times the file, or than what was granted; ``usage`` if
+            Zstandard is not installed; ``io``.
+    """
+    opener = _OPENERS.get(os.pread(file, 4, 0)[:4]) or _OPENERS.get(os.pread(file, 2, 0))
+    if opener is None:
+        return None
+    given = granted_bytes()
+    size = os.fstat(file).st_size
+    limit = max(_LEAST_BYTES, _TIMES_FILE * size) if given is None else given
+    number = os.dup(file)
+    with open(number, "rb") as packed:
+        packed.seek(0)
+        try:
+            with opener(packed) as source:
+                return _copied(source, limit, path)
+        except TapeError as error:
+            raise error.at(path=path) from None
+        except EOFError:
+            reason = "the compressed file ends too early"
+        except zlib.error as error:
+            reason = f"it cannot be decompressed: {error}"
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            reason = f"it cannot be decompressed: {error}"  # gzip's own, which has no number
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":
+                raise
+            reason = f"it cannot be decompressed: {error}"
+        raise TapeError("damaged", reason, path=path, advice=_COPY_AGAIN)
+
+
+def _copied(source: IO[bytes], limit: int, path: str) -> int:
+    """A temporary file with all bytes of a stream."""
+    with tempfile.TemporaryFile(prefix="calltape-", buffering=0) as made:
+        done = 0
+        while part := source.read(_STEP):
+            done += len(part)
+            if done > limit:
+                raise TapeError(
+                    "limit",
+                    f"it becomes larger than {limit:,} bytes when it is decompressed",
+                    path=path,
+                    advice="if you trust the tape, decompress it yourself (gzip -d, zstd -d), or "
+                    f"open it within calltape_analyzer.granted({8 * limit}); at the prompt, "
+                    f"`calltape --max-memory {8 * limit // 2**20} ...`",
+                )
+            _write(made, part)
+        return os.dup(made.fileno())
+
+
+def _write(file: Any, data: bytes) -> None:
+    with memoryview(data) as rest:
+        done = 0
+        while done < len(data):
+            done += file.write(rest[done:])
+
+
+def _gzip(file: IO[bytes]) -> Any:
+    return gzip.GzipFile(fileobj=file, mode="rb")
+
+
+def _zstd(file: IO[bytes]) -> Any:
+    return _zstd_module().ZstdFile(file, "r")
+
+
+def _zstd_module() -> Any:
+    """Zstandard, of Python itself from 3.14 on.
+
+    Raises:
+        TapeError: ``usage``: it is not installed.
+    """
+    import importlib
+
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise TapeError(
+        "usage",
+        "the tape is compressed with Zstandard, which this Python cannot read",
+        advice="install calltape-analyzer[zstd], or decompress the tape with `zstd -d`",
+    )
+
+
+_OPENERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
+    b"\x1f\x8b": _gzip,
+    b"\x28\xb5\x2f\xfd": _zstd,
+}
+"""By the first bytes of the file."""
