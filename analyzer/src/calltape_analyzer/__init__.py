@@ -49,6 +49,8 @@ if TYPE_CHECKING:
         ShapeFindings,
     )
     from calltape_analyzer.inference.one_program import OneProgram
+    from calltape_analyzer.minimising.minimise_report import MinimiseReport
+    from calltape_analyzer.minimising.minimising import minimise_tape
     from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
     from calltape_analyzer.observer.input_observer import InputObserver
     from calltape_analyzer.observing.columns import Column, SizeRow
@@ -127,6 +129,7 @@ __all__ = [
     "LeafDifference",
     "LeafFinding",
     "LeafObservation",
+    "MinimiseReport",
     "Nesting",
     "NoVariant",
     "Observations",
@@ -171,6 +174,7 @@ __all__ = [
     "granted",
     "load_programs",
     "merge_tapes",
+    "minimise_tape",
     "open_tape",
     "recover_tape",
     "register_flattening_functions",
@@ -219,6 +223,8 @@ _NAMES = {
         "ShapeFindings",
     ),
     "inference.one_program": ("OneProgram",),
+    "minimising.minimise_report": ("MinimiseReport",),
+    "minimising.minimising": ("minimise_tape",),
     "observing.columns": ("Column", "SizeRow"),
     "observer.candidates": ("InputCandidate", "ObserverInfo"),
     "observer.input_observer": ("InputObserver",),

@@ -24,6 +24,7 @@ from calltape_analyzer.cli import (
     edits,
     exports,
     info,
+    minimising,
     replays,
     scripts,
     shapes,
@@ -62,6 +63,7 @@ app.command()(scripts.script)
 app.command("filter")(edits.filter_)
 app.command()(edits.merge)
 app.command()(edits.recover)
+app.command()(minimising.minimise)
 app.command()(doctor.doctor)
 app.command()(conversions.convert)
 

@@ -20,7 +20,7 @@ from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
 
-__all__ = ["Force", "Out", "filter_", "merge", "recover"]
+__all__ = ["Force", "Out", "filter_", "forced", "merge", "recover"]
 
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="The new file.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
@@ -109,7 +109,7 @@ def filter_(
 
     if first is not None and last is not None:
         raise typer.BadParameter("--first and --last are two choices; take one")
-    with opened(paths, Part(calls, variant)) as tape, _forced():
+    with opened(paths, Part(calls, variant)) as tape, forced():
         report = filter_tape(
             tape, out, recording=recording, drop=drop or (), drop_outputs=drop_outputs,
             overwrite=force, start=_time(tape, "--start", start), end=_time(tape, "--end", end),
@@ -143,7 +143,7 @@ def merge(
     """
     from calltape_analyzer.editing.merging import merge_tapes
 
-    with opened(paths) as tape, _forced():
+    with opened(paths) as tape, forced():
         _end(merge_tapes(tape, out, any_signature=any_signature, overwrite=force), json)
 
 
@@ -158,7 +158,7 @@ def recover(paths: Paths, out: Out, force: Force = False, json: Json = False) ->
     """
     from calltape_analyzer.editing.recovering import recover_tape
 
-    with opened(paths) as tape, _forced():
+    with opened(paths) as tape, forced():
         _end(recover_tape(tape, out, overwrite=force), json)
 
 
@@ -172,7 +172,7 @@ def _end(report: EditReport, json: bool) -> None:
 
 
 @contextmanager
-def _forced() -> Iterator[None]:
+def forced() -> Iterator[None]:
     """Says of a file that is there already which option replaces it."""
     try:
         yield
