@@ -7,7 +7,6 @@ in a process of its own.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,11 +56,6 @@ class Check(PlainData):
         names = [self.name, *([self.reference] if self.reference else [])]
         for name in (*names, *self.classes.values()):
             imported(name)
-        if self.kind == "export":
-            importlib.import_module("torch._dynamo")  # which takes seconds
-            importlib.import_module("calltape_analyzer.exporting.export")
-        if self.kind == "replay":
-            importlib.import_module("calltape_analyzer.replaying.replaying")
         found = hashlib.blake2b(digest_size=16)
         for name in names:
             path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)

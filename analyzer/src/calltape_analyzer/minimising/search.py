@@ -125,7 +125,9 @@ class Search:
                     f"it fails, but not each time in the same way ({first.words}; {second.words})",
                     advice="make the failure come each time, for instance with fixed seeds",
                 )
-            first = first.model_copy(update={"reasons": tuple(same)})
+            # The first one imports what all need.
+            seconds = min(first.seconds, second.seconds)
+            first = first.model_copy(update={"reasons": tuple(same), "seconds": seconds})
             self._log.add(digest, "the whole tape", len(self._counted(path)), _size(path), first)
         self.reason, self.hints = first.reasons[0], first.calls
         if self._seconds is None:
