@@ -230,3 +230,14 @@ def test_never_in_place(whole: Path) -> None:
     with pytest.raises(TapeError, match="there already"):
         minimised(whole, whole, fails=f"{CHECKED}:raises")
     assert whole.read_bytes() == before
+
+
+@pytest.mark.integration
+def test_code_with_threads_is_run_in_fresh_processes(whole: Path, tmp_path: Path) -> None:
+    with open_tape(whole).only(calls="22..23") as part:
+        report = minimise_tape(
+            part, tmp_path / "small.tape", fails="tests.analyzer.minimising.threaded:raises",
+            max_seconds=40, step_seconds=60,
+        )  # fmt: skip
+    assert report.reason.startswith("ValueError")
+    assert report.calls <= 2

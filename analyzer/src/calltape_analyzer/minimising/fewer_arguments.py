@@ -34,7 +34,7 @@ def _drop_named(search: Search) -> None:
         names = list(dict.fromkeys(every))
 
         def enough(kept: list[Any]) -> bool:
-            made = []
+            made: list[Any] = []
             for call in base.calls:
                 changed = ChangedCall(call)
                 _keep(changed.named, [k in kept for k in changed.named["keys"]])
@@ -101,7 +101,7 @@ def _drop_from(search: Search, path: Path) -> None:
         places = list(range(len(first["children"])))
 
         def enough(kept: list[int]) -> bool:
-            made = []
+            made: list[Any] = []
             for call in base.calls:
                 changed = ChangedCall(call)
                 node = _at(changed, path)

@@ -28,7 +28,7 @@ def simplify_values(search: Search) -> None:
         (at, leaf)
         for at, call in enumerate(search.tape.calls)
         for leaf, facts in enumerate(call.record.inputs.facts())
-        if facts.key is not None
+        if facts.key is not None and any(call.stored("inputs", leaf) or b"")
     ]
     if _with(search, "all values 0", {one: _zeros(search, *one) for one in places}):
         places = []
@@ -42,8 +42,11 @@ def simplify_values(search: Search) -> None:
 def _simplify_tensor(search: Search, at: int, leaf: int) -> None:
     facts = search.tape.calls[at].record.inputs.facts()[leaf]
     name = facts.key or ""
+    now = bytes(search.tape.calls[at].stored("inputs", leaf) or b"")
     for what, value in (("0", _zeros(search, at, leaf)), ("1", _ones(search, at, leaf))):
-        if value is not None and _with(search, f"{name}: all {what}", {(at, leaf): value}):
+        if value is None:
+            continue
+        if value == now or _with(search, f"{name}: all {what}", {(at, leaf): value}):
             return
     elements = _elements(search, at, leaf)
     if elements is None:
