@@ -33,6 +33,7 @@ __all__ = ["minimise_tape"]
 _MAX_ROUNDS = 3
 """With simple values, sizes may get smaller than before."""
 
+Kind = Literal["predicate", "export", "replay"]
 Named = str | Callable[..., Any]
 
 
@@ -143,7 +144,7 @@ class _Begun:
         )
         if not sound:
             raise UsageError("no call of the tape can be read", advice="run `calltape doctor`")
-        search.begin(tape.calls[place] for place in sound)
+        search.begin((tape.calls[place] for place in sound), numbering_of(tape.segments))
 
 
 def _sound(tape: Tape) -> Any:
@@ -223,10 +224,10 @@ def _check_of(
     to: Literal["torch", "onnx"],
     train: bool,
 ) -> Check:
-    asked: dict[Literal["predicate", "export", "replay"], Named | None] = {
+    asked: dict[Kind, Named | None] = {
         "predicate": fails, "export": fails_export, "replay": fails_replay
     }  # fmt: skip
-    given = [(kind, one) for kind, one in asked.items() if one is not None]
+    given: list[tuple[Kind, Named]] = [(k, one) for k, one in asked.items() if one is not None]
     if len(given) != 1:
         raise UsageError(
             f"{len(given)} checks were given",

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from calltape_analyzer.editing.numbering import Numbering
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
 from calltape_analyzer.minimising.judge import Judge
 from calltape_analyzer.minimising.outcome import Outcome
@@ -28,6 +29,7 @@ from calltape_schema.records import Manifest
 __all__ = ["Search", "TimeUpError"]
 
 _FIRST_SECONDS = 3600.0
+_LEAST_FIRST_SECONDS = 60.0
 _LEAST_SECONDS = 10.0
 _TIMES_FIRST = 3.0
 
@@ -106,46 +108,59 @@ class Search:
             self._open.close()
             self._open = None
 
-    def begin(self, calls: Iterable[Call]) -> None:
+    def begin(self, calls: Iterable[Call], numbering: Numbering) -> None:
         """Writes the tape that all others are compared with, and runs the check twice.
+
+        Args:
+            calls: of the tape that is made small.
+            numbering: the numbers that they get.
 
         Raises:
             InferenceError: it does not fail, or not each time.
             UsageError: the check cannot be made, or takes more than it may.
         """
-        path = self._write(calls)
+        path, count = self._write_first(calls, numbering)
         digest = _digest(path)
         first = self._log.answer(digest)
         if first is None or first.end != "failed":
-            first = self._first(path)
-            second = self._first(path)
-            same = [reason for reason in first.reasons if reason in second.reasons]
-            if second.end != "failed" or not same:
-                raise InferenceError(
-                    f"it fails, but not each time in the same way ({first.words}; {second.words})",
-                    advice="make the failure come each time, for instance with fixed seeds",
-                )
-            # The first one imports what all need.
-            seconds = min(first.seconds, second.seconds)
-            first = first.model_copy(update={"reasons": tuple(same), "seconds": seconds})
-            self._log.add(digest, "the whole tape", len(self._counted(path)), _size(path), first)
+            first = self._failing_twice(path)
+            self._log.add(digest, "the whole tape", count, _size(path), first)
         self.reason, self.hints = first.reasons[0], first.calls
         if self._seconds is None:
             self._seconds = max(_LEAST_SECONDS, _TIMES_FIRST * first.seconds)
         self._kept.append(path)
 
-    def _counted(self, path: str) -> range:
-        with open_tape(path, classes=self._classes) as tape:
-            return range(len(tape))
+    def _write_first(self, calls: Iterable[Call], numbering: Numbering) -> tuple[str, int]:
+        path = str(self._folder / "whole.tape")
+        moved = numbering.moved if numbering.changes else None
+        with TapeWriter(path, self._manifest) as writer:
+            for call in calls:
+                writer.copy(call, number=numbering.moved(*call.ref)[1], moved=moved)
+            writer.seal(closed_ns=self._manifest.created_ns)
+            return path, writer.calls
+
+    def _failing_twice(self, path: str) -> Outcome:
+        first = self._first(path)
+        if first.end == "passed":
+            raise InferenceError("nothing fails with this tape", advice="there is nothing to do")
+        second = self._first(path)
+        same = tuple(reason for reason in first.reasons if reason in second.reasons)
+        if not same:
+            raise InferenceError(
+                f"it fails, but not each time in the same way ({first.words}; {second.words})",
+                advice="make the failure come each time, for instance with fixed seeds",
+            )
+        # The first one imports what all need.
+        seconds = min(first.seconds, second.seconds)
+        return first.model_copy(update={"reasons": same, "seconds": seconds})
 
     def _first(self, path: str) -> Outcome:
-        outcome = self._judge.outcome(path, self._seconds or self._left(_FIRST_SECONDS))
+        allowed = self._seconds or max(self._left(_FIRST_SECONDS), _LEAST_FIRST_SECONDS)
+        outcome = self._judge.outcome(path, allowed)
         self.tried += 1
         self._progress(f"the whole tape: {outcome.words}")
-        if outcome.end == "passed":
-            raise InferenceError("nothing fails with this tape", advice="there is nothing to do")
         if outcome.end == "unusable":
-            raise UsageError(f"the check cannot be made: {outcome.words}")
+            raise UsageError(f"the check cannot be made: {' '.join(outcome.reasons)}")
         if outcome.end in ("time", "memory"):
             raise UsageError(
                 f"the check of the whole tape takes more {outcome.end} than a step may",

@@ -16,6 +16,7 @@ __all__ = ["simplify_values"]
 _MAX_PIECES = 64
 _MAX_HALVINGS = 40
 _MAX_FILLS = 4
+_MAX_ELEMENTS = 2**20
 _SIMPLE: dict[type, tuple[Any, ...]] = {int: (0, 1), float: (0.0, 1.0), str: ("",), bytes: (b"",)}
 
 Bytes = bytes | bytearray
@@ -143,10 +144,10 @@ def _ones(search: Search, at: int, leaf: int) -> Bytes | None:
 
 
 def _elements(search: Search, at: int, leaf: int) -> list[bytes] | None:
-    """The bytes of each element; None for a dtype whose elements are no whole bytes."""
+    """The bytes of each element; None if there are very many, or they are no whole bytes."""
     value = bytes(search.tape.calls[at].stored("inputs", leaf) or b"")
     size = dtype_of(search.tape.calls[at].record.inputs.facts()[leaf].dtype).itemsize
-    if not size or not value or len(value) % size:
+    if not size or not value or len(value) % size or len(value) // size > _MAX_ELEMENTS:
         return None
     return [value[i : i + size] for i in range(0, len(value), size)]
 
