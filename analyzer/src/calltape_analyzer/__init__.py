@@ -51,6 +51,8 @@ if TYPE_CHECKING:
         ShapeFindings,
     )
     from calltape_analyzer.inference.one_program import OneProgram
+    from calltape_analyzer.minimising.minimise_report import MinimiseReport
+    from calltape_analyzer.minimising.minimising import minimise_tape
     from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
     from calltape_analyzer.observer.input_observer import InputObserver
     from calltape_analyzer.observing.columns import Column, SizeRow
@@ -137,6 +139,7 @@ __all__ = [
     "LeafDifference",
     "LeafFinding",
     "LeafObservation",
+    "MinimiseReport",
     "Nesting",
     "NoVariant",
     "Observations",
@@ -185,6 +188,7 @@ __all__ = [
     "granted",
     "load_programs",
     "merge_tapes",
+    "minimise_tape",
     "open_tape",
     "private_data",
     "recover_tape",
@@ -237,6 +241,8 @@ _NAMES = {
         "ShapeFindings",
     ),
     "inference.one_program": ("OneProgram",),
+    "minimising.minimise_report": ("MinimiseReport",),
+    "minimising.minimising": ("minimise_tape",),
     "observing.columns": ("Column", "SizeRow"),
     "observer.candidates": ("InputCandidate", "ObserverInfo"),
     "observer.input_observer": ("InputObserver",),

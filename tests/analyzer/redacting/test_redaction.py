@@ -103,7 +103,12 @@ def test_random_tapes(tmp_path_factory: pytest.TempPathFactory, given_calls: Any
     source = written(folder / "a.tape", calls)
     result = folder / "b.tape"
     with open_tape(source) as tape:
-        redact(tape, result)  # which compares the answers
+        try:
+            redact(tape, result)  # which compares the answers
+        except RedactionError as error:  # a row of numbers that the variants depend on
+            assert "name their paths with `keep`" in str(error)
+            assert not result.exists()
+            return
     assert leaked(source, result) == []
 
 

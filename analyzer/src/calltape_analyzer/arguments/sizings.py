@@ -30,6 +30,7 @@ __all__ = [
     "Bound",
     "Sizing",
     "elements_at",
+    "followed",
     "is_batch",
     "is_between",
     "sizes_in_words",
@@ -176,7 +177,7 @@ def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:
         values = _values(variant, r)
         for step in (1, 2):
             free = _moved_up(variant, values, step)
-            moved = _completed(variant.symbols, values, free)
+            moved = followed(variant.symbols, values, free)
             if moved is not None and moved not in recorded:
                 recorded.add(moved)
                 found.append(Sizing(r, moved, True))
@@ -193,7 +194,7 @@ def sizings_between(variant: VariantFacts, count: int) -> list[Sizing]:
     found: list[Sizing] = []
     for i, symbol in enumerate(variant.symbols):
         if symbol.relation is None and symbol.unit > 1 and values[i] > 0:
-            moved = _completed(variant.symbols, values, {i: values[i] + 1})
+            moved = followed(variant.symbols, values, {i: values[i] + 1})
             if moved is not None:
                 found.append(Sizing(row, moved, True))
     return found[:count]
@@ -214,11 +215,11 @@ def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
     values = _values(variant, row)
     for i, symbol in enumerate(variant.symbols):
         if symbol.relation is None and values[i] > 1 and len(found) < count:
-            moved = _completed(variant.symbols, values, {i: 1})
+            moved = followed(variant.symbols, values, {i: 1})
             if moved is not None and moved not in recorded:
                 found.append(Sizing(row, moved, True))
     free = {i: 1 for i, s in enumerate(variant.symbols) if s.relation is None and values[i] > 1}
-    moved = _completed(variant.symbols, values, free)
+    moved = followed(variant.symbols, values, free)
     if len(free) > 1 and moved is not None and moved not in recorded:
         found.append(Sizing(row, moved, True))
     return found
@@ -244,7 +245,7 @@ def _alone(variant: VariantFacts, factors: Sequence[int], elements: float) -> li
         # A tensor without elements has nothing to repeat.
         row = _smallest(variant, [r for r, value in enumerate(symbol.values) if value > 0])
         values = _values(variant, row)
-        moved = _completed(variant.symbols, values, {i: factor * max(symbol.values)})
+        moved = followed(variant.symbols, values, {i: factor * max(symbol.values)})
         sizing = None if moved is None else Sizing(row, moved, True)
         if sizing is not None and elements_at(variant, sizing) <= elements:
             found.append(sizing)
@@ -273,7 +274,7 @@ def sizings_around(variant: VariantFacts, centers: Sequence[Sizing]) -> list[Siz
     for center in centers:
         for step in (1, 2):
             free = _moved_up(variant, center.values, step)
-            moved = _completed(variant.symbols, center.values, free)
+            moved = followed(variant.symbols, center.values, free)
             if moved is not None:
                 found.append(Sizing(center.row, moved, True))
     return found
@@ -322,7 +323,7 @@ def _nearby(variant: VariantFacts, row: int) -> Iterator[Sizing]:
         for i, by in zip(moving, step, strict=True):
             unit = variant.symbols[i].unit
             moved[i] = -(-max(values[i], 2) // unit) * unit + by * unit
-        completed = _completed(variant.symbols, values, moved)
+        completed = followed(variant.symbols, values, moved)
         if completed is None or not _is_fit(completed):
             continue
         sizing = Sizing(row, completed, True)
@@ -345,7 +346,7 @@ def _concerned(symbols: Sequence[Symbol], values: Sequence[int]) -> set[int]:
     return unfit | {term for _, known in relations if known for _, term in known.terms}
 
 
-def _completed(
+def followed(
     symbols: Sequence[Symbol], values: Sequence[int], moved: dict[int, int]
 ) -> tuple[int, ...] | None:
     """Values of all symbols, if free ones get new values and the others follow; None if a value

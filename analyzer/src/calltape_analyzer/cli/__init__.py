@@ -25,6 +25,7 @@ from calltape_analyzer.cli import (
     edits,
     exports,
     info,
+    minimising,
     redactions,
     replays,
     scripts,
@@ -65,6 +66,7 @@ app.command()(bundles.bundle)
 app.command("filter")(edits.filter_)
 app.command()(edits.merge)
 app.command()(edits.recover)
+app.command()(minimising.minimise)
 app.command()(doctor.doctor)
 app.command()(redactions.redact)
 app.command()(redactions.privacy)

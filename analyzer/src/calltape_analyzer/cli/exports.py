@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.programs.programs import Programs
     from calltape_analyzer.tape import Tape
 
-__all__ = ["To", "export"]
+__all__ = ["To", "export", "size_of"]
 
 To = Annotated[
     Literal["torch", "onnx"],
@@ -37,7 +37,7 @@ To = Annotated[
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?(?:([kmgt])(i?)b)?", re.IGNORECASE | re.ASCII)
 
 
-def _bytes(text: str) -> int:
+def size_of(text: str) -> int:
     """``4096``, ``800MiB`` (of 2**20 bytes each), ``1.5GB`` (of 10**9)."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
@@ -64,7 +64,7 @@ MaxMemory = Annotated[
     typer.Option(
         "--max-memory",
         metavar="SIZE",
-        parser=_bytes,
+        parser=size_of,
         help="What such a run may take (800MiB, 4GiB); half of what is free by default.",
     ),
 ]

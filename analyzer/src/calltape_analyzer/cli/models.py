@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calltape_analyzer.errors import UsageError
 from calltape_analyzer.scripting import is_factory
 
 if TYPE_CHECKING:
@@ -40,46 +36,8 @@ def model_of(name: str, *, train: bool = False) -> torch.nn.Module:
         BadParameter: the name has another form.
         UsageError: it cannot be imported, fails, or gives something that is no module.
     """
-    made = _called(_imported(name), name)
-    import torch
-
-    if not isinstance(made, torch.nn.Module):
-        what = f"{type(made).__module__}.{type(made).__qualname__}"
-        raise UsageError(f"{name} gives a {what}", advice="let it return a torch.nn.Module")
-    return made if train else made.eval()
-
-
-def _imported(name: str) -> Any:
     if not is_factory(name):
         raise typer.BadParameter(f"{name!r} is not of the form package.module:factory")
-    module, _, attribute = name.partition(":")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)  # as python -m does
-    try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (Exception, SystemExit) as error:  # importing a model runs anything
-        raise _failed(f"{name} cannot be imported", error) from error
-    return found
+    from calltape_analyzer.model.factories import made_by
 
-
-def _called(found: Any, name: str) -> Any:
-    import torch
-
-    if isinstance(found, torch.nn.Module):
-        return found
-    try:
-        return found()
-    except (Exception, SystemExit) as error:
-        raise _failed(f"{name}() failed", error) from error
-
-
-def _failed(what: str, error: BaseException) -> BaseException:
-    if os.environ.get("CALLTAPE_DEBUG"):
-        return error
-    text = " ".join(str(error).split())
-    return UsageError(
-        f"{what}: {type(error).__name__}: {text}", advice="CALLTAPE_DEBUG=1 shows the traceback"
-    )
+    return made_by(name, train=train)

@@ -1,0 +1,160 @@
+"""The checks that a tape can fail: a predicate, an export, a replay.
+
+In come names of functions and a tape. Out go reasons. Code of the user runs here, so that this runs
+in a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from calltape_analyzer.errors import ExportError, TapeError
+from calltape_analyzer.minimising.changed_calls import is_changed
+from calltape_analyzer.minimising.outcome import Outcome, normalised, reason_of
+from calltape_analyzer.model.factories import imported, made_by
+from calltape_analyzer.opening import open_tape
+from calltape_analyzer.plain_data import PlainData
+from calltape_analyzer.tape import Tape
+
+__all__ = ["Check"]
+
+
+class Check(PlainData):
+    """What a tape is tried with.
+
+    Attributes:
+        kind: what it is.
+        name: ``package.module:function`` of the predicate, or of what makes the model.
+        reference: what makes the model that gives the outputs of calls whose arguments are new.
+        to: the kind of export.
+        train: leaves models in the mode in which they are made.
+        classes: by their name on the tape, the classes that objects may be rebuilt from.
+    """
+
+    kind: Literal["predicate", "export", "replay"]
+    name: str
+    reference: str | None = None
+    to: Literal["torch", "onnx"] = "torch"
+    train: bool = False
+    classes: dict[str, str] = Field(default_factory=dict)
+
+    def load(self) -> str:
+        """Imports what the check needs, once for all runs.
+
+        Returns:
+            A digest of the files that the names are in: other code may give other answers.
+
+        Raises:
+            UsageError: it cannot be imported.
+        """
+        names = [self.name, *([self.reference] if self.reference else [])]
+        for name in (*names, *self.classes.values()):
+            imported(name)
+        found = hashlib.blake2b(digest_size=16)
+        for name in names:
+            path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+            if path is not None:
+                found.update(Path(path).read_bytes())
+        return found.hexdigest()
+
+    def run(self, path: str, settled: str) -> Outcome:
+        """Runs the check on a tape.
+
+        Args:
+            path: of the tape.
+            settled: where the tape is written with the outputs of the reference, if there is one
+                and any call needs them.
+        """
+        classes = {name: imported(where) for name, where in self.classes.items()}
+        if self.reference is not None:
+            from calltape_analyzer.minimising.reference_outputs import settle
+
+            with open_tape(path, classes=classes) as tape:
+                if any(map(is_changed, tape.calls)):
+                    model = made_by(self.reference, train=self.train)
+                    if not settle(tape, model, settled):
+                        return Outcome(end="passed")
+                    path = settled
+        with open_tape(path, classes=classes) as tape:
+            return self._outcome(tape)
+
+    def _outcome(self, tape: Tape) -> Outcome:
+        if self.kind == "predicate":
+            return _of_predicate(tape, imported(self.name))
+        try:
+            model = made_by(self.name, train=self.train)
+        except TapeError as error:
+            return Outcome(end="unusable", reasons=(str(error),))
+        return (
+            _of_export(tape, model, self.to) if self.kind == "export" else _of_replay(tape, model)
+        )
+
+
+def _of_predicate(tape: Tape, predicate: Any) -> Outcome:
+    try:
+        found = predicate(tape)
+        fails = bool(found)
+    except BaseException as error:  # also SystemExit: all of it is an answer
+        return Outcome(end="failed", reasons=(reason_of(error),))
+    if not fails:
+        return Outcome(end="passed")
+    reason = normalised(found) if isinstance(found, str) else "the predicate returned true"
+    return Outcome(end="failed", reasons=(reason,))
+
+
+def _of_export(tape: Tape, model: Any, to: Literal["torch", "onnx"]) -> Outcome:
+    from calltape_analyzer.exporting.export import export
+
+    try:
+        programs = export(tape, model, to=to, probe="none")
+        missing, attempts = programs.missing, programs.attempts
+    except ExportError as error:
+        found: Any = error.attempts
+        reasons = [normalised(one.error) for one in found if one.error]
+        return _failed(reasons or [normalised(error.reason)])
+    except TapeError as error:
+        return Outcome(end="unusable", reasons=(str(error),))
+    except Exception as error:
+        return _failed([reason_of(error)])
+    if missing:
+        tried = [normalised(one.error) for one in attempts if one.error and one.variant in missing]
+        return _failed(tried or [normalised(reason) for reason in missing.values()])
+    return _of_report(programs.verify())
+
+
+def _of_replay(tape: Tape, model: Any) -> Outcome:
+    from calltape_analyzer.replaying.replaying import replay
+
+    # Calls whose arguments are new have no outcome: all that is known is that the model returned.
+    without = [call for call in tape.calls if is_changed(call)]
+    try:
+        report = replay(tape, model, expect="success" if without else "recorded")
+    except TapeError as error:
+        return Outcome(end="unusable", reasons=(str(error),))
+    return _of_report(report)
+
+
+def _of_report(report: Any) -> Outcome:
+    failing = [row for row in report.failing if row.is_tested]
+    if not failing:
+        return Outcome(end="passed")
+    reasons = [reason for row in failing for reason in _reasons_of_row(row)]
+    return _failed(reasons, tuple(row.call for row in failing))
+
+
+def _reasons_of_row(row: Any) -> Iterator[str]:
+    for one in row.differences:
+        yield f"{one.path} differs"
+    if not row.differences:
+        yield normalised(row.error or "it differs")
+
+
+def _failed(reasons: list[str], calls: tuple[int, ...] = ()) -> Outcome:
+    # A tape of very many calls may fail in as many ways; the first ones say enough.
+    return Outcome(end="failed", reasons=tuple(dict.fromkeys(reasons))[:100], calls=calls[:100])

@@ -1,0 +1,263 @@
+"""``minimise_tape``: from a tape that fails to the smallest one that fails for the same reason."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from calltape_analyzer.editing.numbering import numbering_of
+from calltape_analyzer.errors import TapeError, UsageError
+from calltape_analyzer.exporting.free_memory import half_of_free
+from calltape_analyzer.minimising.checks import Check
+from calltape_analyzer.minimising.fewer_arguments import drop_arguments, drop_parts
+from calltape_analyzer.minimising.fewer_calls import drop_calls, drop_outcomes
+from calltape_analyzer.minimising.judge import Judge
+from calltape_analyzer.minimising.minimise_report import MinimiseReport
+from calltape_analyzer.minimising.search import Search, TimeUpError
+from calltape_analyzer.minimising.simpler_values import simplify_values
+from calltape_analyzer.minimising.smaller_sizes import shrink_sizes
+from calltape_analyzer.minimising.trial_log import TrialLog
+from calltape_analyzer.scripting import is_factory
+from calltape_analyzer.tape import Tape, check_tape
+from calltape_analyzer.text import counted
+from calltape_analyzer.writing.lineage import derived
+from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_schema.records import Manifest
+
+__all__ = ["minimise_tape"]
+
+_MAX_ROUNDS = 3
+"""With simple values, sizes may get smaller than before."""
+
+Kind = Literal["predicate", "export", "replay"]
+Named = str | Callable[..., Any]
+
+
+def minimise_tape(
+    tape: Tape,
+    path: str | os.PathLike[str],
+    *,
+    fails: Named | None = None,
+    fails_export: Named | None = None,
+    fails_replay: Named | None = None,
+    reference: Named | None = None,
+    to: Literal["torch", "onnx"] = "torch",
+    train: bool = False,
+    max_seconds: float | None = None,
+    step_seconds: float | None = None,
+    max_memory: int | None = None,
+    overwrite: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> MinimiseReport:
+    """Writes the smallest tape that fails for the same reason: fewest calls, fewest arguments,
+    smallest sizes, fewest layers of a cache and elements of lists, simplest values.
+
+    Each try runs in a process of its own, so that one which exits, crashes, hangs or takes all
+    memory is an answer. What was tried is kept in ``PATH.tried.jsonl``; a second run with the same
+    tape and check takes its answers from there.
+
+    Nobody knows what a call would have done with other arguments than the recorded ones: a call
+    whose arguments are changed has no outputs on the new tape, unless a ``reference`` gives them.
+    If a failure shows only with the recorded outputs, the arguments stay as they are without one.
+
+    Args:
+        tape: the tape, or a part of one. It stays as it is.
+        path: of the new file.
+        fails: ``"package.module:predicate"``, or a function that can be imported so. It gets an
+            open tape, which fails if it returns something true (a text is the reason) or raises.
+        fails_export: what makes a model, whose export (:func:`export`) fails.
+        fails_replay: what makes a model, whose :func:`replay` fails.
+        reference: what makes a model that is right: it gives the outputs of changed calls.
+        to: the kind of export.
+        train: leaves models in the mode in which they are made; else they are put in evaluation
+            mode.
+        max_seconds: how long all of it may take. When the time is up, the smallest tape so far is
+            written.
+        step_seconds: how long one try may take; by default three times as long as the first one,
+            and at least ten seconds.
+        max_memory: the bytes that one try may take; by default half of what is free.
+        overwrite: whether a file that is there already is replaced.
+        progress: is called with a line of text after each try.
+
+    Raises:
+        InferenceError: nothing fails with the whole tape, or not each time.
+        UsageError: the check cannot be imported or made, or the whole tape takes more than a try
+            may.
+        TapeError: ``exists`` or ``io``.
+    """
+    check_tape(tape, "minimise_tape")
+    began = time.monotonic()
+    check = _check_of(tape, fails, fails_export, fails_replay, reference, to, train)
+    _check_numbers(max_seconds, step_seconds, max_memory)
+    target = Path(path)
+    if not len(tape):
+        raise UsageError("the tape has no calls")
+    if os.path.lexists(target) and not overwrite:
+        raise TapeError("exists", "it is there already", path=str(target))
+    if any(os.path.exists(target) and os.path.samefile(target, one) for one in tape.paths):
+        raise UsageError(
+            "it is one of the tapes that are read, and none is changed in place",
+            path=str(target),
+            advice="name another file for the result",
+        )
+    nbytes = half_of_free() if max_memory is None else max_memory
+    manifest = _manifest(tape, {})
+    log_path = target.with_name(f"{target.name}.tried.jsonl")
+    with tempfile.TemporaryDirectory(prefix="calltape-") as folder, Judge(check, nbytes) as judge:
+        question = {**check.model_dump(), "code": judge.code, "memory": max_memory,
+                    "step_seconds": step_seconds}  # fmt: skip
+        log = TrialLog(log_path, question)
+        search = Search(
+            judge, log, Path(folder), manifest, classes=tape.class_index.by_name,
+            step_seconds=step_seconds, progress=progress, has_reference=reference is not None,
+            deadline=None if max_seconds is None else began + max_seconds,
+        )  # fmt: skip
+        try:
+            begun = _Begun(tape, search)
+            notes = [*begun.notes, *_reduced(tape, search), *_confirmed(search)]
+            _write(tape, search, check, target, overwrite)
+            return MinimiseReport(
+                path=os.fspath(path), reason=search.reason, calls_before=begun.calls,
+                calls=len(search.tape), bytes_read=tape.nbytes,
+                bytes_written=target.stat().st_size, steps=search.tried,
+                answered=search.answered, seconds=time.monotonic() - began,
+                log=str(log_path), notes=tuple(notes),
+            )  # fmt: skip
+        finally:
+            search.close()
+            log.close()
+
+
+class _Begun:
+    """The tape that all others are compared with, and what it lacks."""
+
+    def __init__(self, tape: Tape, search: Search) -> None:
+        sound = list(_sound(tape))
+        self.calls = len(tape)
+        lost = self.calls - len(sound)
+        self.notes = (
+            [f"{counted(lost, 'call')} could not be read, and were left out"] if lost else []
+        )
+        if not sound:
+            raise UsageError("no call of the tape can be read", advice="run `calltape doctor`")
+        search.begin((tape.calls[place] for place in sound), numbering_of(tape.segments))
+
+
+def _sound(tape: Tape) -> Any:
+    for place, call in enumerate(tape.calls):
+        try:
+            call.check()
+        except TapeError:
+            continue
+        yield place
+
+
+def _reduced(tape: Tape, search: Search) -> list[str]:
+    """Makes the tape smaller in every way, cheapest first. A way to redact a tape would be the
+    last: it is one more try that is kept only if it still fails for the same reason."""
+    try:
+        drop_calls(search)
+        drop_outcomes(search)
+        if not search.may_change_arguments:
+            return [
+                "the failure shows only with the recorded outcome, so that arguments, sizes and "
+                "values stay as they are; a reference (--reference) gives outcomes of others"
+            ]
+        drop_arguments(search)
+        before = ""
+        for _ in range(_MAX_ROUNDS):
+            now = search.said()
+            if now == before:
+                break
+            before = now
+            shrink_sizes(search, tape)
+            drop_parts(search)
+            simplify_values(search)
+    except TimeUpError:
+        return ["the time was up: run it again with more, and it goes on from here"]
+    return []
+
+
+def _confirmed(search: Search) -> list[str]:
+    doubted = search.confirm()
+    if not doubted:
+        return []
+    return [f"{counted(doubted, 'smaller tape')} failed at first and not again: it is not steady"]
+
+
+def _write(tape: Tape, search: Search, check: Check, path: Path, overwrite: bool) -> None:
+    options: dict[str, Any] = {f"fails_{check.kind}": check.name, "steps": search.tried}
+    if check.reference is not None:
+        options["reference"] = check.reference
+    manifest = _manifest(tape, options)
+    with TapeWriter(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
+        for call in search.tape.calls:
+            writer.copy(call)
+        writer.seal()
+
+
+def _manifest(tape: Tape, options: dict[str, Any]) -> Manifest:
+    numbering = numbering_of(tape.segments)
+    manifest = derived(
+        tape.segments, "minimise", options, tape=numbering.tape, firsts=numbering.firsts
+    )
+    # Calls have other sizes and values now: what it says of its segment is not so any more.
+    return manifest.model_copy(update={"segment": None})
+
+
+def _check_numbers(*numbers: float | None) -> None:
+    for number in numbers:
+        if number is not None and not number > 0:
+            raise UsageError(f"{number!r} is no limit", advice="pass a number above 0, or None")
+
+
+def _check_of(
+    tape: Tape,
+    fails: Named | None,
+    fails_export: Named | None,
+    fails_replay: Named | None,
+    reference: Named | None,
+    to: Literal["torch", "onnx"],
+    train: bool,
+) -> Check:
+    asked: dict[Kind, Named | None] = {
+        "predicate": fails, "export": fails_export, "replay": fails_replay
+    }  # fmt: skip
+    given: list[tuple[Kind, Named]] = [(k, one) for k, one in asked.items() if one is not None]
+    if len(given) != 1:
+        raise UsageError(
+            f"{len(given)} checks were given",
+            advice="pass one of fails, fails_export, fails_replay",
+        )
+    if to not in ("torch", "onnx"):
+        raise UsageError(f"to={to!r:.100}", advice="pass 'torch' or 'onnx'")
+    ((kind, function),) = given
+    classes = {name: f"{cls.__module__}:{cls.__qualname__}" for name, cls in _classes(tape).items()}
+    return Check(
+        kind=kind, name=_name_of(function), to=to, train=train, classes=classes,
+        reference=None if reference is None else _name_of(reference),
+    )  # fmt: skip
+
+
+def _classes(tape: Tape) -> dict[str, type]:
+    """The classes that the user gave, by their name on the tape."""
+    given = set(tape.classes)
+    return {name: cls for name, cls in tape.class_index.by_name.items() if cls in given}
+
+
+def _name_of(function: Named) -> str:
+    if isinstance(function, str):
+        name = function
+    else:
+        module = getattr(function, "__module__", None)
+        name = f"{module}:{getattr(function, '__qualname__', None)}"
+    if not is_factory(name) or name.startswith("__main__:"):
+        raise UsageError(
+            f"{name!r:.200} is not of the form package.module:function",
+            advice="each try runs in another process, which imports it by its name",
+        )
+    return name

@@ -1,0 +1,47 @@
+"""``calltape minimise``: its exit codes and its words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.analyzer.cli.commands import run
+from tests.analyzer.minimising.checked import Sum
+from tests.analyzer.minimising.test_minimising import CHECKED, recorded
+
+__all__ = ["Sum"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded(tmp_path_factory.mktemp("tapes") / "whole.tape", calls=4, bad=2)
+
+
+def test_the_smallest_tape(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.tape"
+    ran = run("minimise", whole, "-o", out, "--fails", f"{CHECKED}:raises")
+    assert ran.code == 0, ran.err
+    assert "1 of 4 calls" in ran.out
+    assert "fails: ValueError: # rows have a value of #" in ran.out
+    again = run("minimise", whole, "-o", out, "--fails", f"{CHECKED}:raises")
+    assert again.code == 1
+    assert "--force" in again.err
+    forced = run("minimise", whole, "-o", out, "--fails", f"{CHECKED}:raises", "--force", "--json")
+    assert forced.code == 0
+    assert json.loads(forced.out)["steps"] == 1
+
+
+def test_nothing_fails(whole: Path, tmp_path: Path) -> None:
+    ran = run("minimise", whole, "-o", tmp_path / "small.tape", "--fails", f"{CHECKED}:never")
+    assert ran.code == 1
+    assert "nothing fails" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("--fails", "no form"), ("--fails", "a:b", "--fails-export", "a:b")],
+)
+def test_a_wrong_command_line(whole: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert run("minimise", whole, "-o", tmp_path / "small.tape", *words).code == 2

@@ -1,0 +1,111 @@
+"""Models and predicates that the tests name, as a user would."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Sum(nn.Module):
+    def forward(self, x: Any, mask: Any = None, scale: float = 1.0) -> Any:
+        found = x.sum(-1) * scale
+        return found if mask is None else found * mask.sum(-1)
+
+
+class BadAtLongRows(Sum):
+    """Wrong for rows of more than 40."""
+
+    def forward(self, x: Any, mask: Any = None, scale: float = 1.0) -> Any:
+        found = super().forward(x, mask, scale)
+        return found + 1 if x.shape[-1] > 40 else found
+
+
+class Refuses(Sum):
+    """Raises for values above 90."""
+
+    def forward(self, x: Any, mask: Any = None, scale: float = 1.0) -> Any:
+        if (x > 90).any():
+            raise ValueError(f"{x.shape[0]} rows have a value of {x.max().item()}")
+        return super().forward(x, mask, scale)
+
+
+def is_long(tape: Any) -> bool:
+    return any(call.inputs.args[0].shape[-1] > 40 for call in tape)
+
+
+def raises(tape: Any) -> None:
+    model = Refuses()
+    for call in tape:
+        model(*call.inputs.args, **call.inputs.kwargs)
+
+
+def differs_from_recorded(tape: Any) -> bool:
+    model = BadAtLongRows()
+    pairs = [(model(*c.inputs.args, **c.inputs.kwargs), c.outputs) for c in tape]
+    return any(not torch.equal(one, other) for one, other in pairs)
+
+
+def never(tape: Any) -> bool:
+    return False
+
+
+def two_needed(tape: Any) -> bool:
+    sizes = {call.inputs.args[0].shape[-1] for call in tape}
+    return any(size > 40 for size in sizes) and any(size < 10 for size in sizes)
+
+
+def _is_bad(tape: Any) -> bool:
+    return any(bool((call.inputs.args[0] > 90).any()) for call in tape)
+
+
+def exits(tape: Any) -> None:
+    if _is_bad(tape):
+        os._exit(7)
+
+
+def crashes(tape: Any) -> None:
+    if _is_bad(tape):
+        os.kill(os.getpid(), 11)
+
+
+def says_exit(tape: Any) -> None:
+    if _is_bad(tape):
+        raise SystemExit(3)
+
+
+def hangs_on_small(tape: Any) -> bool:
+    """A failure whose check hangs where it is not there."""
+    if not _is_bad(tape):
+        time.sleep(600)
+    return True
+
+
+def eats_on_small(tape: Any) -> bool:
+    if not _is_bad(tape):
+        taken = [bytearray(os.urandom(1)) * 2**26 for _ in range(64)]
+        return len(taken) == 64
+    return True
+
+
+def hangs(tape: Any) -> bool:
+    time.sleep(600)
+    return True
+
+
+def flips(tape: Any) -> bool:
+    """Fails every other time, in turn over processes."""
+    path = Path(os.environ["FLIPS"])
+    count = len(path.read_bytes()) if path.exists() else 0
+    path.write_bytes(b"x" * (count + 1))
+    return count % 2 == 0
+
+
+def is_random(tape: Any) -> bool:
+    """Fails always where the failure is, and at times elsewhere."""
+    return _is_bad(tape) or random.SystemRandom().random() < 0.3

@@ -1,0 +1,63 @@
+"""How many questions the searches by halves ask, and that what they find is smallest."""
+
+from __future__ import annotations
+
+import pytest
+
+from calltape_analyzer.minimising.halving import fewest, smallest_number, without_most
+from calltape_analyzer.minimising.outcome import normalised
+
+
+@pytest.mark.parametrize("wanted", [{0}, {499}, {77}, {3, 480}, {10, 11, 300}])
+def test_the_fewest_of_five_hundred(wanted: set[int]) -> None:
+    asked: list[int] = []
+
+    def enough(some: list[int]) -> bool:
+        asked.append(len(some))
+        return wanted <= set(some)
+
+    assert set(fewest(range(500), enough)) == wanted
+    if len(wanted) == 1:
+        assert len(asked) <= 18
+    assert len(asked) < 200
+
+
+@pytest.mark.parametrize("wanted", [set(), {5}, {0, 9}])
+def test_what_can_be_left_out(wanted: set[int]) -> None:
+    assert set(without_most(range(10), lambda some: wanted <= set(some))) == wanted
+
+
+def test_a_search_ends_after_so_many_tries() -> None:
+    assert without_most(range(1000), lambda some: len(some) == 1000, tries=5) == list(range(1000))
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 41, 128, 999])
+@pytest.mark.parametrize("unit", [1, 16])
+def test_the_smallest_number(least: int, unit: int) -> None:
+    asked: list[int] = []
+
+    def enough(number: int) -> bool:
+        asked.append(number)
+        return number >= least
+
+    assert smallest_number(1000, unit, enough) == least
+    assert min(asked) > 0
+    assert len(asked) <= 24
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("size 5 is not 7", "size 12 is not -3"),
+        ("shapes [2, 3] and [4, 5, 6]", "shapes [1, 1, 1] and [2, 2]"),
+        ("at 0x7fffe0", "at 0xabc"),
+        ("1.5e-3 differs", "0 differs"),
+    ],
+)
+def test_messages_that_are_the_same(one: str, other: str) -> None:
+    assert normalised(one) == normalised(other)
+
+
+def test_messages_that_are_not() -> None:
+    assert normalised("float32 differs") != normalised("float16 differs")
+    assert normalised("\ud800 is no text").isascii()

@@ -1,0 +1,245 @@
+"""Small seeded failures, and checks that attack the search."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import InferenceError, TapeError, UsageError, minimise_tape, open_tape
+from calltape_analyzer.testing import call, write_tape
+
+from .checked import Sum
+
+pytestmark = pytest.mark.integration  # each search starts a process that imports torch
+
+CHECKED = "tests.analyzer.minimising.checked"
+
+
+def recorded(path: Path, *, calls: int = 40, bad: int | None = 23) -> Path:
+    """Calls of many sizes; one has a value that is too large, and is long."""
+    model, made = Sum(), []
+    for i in range(calls):
+        rows, length = 2 + i % 5, 50 if i == bad else 3 + i % 30
+        x = torch.arange(rows * length).reshape(rows, length).float() % 83
+        if i == bad:
+            x[1, 47] = 99
+        mask = torch.ones(rows, length) if i % 2 else None
+        kwargs = {} if mask is None else {"mask": mask}
+        made.append(call(x, **kwargs).returns(model(x, **kwargs)))
+    return write_tape(path, made, model)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded(tmp_path_factory.mktemp("tapes") / "whole.tape")
+
+
+def minimised(whole: Path, out: Path, **options: Any) -> Any:
+    with open_tape(whole) as tape:
+        return minimise_tape(tape, out, **options)
+
+
+def test_one_call_of_many_with_the_smallest_size(whole: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    out = tmp_path / "small.tape"
+    report = minimised(whole, out, fails=f"{CHECKED}:is_long", progress=said.append)
+    with open_tape(out) as tape:
+        assert tape.verify() == []
+        assert tape.sealed
+        (only,) = tape.calls
+        assert only.number == 23
+        (x,), kwargs = only.inputs
+        assert x.shape == (1, 41)
+        assert kwargs == {}
+        assert x.dtype == torch.float32
+        assert not x.any()
+        step = (tape.manifest.history or ())[-1]
+        assert step.verb == "minimise"
+        assert dict(step.options)["fails_predicate"] == f"{CHECKED}:is_long"
+    assert (report.calls_before, report.calls) == (40, 1)
+    assert report.reason == "the predicate returned true"
+    assert said
+    assert out.stat().st_mode & 0o777 == 0o600
+    # one line for the question, and one for each tape
+    lines = [json.loads(line) for line in Path(report.log).read_text().splitlines()]
+    assert {"what", "calls", "bytes", "end", "reasons", "seconds"} <= lines[1].keys()
+
+
+def test_a_reason_stays_the_same(whole: Path, tmp_path: Path) -> None:
+    """Dropping x altogether raises as well, but another exception."""
+    out = tmp_path / "small.tape"
+    report = minimised(whole, out, fails=f"{CHECKED}:raises")
+    assert report.reason.startswith("ValueError: # rows have a value of # (at checked.py:")
+    with open_tape(out) as tape:
+        (only,) = tape.calls
+        (x,), kwargs = only.inputs
+        assert x.flatten().tolist() == [99.0]
+        assert kwargs == {}
+
+
+def test_two_calls_are_needed(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.tape"
+    minimised(whole, out, fails=f"{CHECKED}:two_needed")
+    with open_tape(out) as tape:
+        assert sorted(c.inputs.args[0].shape[-1] for c in tape.calls) == [1, 41]
+
+
+def test_recorded_outputs_are_never_those_of_other_arguments(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.tape"
+    report = minimised(whole, out, fails=f"{CHECKED}:differs_from_recorded")
+    with open_tape(out) as tape, open_tape(whole) as before:
+        (only,) = tape.calls
+        kept = before.find(only.number)
+        assert torch.equal(only.inputs.args[0], kept.inputs.args[0])
+        assert torch.equal(only.outputs, kept.outputs)
+    assert "--reference" in report.notes[0]
+
+
+def test_a_reference_gives_new_outputs(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.tape"
+    minimised(whole, out, fails_replay=f"{CHECKED}:BadAtLongRows", reference=f"{CHECKED}:Sum")
+    with open_tape(out) as tape:
+        (only,) = tape.calls
+        (x,), _ = only.inputs
+        assert x.shape == (1, 41)
+        assert torch.equal(only.outputs, Sum()(x))
+
+
+def test_a_replay_that_raises(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.tape"
+    report = minimised(whole, out, fails_replay=f"{CHECKED}:Refuses")
+    assert report.calls == 1
+    with open_tape(out) as tape:
+        assert tape.calls[0].inputs.args[0].numel() == 1
+        assert tape.calls[0].record.outputs is None
+
+
+def test_a_second_run_knows_the_answers(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.tape"
+    first = minimised(whole, out, fails=f"{CHECKED}:raises")
+    content = out.read_bytes()
+    second = minimised(whole, out, fails=f"{CHECKED}:raises", overwrite=True)
+    assert second.steps == 1  # the last look
+    assert second.answered >= first.steps - 4
+    with open_tape(out) as tape:
+        again = [c.inputs.args[0].tolist() for c in tape.calls]
+    out.write_bytes(content)
+    with open_tape(out) as tape:
+        assert again == [c.inputs.args[0].tolist() for c in tape.calls]
+
+
+def test_a_run_that_is_out_of_time_goes_on_later(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.tape"
+    # The first step is the import of torch in the other process.
+    report = minimised(whole, out, fails=f"{CHECKED}:raises", max_seconds=0.01, step_seconds=60)
+    assert "time was up" in report.notes[0]
+    assert report.calls == 40
+    more = minimised(whole, out, fails=f"{CHECKED}:raises", step_seconds=60, overwrite=True)
+    assert more.calls == 1
+    assert more.answered >= 0
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("exits", "the process ended with exit code 7"),
+        ("crashes", "the process was ended by SIGSEGV"),
+        ("says_exit", "SystemExit: # (at checked.py:"),
+    ],
+)
+def test_the_end_of_a_process_is_an_answer(
+    whole: Path, tmp_path: Path, name: str, reason: str
+) -> None:
+    report = minimised(whole, tmp_path / "small.tape", fails=f"{CHECKED}:{name}")
+    assert report.reason.startswith(reason)
+    assert report.calls == 1
+
+
+def test_a_try_that_hangs_is_an_answer(whole: Path, tmp_path: Path) -> None:
+    began = time.monotonic()
+    part = open_tape(whole).only(calls="20..23")
+    with part:
+        report = minimise_tape(
+            part, tmp_path / "small.tape", fails=f"{CHECKED}:hangs_on_small", step_seconds=1.0,
+            max_seconds=25,
+        )  # fmt: skip
+    assert report.calls == 1
+    assert time.monotonic() - began < 60
+
+
+def test_a_try_that_takes_all_memory_is_an_answer(whole: Path, tmp_path: Path) -> None:
+    report = minimised(
+        whole, tmp_path / "small.tape", fails=f"{CHECKED}:eats_on_small", max_memory=2**27
+    )
+    assert report.calls == 1
+    ends = [json.loads(line).get("end") for line in Path(report.log).read_text().splitlines()]
+    assert "memory" in ends
+
+
+def test_a_failure_that_comes_and_goes(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLIPS", str(tmp_path / "flips"))
+    out = tmp_path / "small.tape"
+    with pytest.raises(InferenceError, match=r"not each time|nothing fails"):
+        minimised(whole, out, fails=f"{CHECKED}:flips")
+    assert not out.exists()
+
+
+def test_a_check_with_false_alarms_gives_a_tape_that_failed_twice(
+    whole: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "small.tape"
+    report = minimised(whole, out, fails=f"{CHECKED}:is_random")
+    assert 1 <= report.calls <= 40
+    assert open_tape(out).verify() == []
+
+
+def test_nothing_to_do(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.tape"
+    with pytest.raises(InferenceError, match="nothing fails"):
+        minimised(whole, out, fails=f"{CHECKED}:never")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"fails": f"{CHECKED}:hangs", "step_seconds": 0.5}, "takes more time"),
+        ({"fails": f"{CHECKED}:no_such"}, "cannot be imported"),
+        ({"fails": "no form"}, "not of the form"),
+        ({}, "0 checks"),
+        ({"fails": "a:b", "fails_export": "a:b"}, "2 checks"),
+        ({"fails_replay": f"{CHECKED}:never"}, "cannot be made"),
+        ({"fails": f"{CHECKED}:raises", "max_seconds": -1}, "no limit"),
+    ],
+)
+def test_what_cannot_be(whole: Path, tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        minimised(whole, tmp_path / "small.tape", **options)
+    assert not (tmp_path / "small.tape").exists()
+
+
+def test_never_in_place(whole: Path) -> None:
+    before = whole.read_bytes()
+    with pytest.raises(UsageError, match="in place"):
+        minimised(whole, whole, fails=f"{CHECKED}:raises", overwrite=True)
+    with pytest.raises(TapeError, match="there already"):
+        minimised(whole, whole, fails=f"{CHECKED}:raises")
+    assert whole.read_bytes() == before
+
+
+@pytest.mark.integration
+def test_code_with_threads_is_run_in_fresh_processes(whole: Path, tmp_path: Path) -> None:
+    with open_tape(whole).only(calls="22..23") as part:
+        report = minimise_tape(
+            part, tmp_path / "small.tape", fails="tests.analyzer.minimising.threaded:raises",
+            max_seconds=40, step_seconds=60,
+        )  # fmt: skip
+    assert report.reason.startswith("ValueError")
+    assert report.calls <= 2
