@@ -105,8 +105,7 @@ def test_random_tapes(tmp_path_factory: pytest.TempPathFactory, given_calls: Any
     with open_tape(source) as tape:
         try:
             redact(tape, result)  # which compares the answers
-        except RedactionError as error:  # a row of numbers that the variants depend on
-            assert "name their paths with `keep`" in str(error)
+        except RedactionError:  # a row of numbers that the variants depend on
             assert not result.exists()
             return
     assert leaked(source, result) == []
