@@ -58,7 +58,7 @@ def test_reads_as_what_is_in_it(packed: Path) -> None:
         assert tape.calls[2].inputs.args[0].eq(2).all()
         assert tape.sealed
         assert not tape.damage
-    assert open_files() == before
+    assert open_files() <= before
 
 
 def test_directories_and_patterns_find_it(packed: Path) -> None:
@@ -103,14 +103,14 @@ def test_the_bytes_decide_and_not_the_name(plain: Path) -> None:
 def test_what_is_wrong_is_one_error(
     plain: Path, form: str, change: Callable[[bytes], bytes], kind: str
 ) -> None:
-    path = plain.with_name(f"bad{form}")
+    path = plain.with_name(f"bad.tape{form}")
     path.write_bytes(change(FORMS[form](plain.read_bytes())))
     before = open_files()
     with pytest.raises(TapeError) as found:
         open_tape(path)
     assert found.value.kind == kind
     assert found.value.path == str(path)
-    assert open_files() == before
+    assert open_files() <= before
     code, out, err = run("info", path)
     assert (code, out, err.count("\n")) == (1, "", 1)
 

@@ -1,8 +1,8 @@
 """Tapes that somebody compressed: ``.tape.gz`` and ``.tape.zst``.
 
-In comes a descriptor of a file. If its first bytes are those of gzip or Zstandard, out goes a
-descriptor of a temporary file without a name that has the bytes of the tape. The bytes decide, not
-the name of the file.
+In comes a descriptor of a file. If its name ends like that and its first bytes are those of gzip or
+Zstandard, out goes a descriptor of a temporary file without a name that has the bytes of the tape.
+A compressed file of another name is no tape, as FORMAT.md has it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ def unpacked(file: int, path: str) -> int | None:
         path: as the caller gave it; errors show it like this.
 
     Returns:
-        A descriptor, which belongs to the caller; None if the file is not compressed.
+        A descriptor, which belongs to the caller; None if it is no compressed tape by its
+            name or its bytes.
 
     Raises:
         TapeError: ``damaged`` if it breaks the form of its compression; ``limit`` if it becomes
             larger than 1 GiB and 64 times the file, or than what was granted; ``usage`` if
             Zstandard is not installed; ``io``.
     """
+    if not path.endswith(SUFFIXES[1:]):
+        return None
     opener = _OPENERS.get(os.pread(file, 4, 0)[:4]) or _OPENERS.get(os.pread(file, 2, 0))
     if opener is None:
         return None
