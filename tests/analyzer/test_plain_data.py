@@ -87,3 +87,9 @@ def test_findings_of_tuple_keys_come_back_from_json(tmp_path: Path) -> None:
     again = type(findings).model_validate_json(findings.model_dump_json())
     assert again == findings
     assert again.dynamic_shapes == findings.dynamic_shapes
+
+
+def test_a_key_is_the_same_after_it_was_read_back() -> None:
+    first = plain({(None, b"\x00", (1.5, b"a")): 1})
+    again = plain({(None, "b'\\x00'", (1.5, "b'a'")): 1})
+    assert first == again

@@ -120,10 +120,11 @@ def test_the_whole_corpus(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.timeout(7200)
 def test_mutants_for_some_time(tmp_path: Path) -> None:
-    """As ``make fuzz`` does; ``CALLTAPE_FUZZ_SECONDS`` says how long, by default a minute."""
+    """As ``make fuzz`` does, which has another seed each time. ``CALLTAPE_FUZZ_SECONDS`` says how
+    long, by default a minute."""
     seconds = float(os.environ.get("CALLTAPE_FUZZ_SECONDS", "60"))
     began = len(seeds())
-    tally, *_ = Campaign(tmp_path, seconds, seed=random.SystemRandom().randrange(2**31)).run()
+    tally, *_ = Campaign(tmp_path, seconds, seed=1).run()
     assert tally.findings == {}, "\n".join(tally.lines())
     assert tally.mutants > began
     # What reaches something new is kept.

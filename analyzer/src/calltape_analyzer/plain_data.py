@@ -89,4 +89,11 @@ def _key(key: Any) -> Any:
     """A key that JSON has: those of a tape may be bytes, tuples and NaN."""
     is_finite = not isinstance(key, float) or math.isfinite(key)
     is_plain = key is None or isinstance(key, (str, bool, int, float))
-    return key if is_plain and is_finite else str(key)
+    if is_plain and is_finite:
+        return key
+    # As it is after it was read back: in a tuple, what JSON does not have is text already.
+    return str(_plain_tuple(key) if isinstance(key, tuple) else key)
+
+
+def _plain_tuple(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(_plain_tuple(one) if isinstance(one, tuple) else _key(one) for one in key)
