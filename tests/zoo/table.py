@@ -31,7 +31,8 @@ judged by a comparison of the zoo's own (`tests/zoo/comparing.py`): every record
 at sizes that were never recorded. Programs may refuse a call; a wrong value that nothing reports
 counts as *silently wrong*.
 
-Written by `python -m tests.zoo.run table`; {versions}; CPU.
+Written by `python -m tests.zoo.run table`; the last run: {versions}; CPU. Rows that it did not make
+are those of earlier runs.
 """
 _COLUMNS = "case", "torch: recorded", "unseen", "onnx: recorded", "unseen", "programs"
 _CUT = 160  # characters of an error that nobody has put into words

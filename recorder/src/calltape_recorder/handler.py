@@ -36,6 +36,7 @@ from calltape_recorder.sides import (
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.repeats import Repeat
 from calltape_recorder.snapshot.side import Side
+from calltape_schema.privacy import without_text
 
 __all__ = ["CallHandler"]
 
@@ -267,7 +268,7 @@ class CallHandler:
         else:
             message = _message(error)
             if pipeline.withholds:  # the message may quote an input of the model
-                message = f"({len(message)} characters, not kept)"
+                message = without_text(message)
             if not pipeline.ledger.reserve(call, len(message)):
                 message = message[:_SHORT_MESSAGE]
             call.error = (type_name(type(error)), message)

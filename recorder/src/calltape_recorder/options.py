@@ -17,6 +17,7 @@ from calltape_recorder.write.flight_recorder import FlightRecorder
 from calltape_recorder.write.permissions import OWNER_ONLY
 from calltape_recorder.write.segments import Bounds
 from calltape_schema import TapeError
+from calltape_schema.patterns import specificity
 
 __all__ = ["Choices", "Options", "check_options", "check_path", "check_target"]
 
@@ -257,12 +258,7 @@ def _redacting(redact: Any) -> tuple[tuple[str, str], ...]:
     if len(pairs) > _MAX_PATTERNS:
         raise TapeError("usage", f"redact has {len(pairs)} patterns", advice="name fewer paths")
     order = ["all", "hash", "none"]  # of equally specific ones the more private decides
-    return tuple(sorted(pairs, key=lambda pair: (_said(pair[0]), order.index(pair[1]))))
-
-
-def _said(pattern: str) -> int:
-    """How many characters of a pattern are no wildcards."""
-    return sum(character not in "*?[]" for character in pattern)
+    return tuple(sorted(pairs, key=lambda pair: (specificity(pair[0]), order.index(pair[1]))))
 
 
 def check_target(

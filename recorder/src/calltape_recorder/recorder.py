@@ -31,6 +31,7 @@ from calltape_recorder.keep.policies import Rate
 from calltape_recorder.options import Options, check_options, check_path, check_target
 from calltape_recorder.pipeline import Pipeline, child_path, free_path
 from calltape_schema import TapeError
+from calltape_schema.privacy import without_text
 from calltape_schema.records import Observed, Target
 
 __all__ = ["Recorder", "record"]
@@ -208,9 +209,7 @@ class Recorder:
         if pipeline is None or pipeline.held_calls is None:
             return 0
         text = str(reason)
-        if pipeline.settings.redacts:
-            text = f"({len(text)} characters, not kept)"
-        return pipeline.held_calls.dump(text)
+        return pipeline.held_calls.dump(without_text(text) if pipeline.settings.redacts else text)
 
     def dying(self, error: BaseException) -> None:
         """Dumps the held calls, because an exception ends the process."""

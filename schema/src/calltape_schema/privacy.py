@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["FEWEST_RANGED", "MANY", "SMALL", "is_name"]
+__all__ = ["FEWEST_RANGED", "MANY", "SMALL", "is_name", "is_without_text", "without_text"]
 
 FEWEST_RANGED = 1024
 """With at least this many different elements, the range of a withheld integer tensor says little of
@@ -19,6 +19,7 @@ SMALL = 1024
 
 _NAME = re.compile(r"[^\W\d][\w.\-/]{0,63}|\d{1,4}")
 _MOST_DIGITS = 4
+_LENGTH = re.compile(r"\(\d+ characters, not kept\)", re.ASCII)
 
 
 def is_name(key: Any) -> bool:
@@ -34,3 +35,14 @@ def is_name(key: Any) -> bool:
     if kind is tuple:
         return all(map(is_name, key))
     return key is None or kind is bool
+
+
+def without_text(text: str) -> str:
+    """What stands for a text that nobody may read, such as the message of an exception, which may
+    quote an input: how long it was."""
+    return text if is_without_text(text) else f"({len(text)} characters, not kept)"
+
+
+def is_without_text(text: str) -> bool:
+    """Whether only the length of a text is left."""
+    return _LENGTH.fullmatch(text) is not None

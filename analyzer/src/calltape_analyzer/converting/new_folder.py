@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from calltape_analyzer.writing.output_file import settle
 from calltape_schema.errors import TapeError
 
 __all__ = ["new_file", "new_folder"]
@@ -19,41 +20,47 @@ _ADVICE = "name another file or folder"
 @contextmanager
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A new folder beside ``path``, which gets this name at the end of the block; it is removed if
-    the block fails.
+    the block fails. Only its owner may read it.
 
     Raises:
         TapeError: ``exists`` or ``io``.
     """
-    final = Path(path)
-    if os.path.lexists(final):
-        raise TapeError("exists", "it is there already", path=str(final), advice=_ADVICE)
-    beside = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
-    try:
-        beside.mkdir(mode=0o700)
+    with _new(path, _make_folder) as beside:
         yield beside
-        beside.rename(final)
-    except OSError as error:
-        raise TapeError("io", f"cannot write it: {error.strerror}", path=str(final)) from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 @contextmanager
 def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A new, empty file beside ``path``, like :func:`new_folder`. Only its owner may read it.
+    """A new, empty file beside ``path``, like :func:`new_folder`.
 
     Raises:
         TapeError: ``exists`` or ``io``.
     """
+    with _new(path, _make_file) as beside:
+        yield beside
+
+
+@contextmanager
+def _new(path: str | os.PathLike[str], make: Callable[[Path], None]) -> Iterator[Path]:
     final = Path(path)
     if os.path.lexists(final):
         raise TapeError("exists", "it is there already", path=str(final), advice=_ADVICE)
     beside = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
     try:
-        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        make(beside)
         yield beside
-        os.replace(beside, final)
+        settle(str(beside), str(final), overwrite=False)
     except OSError as error:
         raise TapeError("io", f"cannot write it: {error.strerror}", path=str(final)) from None
     finally:
+        if beside.is_dir():
+            shutil.rmtree(beside, ignore_errors=True)
         beside.unlink(missing_ok=True)
+
+
+def _make_folder(path: Path) -> None:
+    path.mkdir(mode=0o700)
+
+
+def _make_file(path: Path) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from calltape_analyzer.editing.withholding import is_left_out
 from calltape_analyzer.pytree.classes import ClassIndex, loaded_named_tuple
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
 from calltape_schema.leaves import Leaf
+from calltape_schema.privacy import is_without_text
 from calltape_schema.records import CallRecord, Tree
 from calltape_schema.tree import CustomNode, EnumNode, FieldsNode, ScalarNode, walk
 
@@ -99,7 +99,7 @@ def _add(found: Contents, record: CallRecord) -> None:
     found.calls += 1
     if record.error is not None:
         found.raised += 1
-        if record.error.message and not is_left_out(record.error.message):
+        if record.error.message and not is_without_text(record.error.message):
             found.tell("exception messages")
     if record.outputs_missing is not None or (record.outputs is None and record.error is None):
         reason = record.outputs_missing or "no reason is given"

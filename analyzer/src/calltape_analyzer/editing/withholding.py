@@ -7,9 +7,7 @@ was asked not to keep the values at these paths: tensors keep their shapes, text
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
@@ -17,6 +15,7 @@ from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call, Side
 from calltape_schema.leaves import Leaf, encode_leaves
+from calltape_schema.patterns import is_exact, matches_whole
 from calltape_schema.privacy import FEWEST_RANGED
 from calltape_schema.records import CallRecord, Range, Tree
 from calltape_schema.tree import (
@@ -29,15 +28,10 @@ from calltape_schema.tree import (
     encode_structure,
 )
 
-__all__ = [
-    "Withholding", "is_left_out", "left_of", "names_of_path", "opaque", "without_text",
-    "without_value",
-]  # fmt: skip
+__all__ = ["Withholding", "left_of", "names_of_path", "opaque", "without_value"]
 
 _OUTPUTS = "left out by calltape filter"
 _MAX_KNOWN = 4096
-_LENGTH = re.compile(r"\(\d+ characters, not kept\)")
-_WILDCARDS = frozenset("*?[")
 
 
 class Withholding:
@@ -102,10 +96,9 @@ class Withholding:
         found = "nothing"
         names = list(names_of_path(path, self._signature))
         for pattern in self._patterns:
-            whole = pattern.removesuffix(".*")
-            if any(fnmatchcase(n, whole) or fnmatchcase(n, f"{whole}.*") for n in names):
+            if matches_whole(pattern, names):
                 self._unmet.discard(pattern)
-                if _WILDCARDS.isdisjoint(pattern):
+                if is_exact(pattern):
                     return "numbers"
                 found = "values"
         return found
@@ -189,16 +182,6 @@ def opaque(node: ScalarNode) -> OpaqueNode:
 def left_of(kind: str, value: Any) -> Any:
     """What stays of a scalar: the length of a text, nothing of a number."""
     return len(value) if kind in ("str", "bytes") else 0
-
-
-def is_left_out(text: str) -> bool:
-    """Whether a message is only the length of one."""
-    return _LENGTH.fullmatch(text) is not None
-
-
-def without_text(text: str) -> str:
-    """What stands for a message that nobody may read: how long it was."""
-    return text if is_left_out(text) else f"({len(text)} characters, not kept)"
 
 
 def without_value(leaf: Leaf) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from calltape_analyzer.editing.withholding import without_text, without_value
+from calltape_analyzer.editing.withholding import without_value
 from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.redacting.element_ranges import ElementRanges
 from calltape_analyzer.redacting.leak_search import RemovedValues
 from calltape_analyzer.redacting.new_values import NewValues
 from calltape_analyzer.redacting.tree_plan import Fates, TreePlan
 from calltape_schema.leaves import Leaf, encode_leaves
+from calltape_schema.privacy import without_text
 from calltape_schema.records import CallRecord, ModelError, Range, Tree
 from calltape_schema.traffic import Group, Traffic
 

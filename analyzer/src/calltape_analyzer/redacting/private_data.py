@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from calltape_analyzer.editing.contents import is_redacted, looks_like
-from calltape_analyzer.editing.withholding import is_left_out, names_of_path
+from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.node_paths import names_of_children, nodes_with_paths
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.redacting.tape_facts import plain_platform
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import alike, counted, printable
-from calltape_schema.privacy import MANY, is_name
+from calltape_schema.privacy import MANY, is_name, is_without_text
 from calltape_schema.records import Tree
 from calltape_schema.tree import (
     DictNode,
@@ -211,7 +211,7 @@ def _of_call(call: Call, tape: Tape) -> Iterator[tuple[str, str | None]]:
         if tree is not None:
             for path, kind in _of_tree(tree, root):
                 yield kind, list(names_of_path(path, tape.signature))[-1]
-    if record.error is not None and not is_left_out(record.error.message):
+    if record.error is not None and not is_without_text(record.error.message):
         yield "exception", None
 
 
@@ -250,5 +250,5 @@ def _of_tape(tape: Tape, calls: int) -> Iterator[str]:
             yield "policy"
         if manifest.target is not None:
             yield "module"
-    if any(not is_left_out(dump.reason) for dump in tape.dumps):
+    if any(not is_without_text(dump.reason) for dump in tape.dumps):
         yield "dump"

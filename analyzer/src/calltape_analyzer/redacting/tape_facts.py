@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 from calltape_analyzer.editing.rewriting import Revision
-from calltape_analyzer.editing.withholding import without_text
 from calltape_analyzer.redacting.call_redaction import CallRedaction
 from calltape_schema.history import Source, Step
+from calltape_schema.privacy import without_text
 from calltape_schema.records import Dump, Manifest, Policy, Producer
 from calltape_schema.traffic import Traffic
 

@@ -6,12 +6,12 @@ In come patterns of paths, as a user gives them. Out goes the treatment of a pat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
+from calltape_schema.patterns import is_exact, matches_whole, specificity
 
 __all__ = ["Treatment", "Treatments", "Way"]
 
@@ -19,8 +19,6 @@ Way = Literal["keep", "hash", "permute", "noise", "shapes_only"]
 """What becomes of a value, from the most open way to the most private one: it stays; it gets a
 pseudonym; whole numbers are permuted; floats are drawn anew in the same range; or nothing stays of
 it but its shape."""
-
-_WILDCARDS = str.maketrans("", "", "*?[]")
 
 
 class Treatment:
@@ -40,16 +38,15 @@ class Treatment:
     @property
     def names_one(self) -> bool:
         """Whether the pattern has no wildcards, and so takes numbers too."""
-        return len(self.pattern.translate(_WILDCARDS)) == len(self.pattern)
+        return is_exact(self.pattern)
 
     def order(self) -> tuple[int, int]:
         """The most specific pattern comes last; of equally specific ones the most private."""
-        return len(self.pattern.translate(_WILDCARDS)), get_args(Way).index(self.way)
+        return specificity(self.pattern), get_args(Way).index(self.way)
 
     def matches(self, names: Sequence[str]) -> bool:
         """Whether the pattern is that of a path with these names, or of one above it."""
-        whole = self.pattern.removesuffix(".*")
-        return any(fnmatchcase(n, whole) or fnmatchcase(n, f"{whole}.*") for n in names)
+        return matches_whole(self.pattern, names)
 
 
 class Treatments:

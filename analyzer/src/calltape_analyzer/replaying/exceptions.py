@@ -13,12 +13,10 @@ from typing import Any
 from calltape_analyzer.comparison.reports import error_in_words, text_of
 from calltape_analyzer.pytree.classes import name_of
 from calltape_analyzer.reading.call import Call
+from calltape_schema.privacy import is_without_text
 from calltape_schema.records import ModelError
 
 __all__ = ["has_message", "other_exception", "same_class", "was_interrupted"]
-
-_NOT_KEPT = re.compile(r"\(\d+ characters, not kept\)", re.ASCII)
-"""What the recorder writes for a message that it may not keep."""
 
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
 _LEAST_CUT = 500
@@ -43,7 +41,7 @@ def was_interrupted(call: Call) -> bool:
 
 def has_message(recorded: ModelError) -> bool:
     """Whether the tape has the message of an exception, and not only its length."""
-    return _NOT_KEPT.fullmatch(recorded.message) is None
+    return not is_without_text(recorded.message)
 
 
 def same_class(recorded: ModelError, error: BaseException) -> bool:

@@ -7,10 +7,10 @@ nothing for it. docs/privacy.md has a table of the consequences.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
+from calltape_schema.patterns import is_exact, matches, matches_whole
 from calltape_schema.privacy import FEWEST_RANGED, MANY, SMALL, is_name
 from calltape_schema.records import Parameter
 
@@ -21,8 +21,6 @@ __all__ = [
 Degree = Literal["nothing", "values", "numbers"]
 """What is withheld at a path: nothing; ``values`` (tensors, text and bytes); or ``numbers``, which
 means these and numbers as well."""
-
-_WILDCARDS = frozenset("*?[")
 
 
 class Withholding:
@@ -56,28 +54,25 @@ class Withholding:
         A pattern without wildcards names one value, and withholds all of it. A pattern with
         wildcards does not withhold numbers: they are sizes and settings, which an export needs.
         """
-        names = self._names_of(path)
         found: Degree = "nothing"
-        for pattern, kept in self._latest_first:
-            # "x.*" withholds all parts of x. If x is a bare tensor and has no parts, x is withheld.
-            whole = pattern.removesuffix(".*") if kept != "all" else pattern
-            if not any(_matches(name, whole) for name in names):
-                continue
+        for pattern, kept in self._deciding(path):
             if kept == "all":
                 return found
-            if kept == "none" and _WILDCARDS.isdisjoint(pattern):
+            if kept == "none" and is_exact(pattern):
                 return "numbers"
             found = "values"
         return found
 
     def hashes(self, path: str) -> bool:
         """Whether a text at a path that is withheld gets a pseudonym, and not only its length."""
+        return next((kept for _, kept in self._deciding(path)), "all") == "hash"
+
+    def _deciding(self, path: str) -> Iterator[tuple[str, str]]:
+        """The pairs whose pattern matches a path, the one that was given last first."""
         names = self._names_of(path)
         for pattern, kept in self._latest_first:
-            whole = pattern.removesuffix(".*") if kept != "all" else pattern
-            if any(_matches(name, whole) for name in names):
-                return kept == "hash"
-        return False
+            if (matches if kept == "all" else matches_whole)(pattern, names):
+                yield pattern, kept
 
     def _names_of(self, path: str) -> list[str]:
         """A path, and the same path by the name of its parameter: ``args.0.x`` is also
@@ -96,10 +91,6 @@ class Withholding:
             if self._rest is not None:
                 return [path, f"{self._rest}.{place - len(self._names)}{dot}{below}"]
         return [path]
-
-
-def _matches(path: str, pattern: str) -> bool:
-    return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}.*")
 
 
 _MOST_IN_WORD = 32
