@@ -36,6 +36,7 @@ __all__ = [
     "sizes_in_words",
     "sizing_of_batch",
     "sizings_around",
+    "sizings_below",
     "sizings_between",
     "sizings_beyond",
     "sizings_far",
@@ -228,6 +229,20 @@ def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
 def sizings_beyond(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes beyond the recorded ones: one symbol at twice its largest value, the others small."""
     return _alone(variant, [_BEYOND], math.inf)[:count]
+
+
+def sizings_below(variant: VariantFacts, count: int) -> list[Sizing]:
+    """Sizes below the recorded ones: one symbol at half its smallest value, the others small. They
+    cost less than a recorded call."""
+    row = _smallest(variant)
+    values = _values(variant, row)
+    found: list[Sizing] = []
+    for i, symbol in enumerate(variant.symbols):
+        half = min(symbol.values) // _BEYOND // symbol.unit * symbol.unit
+        moved = followed(variant.symbols, values, {i: half})
+        if symbol.relation is None and half > 1 and moved is not None:
+            found.append(Sizing(row, moved, True))
+    return found[:count]
 
 
 def sizings_far(variant: VariantFacts) -> list[Sizing]:

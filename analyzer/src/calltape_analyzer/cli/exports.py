@@ -65,7 +65,7 @@ MaxMemory = Annotated[
         "--max-memory",
         metavar="SIZE",
         parser=size_of,
-        help="What such a run may take (800MiB, 4GiB); half of what is free by default.",
+        help="What such a run may take (800MiB, 4GiB); by default as much as a recorded call.",
     ),
 ]
 MaxSeconds = Annotated[

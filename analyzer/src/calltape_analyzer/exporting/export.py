@@ -65,7 +65,9 @@ def export(
         probe: at which other sizes model and programs are run and compared
             (:class:`~calltape_analyzer.exporting.probing.Probing`): ``"far"`` is up to 500 times
             the recorded ones.
-        max_memory: the bytes that a run at other sizes may take, by default half of what is free.
+        max_memory: the bytes that a run at other sizes may take, with the run that it is compared
+            with. By default what the largest recorded call takes, or 256 MiB if that is more, and
+            never more than half of what is free (for ``probe="far"``: that half).
         max_seconds: how long all of it may take; no limit by default. When the time is up, the
             programs that were found are returned, and ``missing`` says what was not tried. A trace
             is interrupted (in the main thread), a run of a recorded call is not.
@@ -100,7 +102,7 @@ def export(
     verifier = Verifier.of(tape, module, bounds)
     if isolate:
         return export_isolated(export, tape, verifier, **shared)
-    verifier.probing = Probing(probe, max_memory)
+    verifier.probing = Probing(probe, max_memory, fused=to != "onnx")
     verifier.budget = Budget(max_seconds, progress)
     exporter = _exporter(verifier, to, options, attempt_seconds)
     return _programs(tape, exporter, merging=merge == "auto")

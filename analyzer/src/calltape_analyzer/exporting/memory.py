@@ -12,6 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["Measured", "measured"]
 
+_ATTENTION = "aten::_scaled_dot_product"
+_AT_ONCE = 2
+"""The scores and their softmax."""
+
 
 class Measured(NamedTuple):
     """What a function returned, and the most bytes that its tensors took at any moment. Memory that
@@ -21,9 +25,16 @@ class Measured(NamedTuple):
     peak: int
 
 
-def measured(function: Callable[[], Any]) -> Measured:
-    """Runs a function and counts the memory of the tensors that it makes, on any device."""
-    with _Counting() as counting:
+def measured(function: Callable[[], Any], *, fused: bool = True) -> Measured:
+    """Runs a function and counts the memory of the tensors that it makes, on any device.
+
+    Args:
+        function: is run.
+        fused: whether attention takes the memory that torch's kernels take. Otherwise it counts
+            with its scores and their softmax, which torch's kernels never have in memory as a
+            whole, and ONNX Runtime does.
+    """
+    with _Counting(fused) as counting:
         value = function()
     return Measured(value, counting.peak)
 
@@ -31,9 +42,10 @@ def measured(function: Callable[[], Any]) -> Measured:
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, fused: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
+        self._fused = fused
         self._live = 0
         self._known: dict[int, Any] = {}
 
@@ -42,6 +54,10 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         given = {key for key, _ in _storages((args, kwargs))}
         returned = func(*args, **(kwargs or {}))
+        if not self._fused and func.name().startswith(_ATTENTION):
+            query, keys = args[:2]
+            scores = query.shape[:-1].numel() * keys.shape[-2] * query.element_size()
+            self.peak = max(self.peak, self._live + _AT_ONCE * scores)
         for key, storage in _storages(returned):
             if key not in given and key not in self._known:
                 self._add(key, storage)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from calltape_analyzer.arguments.sizings import (
     GROWTH,
@@ -16,6 +15,7 @@ from calltape_analyzer.arguments.sizings import (
     Sizing,
     elements_at,
     sizings_around,
+    sizings_below,
     sizings_between,
     sizings_beyond,
     sizings_far,
@@ -24,6 +24,7 @@ from calltape_analyzer.arguments.sizings import (
     sizings_unseen,
 )
 from calltape_analyzer.exporting.free_memory import half_of_free
+from calltape_analyzer.exporting.run_costs import Cost, Imagine, RunCosts, variant_key
 from calltape_analyzer.exporting.time_limit import time_limit
 from calltape_analyzer.programs.attempts import Attempt, error_text
 from calltape_analyzer.text import counted
@@ -37,29 +38,18 @@ _MAX_OF_A_KIND = 3
 _SECONDS = 60.0
 _MIN_PATIENCE = 3.0
 """A proof should not take as long as what it proves; of small models it may."""
-_MAX_POWER = 3.0
-"""No model that we know needs more memory than the fourth power of a size."""
 _AT_ONCE = 2
 """What the model returned is in memory while the program runs."""
-
-
-class Cost(NamedTuple):
-    """What one run took: the values of all symbols, the elements of its inputs, the bytes of its
-    tensors, its time."""
-
-    values: tuple[int, ...]
-    elements: int
-    memory: int
-    seconds: float
+_LEAST_MEMORY = 256 * 2**20
+"""Bytes that a run and the one that it is compared with may take in any case."""
 
 
 @dataclass
 class Probing:
     """Runs a model at sizes that no call had, within bounds (docs/decisions/0030).
 
-    The memory of a run is predicted from runs that were measured; the first of them has recorded
-    sizes. It grows like all inputs together, and once more like the symbol that grows most
-    (attention), or like a power of it where the measured runs grew so.
+    What a run costs is predicted (:class:`~calltape_analyzer.exporting.run_costs.RunCosts`); the
+    first run that is measured has recorded sizes.
 
     Attributes:
         probe: ``"near"`` for sizes within :class:`~calltape_analyzer.arguments.sizings.Bound`: no
@@ -69,17 +59,21 @@ class Probing:
             stay small: only this finds what a model does from some size on. ``"none"`` for recorded
             sizes only.
         memory: the most bytes that a run and the run that it is compared with may take; None for
-            half of what is free at that moment. A run that is predicted to take more is not made,
-            and ``attempts`` and the notes of the report say so.
+            what the largest recorded call takes, or 256 MiB if that is more. It is half of what is
+            free at that moment if that is less, or the probe is ``"far"``. A run that is predicted
+            to take more is not made, and ``attempts`` and the notes of the report say so.
         seconds: how long a run may take.
         bound: of the tape.
+        fused: whether programs have the kernels of torch that keep the scores of attention out of
+            memory.
     """
 
     probe: Probe = "near"
     memory: int | None = None
     seconds: float = _SECONDS
     bound: Bound = field(default_factory=lambda: Bound(0))
-    _costs: dict[Hashable, list[Cost]] = field(default_factory=lambda: defaultdict(list))
+    fused: bool = True
+    _costs: RunCosts = field(default_factory=RunCosts)
     _slow: set[Hashable] = field(default_factory=set)
 
     def sizings(
@@ -111,6 +105,10 @@ class Probing:
         found += sizings_far(variant) if self.probe == "far" else []
         return list(dict.fromkeys(found))
 
+    def cheaper(self, variant: VariantFacts) -> list[Sizing]:
+        """Sizes that cost less than a recorded call, for a model that is too large for others."""
+        return [] if self.probe == "none" else sizings_below(variant, _MAX_OF_A_KIND)
+
     def patience(self, seconds: float) -> float:
         """How long all runs at sizes that no call had may take together.
 
@@ -120,7 +118,12 @@ class Probing:
         return math.inf if self.probe == "far" else max(seconds / 2, _MIN_PATIENCE)
 
     def refuses(
-        self, variant: VariantFacts, sizing: Sizing, run: Callable[[Sizing], Any], device: str
+        self,
+        variant: VariantFacts,
+        sizing: Sizing,
+        run: Callable[[Sizing], Any],
+        imagine: Imagine,
+        device: str,
     ) -> str | None:
         """Why the model is not run at sizes that no call had; None if it may be run.
 
@@ -128,42 +131,58 @@ class Probing:
             variant: what would be run.
             sizing: the sizes.
             run: runs the model. It is called at recorded sizes, to measure.
+            imagine: the bytes that a run takes, found without one.
             device: of the model.
         """
         if self.probe == "none":
             return "only recorded sizes are run (probe='none')"
         if self.probe == "near" and not self.bound.allows(variant, sizing):
             return f"more than {GROWTH} times what was recorded"
-        if _key(variant) in self._slow:
+        if variant_key(variant) in self._slow:
             return f"a run before it took more than {self.seconds:.0f} s"
-        reason = self._too_much(variant, sizing, device)
+        reason = self._too_much(variant, sizing, imagine, device)
         if reason is None:
             return None
         # No run like it was measured yet, or the measured ones are too far from it.
         values = tuple(symbol.values[sizing.row] for symbol in variant.symbols)
         recorded = Sizing(sizing.row, values, False)
-        if any(cost.values == values for cost in self._costs[_key(variant)]):
+        if self._costs.has(variant, values):
             return reason
         try:
             self.run(variant, recorded, lambda: run(recorded))
         except Exception as error:  # the model's own
             return f"the model itself, at recorded sizes: {error_text(error)}"
-        return self._too_much(variant, sizing, device)
+        return self._too_much(variant, sizing, imagine, device)
 
-    def _too_much(self, variant: VariantFacts, sizing: Sizing, device: str) -> str | None:
+    def _too_much(
+        self, variant: VariantFacts, sizing: Sizing, imagine: Imagine, device: str
+    ) -> str | None:
         """Why a run would cost too much, as predicted from runs that were measured."""
-        costs = self._costs[_key(variant)]
-        powers = _powers(costs)
-        grown = [(cost, *_grown(variant, sizing, cost, powers)) for cost in costs]
-        memory = min((c.memory * inputs * more for c, inputs, _, more in grown), default=math.inf)
-        seconds = min((c.seconds * max(inputs, size) for c, inputs, size, _ in grown), default=0.0)
-        allowed = half_of_free(device) if self.memory is None else self.memory
-        if memory * _AT_ONCE > allowed:
-            needed = f"may take {_shown(memory * _AT_ONCE)} of memory"
-            return f"{needed}; max_memory is {_shown(allowed)}"
-        if seconds > self.seconds:
+        if not self._costs.has(variant):
+            return "no run was measured"
+        needed = _AT_ONCE * self._costs.memory(variant, sizing)
+        allowed = self._allowed(variant, needed, imagine, device)
+        if needed > allowed:
+            needed = min(needed, _AT_ONCE * self._costs.imagined(variant, sizing, imagine))
+        if needed > allowed:
+            granted = "max_memory is" if self.memory is not None else "without max_memory it is"
+            return f"may take {_shown(needed)} of memory; {granted} {_shown(allowed)}"
+        if self._costs.seconds(variant, sizing) > self.seconds:
             return f"would take more than {self.seconds:.0f} s"
         return None
+
+    def _allowed(
+        self, variant: VariantFacts, needed: float, imagine: Imagine, device: str
+    ) -> float:
+        """The bytes that a run and the one that it is compared with may take."""
+        if self.memory is not None:
+            return self.memory
+        free = half_of_free(device)
+        if self.probe == "far":
+            return free
+        if needed <= _LEAST_MEMORY:
+            return min(free, _LEAST_MEMORY)
+        return min(free, max(_LEAST_MEMORY, self._costs.recorded(variant, imagine)))
 
     def run(
         self,
@@ -190,14 +209,20 @@ class Probing:
                 if sizing.resized and self.probe != "far":
                     return function()
                 begin = time.perf_counter()
-                value, peak = measured(function)
+                value, peak = measured(function, fused=self.fused)
                 seconds = time.perf_counter() - begin
         except TimeoutError:
-            self._slow.add(_key(variant))
+            self._slow.add(variant_key(variant))
             raise
         cost = Cost(sizing.values, elements_at(variant, sizing), peak, seconds)
-        self._costs[_key(variant)].append(cost)
+        self._costs.add(variant, cost)
         return value
+
+    def memory_of(self, function: Callable[[], Any]) -> int:
+        """The bytes that the tensors of a run take at once."""
+        from calltape_analyzer.exporting.memory import measured
+
+        return measured(function, fused=self.fused).peak
 
     def notes(self, variant: VariantFacts, attempt: Attempt) -> list[str]:
         """At which sizes a program was tried, in words."""
@@ -213,40 +238,6 @@ class Probing:
                 f"not tried: {attempt.untried[0]}" + (f", and {more} more" if more else "")
             )
         return found
-
-
-def _key(variant: VariantFacts) -> Hashable:
-    """The same for all attempts at a variant."""
-    columns = tuple(tuple(symbol.columns) for symbol in variant.symbols)
-    return variant.group.key, columns, len(variant.completions)
-
-
-def _grown(
-    variant: VariantFacts, sizing: Sizing, cost: Cost, powers: Sequence[float]
-) -> tuple[float, float, float]:
-    """How many times larger than in a run that was measured all inputs together are, the symbol
-    that grew most, and the memory beside the inputs; at least 1."""
-    inputs = max(elements_at(variant, sizing), 1) / max(cost.elements, 1)
-    sizes = [max(n, 1) / max(o, 1) for n, o in zip(sizing.values, cost.values, strict=True)]
-    more = [max(size, 1.0) ** power for size, power in zip(sizes, powers, strict=True)]
-    return max(inputs, 1.0), max([1.0, *sizes]), max([1.0, *more])
-
-
-def _powers(costs: Sequence[Cost]) -> list[float]:
-    """By which power of each symbol memory grows beside the inputs: 1 for the length of attention,
-    2 for that of all triples of a sequence's rows.
-
-    It is 1 unless measured runs show more: at small sizes what grows fastest may not show yet.
-    """
-    import torch
-
-    if not costs:
-        return []
-    sizes = torch.tensor([[1, *cost.values] for cost in costs], dtype=torch.float64)
-    sizes[:, 1:] = sizes[:, 1:].clamp(min=1).log()
-    memory = torch.tensor([[max(cost.memory, 1)] for cost in costs], dtype=torch.float64).log()
-    fitted = torch.linalg.pinv(sizes) @ memory
-    return [min(max(power - 1, 1.0), _MAX_POWER) for power in fitted.flatten().tolist()[1:]]
 
 
 def _shown(size: float) -> str:

@@ -172,14 +172,22 @@ class Verifier:
             return
         now = time.perf_counter()
         until = now + self.probing.patience(now - begin)
-        for sizing in self.probing.sizings(program.variant, around, narrow=narrow):
+        sizings = self.probing.sizings(program.variant, around, narrow=narrow)
+        self._probe_all(program, attempt, sizings, until)
+        if sizings and not attempt.probed and not narrow:
+            self._probe_all(program, attempt, self.probing.cheaper(program.variant), until)
+        program.notes += self.probing.notes(program.variant, attempt)
+
+    def _probe_all(
+        self, program: Program, attempt: Attempt, sizings: Sequence[Sizing], until: float
+    ) -> None:
+        for sizing in sizings:
             is_late = time.perf_counter() > until
             if is_late or self.budget.is_spent:
                 why = _LATE if is_late else self.budget.reason
                 attempt.untried.append(f"{sizes_in_words(program.variant, sizing)}: {why}")
                 continue
             self._probe(program, attempt, sizing)
-        program.notes += self.probing.notes(program.variant, attempt)
 
     def _find_state(self, program: Program) -> None:
         """Calls the model once for each kind of call, to see what it changes. A run of the program
@@ -292,7 +300,11 @@ class Verifier:
     def refuses(self, variant: VariantFacts, sizing: Sizing) -> str | None:
         """Why the model is not run at sizes that no call had; None if it may be run."""
         return self.probing.refuses(
-            variant, sizing, lambda recorded: self._run(variant, recorded), self.device
+            variant,
+            sizing,
+            partial(self._run, variant),
+            partial(self._imagined, variant),
+            self.device,
         )
 
     def takes(self, variant: VariantFacts, sizing: Sizing) -> bool:
@@ -309,6 +321,21 @@ class Verifier:
     def _run(self, variant: VariantFacts, sizing: Sizing) -> Any:
         sample = self.sample(variant, sizing)
         return self.eager(Plan.of(variant, sample, self.sorter.signature), sample)
+
+    def _imagined(self, variant: VariantFacts, sizing: Sizing) -> int:
+        """The bytes that a run of the model takes, by a run with tensors that have no memory.
+
+        Raises:
+            Exception: whatever the model raises where it asks for a value.
+        """
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        sample = self.sample(variant, sizing)
+        plan = Plan.of(variant, sample, self.sorter.signature)
+        with self._undisturbed(), FakeTensorMode(allow_non_fake_inputs=True):
+            return self.probing.memory_of(
+                lambda: eager(self.entry, plan, sample.cloned(), self.classes, self.device)
+            )
 
     def _probe(self, program: Program, attempt: Attempt, sizing: Sizing) -> None:
         """Runs one size that no call had. What the model returns is right."""

@@ -14,6 +14,7 @@ from calltape_analyzer.errors import TapeError
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_refusal import InputRefusal
+from calltape_analyzer.programs.onnx_session import session_of_model, session_of_program
 from calltape_analyzer.programs.untrusted_files import (
     WANTED,
     load_onnx_proto,
@@ -57,7 +58,7 @@ class OnnxModel(ExportedModel):
         initializer: Callable[[str | bytes], Any] | None = None,
     ) -> None:
         super().__init__(exported, names)
-        self._make_session = initializer or _cpu_session
+        self._make_session = initializer
         self._session = exported if hasattr(exported, "run_with_ort_values") else None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -82,18 +83,21 @@ class OnnxModel(ExportedModel):
 
     def _new_session(self) -> Any:
         model = self.exported
+        make = self._make_session or session_of_model
         if isinstance(model, str | os.PathLike | bytes):
-            return self._make_session(model if isinstance(model, bytes) else os.fspath(model))
+            return make(model if isinstance(model, bytes) else os.fspath(model))
         self._folder = tempfile.TemporaryDirectory(prefix="calltape-")
         path = str(Path(self._folder.name) / "model.onnx")
         if hasattr(model, "save"):
             # To a file, because a protobuf message ends at 2 GiB. The weights lie beside it: a
             # message with them would be in memory as well.
             model.save(path, external_data=True)
+            if self._make_session is None:
+                return session_of_program(model, path)
         else:
             refuse_data_outside(model, None)
             Path(path).write_bytes(model.SerializeToString())
-        return self._make_session(path)
+        return make(path)
 
     def open(self) -> None:
         try:
@@ -223,20 +227,6 @@ def _dtype(name: str) -> str | None:
     return {"float": "float32", "double": "float64", "undefined": None}.get(name, name)
 
 
-def _cpu_session(model: str | bytes) -> Any:
-    import onnxruntime
-
-    # A runtime that reads any file that a model names would show what is in it as an output.
-    load_onnx_proto(model)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # an error is an exception, which a report shows
-    # A session keeps the memory of its largest run until it ends, and one run of a UNet takes
-    # gigabytes. A verification runs each size once or twice: what it took is given back.
-    options.enable_cpu_mem_arena = False
-    options.enable_mem_pattern = False
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
 def _to_ort(tensor: Any) -> Any:
     import onnxruntime
     import torch
@@ -253,6 +243,7 @@ def _to_torch(value: Any) -> Any:
     import torch
     from torch.utils import dlpack
 
-    if value.data_type() == "tensor(bfloat16)":
-        return dlpack.from_dlpack(value._ortvalue.to_dlpack())
-    return torch.from_numpy(value.numpy().copy())
+    if value.data_type() == "tensor(bool)":  # DLPack of ONNX Runtime has bytes in its place
+        return torch.from_numpy(value.numpy().copy())
+    # The tensor has the memory of the value, which the runtime does not write again.
+    return dlpack.from_dlpack(value._ortvalue.to_dlpack())

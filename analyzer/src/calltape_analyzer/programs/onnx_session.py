@@ -1,0 +1,90 @@
+"""Sessions of ONNX Runtime that verify, and take little memory while they do.
+
+In comes a file, a message of bytes, or an ONNX program that still has the weights of its model. Out
+goes a session on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from calltape_analyzer.programs.untrusted_files import load_onnx_proto
+
+__all__ = ["session_of_model", "session_of_program"]
+
+_FEWEST = 1024
+"""Smaller weights stay with the runtime: constants that shapes are computed from are among them,
+which its optimizer has to see."""
+_BFLOAT16 = 16  # in ONNX
+
+
+def session_of_model(model: str | bytes) -> Any:
+    """The session of a file or of its bytes.
+
+    Raises:
+        TapeError: it is no model, or its data are outside of its folder.
+    """
+    # A runtime that reads any file that a model names would show what is in it as an output.
+    load_onnx_proto(model)
+    return _session(model, _options())
+
+
+def session_of_program(program: Any, path: str) -> Any:
+    """The session of a program of ``torch.onnx.export``. It has the weights where the model has
+    them; a copy would take as much memory as the model.
+
+    Args:
+        program: a ``torch.onnx.ONNXProgram``.
+        path: of the file that it was saved to, with its weights.
+    """
+    options = _options()
+    # What is packed for the processor is a copy as well.
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    weights = list(_weights(program.model.graph.initializers))
+    for name, value, _ in weights:
+        options.add_initializer(name, value)
+    session = _session(path, options)
+    session._calltape_weights = weights  # the session only refers to their memory
+    return session
+
+
+def _options() -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # an error is an exception, which a report shows
+    # A session keeps the memory of its largest run until it ends, and one run of a UNet takes
+    # gigabytes. A verification runs each size once or twice: what it took is given back.
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
+    # All but the optimizations of layout. They are those of one processor, not of the program, and
+    # copy the weights of convolutions.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    return options
+
+
+def _session(model: str | bytes, options: Any) -> Any:
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _weights(initializers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The name of each weight, a value of the runtime that is its memory, and that memory."""
+    import numpy
+    import onnxruntime
+
+    make = onnxruntime.OrtValue
+    for name, initializer in initializers.items():
+        tensor = initializer.const_value
+        if tensor is None or tensor.nbytes < _FEWEST:
+            continue
+        array = tensor.numpy()
+        if not array.flags.c_contiguous:
+            continue  # a copy is made in any case, and the runtime makes its own
+        if tensor.dtype.value == _BFLOAT16:  # NumPy does not have it: its bits
+            array = array.view(numpy.int16)
+            yield name, make.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16), array
+        elif array.dtype.isbuiltin == 1 and array.dtype.kind in "biufc":
+            yield name, make.ortvalue_from_numpy(array), array
