@@ -349,3 +349,48 @@ def test_what_the_program_changes_is_not_called_a_constant(tmp_path: Path) -> No
     assert "n, replaced" in changed
     assert "calls=3" in constant
     assert "replaced" not in constant
+
+
+class Remembering(torch.nn.Module):
+    """Keeps its state in attributes that are None at first, as some models of transformers do."""
+
+    def __init__(self, installs: bool) -> None:
+        super().__init__()
+        self.before: Any = None
+        self.installed = False
+        self.installs = installs
+
+    def forward(self, x: Any) -> Any:
+        self.installed = self.installed or self.installs
+        last = torch.zeros_like(x[:1]) if self.before is None else self.before
+        self.before = last + x.sum(0, keepdim=True)
+        return x + last
+
+
+@pytest.mark.parametrize("installs", [False, True])
+def test_state_of_a_model_of_transformers_is_put_back(
+    installs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Remembering, "__module__", "transformers.models.remembering")
+    model = Remembering(installs)
+    with unchanged(model) as changed:
+        model(t(2, 3))
+    if installs:  # one may be of no use without the other
+        assert model.installed
+        assert model.before is not None
+        assert not changed
+    else:
+        assert model.before is None
+        assert set(changed) == {"before"}
+
+
+def test_a_program_without_the_state_of_its_model_is_not_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Remembering, "__module__", "transformers.models.remembering")
+    model = Remembering(False)
+    tape = taped(tmp_path, model, CALLS)
+    model.before = None
+    report = export(tape, model).verify()
+    assert [row.ok for row in report] == [True, False, False]
+    assert all("(before)" in (row.error or "") for row in report if not row.ok)

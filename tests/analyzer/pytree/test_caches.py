@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 from pathlib import Path
@@ -121,6 +122,21 @@ def test_its_flags_are_no_values_of_a_result(taught: Any) -> None:
     described = describe_result({"memory": made})
     found = values_in(described.node, described.tensors.__getitem__, described.scalars.__getitem__)
     assert list(found) == [".memory.k", ".memory.v", ".memory.seen", ".memory.offset"]
+
+
+@pytest.mark.parametrize("module", ["transformers.models.own.configuration_own", "own"])
+def test_private_attributes_of_a_configuration_are_no_values_of_a_result(module: str) -> None:
+    @dataclasses.dataclass
+    class OwnConfig:
+        size: int = 3
+
+    OwnConfig.__module__ = module
+    made = OwnConfig()
+    vars(made).update(_commit="abc", beside=1)
+    described = describe_result({"config": made})
+    found = values_in(described.node, described.tensors.__getitem__, described.scalars.__getitem__)
+    private = [] if module != "own" else [".config._commit"]
+    assert sorted(found) == sorted([".config.size", ".config.beside", *private])
 
 
 @pytest.mark.parametrize("tables", [cache_classes.CACHES, cache_classes.LAYERS])

@@ -1,8 +1,8 @@
 """The Python attributes of a module: what a call changes in them, and how it is put back.
 
-Attributes are numbers, tensors, text, and containers and objects of these. Attributes of
-transformers' classes are left alone: they note what was installed when a forward first ran, and one
-without the other breaks the model.
+Attributes are numbers, tensors, text, and containers and objects of these. Of transformers' classes
+only tensors are put back, and these only where nothing else changed: other attributes note what was
+installed when a forward first ran, and one without the other breaks the model.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Attributes:
         self._part = part
         self._hooks = _hooks(part)
         self._is_own = _is_own(type(part))
+        self._is_of_transformers = type(part).__module__.startswith("transformers.")
         self._before = self._now()
         self._restored = {n: value for n, value in self._before.items() if self._is_kept(value)}
         self._containers: dict[int, tuple[str, Any, list[Any]]] = {}
@@ -75,6 +76,8 @@ class Attributes:
     def _names_put_back(self) -> dict[str, Any]:
         changed: dict[str, Any] = {}
         now = self._now()
+        if self._is_of_transformers and not self._keeps_tensors_only(now):
+            return changed
         for name, value in self._restored.items():
             if name in now and now[name] is value:
                 continue
@@ -87,9 +90,16 @@ class Attributes:
                 del vars(self._part)[name]
         return changed
 
+    def _keeps_tensors_only(self, now: dict[str, Any]) -> bool:
+        """Whether nothing but tensors changed."""
+        kinds = torch.Tensor, type(None)
+        changed = [name for name in {*now, *self._before} if self._differs(name, now)]
+        return all(isinstance(d.get(n), kinds) for n in changed for d in (self._before, now))
+
+    def _differs(self, name: str, now: dict[str, Any]) -> bool:
+        return name not in now or name not in self._before or now[name] is not self._before[name]
+
     def _now(self) -> dict[str, Any]:
-        if type(self._part).__module__.startswith("transformers."):
-            return {}
         every = vars(self._part)
         return {name: value for name, value in every.items() if name not in _OF_EVERY_MODULE}
 
@@ -97,6 +107,8 @@ class Attributes:
         return f"{self._prefix}.{name}".lstrip(".")
 
     def _is_kept(self, value: Any) -> bool:
+        if self._is_of_transformers:
+            return value is None or isinstance(value, torch.Tensor)
         if isinstance(value, _PLAIN):
             return True
         return self._is_own and (isinstance(value, (*_CONTAINERS, tuple)) or _is_object(value))

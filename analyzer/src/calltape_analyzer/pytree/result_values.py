@@ -85,8 +85,8 @@ def values_in(
 ) -> dict[str, Any]:
     """The values below a node by path, in the order in which they stand in the value.
 
-    Left out are devices, and the flags and private attributes of caches, which only their library
-    uses.
+    Left out are devices, the flags and private attributes of caches, and the private attributes of
+    configurations of transformers, which note where they came from: only their library uses them.
 
     Args:
         node: a result, or any part of one.
@@ -122,7 +122,8 @@ class _Walk:
         else:
             self._put(path, self._value(node))
         for name in getattr(node, "beside", None) or ():
-            self._put(f"{path}.{name}", Unknown(_type_name(node), BESIDE))
+            if not (name.startswith("_") and _is_config(node)):
+                self._put(f"{path}.{name}", Unknown(_type_name(node), BESIDE))
 
     def _put(self, path: str, value: Any) -> None:
         if value is ABSENT:
@@ -170,6 +171,13 @@ class _Walk:
             self.visit(node.children[0], f"{path}.0")
         else:
             self._put(path, Unknown(f"builtins:{node.kind}", "a set of tensors, without an order"))
+
+
+def _is_config(node: Node) -> bool:
+    """Whether a value is the configuration of a model of transformers: state of some models has
+    it."""
+    module, _, name = _type_name(node).partition(":")
+    return module.startswith("transformers.models.") and name.endswith("Config")
 
 
 def _type_name(node: Node) -> str:
