@@ -12,36 +12,13 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from calltape_analyzer import RedactionError, TapeError, UsageError, open_tape, redact, replay
 from calltape_analyzer.redacting import redaction
 from calltape_recorder import record
 from tests.analyzer.redacting.leaks import leaked
+from tests.analyzer.redacting.random_calls import CALLS, Model, arguments_of, written
 from tests.fixture_files import FIXTURES
-
-
-class Model(torch.nn.Module):
-    def forward(
-        self, ids: Any, mask: Any = None, prompt: str = "", mode: str = "mean", *rest: Any,
-        **more: Any,
-    ) -> Any:  # fmt: skip
-        if prompt.startswith("raise"):
-            raise ValueError(f"cannot read {prompt!r}")
-        return {"logits": ids.float() * 2, "echo": prompt, "ids": ids + 1}
-
-
-def written(
-    path: Path, calls: list[tuple[tuple[Any, ...], dict[str, Any]]], **options: Any
-) -> Path:
-    model = Model()
-    with record(model, path, overwrite=True, **options):
-        for args, kwargs in calls:
-            try:
-                model(*args, **kwargs)
-            except ValueError:
-                continue
-    return path
 
 
 def answers(path: Path) -> list[Any]:
@@ -79,28 +56,11 @@ def test_golden_tapes(source: Path, tmp_path: Path) -> None:
     assert [one for one in leaked(source, result, least=6) if one not in data] == []
 
 
-SECRETS = st.text(st.characters(codec="utf-8"), min_size=5, max_size=30).map("§".__add__)
-IDS = st.lists(st.integers(1000, 50_000), min_size=3, max_size=12, unique=True)
-MORE: st.SearchStrategy[Any] = st.one_of(
-    SECRETS, st.integers(), st.floats(), st.booleans(), st.none(), IDS,
-    st.binary(max_size=20).map(b"\xf3\x9asecret".__add__),
-    st.dictionaries(SECRETS, st.integers(1, 9), max_size=2),
-)  # fmt: skip
-CALLS = st.lists(
-    st.tuples(IDS, SECRETS, st.sampled_from(["mean", "sum"]), MORE), min_size=1, max_size=6
-)
-
-
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CALLS)
 def test_random_tapes(tmp_path_factory: pytest.TempPathFactory, given_calls: Any) -> None:
     folder = tmp_path_factory.mktemp("random")
-    calls = []
-    for number, (ids, prompt, mode, more) in enumerate(given_calls):
-        tensor = torch.tensor([ids])
-        prompt = f"raise {prompt}" if number % 5 == 4 else prompt
-        calls.append(((tensor, torch.ones_like(tensor), prompt), {"mode": mode, "more": more}))
-    source = written(folder / "a.tape", calls)
+    source = written(folder / "a.tape", arguments_of(given_calls))
     result = folder / "b.tape"
     with open_tape(source) as tape:
         try:

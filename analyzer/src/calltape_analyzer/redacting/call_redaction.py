@@ -139,7 +139,7 @@ class CallRedaction:
             treatment = plan.tensors.get(one.leaf, ("", None))[1]
             if treatment is None:
                 span = self._ranges.of(tree, one.leaf)
-            elif treatment.way in ("keep", "hash"):
+            elif treatment.way == "keep":
                 span = one.min, one.max
             else:
                 span = self._values.range_of(treatment, one)

@@ -32,6 +32,8 @@ _PERMUTED = frozenset({"indices", "sorted"})
 _INTEGERS = frozenset(
     f"torch.{name}" for name in ("uint8", "int8", "int16", "int32", "int64", "bool")
 )
+_PACKED = "torch.float4_e2m1fn_x2"
+"""Floats that stand in pairs in a byte: torch has no arithmetic for them."""
 
 
 class NewValues:
@@ -81,7 +83,7 @@ class NewValues:
         known = self._shared.get((leaf.key, treatment.way))
         if known is not None:
             return known
-        if treatment.way in ("keep", "hash"):
+        if treatment.way == "keep":
             data: Any = call.stored(side, place)
         else:
             data = self._made(call, side, place, path, leaf, treatment)
@@ -190,4 +192,5 @@ def _computable(tensor: Any) -> bool:
         and not tensor.is_quantized
         and not tensor.dtype.is_complex
         and (tensor.dtype.is_floating_point or str(tensor.dtype) in _INTEGERS)
+        and str(tensor.dtype) != _PACKED
     )

@@ -34,7 +34,7 @@ Fate = Literal["kept", "replaced", "withheld"]
 """Of a scalar, from open to private: as it is, a pseudonym, or only its length."""
 
 _FATES: tuple[Fate, ...] = ("kept", "replaced", "withheld")
-_ORDER = ("keep", "hash", "permute", "noise", None, "shapes_only")
+_ORDER = ("keep", "permute", "noise", None, "shapes_only")
 _LISTS = frozenset({"list", "tuple", "set", "frozenset"})
 
 
@@ -132,6 +132,8 @@ class TreePlan:
 
     def _tensor(self, leaf: int, path: str) -> None:
         treatment = self._fates.treatments.of(path)
+        if treatment is not None and treatment.way == "hash":
+            treatment = None  # a tensor has no pseudonym: what is default for it is as private
         known = self.tensors.get(leaf)
         # Of a tensor at several places, the most private treatment counts.
         if known is None or _ORDER.index(_way(treatment)) > _ORDER.index(_way(known[1])):
