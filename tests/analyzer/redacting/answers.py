@@ -13,10 +13,10 @@ from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.plain_data import plain
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_schema.privacy import is_name
-from calltape_schema.tree import DictNode, FieldsNode, ScalarNode, walk
+from calltape_schema.tree import DictNode, FieldsNode, OpaqueNode, ScalarNode, walk
 from tests.analyzer.redacting.leaks import texts
 
-__all__ = ["answers", "differing", "programs_of", "replaced_numbers"]
+__all__ = ["answers", "differing", "programs_of", "replaced_numbers", "withheld_arguments"]
 
 _HIDDEN = frozenset({"path", "address"})
 """Where the file is."""
@@ -69,6 +69,19 @@ def replaced_numbers(source: Tape, result: Tape) -> set[str]:
                 both = path, new_path  # keys may be others
                 found.update(list(names_of_path(one, source.signature))[-1] for one in both)
     return found
+
+
+def withheld_arguments(source: Tape, result: Tape) -> tuple[set[str], set[str]]:
+    """The paths of values of which only the length is left on a new tape; and of those that are
+    still values in any call."""
+    gone: set[str] = set()
+    there: set[str] = set()
+    for one, other in zip(source.calls, result.calls, strict=True):
+        roots = one.record.inputs.spec().root, other.record.inputs.spec().root
+        for (path, node), (_, now) in zip(*map(nodes_with_paths, roots), strict=True):
+            if isinstance(node, ScalarNode):
+                (gone if isinstance(now, OpaqueNode) else there).add(path)
+    return gone, there
 
 
 def programs_of(tape: Tape, *, most: int = 2) -> list[Any]:

@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from calltape_analyzer.editing.withholding import without_value
+from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.redacting.element_ranges import ElementRanges
 from calltape_analyzer.redacting.leak_search import RemovedValues
@@ -19,6 +20,7 @@ from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.privacy import without_text
 from calltape_schema.records import CallRecord, ModelError, Range, Tree
 from calltape_schema.traffic import Group, Traffic
+from calltape_schema.tree import ScalarNode, Structure
 
 __all__ = ["CallRedaction"]
 
@@ -81,6 +83,17 @@ class CallRedaction:
     def traffic(self, traffic: Traffic) -> Traffic:
         """The traffic counters of the new tape."""
         return traffic.model_copy(update={"groups": tuple(map(self._group, traffic.groups))})
+
+    def withheld_paths(self, structure: bytes, spec: Structure, side: str) -> set[str]:
+        """The paths of the arguments of which only the length is left."""
+        if side:
+            return set()  # the analysis reads no outputs
+        plan = self._plan(structure, spec.root, spec.leaves, spec.scalars, side)
+        return {
+            path
+            for path, node in nodes_with_paths(spec.root)
+            if isinstance(node, ScalarNode) and plan.scalars[node.scalar][0] == "withheld"
+        }
 
     def _group(self, group: Group) -> Group:
         spec = group.spec()

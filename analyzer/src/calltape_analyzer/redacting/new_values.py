@@ -107,6 +107,7 @@ class NewValues:
         tensor = call.tensor(side, place)
         if not _computable(tensor):
             return None
+        tensor = tensor.detach()
         if is_mask(tensor):
             return call.stored(side, place)
         if treatment.way == "noise":
@@ -166,7 +167,10 @@ class NewValues:
             tensor = call.tensor(side, leaf)
         except TapeError:
             return  # a damaged call is left out later
-        if not _computable(tensor) or not tensor.numel() or is_mask(tensor):
+        if not _computable(tensor) or not tensor.numel():
+            return
+        tensor = tensor.detach()
+        if is_mask(tensor):
             return
         if treatment.way == "noise":
             self._noise.setdefault(treatment.pattern, NoiseRange()).widen(tensor)

@@ -21,6 +21,7 @@ from calltape_analyzer.redacting.leak_search import RemovedValues, found_in
 from calltape_analyzer.redacting.new_values import NewValues
 from calltape_analyzer.redacting.ordered_keys import ordered_keys
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
+from calltape_analyzer.redacting.reference_tape import write_reference
 from calltape_analyzer.redacting.tape_facts import BEGIN_NS, TapeFacts
 from calltape_analyzer.redacting.treatment import Treatments, Way
 from calltape_analyzer.redacting.tree_plan import Fates, Replaced
@@ -165,8 +166,9 @@ class _Redaction:
             ranges=not any(one.way in is_open for one in self._treatments),
             numbered=not numbering_of(self._tape.segments).changes,
         )  # fmt: skip
-        with open_tape(path, classes=self._tape.class_index.by_name) as new:
-            before = comparison.answers(self._tape, is_new=False)
+        known = self._tape.class_index.by_name
+        with open_tape(path, classes=known) as new, self._reference(path) as old:
+            before = comparison.answers(old, is_new=False)
             found = difference(before, comparison.answers(new, is_new=True))
             if found is not None:
                 raise RedactionError(
@@ -175,6 +177,17 @@ class _Redaction:
                     "paths with `keep`; nothing was written",
                 )
             return [*self._notes(new)]
+
+    @contextlib.contextmanager
+    def _reference(self, path: str) -> Iterator[Tape]:
+        """What the new tape is compared with: the old one, without what was to be withheld."""
+        if not self._replaced.has_withheld:
+            yield self._tape
+            return
+        beside = os.path.join(os.path.dirname(path), "reference.tape")
+        write_reference(self._tape, self._calls, beside)
+        with open_tape(beside, classes=self._tape.class_index.by_name) as reference:
+            yield reference
 
     def _is_kept(self, place: str) -> bool:
         treatment = self._treatments.of(place)

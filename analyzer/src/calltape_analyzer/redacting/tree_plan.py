@@ -44,11 +44,13 @@ class Replaced:
     Attributes:
         keys: keys and names of fields, with those that stand for them now.
         numbers: the places of numbers, as the analysis names them.
+        has_withheld: whether any argument has only its length left.
     """
 
     def __init__(self) -> None:
         self.keys: dict[str, str] = {}
         self.numbers: set[str] = set()
+        self.has_withheld = False
 
 
 class Fates(NamedTuple):
@@ -146,6 +148,8 @@ class TreePlan:
         if known is not None:
             fate = _FATES[max(_FATES.index(fate), _FATES.index(known[0]))]
         self.scalars[node.scalar] = fate, node.kind
+        if fate == "withheld" and not self._side:
+            self._fates.replaced.has_withheld = True
         if fate != "kept" and node.kind not in ("str", "bytes"):
             name = list(names_of_path(at.path, self._fates.signature))[-1]
             self._fates.replaced.numbers.add(name)
