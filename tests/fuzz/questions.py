@@ -27,6 +27,8 @@ from calltape_analyzer.cli.source_code import python_source
 from calltape_analyzer.scripting import script
 from tests.fuzz import answers
 from tests.fuzz.classes import CLASSES, Registered
+from tests.fuzz.packing import FORMS, hostile
+from tests.fuzz.program import onnx_model
 from tests.fuzz.prompt import COMMANDS, command
 from tests.fuzz.steps import Outcome, Steps, WrongAnswerError, measured
 
@@ -131,8 +133,20 @@ class _Questions:
                 out.unlink()
         self.steps.shown("diagnose", lambda: diagnose(tape))
 
+    def compressed(self, tape: Any) -> None:
+        """The same bytes, compressed, are the same tape; hostile ones are one error or a tape."""
+        data = self.path.read_bytes()
+        rng = random.Random(zlib.crc32(data))
+        form = rng.choice(sorted(FORMS))
+        packed = self.path.with_name(f"{self.path.stem}.packed.tape{form}")
+        packed.write_bytes(FORMS[form](data))
+        self.steps.step(f"open {form}", lambda: _is_as_long(packed, len(tape.calls)))
+        packed.write_bytes(hostile(data, form, rng))
+        self.steps.step(f"open hostile {form}", lambda: _is_as_long(packed, None))
+        packed.unlink()
+
     def check(self, tape: Any) -> None:
-        self.steps.shown("check", lambda: check(tape, _onnx_model()))
+        self.steps.shown("check", lambda: check(tape, onnx_model()))
 
     def parts(self, tape: Any) -> None:
         step = self.steps.step
@@ -166,7 +180,7 @@ class _Questions:
 
 
 _METHODS = ("facts", "one_program", "variants", "explain", "script", "differences", "check",
-            "edits", "parts", "exporters", "answers")  # fmt: skip
+            "edits", "parts", "exporters", "compressed", "answers")  # fmt: skip
 DEAR: tuple[str, ...] = (*_METHODS, *(f"$ {' '.join(words)}" for words in COMMANDS))
 """The questions that cost more than all others together: names of groups, and command lines."""
 
@@ -219,6 +233,12 @@ def read_some(path: Path, other: Path, rng: random.Random, count: int) -> Outcom
     return read(path, other, rng.sample(quick, count))
 
 
+def _is_as_long(path: Path, calls: int | None) -> None:
+    with open_tape(path, classes=CLASSES) as tape:
+        if calls not in (None, len(tape.calls)):
+            raise WrongAnswerError(f"{len(tape.calls)} calls of {calls} in {path.suffix}")
+
+
 def _is_sound(name: str, path: Path) -> None:
     with open_tape(path) as made:
         wrong = made.verify() if name == "recover" else made.damage
@@ -241,11 +261,3 @@ def _is_bare(value: Any) -> bool:
     return isinstance(value, Registered) and not hasattr(value, "a")
 
 
-@functools.cache
-def _onnx_model() -> Any:
-    from onnx import TensorProto, helper
-
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])
-    node = helper.make_node("Identity", ["x"], ["y"])
-    return helper.make_model(helper.make_graph([node], "g", [x], [y]))
