@@ -23,9 +23,6 @@ from pathlib import Path
 
 import torch
 from hypothesis import HealthCheck, given, settings
-
-from benchmarks.redaction_ways import WAYS, Secrets, Way
-from calltape_analyzer import RedactionError, Tape, TapeError, filter_tape, open_tape, redact
 from tests.analyzer.redacting.answers import (
     answers,
     differing,
@@ -36,6 +33,9 @@ from tests.analyzer.redacting.answers import (
 from tests.analyzer.redacting.leaks import standing_in
 from tests.analyzer.redacting.random_calls import CALLS, arguments_of, written
 from tests.fixture_files import FIXTURES
+
+from benchmarks.redaction_ways import WAYS, Secrets, Way
+from calltape_analyzer import RedactionError, Tape, TapeError, filter_tape, open_tape, redact
 
 __all__ = ["Score", "redacted"]
 

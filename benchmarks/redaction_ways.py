@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from tests.analyzer.redacting.leaks import encoded, rows, texts
+from tests.fixture_files import FIXTURES
 
 from calltape_analyzer import Tape
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_schema.tree import DictNode, FieldsNode, ScalarNode, TensorNode
-from tests.analyzer.redacting.leaks import encoded, rows, texts
-from tests.fixture_files import FIXTURES
 
 __all__ = ["WAYS", "Secrets", "Way"]
 
@@ -50,8 +50,7 @@ class Secrets:
     @cached_property
     def _words(self) -> bytes:
         found = [(FIXTURES.parent / "schema" / "FORMAT.md").read_text()]
-        for manifest in self._tape.manifests:
-            found.append(str(manifest.target))
+        found += (str(manifest.target) for manifest in self._tape.manifests)
         for call in self._tape.calls:
             for tree in (call.record.inputs, call.record.outputs):
                 for _, node in nodes_with_paths(tree.spec().root) if tree is not None else ():

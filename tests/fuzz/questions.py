@@ -140,9 +140,9 @@ class _Questions:
         form = rng.choice(sorted(FORMS))
         packed = self.path.with_name(f"{self.path.stem}.packed.tape{form}")
         packed.write_bytes(FORMS[form](data))
-        self.steps.step(f"open {form}", lambda: _is_as_long(packed, len(tape.calls)))
+        self.steps.step(f"open {form}", lambda: _is_same(packed, self.path))
         packed.write_bytes(hostile(data, form, rng))
-        self.steps.step(f"open hostile {form}", lambda: _is_as_long(packed, None))
+        self.steps.step(f"open hostile {form}", lambda: _verified(packed))
         packed.unlink()
 
     def check(self, tape: Any) -> None:
@@ -233,10 +233,15 @@ def read_some(path: Path, other: Path, rng: random.Random, count: int) -> Outcom
     return read(path, other, rng.sample(quick, count))
 
 
-def _is_as_long(path: Path, calls: int | None) -> None:
+def _is_same(packed: Path, path: Path) -> None:
+    with open_tape(packed, classes=CLASSES) as one, open_tape(path, classes=CLASSES) as other:
+        if (len(one.calls), one.sealed) != (len(other.calls), other.sealed):
+            raise WrongAnswerError(f"{len(one.calls)} calls of {len(other.calls)}")
+
+
+def _verified(path: Path) -> None:
     with open_tape(path, classes=CLASSES) as tape:
-        if calls not in (None, len(tape.calls)):
-            raise WrongAnswerError(f"{len(tape.calls)} calls of {calls} in {path.suffix}")
+        tape.verify()
 
 
 def _is_sound(name: str, path: Path) -> None:
@@ -259,5 +264,3 @@ def _without_tensors(value: Any) -> Any:
 def _is_bare(value: Any) -> bool:
     """Whether an object has not what the flatten function of its class, which is ours, asks for."""
     return isinstance(value, Registered) and not hasattr(value, "a")
-
-

@@ -98,9 +98,7 @@ def test_unsigned_numbers_have_rules_too(tmp_path: Path, dtype: torch.dtype) -> 
 
 
 def test_numbers_below_a_byte_have_no_rule(tmp_path: Path) -> None:
-    calls = [
-        given(nodes(n), torch.ones(n, dtype=torch.uint8).view(torch.uint4)) for n in (3, 5, 8)
-    ]
+    calls = [given(nodes(n), torch.ones(n, dtype=torch.uint8).view(torch.uint4)) for n in (3, 5, 8)]
     assert names(tmp_path, calls) == []
 
 

@@ -128,6 +128,7 @@ class _Veil:
 
     def __init__(self, tape: Tape, replaced: frozenset[str]) -> None:
         self._replaced = replaced
+        self._numbers = _any_of({f"{place}=": "" for place in replaced}, "(?<![^ ])", "[^ ,;)]+")
         self._shown = {str(one): f"<text of {len(one)}>" for one in texts(tape)}
         quoted = {repr(one): shown for one, shown in self._shown.items()}
         self._quoted = quoted
@@ -159,15 +160,17 @@ class _Veil:
         return self._path(value)
 
     def _path(self, value: str) -> str:
+        if self._numbers is not None:  # which a text quotes
+            value = self._numbers.sub("<a number>", value)
         if self._key_pattern is not None:
             value = self._key_pattern.sub(lambda found: self._keys[found[0]], value)
         return value
 
 
-def _any_of(words: dict[str, str], before: str = "") -> re.Pattern[str] | None:
+def _any_of(words: dict[str, str], before: str = "", after: str = "") -> re.Pattern[str] | None:
     ordered = sorted(words, key=len, reverse=True)
     either = "|".join(map(re.escape, ordered))
-    return re.compile(f"{before}(?:{either})") if ordered else None
+    return re.compile(f"{before}(?:{either}){after}") if ordered else None
 
 
 def _places(value: dict[str, Any]) -> list[str]:

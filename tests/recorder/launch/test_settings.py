@@ -118,7 +118,7 @@ def test_redact_says_what_is_done_at_which_paths(given: Any, read: Any) -> None:
      {"keep": ""}, None],
 )  # fmt: skip
 def test_redact_that_does_not_hold_is_named(given: Any) -> None:
-    with pytest.raises(TapeError, match="^redact"):
+    with pytest.raises(TapeError, match=r"^redact"):
         parse_options({"redact": given})
 
 

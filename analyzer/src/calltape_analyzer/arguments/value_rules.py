@@ -88,11 +88,7 @@ def value_rules(
     Raises:
         TapeError: the tensors cannot be read.
     """
-    numbers = [
-        number
-        for number, facts in enumerate(variant.group.facts)
-        if facts.dtype in _DTYPES
-    ]
+    numbers = [number for number, facts in enumerate(variant.group.facts) if facts.dtype in _DTYPES]
     seen: dict[int, list[_Seen]] = {number: [] for number in numbers}
     for call, sizes in _calls(variant, find, sorter) if numbers else ():
         for number in numbers:

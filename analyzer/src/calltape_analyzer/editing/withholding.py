@@ -18,6 +18,7 @@ from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.patterns import is_exact, matches_whole
 from calltape_schema.privacy import FEWEST_RANGED
 from calltape_schema.records import CallRecord, Range, Tree
+from calltape_schema.traffic import Group
 from calltape_schema.tree import (
     CustomNode,
     Node,
@@ -28,7 +29,6 @@ from calltape_schema.tree import (
     children_of,
     encode_structure,
 )
-from calltape_schema.traffic import Group
 
 __all__ = ["Withholding", "WithholdingPlan", "left_of", "names_of_path", "opaque", "without_value"]
 

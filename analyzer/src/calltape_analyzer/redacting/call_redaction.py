@@ -157,5 +157,6 @@ class CallRedaction:
             else:
                 span = self._values.range_of(treatment, one)
             if span is not None:
-                made.append(Range(leaf=one.leaf, min=span[0], max=span[1]))
+                low, high = max(span[0], -(2**63)), min(span[1], 2**64 - 1)
+                made.append(Range(leaf=one.leaf, min=low, max=high))
         return tuple(made)

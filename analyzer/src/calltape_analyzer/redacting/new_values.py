@@ -6,6 +6,7 @@ values keep to, and the rules that integers follow.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
@@ -32,6 +33,7 @@ _PERMUTED = frozenset({"indices", "sorted"})
 _INTEGERS = frozenset(
     f"torch.{name}" for name in ("uint8", "int8", "int16", "int32", "int64", "bool")
 )
+_TIMES_STORED, _ANY_BYTES = 4, 2**21
 _PACKED = "torch.float4_e2m1fn_x2"
 """Floats that stand in pairs in a byte: torch has no arithmetic for them."""
 
@@ -189,7 +191,8 @@ def _size(facts: Any, rule: ValueRule, placed: SortedCall) -> int | None:
 
 
 def _computable(tensor: Any) -> bool:
-    """Whether a value is a dense tensor of plain numbers."""
+    """Whether a value is a dense tensor of plain numbers, and not far larger than its bytes, as one
+    that was expanded may be."""
     return (
         not isinstance(tensor, Placeholder)
         and not tensor.is_meta
@@ -197,4 +200,7 @@ def _computable(tensor: Any) -> bool:
         and not tensor.dtype.is_complex
         and (tensor.dtype.is_floating_point or str(tensor.dtype) in _INTEGERS)
         and str(tensor.dtype) != _PACKED
+        # torch's own product of the shape may overflow.
+        and math.prod(tensor.shape) * tensor.itemsize
+        <= max(_TIMES_STORED * tensor.untyped_storage().nbytes(), _ANY_BYTES)
     )

@@ -27,6 +27,7 @@ from calltape_analyzer.redacting.treatment import Treatments, Way
 from calltape_analyzer.redacting.tree_plan import Fates, Replaced
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.variant import Variant
 from calltape_analyzer.writing.output_file import refuse_inputs, settle
 from calltape_schema.errors import TapeError
 
@@ -199,22 +200,23 @@ class _Redaction:
             yield f"no value has a path like {some_of(unmet, _MAX_NAMED)}"
         if self._calls.withheld:
             yield f"{counted(self._calls.withheld, 'tensor')} without values"
+        variants = new.variants()
         names = dict.fromkeys(
             place
-            for variant in new.variants()
+            for variant in variants
             for place, value in variant.findings.constants.items()
             if isinstance(value, str) and looks_like_name(value) and not self._is_kept(place)
         )
-        changed = [name for name in names if not self._stands_for_itself(new, name)]
+        changed = [name for name in names if not self._stands_for_itself(variants, name)]
         if changed:
             yield (
                 f"the text at {some_of(changed, _MAX_NAMED)} tells variants apart and has a "
                 "pseudonym now; keep it if it is a setting and no data"
             )
 
-    def _stands_for_itself(self, new: Tape, place: str) -> bool:
+    def _stands_for_itself(self, variants: Sequence[Variant], place: str) -> bool:
         """Whether a text that a variant has is a default, which is code."""
-        found = (variant.findings.constants.get(place) for variant in new.variants())
+        found = (variant.findings.constants.get(place) for variant in variants)
         return all(value is None or value in self._pseudonyms.fixed for value in found)
 
 
