@@ -137,14 +137,15 @@ def _bytes(row: torch.Tensor) -> bytes:
 
 
 def _is_an_id_row(row: torch.Tensor) -> bool:
-    """Whether a row of whole numbers says something, and is no mask, positions or offsets: these
-    stay, and are in order."""
+    """Whether a row of whole numbers says something, and is no mask, positions or offsets, which
+    are in order, nor an order of positions: these stay."""
     if row.dtype.is_floating_point:
         return True
     highest = int(row.max())
     bits = len(set(row.tolist())) * math.log2(max(highest, 1))
     in_order = bool((row[1:] >= row[:-1]).all())
-    return bits >= _BITS and not in_order
+    is_order = sorted(row.tolist()) == list(range(len(row)))
+    return bits >= _BITS and not in_order and not is_order
 
 
 def _is_signal(row: torch.Tensor) -> bool:

@@ -150,6 +150,8 @@ class _Veil:
             return [self.over(one, hidden, within) for one in value]
         if within in ("keys", "fields"):
             return self._keys.get(str(value), value)
+        if within in ("subject", "places") and isinstance(value, str):
+            return self._path(value)  # the name of an argument may be a text as well
         return self._text(value) if isinstance(value, str) else value
 
     def _text(self, value: str) -> str:
