@@ -149,7 +149,9 @@ def _is_an_id_row(row: torch.Tensor) -> bool:
 
 
 def _is_signal(row: torch.Tensor) -> bool:
-    """Whether a row of floats is finite, and says something."""
+    """Whether a row is finite, and says something."""
+    if not row.dtype.is_floating_point:
+        return _is_an_id_row(row)
     return bool(row.isfinite().all()) and len(set(row.tolist())) * 16 >= _BITS
 
 

@@ -12,6 +12,7 @@ from calltape_analyzer import Tape, TapeError, Variant, check
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.plain_data import plain
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.text import printable
 from calltape_schema.privacy import is_name
 from calltape_schema.tree import DictNode, FieldsNode, OpaqueNode, ScalarNode, walk
 from tests.analyzer.redacting.leaks import texts
@@ -31,9 +32,10 @@ def answers(
         tape: is asked.
         programs: whose declarations are compared with the calls.
         replaced: the places of numbers that are not compared.
-        ranges: whether ranges of elements are told.
+        ranges: whether ranges of elements are told, and counts of calls that are not on the tape,
+            which `filter --drop` does not keep.
     """
-    hidden = _HIDDEN if ranges else _HIDDEN | {"range"}
+    hidden = _HIDDEN if ranges else _HIDDEN | {"range", "all_calls", "whole"}
     variants = _asked(tape.variants)
     listed = [] if isinstance(variants, str) else list(variants)
     names = {name: None for one in listed for name in one.facts.group.layout.arguments}
@@ -135,6 +137,7 @@ class _Veil:
         self._pattern = _any_of(quoted, "(?<![^= ])")
         keys = sorted({str(key) for key in _private_keys(tape)}, key=repr)
         self._keys = {key: f"<key {number}>" for number, key in enumerate(keys)}
+        self._keys |= {printable(key): shown for key, shown in self._keys.items()}
         self._key_pattern = _any_of(self._keys)
 
     def over(self, value: Any, hidden: frozenset[str], within: str = "") -> Any:
