@@ -74,6 +74,7 @@ def _run(given: argparse.Namespace) -> int:
         f"{tally.mutants / max(seconds, 1e-9):.0f} mutants/s in {seconds:.0f} s of {given.jobs}"
         f" processes, {tally.mutants / max(processor, 1e-9):.0f} per second of processor time"
     )
+    print(tally.added_to(given.folder / "together.json", processor))
     if not given.no_coverage and has_atheris():
         # In a process of its own: what was imported before is not measured.
         words = [

@@ -11,6 +11,7 @@ import typer
 from click.testing import CliRunner
 
 from calltape_analyzer.cli import app
+from tests.fuzz.program import onnx_model
 from tests.fuzz.steps import Steps, WrongAnswerError
 
 __all__ = ["COMMANDS", "command"]
@@ -23,8 +24,22 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("args",), ("args", "--json"), ("args", "--call", "0"), ("variants",), ("variants", "--json"),
     ("explain", "x"), ("explain", "x", "0", "--json"), ("explain", "past_key_values.*"),
     ("script",), ("script", "--json"), ("diff", "OTHER"), ("diff", "OTHER", "--json"),
+    ("info", "--markdown"), ("info", "--markdown", "--private"), ("explain", "x", "--markdown"),
+    ("explain", "past_key_values.*", "--markdown", "--private"),
+    ("diff", "OTHER", "--markdown"), ("check", "PROGRAM"), ("check", "PROGRAM", "--json"),
+    ("check", "PROGRAM", "--markdown"), ("privacy",), ("privacy", "--by-call", "--json"),
+    ("doctor",), ("doctor", "--json"), ("redact", "-o", "OUT"),
+    ("redact", "-o", "OUT", "--json", "--permute", "*", "--noise", "*.0", "--special"),
+    ("redact", "-o", "OUT", "--shapes-only", "*", "--keep", "x"),
+    ("bundle", "-o", "OUT"), ("bundle", "-o", "OUT", "--json", "--noise", "*"),
+    ("filter", "-o", "OUT", "--last", "2"), ("recover", "-o", "OUT"),
 )  # fmt: skip
-"""A verb and its options; the tape comes after the verb. ``OTHER`` is a good tape."""
+"""A verb and its options; the tape comes after the verb. ``OTHER`` is a good tape, ``PROGRAM`` an
+ONNX model, ``OUT`` a new file, which is thrown away.
+
+``minimise`` is not among them: each of its tries is a process that imports torch for seconds. What
+it does to a tape is done by ``filter`` and by resizing, which ``args`` and ``script`` reach.
+"""
 
 
 @cache
@@ -36,8 +51,15 @@ def _command() -> Any:
 def command(steps: Steps, path: Path, other: Path, words: tuple[str, ...]) -> None:
     """Runs one command; exit codes, texts and JSON are looked at."""
     shown = "$ " + " ".join(words)
-    verb, *rest = (str(other) if word == "OTHER" else word for word in words)
+    out = path.with_suffix(".out")
+    program = path.with_suffix(".onnx")
+    if "PROGRAM" in words:
+        program.write_bytes(onnx_model().SerializeToString())
+    files = {"OTHER": str(other), "OUT": str(out), "PROGRAM": str(program)}
+    verb, *rest = (files.get(word, word) for word in words)
     result = steps.step(shown, lambda: CliRunner().invoke(_command(), [verb, str(path), *rest]))
+    for made in (out, program):
+        made.unlink(missing_ok=True)
     if result is None:
         return
     for text in (result.stdout, result.stderr):

@@ -27,6 +27,8 @@ from calltape_analyzer.cli.source_code import python_source
 from calltape_analyzer.scripting import script
 from tests.fuzz import answers
 from tests.fuzz.classes import CLASSES, Registered
+from tests.fuzz.packing import FORMS, hostile
+from tests.fuzz.program import onnx_model
 from tests.fuzz.prompt import COMMANDS, command
 from tests.fuzz.steps import Outcome, Steps, WrongAnswerError, measured
 
@@ -131,8 +133,20 @@ class _Questions:
                 out.unlink()
         self.steps.shown("diagnose", lambda: diagnose(tape))
 
+    def compressed(self, tape: Any) -> None:
+        """The same bytes, compressed, are the same tape; hostile ones are one error or a tape."""
+        data = self.path.read_bytes()
+        rng = random.Random(zlib.crc32(data))
+        form = rng.choice(sorted(FORMS))
+        packed = self.path.with_name(f"{self.path.stem}.packed.tape{form}")
+        packed.write_bytes(FORMS[form](data))
+        self.steps.step(f"open {form}", lambda: _is_same(packed, self.path))
+        packed.write_bytes(hostile(data, form, rng))
+        self.steps.step(f"open hostile {form}", lambda: _verified(packed))
+        packed.unlink()
+
     def check(self, tape: Any) -> None:
-        self.steps.shown("check", lambda: check(tape, _onnx_model()))
+        self.steps.shown("check", lambda: check(tape, onnx_model()))
 
     def parts(self, tape: Any) -> None:
         step = self.steps.step
@@ -166,7 +180,7 @@ class _Questions:
 
 
 _METHODS = ("facts", "one_program", "variants", "explain", "script", "differences", "check",
-            "edits", "parts", "exporters", "answers")  # fmt: skip
+            "edits", "parts", "exporters", "compressed", "answers")  # fmt: skip
 DEAR: tuple[str, ...] = (*_METHODS, *(f"$ {' '.join(words)}" for words in COMMANDS))
 """The questions that cost more than all others together: names of groups, and command lines."""
 
@@ -219,6 +233,17 @@ def read_some(path: Path, other: Path, rng: random.Random, count: int) -> Outcom
     return read(path, other, rng.sample(quick, count))
 
 
+def _is_same(packed: Path, path: Path) -> None:
+    with open_tape(packed, classes=CLASSES) as one, open_tape(path, classes=CLASSES) as other:
+        if (len(one.calls), one.sealed) != (len(other.calls), other.sealed):
+            raise WrongAnswerError(f"{len(one.calls)} calls of {len(other.calls)}")
+
+
+def _verified(path: Path) -> None:
+    with open_tape(path, classes=CLASSES) as tape:
+        tape.verify()
+
+
 def _is_sound(name: str, path: Path) -> None:
     with open_tape(path) as made:
         wrong = made.verify() if name == "recover" else made.damage
@@ -239,13 +264,3 @@ def _without_tensors(value: Any) -> Any:
 def _is_bare(value: Any) -> bool:
     """Whether an object has not what the flatten function of its class, which is ours, asks for."""
     return isinstance(value, Registered) and not hasattr(value, "a")
-
-
-@functools.cache
-def _onnx_model() -> Any:
-    from onnx import TensorProto, helper
-
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])
-    node = helper.make_node("Identity", ["x"], ["y"])
-    return helper.make_model(helper.make_graph([node], "g", [x], [y]))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.fuzz.steps import Finding, Outcome
 
@@ -42,6 +44,19 @@ class Tally:
             self.findings.setdefault(kind, []).extend(found)
         self.slowest = max(self.slowest, other.slowest)
         self.largest = max(self.largest, other.largest)
+
+    def added_to(self, path: Path, seconds: float) -> str:
+        """Adds this run to those that a file knows of, and says how much they are together."""
+        known = json.loads(path.read_text()) if path.exists() else {}
+        now = {"runs": 1, "mutants": self.mutants, "findings": len(self.findings),
+               "processor_seconds": round(seconds)}  # fmt: skip
+        together = {name: known.get(name, 0) + count for name, count in now.items()}
+        path.write_text(json.dumps(together))
+        return (
+            f"together with earlier runs: {together['mutants']:,} mutants in {together['runs']} "
+            f"runs and {together['processor_seconds']:,} s of processor time, "
+            f"{together['findings']} kinds of findings"
+        )
 
     def lines(self) -> Iterator[str]:
         steps = sum(self.steps.values())

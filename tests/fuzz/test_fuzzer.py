@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import pytest
 
 from calltape_analyzer import TapeError
 from tests.fixture_files import FIXTURES
-from tests.fuzz import answers, questions
+from tests.fuzz import answers, packing, questions
 from tests.fuzz import target as target_module
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.mutator import seeds
@@ -180,6 +181,23 @@ def test_every_question_is_asked() -> None:
     assert set(answers.COMPARISONS) <= outcome.steps
     assert {name for name in questions.DEAR if name.startswith("$")} <= outcome.steps
     assert len(outcome.steps) > 90
+
+
+def test_runs_add_up(tmp_path: Path) -> None:
+    Tally(mutants=1500).added_to(tmp_path / "together.json", 10.4)
+    told = Tally(mutants=1000).added_to(tmp_path / "together.json", 20)
+    assert told == (
+        "together with earlier runs: 2,500 mutants in 2 runs and 30 s of processor time, 0 kinds "
+        "of findings"
+    )
+
+
+def test_hostile_files_are_the_same_for_the_same_seed() -> None:
+    data = OTHER.read_bytes()
+    for form in packing.FORMS:
+        made = [packing.hostile(data, form, random.Random(seed)) for seed in range(40)]
+        assert made == [packing.hostile(data, form, random.Random(seed)) for seed in range(40)]
+        assert len({*made}) > 20
 
 
 def _raise(error: Exception) -> Any:

@@ -86,6 +86,22 @@ def test_segments_stay_in_order_and_without_gaps(tmp_path: Path) -> None:
     assert made.unique_consecutive().tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_numbers_have_rules_too(tmp_path: Path, dtype: torch.dtype) -> None:
+    calls = [
+        given(nodes(8), ids(0, 3, 8).to(dtype)), given(nodes(5), ids(0, 5).to(dtype)),
+        given(nodes(9), ids(0, 2, 6, 9).to(dtype)),
+    ]  # fmt: skip
+    _, made = at_sizes(tmp_path, calls, {"x[0]": 20, "mask[0]": 6})
+    assert made.dtype is dtype
+    assert (int(made.long()[0]), int(made.long()[-1]), len(made)) == (0, 20, 6)
+
+
+def test_numbers_below_a_byte_have_no_rule(tmp_path: Path) -> None:
+    calls = [given(nodes(n), torch.ones(n, dtype=torch.uint8).view(torch.uint4)) for n in (3, 5, 8)]
+    assert names(tmp_path, calls) == []
+
+
 def test_padding_stays_on_its_side(tmp_path: Path) -> None:
     def padded(lengths: Sequence[int], left: bool) -> torch.Tensor:
         mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()

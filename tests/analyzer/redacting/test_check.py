@@ -10,6 +10,8 @@ import torch
 
 from calltape_analyzer import Programs, check, export, open_tape, redact
 from calltape_recorder import record
+from tests.analyzer.redacting.answers import answers, differing, programs_of
+from tests.analyzer.redacting.leaks import leaked
 
 
 class Model(torch.nn.Module):
@@ -35,6 +37,50 @@ def rows(path: Path, programs: Any) -> list[Any]:
     for row in found:
         row["reason"] = bool(row["reason"])  # which may quote a text
     return found
+
+
+def test_check_of_an_onnx_program_says_the_same(tmp_path: Path) -> None:
+    model = Model()
+    with record(model, tmp_path / "few.tape"):
+        for size in (2, 3, 5):
+            model(torch.randn(size, 4), note=f"secret {size}")
+    with open_tape(tmp_path / "few.tape") as tape:
+        (program,) = programs_of(tape)
+    with record(model, tmp_path / "a.tape"):
+        model(torch.randn(7, 4), note="secret of bob")
+        model(torch.randn(7, 5))  # a size that is constant
+        model(torch.randn(7, 4).double())
+    with open_tape(tmp_path / "a.tape") as tape:
+        redact(tape, tmp_path / "b.tape")
+    found = rows(tmp_path / "a.tape", program)
+    assert [row["accepted"] for row in found] == [True, False, False]
+    assert found[1]["dimension"] == "x[1]"
+    assert rows(tmp_path / "b.tape", program) == found
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("way", ["defaults", "noise", "permute"])
+def test_a_llama_that_generates(way: str, tmp_path: Path) -> None:
+    from benchmarks.models import DecodeStep
+
+    model: Any = DecodeStep().module
+    with torch.no_grad(), record(model, tmp_path / "a.tape"):
+        for length in (3, 5, 8):
+            ids = torch.randint(3, 250, (1, length))
+            model.generate(ids, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    options = {"defaults": {}, "noise": {"noise": "*past_key_values*"},
+               "permute": {"permute": "input_ids"}}[way]  # fmt: skip
+    source, result = tmp_path / "a.tape", tmp_path / "b.tape"
+    with open_tape(source) as tape:
+        redact(tape, result, **options)
+    assert leaked(source, result) == []
+    with open_tape(source) as old, open_tape(result) as new:
+        programs = programs_of(old)
+        before, after = (answers(t, programs, ranges=not options) for t in (old, new))
+        assert len(programs) == 2
+        assert '"accepted": true' in before["check"]
+        assert '"accepted": false' in before["check"]
+    assert differing(before, after) == []
 
 
 def test_check_says_the_same(programs: tuple[Path, Programs], tmp_path: Path) -> None:

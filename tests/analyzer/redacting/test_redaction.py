@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,51 +11,22 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from calltape_analyzer import RedactionError, TapeError, UsageError, open_tape, redact, replay
 from calltape_analyzer.redacting import redaction
 from calltape_recorder import record
+from tests.analyzer.redacting.answers import answers, differing, programs_of, replaced_numbers
 from tests.analyzer.redacting.leaks import leaked
+from tests.analyzer.redacting.random_calls import CALLS, Model, arguments_of, written
 from tests.fixture_files import FIXTURES
 
 
-class Model(torch.nn.Module):
-    def forward(
-        self, ids: Any, mask: Any = None, prompt: str = "", mode: str = "mean", *rest: Any,
-        **more: Any,
-    ) -> Any:  # fmt: skip
-        if prompt.startswith("raise"):
-            raise ValueError(f"cannot read {prompt!r}")
-        return {"logits": ids.float() * 2, "echo": prompt, "ids": ids + 1}
-
-
-def written(
-    path: Path, calls: list[tuple[tuple[Any, ...], dict[str, Any]]], **options: Any
-) -> Path:
-    model = Model()
-    with record(model, path, overwrite=True, **options):
-        for args, kwargs in calls:
-            try:
-                model(*args, **kwargs)
-            except ValueError:
-                continue
-    return path
-
-
-def answers(path: Path) -> list[Any]:
-    """What the analysis says, but for texts and where the file is."""
-    with open_tape(path) as tape:
-        variants = tape.variants()
-        said: list[Any] = [v.findings.model_dump() for v in variants]
-        said += [v.shape_findings().findings.model_dump() for v in variants]
-        for one in said:
-            one["constants"] = {
-                k: len(v) if isinstance(v, str) else v for k, v in one["constants"].items()
-            }
-        names = {n: None for v in variants for n in v.facts.group.layout.arguments}
-        said += [tape.explain(name).model_dump() for name in names]
-    return [re.sub(r"'[^']*'|\"'[^']*'\"", "text", str(one)) for one in said]
+def assert_same(source: Path, result: Path) -> None:
+    """Two tapes give the same answers, but for the numbers that were replaced."""
+    with open_tape(source) as old, open_tape(result) as new:
+        replaced, programs = replaced_numbers(old, new), programs_of(old)
+        before, after = (answers(tape, programs, replaced) for tape in (old, new))
+    assert differing(before, after) == []
 
 
 GOLDEN = sorted((FIXTURES / "v1").glob("*.tape"))
@@ -79,36 +49,46 @@ def test_golden_tapes(source: Path, tmp_path: Path) -> None:
     assert [one for one in leaked(source, result, least=6) if one not in data] == []
 
 
-SECRETS = st.text(st.characters(codec="utf-8"), min_size=5, max_size=30).map("§".__add__)
-IDS = st.lists(st.integers(1000, 50_000), min_size=3, max_size=12, unique=True)
-MORE: st.SearchStrategy[Any] = st.one_of(
-    SECRETS, st.integers(), st.floats(), st.booleans(), st.none(), IDS,
-    st.binary(max_size=20).map(b"\xf3\x9asecret".__add__),
-    st.dictionaries(SECRETS, st.integers(1, 9), max_size=2),
-)  # fmt: skip
-CALLS = st.lists(
-    st.tuples(IDS, SECRETS, st.sampled_from(["mean", "sum"]), MORE), min_size=1, max_size=6
-)
+@pytest.mark.parametrize("way", ["hash", "permute", "noise", "shapes_only"])
+def test_golden_tapes_in_every_way(way: str, tmp_path: Path) -> None:
+    """Also of dtypes that torch cannot compute with. Where numbers mean sizes, it is refused."""
+    refused = 0
+    for source in GOLDEN:
+        options: dict[str, Any] = {way: "*"}
+        with open_tape(source) as tape:
+            try:
+                redact(tape, tmp_path / source.name, **options)
+            except RedactionError:
+                refused += 1
+    assert refused <= 3
+    assert len(list(tmp_path.glob("*.tape"))) == len(GOLDEN) - refused
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CALLS)
 def test_random_tapes(tmp_path_factory: pytest.TempPathFactory, given_calls: Any) -> None:
     folder = tmp_path_factory.mktemp("random")
-    calls = []
-    for number, (ids, prompt, mode, more) in enumerate(given_calls):
-        tensor = torch.tensor([ids])
-        prompt = f"raise {prompt}" if number % 5 == 4 else prompt
-        calls.append(((tensor, torch.ones_like(tensor), prompt), {"mode": mode, "more": more}))
-    source = written(folder / "a.tape", calls)
+    source = written(folder / "a.tape", arguments_of(given_calls))
     result = folder / "b.tape"
     with open_tape(source) as tape:
-        try:
-            redact(tape, result)  # which compares the answers
-        except RedactionError:  # a row of numbers that the variants depend on
-            assert not result.exists()
-            return
+        redact(tape, result)  # which compares the answers
     assert leaked(source, result) == []
+    assert_same(source, result)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(CALLS)
+def test_random_tapes_without_texts(
+    tmp_path_factory: pytest.TempPathFactory, given_calls: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("random")
+    source = written(folder / "a.tape", arguments_of(given_calls))
+    result = folder / "b.tape"
+    with open_tape(source) as tape:
+        redact(tape, result, shapes_only="*")  # the answers are those without these values
+    assert leaked(source, result) == []
+    with open_tape(result) as tape:
+        assert {type(call.inputs.args[2]).__name__ for call in tape} == {"Placeholder"}
 
 
 def test_answers_are_the_same(tmp_path: Path) -> None:
@@ -121,7 +101,7 @@ def test_answers_are_the_same(tmp_path: Path) -> None:
     with open_tape(source) as tape:
         report = redact(tape, result)
     assert any("mode" in note for note in report.notes)
-    assert answers(source) == answers(result)
+    assert_same(source, result)
     assert leaked(source, result) == []
     with open_tape(result) as tape:
         modes = {call.inputs.kwargs.get("mode", "mean") for call in tape}
@@ -188,6 +168,48 @@ class Cached(torch.nn.Module):
         return {"past_key_values": past}
 
 
+def test_a_tensor_has_no_pseudonym(tmp_path: Path) -> None:
+    """What `hash` does to texts leaves nothing of a tensor either."""
+    ids = torch.randint(1000, 9000, (2, 7))
+    source = written(tmp_path / "a.tape", [((ids,), {"prompt": "secret of bob"})])
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape", hash=["*", "outputs.*"])
+    assert leaked(source, tmp_path / "b.tape") == []
+    with open_tape(tmp_path / "b.tape") as tape:
+        assert tape.calls[0].inputs.args[0].is_meta
+
+
+def test_what_is_far_larger_than_its_bytes_has_no_values(tmp_path: Path) -> None:
+    """A tensor that was expanded may say that it has terabytes."""
+    more = {"floats": torch.rand(3).expand(2**40, 3), "places": torch.arange(5).expand(2**58, 5)}
+    source = written(tmp_path / "a.tape", [((torch.ones(1, 3),), more)])
+    assert source.stat().st_size < 20_000
+    with open_tape(source) as tape:
+        report = redact(tape, tmp_path / "b.tape", noise="floats", permute="places")
+    assert any("without values" in note for note in report.notes)
+
+
+def test_noise_keeps_to_what_a_dtype_holds(tmp_path: Path) -> None:
+    """Although all tensors of a pattern share a range."""
+    few = {"half": torch.rand(9).half(), "bytes": torch.arange(20).byte(), "wide": torch.arange(9)}
+    source = written(tmp_path / "a.tape", [((torch.rand(9) * 1e29,), few)])
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape", noise="*")
+    with open_tape(tmp_path / "b.tape") as tape:
+        made = tape.calls[0].inputs.kwargs
+        assert made["half"].isfinite().all()
+        assert made["wide"].min() >= 0
+        assert made["bytes"].unique().numel() > 3
+
+
+def test_numbers_that_were_replaced_are_no_answer_where_a_text_quotes_them(tmp_path: Path) -> None:
+    calls: list[Any] = [((torch.ones(1, 3),), {"more": [n] * 9}) for n in (4041, 1001)]
+    source = written(tmp_path / "a.tape", calls)
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape")
+    assert_same(source, tmp_path / "b.tape")
+
+
 def test_caches_stay_concatenations_of_earlier_ones(tmp_path: Path) -> None:
     model, past = Cached(), None
     with record(model, tmp_path / "a.tape"):
@@ -227,7 +249,7 @@ def test_the_size_of_a_long_list_is_no_data(tmp_path: Path) -> None:
         with pytest.raises(RedactionError, match="keep"):
             redact(tape, tmp_path / "b.tape")
         redact(tape, tmp_path / "b.tape", keep="lengths")
-    assert answers(source) == answers(tmp_path / "b.tape")
+    assert_same(source, tmp_path / "b.tape")
 
 
 def test_misuse(tmp_path: Path) -> None:

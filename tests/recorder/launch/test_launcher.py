@@ -128,6 +128,17 @@ def test_a_model_is_recorded_from_its_import_on(stage: Stage) -> None:
     assert "class Net" in inspect.getsource(module)
 
 
+def test_what_may_not_be_told_is_never_written(stage: Stage) -> None:
+    stage.look_out("predict", redact="hash:note")
+    module = stage.load()
+    ids = torch.tensor([4021, 977, 31337])
+    module.predict(ids)
+    assert list(stage.calls().values()) == [1]
+    (path,) = stage.tapes.iterdir()
+    assert ids.numpy().tobytes() not in path.read_bytes()
+    assert (ids + 1).numpy().tobytes() not in path.read_bytes()
+
+
 def test_a_tape_that_is_there_stays(stage: Stage) -> None:
     # Process numbers come again: in a container the server is 1 or 7 at every start.
     stage.tapes.mkdir()

@@ -29,6 +29,10 @@ _MAX_ROWS = 16
 _MAX_ELEMENTS = 2**16
 """A larger tensor of integers is data (an image), and no index."""
 
+_UNSIGNED = frozenset(("uint16", "uint32", "uint64"))
+_DTYPES = _UNSIGNED | {"bool", "uint8", "int8", "int16", "int32", "int64"}
+"""Those below a byte hold no numbers that torch knows."""
+
 _Sizes = Sequence[int]
 
 
@@ -68,7 +72,7 @@ class ValueRule:
         old, new = (0, 0) if self.symbol is None else (before[self.symbol], now[self.symbol])
         if (list(tensor.shape) == list(shape) and old == new) or 0 in (*tensor.shape, *shape):
             return None
-        return self.make(tensor, shape, new).to(tensor.dtype).contiguous()
+        return self.make(_wide(tensor), shape, new).to(tensor.dtype).contiguous()
 
 
 def value_rules(
@@ -84,11 +88,7 @@ def value_rules(
     Raises:
         TapeError: the tensors cannot be read.
     """
-    numbers = [
-        number
-        for number, facts in enumerate(variant.group.facts)
-        if facts.dtype == "bool" or facts.dtype.startswith(("int", "uint"))
-    ]
+    numbers = [number for number, facts in enumerate(variant.group.facts) if facts.dtype in _DTYPES]
     seen: dict[int, list[_Seen]] = {number: [] for number in numbers}
     for call, sizes in _calls(variant, find, sorter) if numbers else ():
         for number in numbers:
@@ -96,9 +96,15 @@ def value_rules(
             if isinstance(tensor, Placeholder) or tensor.device.type == "meta":
                 continue
             if 0 < tensor.numel() <= _MAX_ELEMENTS and tensor.dim():
-                seen[number].append(_Seen(tensor.detach(), sizes))
+                seen[number].append(_Seen(_wide(tensor.detach()), sizes))
     found = {number: _rule(of_tensor) for number, of_tensor in seen.items() if of_tensor}
     return {number: rule for number, rule in found.items() if rule is not None}
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers; torch has little arithmetic for unsigned ones of more than a byte."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    return tensor.long() if name in _UNSIGNED else tensor
 
 
 def _calls(

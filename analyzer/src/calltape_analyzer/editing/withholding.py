@@ -18,17 +18,19 @@ from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.patterns import is_exact, matches_whole
 from calltape_schema.privacy import FEWEST_RANGED
 from calltape_schema.records import CallRecord, Range, Tree
+from calltape_schema.traffic import Group
 from calltape_schema.tree import (
     CustomNode,
     Node,
     OpaqueNode,
     ScalarNode,
+    Structure,
     TensorNode,
     children_of,
     encode_structure,
 )
 
-__all__ = ["Withholding", "left_of", "names_of_path", "opaque", "without_value"]
+__all__ = ["Withholding", "WithholdingPlan", "left_of", "names_of_path", "opaque", "without_value"]
 
 _OUTPUTS = "left out by calltape filter"
 _MAX_KNOWN = 4096
@@ -51,7 +53,7 @@ class Withholding:
         self._outputs = outputs
         self._signature = signature
         self._unmet = set(self._patterns)
-        self._known: dict[Hashable, _Plan] = {}
+        self._known: dict[Hashable, WithholdingPlan] = {}
 
     @property
     def unmet(self) -> list[str]:
@@ -82,14 +84,34 @@ class Withholding:
                     values[leaf.key] = call.stored(side, place)
         return made, values
 
+    def group(self, group: Group) -> Group:
+        """The counters of a group of calls without the values that its calls do not have.
+
+        Raises:
+            TapeError: its structure is none.
+        """
+        return self._plan(group.structure, group.spec(), "").counted(group)
+
     def _tree(self, tree: Tree, path: str) -> Tree:
-        key = (tree.structure, path)
+        return self._plan(tree.structure, tree.spec(), path).applied(tree)
+
+    def _plan(self, structure: bytes, spec: Structure, path: str) -> WithholdingPlan:
+        key = (structure, path)
         plan = self._known.get(key)
         if plan is None:
             if len(self._known) >= _MAX_KNOWN:
                 del self._known[next(iter(self._known))]
-            plan = self._known[key] = _Plan(tree.spec().root, path, self._degree)
-        return plan.applied(tree)
+            plan = self._known[key] = self.new_plan(structure, spec, path)
+        return plan
+
+    def new_plan(self, structure: bytes, spec: Structure, path: str) -> WithholdingPlan:
+        """What is taken from all trees of one structure.
+
+        Args:
+            structure, spec: the structure, encoded and decoded.
+            path: of its root.
+        """
+        return WithholdingPlan(spec, path, self._degree)
 
     def _degree(self, path: str) -> str:
         """What is taken at a path: ``nothing``, ``values``, or ``numbers`` too."""
@@ -115,14 +137,21 @@ def names_of_path(path: str, signature: Signature) -> Iterator[str]:
         yield f"{signature.complete.name_at(int(first))}{dot}{below}"
 
 
-class _Plan:
-    """What is taken from all trees of one structure."""
+class WithholdingPlan:
+    """What is taken from all trees of one structure.
 
-    def __init__(self, root: Node, path: str, degree: Callable[[str], str]) -> None:
-        self._root = root
+    Args:
+        spec: the structure.
+        path: of its root.
+        degree: what is taken at a path: ``nothing``, ``tensors``, ``values`` (texts too), or
+            ``numbers`` too.
+    """
+
+    def __init__(self, spec: Structure, path: str, degree: Callable[[str], str]) -> None:
+        self._spec = spec
         self._leaves: set[int] = set()
         self._scalars: dict[int, str] = {}
-        for at, node in nodes_with_paths(root, path):
+        for at, node in nodes_with_paths(spec.root, path):
             found = degree(at) if at else "nothing"
             if isinstance(node, TensorNode) and found != "nothing":
                 self._leaves.add(node.leaf)
@@ -134,7 +163,7 @@ class _Plan:
     def applied(self, tree: Tree) -> Tree:
         changes: dict[str, Any] = {}
         if self._scalars:
-            changes["structure"] = self._structure(tree)
+            changes["structure"] = self._structure()
             changes["scalars"] = tuple(
                 left_of(self._scalars[i], value) if i in self._scalars else value
                 for i, value in enumerate(tree.scalars)
@@ -154,10 +183,16 @@ class _Plan:
             )
         return tree.model_copy(update=changes)
 
-    def _structure(self, tree: Tree) -> bytes:
-        root = self._without(self._root)
-        spec = tree.spec()
-        plain = root.model_dump(exclude_none=True)
+    def counted(self, group: Group) -> Group:
+        if not self._scalars:
+            return group
+        scalars = (None if i in self._scalars else one for i, one in enumerate(group.scalars))
+        changes = {"structure": self._structure(), "scalars": tuple(scalars)}
+        return group.model_copy(update=changes)
+
+    def _structure(self) -> bytes:
+        spec = self._spec
+        plain = self._without(spec.root).model_dump(exclude_none=True)
         return encode_structure({"root": plain, "leaves": spec.leaves, "scalars": spec.scalars})
 
     def _without(self, node: Node) -> Node:

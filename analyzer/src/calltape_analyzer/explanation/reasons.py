@@ -50,7 +50,7 @@ def parts_of(reasons: VariantReasons, text: str) -> list[PartExplanation]:
             found.append(reasons.part(str(place), "int", dimensions=dimensions))
     found += (
         reasons.part(value.place, value.kind, value=value.text)
-        for value in fixed_values(group)
+        for value in fixed_values(group, text)
         if _is_below(value.place, text)
     )
     if not found and text in group.layout.nodes:

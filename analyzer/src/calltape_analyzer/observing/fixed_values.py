@@ -29,6 +29,9 @@ from calltape_schema.tree import (
 __all__ = ["FixedValue", "fixed_values", "structure_values"]
 
 
+_WILDCARDS = frozenset("*?[")
+
+
 class FixedValue(NamedTuple):
     """A value that selects a program.
 
@@ -43,10 +46,18 @@ class FixedValue(NamedTuple):
     text: str
 
 
-def structure_values(layout: ArgumentLayout) -> Iterator[FixedValue]:
+def structure_values(layout: ArgumentLayout, within: str = "") -> Iterator[FixedValue]:
     """The bools, Nones, dtypes and the like, enum members, classes and unknown objects among the
-    arguments. Private attributes of objects are left out, because no variants differ by them."""
+    arguments. Private attributes of objects are left out, because no variants differ by them.
+
+    Args:
+        layout: of the arguments.
+        within: the path of what is wanted. Arguments that it cannot name are left out.
+    """
+    names_many = not _WILDCARDS.isdisjoint(within)
     for argument, root in layout.nodes.items():
+        if not (names_many or within.startswith(argument) or argument.startswith(within)):
+            continue
         stack: list[tuple[str, Node]] = [(argument, root)]
         while stack:
             place, node = stack.pop()
@@ -88,10 +99,11 @@ def _structure_text(node: Node) -> str | None:
     return None
 
 
-def fixed_values(group: Group) -> Iterator[FixedValue]:
-    """The texts, floats, ... of a group's calls, and the constants in their structure."""
+def fixed_values(group: Group, within: str = "") -> Iterator[FixedValue]:
+    """The texts, floats, ... of a group's calls, and the constants in their structure; of these, if
+    a path is given, those that may be below it."""
     for place, value in group.fixed():
         yield FixedValue(str(place), place.kind, shown_constant(value))
     for place in group.varying:
         yield FixedValue(str(place), place.kind, "varies from call to call")
-    yield from structure_values(group.layout)
+    yield from structure_values(group.layout, within)

@@ -22,7 +22,7 @@ __all__ = ["SUFFIXES", "unpacked"]
 SUFFIXES = (".tape", ".tape.gz", ".tape.zst")
 """How the names of tapes end."""
 
-_LEAST_BYTES, _TIMES_FILE = 2**30, 64
+_LEAST_BYTES, _TIMES_FILE = 2**28, 64
 _STEP = 1024 * 1024
 _COPY_AGAIN = "copy the file again from where it came, or decompress what is whole of it (zcat, "
 _COPY_AGAIN += "zstdcat), and run `calltape recover` on that"
@@ -41,7 +41,7 @@ def unpacked(file: int, path: str) -> int | None:
 
     Raises:
         TapeError: ``damaged`` if it breaks the form of its compression; ``limit`` if it becomes
-            larger than 1 GiB and 64 times the file, or than what was granted; ``usage`` if
+            larger than 256 MiB and 64 times the file, or than what was granted; ``usage`` if
             Zstandard is not installed; ``io``.
     """
     if not path.endswith(SUFFIXES[1:]):

@@ -27,6 +27,7 @@ __all__ = ["Comparison", "difference"]
 
 _PART = r"(?<![^.]){}(?![^.\[=, )])"  # of a path
 _QUOTED = re.compile(r"(?<![^= ])'[^']*'")
+_QUOTED_NUMBER = re.compile(r"(?<![^ ])([^ =]+)=[-+(]?[\w.+-]+\)?")
 _PLACE_OF_CALL = ("path", "address")
 _NUMBERS = ("min", "max", "sizes", "distinct", "dimensions", "value")
 
@@ -122,20 +123,20 @@ class Comparison:
         numbers = self._numbers()
         places = value.get("places") or (value.get("dimensions") if "expression" in value else ())
         if places and all(isinstance(place, str) for place in places):
-            return numbers.issuperset(self._text(one, {}, is_new) for one in places)
+            return numbers.issuperset(self._with_keys(one, is_new) for one in places)
         place = f"{value.get('argument')}{value.get('path')}"
-        return self._text(place, {}, is_new) in numbers
+        return self._with_keys(place, is_new) in numbers
 
     def _numbers(self) -> frozenset[str]:
-        """The places of numbers that were replaced, as :meth:`_text` gives them."""
+        """The places of numbers that were replaced, as :meth:`_with_keys` gives them."""
         if len(self._known) != len(self._replaced.numbers):
-            self._known = frozenset(self._text(one, {}, False) for one in self._replaced.numbers)
+            self._known = frozenset(self._with_keys(one, False) for one in self._replaced.numbers)
         return self._known
 
     def _constants(self, value: Mapping[str, Any], is_new: bool) -> Any:
         made: dict[str, Any] = {}
         for place, one in value.items():
-            shown = self._text(place, {}, is_new)
+            shown = self._with_keys(place, is_new)
             if shown in self._numbers():
                 one = "replaced"
             elif not is_new and isinstance(one, str) and not self._kept(place):
@@ -151,12 +152,22 @@ class Comparison:
             # In one go: what stands for a text may be another text of the tape.
             either = "|".join(map(re.escape, sorted(shown, key=len, reverse=True)))
             value = re.sub(f"(?<![^= ])(?:{either})", lambda found: shown[found[0]], value)
+        value = self._with_keys(value, is_new)
+        return self._without_numbers(value) if "=" in value else value
+
+    def _with_keys(self, value: str, is_new: bool) -> str:
         for number, (old, new) in enumerate(self._replaced.keys.items()):
             was = new if is_new else old
             for form in (was, printable(was)):
                 if form in value:
                     value = re.sub(_PART.format(re.escape(form)), f"<key {number}>", value)
         return value
+
+    def _without_numbers(self, value: str) -> str:
+        """A text that does not quote numbers that were replaced (``more.0=4041``)."""
+        return _QUOTED_NUMBER.sub(
+            lambda found: f"{found[1]}=replaced" if found[1] in self._numbers() else found[0], value
+        )
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from calltape_analyzer.editing.withholding import without_value
+from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.redacting.element_ranges import ElementRanges
 from calltape_analyzer.redacting.leak_search import RemovedValues
@@ -19,6 +20,7 @@ from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.privacy import without_text
 from calltape_schema.records import CallRecord, ModelError, Range, Tree
 from calltape_schema.traffic import Group, Traffic
+from calltape_schema.tree import ScalarNode, Structure
 
 __all__ = ["CallRedaction"]
 
@@ -82,6 +84,17 @@ class CallRedaction:
         """The traffic counters of the new tape."""
         return traffic.model_copy(update={"groups": tuple(map(self._group, traffic.groups))})
 
+    def withheld_paths(self, structure: bytes, spec: Structure, side: str) -> set[str]:
+        """The paths of the arguments of which only the length is left."""
+        if side:
+            return set()  # the analysis reads no outputs
+        plan = self._plan(structure, spec.root, spec.leaves, spec.scalars, side)
+        return {
+            path
+            for path, node in nodes_with_paths(spec.root)
+            if isinstance(node, ScalarNode) and plan.scalars[node.scalar][0] == "withheld"
+        }
+
     def _group(self, group: Group) -> Group:
         spec = group.spec()
         plan = self._plan(group.structure, spec.root, spec.leaves, spec.scalars, "")
@@ -139,10 +152,11 @@ class CallRedaction:
             treatment = plan.tensors.get(one.leaf, ("", None))[1]
             if treatment is None:
                 span = self._ranges.of(tree, one.leaf)
-            elif treatment.way in ("keep", "hash"):
+            elif treatment.way == "keep":
                 span = one.min, one.max
             else:
                 span = self._values.range_of(treatment, one)
             if span is not None:
-                made.append(Range(leaf=one.leaf, min=span[0], max=span[1]))
+                low, high = max(span[0], -(2**63)), min(span[1], 2**64 - 1)
+                made.append(Range(leaf=one.leaf, min=low, max=high))
         return tuple(made)

@@ -6,6 +6,7 @@ values keep to, and the rules that integers follow.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
@@ -32,6 +33,9 @@ _PERMUTED = frozenset({"indices", "sorted"})
 _INTEGERS = frozenset(
     f"torch.{name}" for name in ("uint8", "int8", "int16", "int32", "int64", "bool")
 )
+_TIMES_STORED, _ANY_BYTES = 4, 2**21
+_PACKED = "torch.float4_e2m1fn_x2"
+"""Floats that stand in pairs in a byte: torch has no arithmetic for them."""
 
 
 class NewValues:
@@ -81,7 +85,7 @@ class NewValues:
         known = self._shared.get((leaf.key, treatment.way))
         if known is not None:
             return known
-        if treatment.way in ("keep", "hash"):
+        if treatment.way == "keep":
             data: Any = call.stored(side, place)
         else:
             data = self._made(call, side, place, path, leaf, treatment)
@@ -105,6 +109,7 @@ class NewValues:
         tensor = call.tensor(side, place)
         if not _computable(tensor):
             return None
+        tensor = tensor.detach()
         if is_mask(tensor):
             return call.stored(side, place)
         if treatment.way == "noise":
@@ -164,7 +169,10 @@ class NewValues:
             tensor = call.tensor(side, leaf)
         except TapeError:
             return  # a damaged call is left out later
-        if not _computable(tensor) or not tensor.numel() or is_mask(tensor):
+        if not _computable(tensor) or not tensor.numel():
+            return
+        tensor = tensor.detach()
+        if is_mask(tensor):
             return
         if treatment.way == "noise":
             self._noise.setdefault(treatment.pattern, NoiseRange()).widen(tensor)
@@ -183,11 +191,16 @@ def _size(facts: Any, rule: ValueRule, placed: SortedCall) -> int | None:
 
 
 def _computable(tensor: Any) -> bool:
-    """Whether a value is a dense tensor of plain numbers."""
+    """Whether a value is a dense tensor of plain numbers, and not far larger than its bytes, as one
+    that was expanded may be."""
     return (
         not isinstance(tensor, Placeholder)
         and not tensor.is_meta
         and not tensor.is_quantized
         and not tensor.dtype.is_complex
         and (tensor.dtype.is_floating_point or str(tensor.dtype) in _INTEGERS)
+        and str(tensor.dtype) != _PACKED
+        # torch's own product of the shape may overflow.
+        and math.prod(tensor.shape) * tensor.itemsize
+        <= max(_TIMES_STORED * tensor.untyped_storage().nbytes(), _ANY_BYTES)
     )

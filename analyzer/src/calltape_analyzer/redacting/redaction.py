@@ -21,11 +21,13 @@ from calltape_analyzer.redacting.leak_search import RemovedValues, found_in
 from calltape_analyzer.redacting.new_values import NewValues
 from calltape_analyzer.redacting.ordered_keys import ordered_keys
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
+from calltape_analyzer.redacting.reference_tape import write_reference
 from calltape_analyzer.redacting.tape_facts import BEGIN_NS, TapeFacts
 from calltape_analyzer.redacting.treatment import Treatments, Way
 from calltape_analyzer.redacting.tree_plan import Fates, Replaced
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.variant import Variant
 from calltape_analyzer.writing.output_file import refuse_inputs, settle
 from calltape_schema.errors import TapeError
 
@@ -165,8 +167,9 @@ class _Redaction:
             ranges=not any(one.way in is_open for one in self._treatments),
             numbered=not numbering_of(self._tape.segments).changes,
         )  # fmt: skip
-        with open_tape(path, classes=self._tape.class_index.by_name) as new:
-            before = comparison.answers(self._tape, is_new=False)
+        known = self._tape.class_index.by_name
+        with open_tape(path, classes=known) as new, self._reference(path) as old:
+            before = comparison.answers(old, is_new=False)
             found = difference(before, comparison.answers(new, is_new=True))
             if found is not None:
                 raise RedactionError(
@@ -175,6 +178,17 @@ class _Redaction:
                     "paths with `keep`; nothing was written",
                 )
             return [*self._notes(new)]
+
+    @contextlib.contextmanager
+    def _reference(self, path: str) -> Iterator[Tape]:
+        """What the new tape is compared with: the old one, without what was to be withheld."""
+        if not self._replaced.has_withheld:
+            yield self._tape
+            return
+        beside = os.path.join(os.path.dirname(path), "reference.tape")
+        write_reference(self._tape, self._calls, beside)
+        with open_tape(beside, classes=self._tape.class_index.by_name) as reference:
+            yield reference
 
     def _is_kept(self, place: str) -> bool:
         treatment = self._treatments.of(place)
@@ -186,22 +200,23 @@ class _Redaction:
             yield f"no value has a path like {some_of(unmet, _MAX_NAMED)}"
         if self._calls.withheld:
             yield f"{counted(self._calls.withheld, 'tensor')} without values"
+        variants = new.variants()
         names = dict.fromkeys(
             place
-            for variant in new.variants()
+            for variant in variants
             for place, value in variant.findings.constants.items()
             if isinstance(value, str) and looks_like_name(value) and not self._is_kept(place)
         )
-        changed = [name for name in names if not self._stands_for_itself(new, name)]
+        changed = [name for name in names if not self._stands_for_itself(variants, name)]
         if changed:
             yield (
                 f"the text at {some_of(changed, _MAX_NAMED)} tells variants apart and has a "
                 "pseudonym now; keep it if it is a setting and no data"
             )
 
-    def _stands_for_itself(self, new: Tape, place: str) -> bool:
+    def _stands_for_itself(self, variants: Sequence[Variant], place: str) -> bool:
         """Whether a text that a variant has is a default, which is code."""
-        found = (variant.findings.constants.get(place) for variant in new.variants())
+        found = (variant.findings.constants.get(place) for variant in variants)
         return all(value is None or value in self._pseudonyms.fixed for value in found)
 
 

@@ -118,11 +118,21 @@ def noisy(
         share = torch.rand(tensor.shape, dtype=torch.float64, generator=generator)
     low, high = (span.low, span.high) if span.low <= span.high else (0.0, 1.0)
     if tensor.dtype.is_floating_point:
+        most = torch.finfo(tensor.dtype)  # of a pattern, some tensors may have fewer bits
+        low, high = max(low, most.min), min(high, most.max)
+        low = min(low, high)
         made = (low + (high - low) * share).clamp(low, high).to(tensor.dtype)
         # Rounding to few bits may lead out of the range.
-        made = torch.where(made.double() > high, torch.full_like(made, low), made)
+        lowest = torch.full_like(wide, low).to(tensor.dtype)
+        made = torch.where(made.double() > high, lowest, made)
         return torch.where(torch.isfinite(tensor), made, tensor) if special else made
-    return (low + torch.floor(share * (high - low + 1))).clamp(low, high).to(tensor.dtype)
+    if tensor.dtype is not torch.bool:
+        low = max(low, torch.iinfo(tensor.dtype).min)
+        high = max(low, min(high, torch.iinfo(tensor.dtype).max))
+    made = low + torch.floor(share * (high - low + 1))
+    # The largest int64 is no float, and the next one is 2**63.
+    highest = math.nextafter(high, 0.0) if high >= 2**53 else high
+    return made.clamp(low, highest).to(tensor.dtype)
 
 
 def _shares(values: torch.Tensor, seed: int) -> torch.Tensor:

@@ -34,7 +34,7 @@ Fate = Literal["kept", "replaced", "withheld"]
 """Of a scalar, from open to private: as it is, a pseudonym, or only its length."""
 
 _FATES: tuple[Fate, ...] = ("kept", "replaced", "withheld")
-_ORDER = ("keep", "hash", "permute", "noise", None, "shapes_only")
+_ORDER = ("keep", "permute", "noise", None, "shapes_only")
 _LISTS = frozenset({"list", "tuple", "set", "frozenset"})
 
 
@@ -44,11 +44,13 @@ class Replaced:
     Attributes:
         keys: keys and names of fields, with those that stand for them now.
         numbers: the places of numbers, as the analysis names them.
+        has_withheld: whether any argument has only its length left.
     """
 
     def __init__(self) -> None:
         self.keys: dict[str, str] = {}
         self.numbers: set[str] = set()
+        self.has_withheld = False
 
 
 class Fates(NamedTuple):
@@ -132,6 +134,8 @@ class TreePlan:
 
     def _tensor(self, leaf: int, path: str) -> None:
         treatment = self._fates.treatments.of(path)
+        if treatment is not None and treatment.way == "hash":
+            treatment = None  # a tensor has no pseudonym: what is default for it is as private
         known = self.tensors.get(leaf)
         # Of a tensor at several places, the most private treatment counts.
         if known is None or _ORDER.index(_way(treatment)) > _ORDER.index(_way(known[1])):
@@ -144,6 +148,8 @@ class TreePlan:
         if known is not None:
             fate = _FATES[max(_FATES.index(fate), _FATES.index(known[0]))]
         self.scalars[node.scalar] = fate, node.kind
+        if fate == "withheld" and not self._side:
+            self._fates.replaced.has_withheld = True
         if fate != "kept" and node.kind not in ("str", "bytes"):
             name = list(names_of_path(at.path, self._fates.signature))[-1]
             self._fates.replaced.numbers.add(name)
