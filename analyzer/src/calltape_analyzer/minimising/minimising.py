@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,14 +17,23 @@ from calltape_analyzer.minimising.fewer_arguments import drop_arguments, drop_pa
 from calltape_analyzer.minimising.fewer_calls import drop_calls, drop_outcomes
 from calltape_analyzer.minimising.judge import Judge
 from calltape_analyzer.minimising.minimise_report import MinimiseReport
+from calltape_analyzer.minimising.redacted_tape import (
+    Choices,
+    RedactedTape,
+    Redacting,
+    choices_of,
+)
 from calltape_analyzer.minimising.search import Search, TimeUpError
+from calltape_analyzer.minimising.shared_values import share_values
 from calltape_analyzer.minimising.simpler_values import simplify_values
 from calltape_analyzer.minimising.smaller_sizes import shrink_sizes
 from calltape_analyzer.minimising.trial_log import TrialLog
+from calltape_analyzer.opening import open_tape
 from calltape_analyzer.scripting import is_factory
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted
 from calltape_analyzer.writing.lineage import derived
+from calltape_analyzer.writing.output_file import OutputFile
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.records import Manifest
 
@@ -50,6 +59,7 @@ def minimise_tape(
     max_seconds: float | None = None,
     step_seconds: float | None = None,
     max_memory: int | None = None,
+    redact: bool | Mapping[str, Any] = False,
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> MinimiseReport:
@@ -80,17 +90,23 @@ def minimise_tape(
         step_seconds: how long one try may take; by default three times as long as the first one,
             and at least ten seconds.
         max_memory: the bytes that one try may take; by default half of what is free.
+        redact: whether the smallest tape is redacted at last: ``True``, or options of
+            :func:`redact` (``{"keep": ["mode"], "permute": "input_ids"}``). If it does not fail
+            without some values, these stay, as few as possible, and the report names them; values
+            that an option names are treated as it says. The result was tried.
         overwrite: whether a file that is there already is replaced.
         progress: is called with a line of text after each try.
 
     Raises:
-        InferenceError: nothing fails with the whole tape, or not each time.
+        InferenceError: nothing fails with the whole tape, or not each time; or no redacted tape
+            fails for the same reason.
         UsageError: the check cannot be imported or made, or the whole tape takes more than a try
             may.
         TapeError: ``exists`` or ``io``.
     """
     check_tape(tape, "minimise_tape")
     began = time.monotonic()
+    choices = choices_of(redact)
     check = _check_of(tape, fails, fails_export, fails_replay, reference, to, train)
     _check_numbers(max_seconds, step_seconds, max_memory)
     target = Path(path)
@@ -119,13 +135,18 @@ def minimise_tape(
         try:
             begun = _Begun(tape, search)
             notes = [*begun.notes, *_reduced(tape, search), *_confirmed(search)]
-            _write(tape, search, check, target, overwrite)
+            result = _written(tape, search, check, Path(folder))
+            ended = RedactedTape(result, search.reason, [], [])
+            if choices is not None:
+                ended = _redacted(search, log, result, choices, Path(folder))
+            _copy(ended.path, target, overwrite, tape.paths)
             return MinimiseReport(
-                path=os.fspath(path), reason=search.reason, calls_before=begun.calls,
+                path=os.fspath(path), reason=ended.reason, calls_before=begun.calls,
                 calls=len(search.tape), bytes_read=tape.nbytes,
                 bytes_written=target.stat().st_size, steps=search.tried,
                 answered=search.answered, seconds=time.monotonic() - began,
-                log=str(log_path), notes=tuple(notes),
+                log=str(log_path), notes=(*notes, *ended.notes),
+                redacted=choices is not None, kept=tuple(ended.kept),
             )  # fmt: skip
         finally:
             search.close()
@@ -157,8 +178,7 @@ def _sound(tape: Tape) -> Any:
 
 
 def _reduced(tape: Tape, search: Search) -> list[str]:
-    """Makes the tape smaller in every way, cheapest first. A way to redact a tape would be the
-    last: it is one more try that is kept only if it still fails for the same reason."""
+    """Makes the tape smaller in every way, cheapest first."""
     try:
         drop_calls(search)
         drop_outcomes(search)
@@ -177,6 +197,7 @@ def _reduced(tape: Tape, search: Search) -> list[str]:
             shrink_sizes(search, tape)
             drop_parts(search)
             simplify_values(search)
+        share_values(search)
     except TimeUpError:
         return ["the time was up: run it again with more, and it goes on from here"]
     return []
@@ -189,15 +210,37 @@ def _confirmed(search: Search) -> list[str]:
     return [f"{counted(doubted, 'smaller tape')} failed at first and not again: it is not steady"]
 
 
-def _write(tape: Tape, search: Search, check: Check, path: Path, overwrite: bool) -> None:
-    options: dict[str, Any] = {f"fails_{check.kind}": check.name, "steps": search.tried}
+def _written(tape: Tape, search: Search, check: Check, folder: Path) -> str:
+    """The path of the smallest tape, with a manifest that says what was done."""
+    options: dict[str, Any] = {f"fails_{check.kind}": check.name}
     if check.reference is not None:
         options["reference"] = check.reference
-    manifest = _manifest(tape, options)
-    with TapeWriter(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
+    path = str(folder / "smallest.tape")
+    with TapeWriter(path, _manifest(tape, options)) as writer:
         for call in search.tape.calls:
             writer.copy(call)
         writer.seal()
+    return path
+
+
+def _redacted(
+    search: Search, log: TrialLog, path: str, choices: Choices, folder: Path
+) -> RedactedTape:
+    with open_tape(path, classes=search.classes) as tape:
+        return Redacting(search, log, tape, choices, folder).result()
+
+
+def _copy(source: str, target: Path, overwrite: bool, inputs: Sequence[str]) -> None:
+    """Gives a tape of another folder its final name, when all of it is there."""
+    out = OutputFile(target, overwrite=overwrite, inputs=inputs)
+    try:
+        with open(source, "rb") as file:
+            while part := file.read(2**20):
+                out.append([part])
+        out.finish()
+    except BaseException:
+        out.discard()
+        raise
 
 
 def _manifest(tape: Tape, options: dict[str, Any]) -> Manifest:

@@ -52,6 +52,7 @@ class Search:
         progress: is told what is tried, and what came of it.
 
     Attributes:
+        classes: for opening them.
         reason: why the tape fails.
         tape: the smallest one so far, open.
         hints: numbers of calls that fail, if the check told.
@@ -74,7 +75,7 @@ class Search:
         has_reference: bool = False,
     ) -> None:
         self._judge, self._log, self._folder = judge, log, folder
-        self._manifest, self._classes = manifest, classes
+        self._manifest, self.classes = manifest, classes
         self._seconds, self._deadline = step_seconds, deadline
         self._progress = progress or (lambda _: None)
         self._kept: list[str] = []
@@ -94,7 +95,7 @@ class Search:
 
     def opened(self) -> Tape:
         """The smallest tape, opened once more, for somebody who closes it."""
-        return open_tape(self._kept[-1], classes=self._classes)
+        return open_tape(self._kept[-1], classes=self.classes)
 
     @property
     def may_change_arguments(self) -> bool:
@@ -179,7 +180,7 @@ class Search:
         Raises:
             TimeUpError: the time is over.
         """
-        self._check_time()
+        self.check_time()
         try:
             path = self._write(calls)
         except TapeError as error:
@@ -206,9 +207,9 @@ class Search:
         else:
             self.answered += 1
         if outcome.end == "time":
-            self._check_time()
+            self.check_time()
         if not known:
-            with open_tape(path, classes=self._classes) as tape:
+            with open_tape(path, classes=self.classes) as tape:
                 self._log.add(digest, what, len(tape), _size(path), outcome)
         kept = self._is_same(outcome)
         self._progress(f"{what}: {'kept' if kept else outcome.words}")
@@ -246,6 +247,19 @@ class Search:
             "it failed at first, and does not any more", advice="make the failure come each time"
         )
 
+    def aside(self, path: str, what: str) -> Outcome:
+        """What the check says of a tape that is none of the search."""
+        outcome = self._judge.outcome(path, self._seconds or _FIRST_SECONDS)
+        self.tried += 1
+        _remove(f"{path}.settled")
+        self._progress(f"{what}: {outcome.words}")
+        return outcome
+
+    @property
+    def digest(self) -> str:
+        """Of the smallest tape."""
+        return _digest(self._kept[-1])
+
     def _write(self, calls: Iterable[Call | BuiltCall]) -> str:
         self._written += 1
         path = str(self._folder / f"{self._written:06}.tape")
@@ -263,7 +277,8 @@ class Search:
             return seconds
         return max(min(seconds, self._deadline - time.monotonic()), 0.1)
 
-    def _check_time(self) -> None:
+    def check_time(self) -> None:
+        """Raises TimeUpError if the time for the whole search is over."""
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise TimeUpError
 

@@ -54,9 +54,11 @@ class TrialLog:
         return self._answers.get(digest)
 
     def add(self, digest: str, what: str, calls: int, nbytes: int, outcome: Outcome) -> None:
-        """Notes an outcome. One that a limit of time decided is not asked for again."""
+        """Notes an outcome of a tape of so many calls and bytes. One that a limit of time decided
+        is not asked for again."""
         self._answers[digest] = outcome
         document = outcome.model_dump(mode="json")
+        document["failing_calls"] = document.pop("calls")
         facts = {"tape": digest, "what": what, "calls": calls, "bytes": nbytes}
         self._write(json.dumps({**facts, **document}))
 
@@ -74,6 +76,7 @@ def _read(path: Path, head: str) -> dict[str, Outcome]:
         for line in lines if first == head else ():
             with suppress(ValueError, KeyError, TypeError):  # the last one may be torn
                 document = json.loads(line)
+                document["calls"] = document["failing_calls"]
                 outcome = {name: document[name] for name in Outcome.model_fields}
                 found[document["tape"]] = Outcome.model_validate(outcome)
     return found
