@@ -38,7 +38,7 @@ class Failure:
 
     name: str
     write: Callable[[Path], Path]
-    options: dict[str, str]
+    options: dict[str, Any]
     reason: str
     calls: int = 1
 
@@ -286,4 +286,8 @@ FAILURES = (
             "Cannot access data pointer"),
     Failure("an exporter error: a Python function", applied, {"fails_export": _named("Applying")},
             "Cannot access data pointer"),
+    Failure("a crash beyond a size, then redacted", pooled,
+            {"fails": _named("crashes"), "redact": True}, "SIGSEGV"),
+    Failure("NaN from an empty mask, then redacted", pooled,
+            {"fails": _named("gives_nan"), "redact": True}, "returned true"),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from calltape_analyzer.editing.numbering import numbering_of
 from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.exporting.free_memory import half_of_free
+from calltape_analyzer.minimising.asked_check import Named, check_of
 from calltape_analyzer.minimising.checks import Check
 from calltape_analyzer.minimising.fewer_arguments import drop_arguments, drop_parts
 from calltape_analyzer.minimising.fewer_calls import drop_calls, drop_outcomes
@@ -29,7 +30,6 @@ from calltape_analyzer.minimising.simpler_values import simplify_values
 from calltape_analyzer.minimising.smaller_sizes import shrink_sizes
 from calltape_analyzer.minimising.trial_log import TrialLog
 from calltape_analyzer.opening import open_tape
-from calltape_analyzer.scripting import is_factory
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted
 from calltape_analyzer.writing.lineage import derived
@@ -41,9 +41,6 @@ __all__ = ["minimise_tape"]
 
 _MAX_ROUNDS = 3
 """With simple values, sizes may get smaller than before."""
-
-Kind = Literal["predicate", "export", "replay"]
-Named = str | Callable[..., Any]
 
 
 def minimise_tape(
@@ -107,7 +104,7 @@ def minimise_tape(
     check_tape(tape, "minimise_tape")
     began = time.monotonic()
     choices = choices_of(redact)
-    check = _check_of(tape, fails, fails_export, fails_replay, reference, to, train)
+    check = check_of(tape, fails, fails_export, fails_replay, reference, to, train)
     _check_numbers(max_seconds, step_seconds, max_memory)
     target = Path(path)
     if not len(tape):
@@ -120,10 +117,16 @@ def minimise_tape(
             path=str(target),
             advice="name another file for the result",
         )
+    if target.is_dir() or not target.parent.is_dir():
+        what = "it is a directory" if target.is_dir() else "there is no such directory"
+        raise TapeError("io", f"cannot write it: {what}", path=str(target))
     nbytes = half_of_free() if max_memory is None else max_memory
     manifest = _manifest(tape, {})
     log_path = target.with_name(f"{target.name}.tried.jsonl")
-    with tempfile.TemporaryDirectory(prefix="calltape-") as folder, Judge(check, nbytes) as judge:
+    with (
+        tempfile.TemporaryDirectory(prefix="calltape-") as folder,
+        Judge(check, nbytes, step_seconds) as judge,
+    ):
         question = {**check.model_dump(), "code": judge.code, "memory": max_memory,
                     "step_seconds": step_seconds}  # fmt: skip
         log = TrialLog(log_path, question)
@@ -160,9 +163,7 @@ class _Begun:
         sound = list(_sound(tape))
         self.calls = len(tape)
         lost = self.calls - len(sound)
-        self.notes = (
-            [f"{counted(lost, 'call')} could not be read, and were left out"] if lost else []
-        )
+        self.notes = [f"{counted(lost, 'call')} could not be read: left out"] if lost else []
         if not sound:
             raise UsageError("no call of the tape can be read", advice="run `calltape doctor`")
         search.begin((tape.calls[place] for place in sound), numbering_of(tape.segments))
@@ -256,51 +257,3 @@ def _check_numbers(*numbers: float | None) -> None:
     for number in numbers:
         if number is not None and not number > 0:
             raise UsageError(f"{number!r} is no limit", advice="pass a number above 0, or None")
-
-
-def _check_of(
-    tape: Tape,
-    fails: Named | None,
-    fails_export: Named | None,
-    fails_replay: Named | None,
-    reference: Named | None,
-    to: Literal["torch", "onnx"],
-    train: bool,
-) -> Check:
-    asked: dict[Kind, Named | None] = {
-        "predicate": fails, "export": fails_export, "replay": fails_replay
-    }  # fmt: skip
-    given: list[tuple[Kind, Named]] = [(k, one) for k, one in asked.items() if one is not None]
-    if len(given) != 1:
-        raise UsageError(
-            f"{len(given)} checks were given",
-            advice="pass one of fails, fails_export, fails_replay",
-        )
-    if to not in ("torch", "onnx"):
-        raise UsageError(f"to={to!r:.100}", advice="pass 'torch' or 'onnx'")
-    ((kind, function),) = given
-    classes = {name: f"{cls.__module__}:{cls.__qualname__}" for name, cls in _classes(tape).items()}
-    return Check(
-        kind=kind, name=_name_of(function), to=to, train=train, classes=classes,
-        reference=None if reference is None else _name_of(reference),
-    )  # fmt: skip
-
-
-def _classes(tape: Tape) -> dict[str, type]:
-    """The classes that the user gave, by their name on the tape."""
-    given = set(tape.classes)
-    return {name: cls for name, cls in tape.class_index.by_name.items() if cls in given}
-
-
-def _name_of(function: Named) -> str:
-    if isinstance(function, str):
-        name = function
-    else:
-        module = getattr(function, "__module__", None)
-        name = f"{module}:{getattr(function, '__qualname__', None)}"
-    if not is_factory(name) or name.startswith("__main__:"):
-        raise UsageError(
-            f"{name!r:.200} is not of the form package.module:function",
-            advice="each try runs in another process, which imports it by its name",
-        )
-    return name

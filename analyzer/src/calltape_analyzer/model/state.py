@@ -139,7 +139,7 @@ class _Saving(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return changed
 
 
-class _SavingWithoutCompiler(_Saving):
+class _SavingWithoutCompiler(_Saving):  # type: ignore[no-untyped-call]
     """The same where torch's compiler was not imported. Under another mode, torch imports it for
     the first operation, to keep it out of the mode: that takes seconds."""
 
