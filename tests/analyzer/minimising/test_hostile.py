@@ -139,6 +139,11 @@ def test_damaged_calls_are_counted(whole: Path, tmp_path: Path) -> None:
     report = minimised(damaged, tmp_path / "o.tape", "is_slow")
     assert report.notes[0] == "1 call could not be read: left out"
     assert report.calls == 1
+    with (
+        open_tape(damaged).only(calls="0..1") as tape,
+        pytest.raises(InferenceError, match=r"nothing fails .* but 1 call could not be read"),
+    ):
+        minimise_tape(tape, tmp_path / "other.tape", fails=f"{HOSTILE}:is_slow")
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "directory", "pipe"])
@@ -195,6 +200,14 @@ def test_a_run_that_is_killed_goes_on_with_the_same_result(whole: Path, tmp_path
     assert out.read_bytes() == other.read_bytes()
     last = json.loads((tmp_path / "other.tape.tried.jsonl").read_text().splitlines()[-1])
     assert {"calls", "failing_calls", "end"} <= last.keys()
+
+
+@pytest.mark.parametrize("name", ["no_such_module:f", f"{HOSTILE}:no_such"])
+def test_a_check_that_cannot_be_imported(whole: Path, tmp_path: Path, name: str) -> None:
+    with open_tape(whole) as tape, pytest.raises(UsageError, match="cannot be imported") as found:
+        minimise_tape(tape, tmp_path / "o.tape", fails=name)
+    assert str(found.value).count("CALLTAPE_DEBUG=1") == 1
+    assert ".." not in str(found.value)
 
 
 def test_nothing_fails_is_no_result(whole: Path, tmp_path: Path) -> None:

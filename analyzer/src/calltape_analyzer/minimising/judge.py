@@ -126,10 +126,11 @@ class Judge:
             name = self._check.name
             raise UsageError(
                 f"{name} cannot be imported: the process ended meanwhile, or took more than "
-                f"{self._seconds:.0f} s or more memory than a step may"
+                f"{self._seconds:.0f} s or more memory than a step may",
+                advice="import it by hand, and see what it does",
             )
         if "error" in hello:
-            raise UsageError(hello["error"])
+            raise UsageError(hello["error"], advice=hello.get("advice"))
         self.code = hello["code"]
 
     def _asked(

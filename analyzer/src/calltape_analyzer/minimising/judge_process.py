@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -88,7 +89,10 @@ def _loaded(config: dict[str, Any]) -> tuple[Any, int, dict[str, Any]]:
         check = Check.model_validate(config["check"])
         return check, threads, {"code": check.load()}
     except BaseException as error:  # importing runs anything
-        return None, threads, {"error": str(error) or type(error).__name__}
+        if os.environ.get("CALLTAPE_DEBUG"):
+            traceback.print_exc()
+        reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+        return None, threads, {"error": reason, "advice": getattr(error, "advice", None)}
 
 
 def _may_fork() -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calltape_analyzer.editing.numbering import numbering_of
-from calltape_analyzer.errors import TapeError, UsageError
+from calltape_analyzer.errors import InferenceError, TapeError, UsageError
 from calltape_analyzer.exporting.free_memory import half_of_free
 from calltape_analyzer.minimising.asked_check import Named, check_of
 from calltape_analyzer.minimising.checks import Check
@@ -166,7 +166,13 @@ class _Begun:
         self.notes = [f"{counted(lost, 'call')} could not be read: left out"] if lost else []
         if not sound:
             raise UsageError("no call of the tape can be read", advice="run `calltape doctor`")
-        search.begin((tape.calls[place] for place in sound), numbering_of(tape.segments))
+        try:
+            search.begin((tape.calls[place] for place in sound), numbering_of(tape.segments))
+        except InferenceError as error:
+            if not lost:
+                raise
+            what = f"{error.reason}; but {self.notes[0]}"
+            raise InferenceError(what, advice="run `calltape doctor` on the tape") from None
 
 
 def _sound(tape: Tape) -> Any:

@@ -161,7 +161,8 @@ class Search:
         self.tried += 1
         self._progress(f"the whole tape: {outcome.words}")
         if outcome.end == "unusable":
-            raise UsageError(f"the check cannot be made: {' '.join(outcome.reasons)}")
+            what = " ".join(outcome.reasons).rstrip(".")
+            raise UsageError(f"the check cannot be made: {what}", advice="mend that first")
         if outcome.end in ("time", "memory"):
             raise UsageError(
                 f"the check of the whole tape takes more {outcome.end} than a step may",
