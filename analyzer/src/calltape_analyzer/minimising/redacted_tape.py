@@ -173,11 +173,10 @@ class Redacting:
         path, notes = self._redacted(kept)
         if path is None:
             return None
-        for _ in range(2):
-            outcome = self._judged(path, "redacted, once more")
-            if not self._is_same(outcome):
-                return None
-        reason = next(one for one in outcome.reasons if one in self._wanted)
+        found = [self._judged(path, "redacted, once more") for _ in range(2)]
+        if not all(map(self._is_same, found)):
+            return None
+        reason = next(one for one in found[0].reasons if one in self._wanted)
         return RedactedTape(path, reason, [f"{one.name} ({one.facts})" for one in kept], notes)
 
     def _judged(self, path: str, what: str) -> Outcome:
