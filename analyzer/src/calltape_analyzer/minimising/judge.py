@@ -25,6 +25,8 @@ _MAX_DEATHS = 3
 _LATE_SECONDS = 60.0
 """How much later than its limit an answer may come: the other process keeps the limit itself."""
 _IMPORT_SECONDS = 600.0
+_IMPORT_BYTES = 4 * 2**30
+"""How much more memory than a run the import of torch and of the check may take."""
 _POLL_SECONDS = 0.25
 
 
@@ -33,7 +35,7 @@ class Judge:
 
     Args:
         check: what is run.
-        nbytes: of memory that one run may take, or the import of the check.
+        nbytes: of memory that one run may take.
         seconds: how long the import may take.
 
     Attributes:
@@ -121,12 +123,12 @@ class Judge:
         )  # fmt: skip
         path = [os.getcwd(), *(one for one in sys.path if one not in ("", os.getcwd()))]
         question = {"path": path, "check": self._check.model_dump()}
-        hello = self._asked(question, self._seconds, self._bytes)
+        hello = self._asked(question, self._seconds, self._bytes + _IMPORT_BYTES)
         if hello is None:
             name = self._check.name
             raise UsageError(
                 f"{name} cannot be imported: the process ended meanwhile, or took more than "
-                f"{self._seconds:.0f} s or more memory than a step may",
+                f"{self._seconds:.0f} s or too much memory",
                 advice="import it by hand, and see what it does",
             )
         if "error" in hello:
