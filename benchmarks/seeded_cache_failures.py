@@ -96,7 +96,10 @@ def _named(name: str) -> str:
 
 FAILURES = (
     Failure("a cache bug: wrong beyond 20 tokens", generated,
-            {"fails_replay": _named("Forgetting"), "reference": _named("Llama")}),
-    Failure("a cache bug: an exception beyond 24", generated, {"fails_replay": _named("Full")}),
-    Failure("a mask that begins with padding", generated, {"fails": _named("ignores_padding")}),
+            {"fails_replay": _named("Forgetting"), "reference": _named("Llama")},
+            "the output differs"),
+    Failure("a cache bug: an exception beyond 24", generated, {"fails_replay": _named("Full")},
+            "no room for token"),
+    Failure("a mask that begins with padding", generated, {"fails": _named("ignores_padding")},
+            "returned true"),
 )  # fmt: skip

@@ -32,12 +32,14 @@ class Failure:
         name: what it is.
         write: writes the tape.
         options: for ``minimise_tape``.
+        reason: a part of the words that say why it fails.
         calls: the least number of calls that shows it.
     """
 
     name: str
     write: Callable[[Path], Path]
-    options: dict[str, str]
+    options: dict[str, Any]
+    reason: str
     calls: int = 1
 
 
@@ -98,10 +100,10 @@ def scored(path: Path) -> Path:
 class Tagger(nn.Module):
     """A tag for each token."""
 
-    def __init__(self, words: int = 120) -> None:
+    def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.embedding = nn.Embedding(words, 16)
+        self.embedding = nn.Embedding(120, 16)
         self.positions = nn.Embedding(64, 16)
         self.out = nn.Linear(16, 5)
 
@@ -111,7 +113,9 @@ class Tagger(nn.Module):
 
 def small_tagger() -> nn.Module:
     """Knows fewer words than were used."""
-    return Tagger(words=100)
+    model = Tagger()
+    model.embedding = nn.Embedding.from_pretrained(model.embedding.weight[:100].detach())
+    return model
 
 
 class NarrowTagger(Tagger):
@@ -263,16 +267,27 @@ def _named(name: str) -> str:
 
 FAILURES = (
     Failure("a wrong value at one size", scored,
-            {"fails_replay": _named("WrongAtOneSize"), "reference": _named("Scorer")}),
+            {"fails_replay": _named("WrongAtOneSize"), "reference": _named("Scorer")},
+            "the output differs"),
     Failure("wrong values beyond a size", scored,
-            {"fails_replay": _named("WrongBeyondASize"), "reference": _named("Scorer")}),
-    Failure("an exception in one call of 500", tagged, {"fails_replay": _named("small_tagger")}),
+            {"fails_replay": _named("WrongBeyondASize"), "reference": _named("Scorer")},
+            "the output differs"),
+    Failure("an exception in one call of 500", tagged, {"fails_replay": _named("small_tagger")},
+            "IndexError"),
     Failure("positions that wrap around", tagged,
-            {"fails_replay": _named("NarrowTagger"), "reference": _named("Tagger")}),
-    Failure("NaN from an empty mask", pooled, {"fails": _named("gives_nan")}),
-    Failure("a sum beyond float16", pooled, {"fails": _named("overflows")}),
-    Failure("a crash beyond a size", pooled, {"fails": _named("crashes")}),
-    Failure("a state that two calls share", widths, {"fails": _named("remembers")}, calls=2),
-    Failure("an exporter error: an address", addressed, {"fails_export": _named("Addressing")}),
-    Failure("an exporter error: a Python function", applied, {"fails_export": _named("Applying")}),
+            {"fails_replay": _named("NarrowTagger"), "reference": _named("Tagger")},
+            "the output differs"),
+    Failure("NaN from an empty mask", pooled, {"fails": _named("gives_nan")}, "returned true"),
+    Failure("a sum beyond float16", pooled, {"fails": _named("overflows")}, "returned true"),
+    Failure("a crash beyond a size", pooled, {"fails": _named("crashes")}, "SIGSEGV"),
+    Failure("a state that two calls share", widths, {"fails": _named("remembers")},
+            "returned true", calls=2),
+    Failure("an exporter error: an address", addressed, {"fails_export": _named("Addressing")},
+            "Cannot access data pointer"),
+    Failure("an exporter error: a Python function", applied, {"fails_export": _named("Applying")},
+            "Cannot access data pointer"),
+    Failure("a crash beyond a size, then redacted", pooled,
+            {"fails": _named("crashes"), "redact": True}, "SIGSEGV"),
+    Failure("NaN from an empty mask, then redacted", pooled,
+            {"fails": _named("gives_nan"), "redact": True}, "returned true"),
 )  # fmt: skip

@@ -15,6 +15,7 @@ DECISIONS = [file.relative_to(ROOT).as_posix() for file in (ROOT / "docs/decisio
 NAMES = (
     "docs/architecture.md",
     "docs/privacy.md",
+    "docs/minimising.md",
     "docs/testing.md",
     "CONTRIBUTING.md",
     *DECISIONS,

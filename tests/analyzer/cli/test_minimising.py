@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from calltape_analyzer import open_tape
 from tests.analyzer.cli.commands import run
 from tests.analyzer.minimising.checked import Sum
 from tests.analyzer.minimising.test_minimising import CHECKED, recorded
@@ -41,7 +42,31 @@ def test_nothing_fails(whole: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [(), ("--fails", "no form"), ("--fails", "a:b", "--fails-export", "a:b")],
+    [
+        (),
+        ("--fails", "no form"),
+        ("--fails", "a:b", "--fails-export", "a:b"),
+        ("--fails", "a:b", "--keep", "x"),
+    ],
 )
 def test_a_wrong_command_line(whole: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     assert run("minimise", whole, "-o", tmp_path / "small.tape", *words).code == 2
+
+
+def test_the_smallest_tape_without_private_values(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.tape"
+    words = ("--fails", f"{CHECKED}:raises", "--redact", "--shapes-only", "mask")
+    ran = run("minimise", whole, "-o", out, *words)
+    assert ran.code == 0, ran.err
+    assert "redacted, but for values that the failure needs" in ran.out
+    assert "kept: x (float32[1, 1])" in ran.out
+    assert open_tape(out).manifest.history[-1].verb == "redact"
+
+
+def test_no_redacted_tape_fails(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.tape"
+    words = ("--fails", f"{CHECKED}:raises", "--redact", "--shapes-only", "x")
+    ran = run("minimise", whole, "-o", out, *words)
+    assert ran.code == 1
+    assert "nothing was written" in ran.err
+    assert not out.exists()

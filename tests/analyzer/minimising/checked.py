@@ -109,3 +109,35 @@ def flips(tape: Any) -> bool:
 def is_random(tape: Any) -> bool:
     """Fails always where the failure is, and at times elsewhere."""
     return _is_bad(tape) or random.SystemRandom().random() < 0.3
+
+
+class Worded(nn.Module):
+    """Depends on the shape of x, a value of y, and a text."""
+
+    def forward(self, x: Any, y: Any = None, prompt: str = "", title: str = "") -> Any:
+        return x.sum(-1)
+
+
+def is_wide(tape: Any) -> bool:
+    """A shape is enough."""
+    return any(call.record.inputs.facts()[0].shape[-1] > 40 for call in tape.calls)
+
+
+def has_value_in_y(tape: Any) -> bool:
+    """Needs the value of one argument, and another one to be there."""
+    calls = [call.inputs.kwargs for call in tape]
+    return any("prompt" in one and float(one["y"].max()) > 90 for one in calls)
+
+
+def quotes_prompt(tape: Any) -> None:
+    """Needs a text of some length, and quotes it."""
+    for call in tape:
+        prompt = call.inputs.kwargs.get("prompt", "")
+        if len(prompt) > 20:
+            raise ValueError(f"cannot parse {prompt!r}")
+
+
+def needs_the_word(tape: Any) -> str:
+    """Needs what a text says."""
+    texts = [call.inputs.kwargs.get("prompt", "") for call in tape]
+    return "the word is there" if any("SECRET-WORD" in text for text in texts) else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -394,3 +396,41 @@ def test_a_program_without_the_state_of_its_model_is_not_verified(
     report = export(tape, model).verify()
     assert [row.ok for row in report] == [True, False, False]
     assert all("(before)" in (row.error or "") for row in report if not row.ok)
+
+
+LATE = """
+import sys
+import torch
+from calltape_analyzer.model.state import unchanged
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.compiles = False
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.linear.weight.add_(1)
+        f = torch.sin if not self.compiles else torch.compile(torch.sin, backend="eager")
+        return f(self.linear(x))
+
+
+model = Model()
+before = model.linear.weight.detach().clone()
+for model.compiles in (False, True, True):
+    with unchanged(model) as changed:
+        model(torch.ones(2, 3))
+    assert list(changed) == ["linear.weight"], changed
+    assert torch.equal(before, model.linear.weight)
+    print("torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.integration
+def test_the_compiler_is_imported_only_by_models_that_compile() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LATE], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert ran.stdout.split() == ["False", "True", "True"], ran.stderr

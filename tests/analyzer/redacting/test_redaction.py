@@ -263,3 +263,20 @@ def test_misuse(tmp_path: Path) -> None:
         assert "no value has a path like nothing" in report.notes
         with pytest.raises(TapeError, match="already"):
             redact(tape, tmp_path / "b.tape")
+
+
+@pytest.mark.parametrize("pattern", ["prompt", "kwargs.prompt"])
+def test_a_text_is_kept_by_each_of_its_names(tmp_path: Path, pattern: str) -> None:
+    source = written(tmp_path / "a.tape", [((torch.ones(2),), {"prompt": "a text, once"})])
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape", keep=[pattern, "outputs.echo"])
+    with open_tape(tmp_path / "b.tape") as tape:
+        assert tape.calls[0].inputs.kwargs["prompt"] == "a text, once"
+
+
+def test_a_text_is_kept_by_its_position(tmp_path: Path) -> None:
+    source = written(tmp_path / "a.tape", [((torch.ones(2), None, "a text, once"), {})])
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape", keep=["args.2", "outputs.echo"])
+    with open_tape(tmp_path / "b.tape") as tape:
+        assert tape.calls[0].inputs.args[2] == "a text, once"

@@ -14,7 +14,16 @@ from calltape_analyzer.cli.edits import Force, Out, forced, print_report
 from calltape_analyzer.cli.output import Json, command, line, print_model
 from calltape_analyzer.cli.tapes import Calls, Part, Paths, opened
 
-__all__ = ["privacy", "redact"]
+__all__ = [
+    "Hash",
+    "Keep",
+    "Noise",
+    "Permute",
+    "ShapesOnly",
+    "Special",
+    "privacy",
+    "redact",
+]
 
 
 def _patterns(name: str, help_text: str) -> typer.models.OptionInfo:
@@ -22,34 +31,39 @@ def _patterns(name: str, help_text: str) -> typer.models.OptionInfo:
     return found
 
 
+Keep = Annotated[
+    list[str] | None, _patterns("--keep", "Values that stay as they are, such as 'mode'.")
+]
+Hash = Annotated[
+    list[str] | None,
+    _patterns("--hash", "Values that become others, equal ones equal ones, as texts do anyway."),
+]
+Permute = Annotated[
+    list[str] | None,
+    _patterns("--permute", "Ids that become other ids of the same range, on all of the tape."),
+]
+Noise = Annotated[
+    list[str] | None, _patterns("--noise", "Floats that become random ones of the same range.")
+]
+Special = Annotated[
+    bool, typer.Option("--special", help="Under --noise, NaN and infinities stay in place.")
+]
+ShapesOnly = Annotated[
+    list[str] | None,
+    _patterns("--shapes-only", "Values of which no range and no pseudonym stays either."),
+]
+
+
 @command
 def redact(
     paths: Paths,
     out: Out,
-    keep: Annotated[
-        list[str] | None, _patterns("--keep", "Values that stay as they are, such as 'mode'.")
-    ] = None,
-    hash: Annotated[
-        list[str] | None,
-        _patterns(
-            "--hash", "Values that become others, equal ones equal ones, as texts do anyway."
-        ),
-    ] = None,
-    permute: Annotated[
-        list[str] | None,
-        _patterns("--permute", "Ids that become other ids of the same range, on all of the tape."),
-    ] = None,
-    noise: Annotated[
-        list[str] | None,
-        _patterns("--noise", "Floats that become random ones of the same range."),
-    ] = None,
-    special: Annotated[
-        bool, typer.Option("--special", help="Under --noise, NaN and infinities stay in place.")
-    ] = False,
-    shapes_only: Annotated[
-        list[str] | None,
-        _patterns("--shapes-only", "Values of which no range and no pseudonym stays either."),
-    ] = None,
+    keep: Keep = None,
+    hash: Hash = None,
+    permute: Permute = None,
+    noise: Noise = None,
+    special: Special = False,
+    shapes_only: ShapesOnly = None,
     force: Force = False,
     json: Json = False,
 ) -> None:

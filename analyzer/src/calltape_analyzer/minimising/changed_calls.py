@@ -6,7 +6,8 @@ recorded, so that a call whose arguments are changed has neither outputs nor an 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any
 
 from calltape_analyzer.reading.call import Call
@@ -73,6 +74,12 @@ class ChangedCall:
         facts["shape"] = list(tensor.shape)
         self.values[leaf] = tensor
 
+    def share(self, leaf: int, other: int) -> None:
+        """Gives a leaf the value of another one of the same dtype and shape; the tape has it once.
+        Each is a tensor of its own when it is read."""
+        self.leaves[leaf]["key"] = self.leaves[other]["key"]
+        self.values[leaf] = self._value(other)
+
     def built(self) -> BuiltCall:
         """The record, without leaves and scalars that nothing refers to any more, and its values.
 
@@ -86,7 +93,7 @@ class ChangedCall:
             for name, numbers in (("leaf", leaves), ("scalar", scalars), ("length", scalars)):
                 if isinstance(node.get(name), int):
                     node[name] = numbers.setdefault(node[name], len(numbers))
-        documents = [self.leaves[old] for old in leaves]
+        documents, values = self._stored(leaves)
         document = {"root": root, "leaves": len(leaves), "scalars": len(scalars)}
         ranges = tuple(
             Range(leaf=leaves[one.leaf], min=one.min, max=one.max)
@@ -99,15 +106,37 @@ class ChangedCall:
             scalars=tuple(self.scalars[old] for old in scalars),
             ranges=ranges,
         )
-        values: dict[str, Any] = {}
-        for old, facts in zip(leaves, documents, strict=True):
-            if facts.get("key") is not None:
-                is_new = old in self.values
-                values[facts["key"]] = (
-                    self.values[old] if is_new else self.call.stored("inputs", old)
-                )
         changed = {"inputs": tree, "outputs": None, "error": None, "outputs_missing": _MISSING}
         return BuiltCall(self.call.record.model_copy(update={**changed, "blob": None}), values)
+
+    def _stored(self, leaves: Iterable[int]) -> tuple[list[Document], dict[str, Any]]:
+        """The facts of these leaves, and their values by key. Leaves that share a key have equal
+        values: one whose value is another one now gets a key of its own."""
+        documents: list[Document] = []
+        values: dict[str, Any] = {}
+        taken = {facts.get("key") for facts in self.leaves}
+        for old in leaves:
+            facts = self.leaves[old]
+            key = facts.get("key")
+            if key is not None:
+                value = self._value(old)
+                if key in values and not _is_same(values[key], value):
+                    key = next(name for n in count(old) if (name := f"t{n}") not in taken)
+                    taken.add(key)
+                    facts = {**facts, "key": key}
+                values[key] = value
+            documents.append(facts)
+        return documents, values
+
+    def _value(self, leaf: int) -> Any:
+        return self.values[leaf] if leaf in self.values else self.call.stored("inputs", leaf)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    are_bytes = all(isinstance(value, bytes | bytearray | memoryview) for value in (one, other))
+    return are_bytes and bytes(one) == bytes(other)
 
 
 def _plain(node: Any) -> Any:

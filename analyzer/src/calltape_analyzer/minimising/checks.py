@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,8 +82,12 @@ class Check(PlainData):
                     if not settle(tape, model, settled):
                         return Outcome(end="passed")
                     path = settled
-        with open_tape(path, classes=classes) as tape:
+        tape = open_tape(path, classes=classes)
+        try:
             return self._outcome(tape)
+        finally:
+            with suppress(OSError):  # the user's code may have closed any file
+                tape.close()
 
     def _outcome(self, tape: Tape) -> Outcome:
         if self.kind == "predicate":

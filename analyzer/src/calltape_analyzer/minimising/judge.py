@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from typing import Any
 
 from typing_extensions import Self
@@ -13,11 +16,18 @@ from typing_extensions import Self
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.minimising.checks import Check
 from calltape_analyzer.minimising.outcome import Outcome
+from calltape_analyzer.minimising.own_memory import own_memory
 
 __all__ = ["Judge"]
 
 _COMMAND = (sys.executable, "-m", "calltape_analyzer.minimising.judge_process")
 _MAX_DEATHS = 3
+_LATE_SECONDS = 60.0
+"""How much later than its limit an answer may come: the other process keeps the limit itself."""
+_IMPORT_SECONDS = 600.0
+_IMPORT_BYTES = 4 * 2**30
+"""How much more memory than a run the import of torch and of the check may take."""
+_POLL_SECONDS = 0.25
 
 
 class Judge:
@@ -26,17 +36,19 @@ class Judge:
     Args:
         check: what is run.
         nbytes: of memory that one run may take.
+        seconds: how long the import may take.
 
     Attributes:
         code: a digest of the files that the check is in.
 
     Raises:
-        UsageError: the check cannot be imported.
+        UsageError: the check cannot be imported, or that takes more than it may.
     """
 
-    def __init__(self, check: Check, nbytes: int) -> None:
+    def __init__(self, check: Check, nbytes: int, seconds: float | None = None) -> None:
         self._check = check
         self._bytes = nbytes
+        self._seconds = max(seconds or _IMPORT_SECONDS, _LATE_SECONDS)
         self._deaths = 0
         self._process: subprocess.Popen[str] | None = None
         self.code = ""
@@ -76,13 +88,15 @@ class Judge:
             seconds: how long it may take.
 
         Raises:
-            UsageError: the process that starts the runs was ended several times.
+            UsageError: the process that starts the runs was ended several times; or the check
+                changed the tape.
         """
+        before = _facts(path)
         question = {
             "tape": path, "settled": f"{path}.settled", "answer": f"{path}.answer",
             "seconds": seconds, "bytes": self._bytes,
         }  # fmt: skip
-        answer = self._asked(question)
+        answer = self._asked(question, seconds + _LATE_SECONDS)
         while answer is None:
             self._deaths += 1
             if self._deaths >= _MAX_DEATHS:
@@ -92,7 +106,12 @@ class Judge:
                 )
             self.close()
             self._start()
-            answer = self._asked(question)
+            answer = self._asked(question, seconds + _LATE_SECONDS)
+        if _facts(path) != before:
+            raise UsageError(
+                f"{self._check.name} changes the tape that it is given, or removes it",
+                advice="let it only read the tape",
+            )
         return Outcome.model_validate(answer)
 
     def _start(self) -> None:
@@ -103,16 +122,23 @@ class Judge:
                                          "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
         path = [os.getcwd(), *(one for one in sys.path if one not in ("", os.getcwd()))]
-        hello = self._asked({"path": path, "check": self._check.model_dump()})
+        question = {"path": path, "check": self._check.model_dump()}
+        hello = self._asked(question, self._seconds, self._bytes + _IMPORT_BYTES)
         if hello is None:
             name = self._check.name
-            raise UsageError(f"{name} cannot be imported: the process ended meanwhile")
+            raise UsageError(
+                f"{name} cannot be imported: the process ended meanwhile, or took more than "
+                f"{self._seconds:.0f} s or too much memory",
+                advice="import it by hand, and see what it does",
+            )
         if "error" in hello:
-            raise UsageError(hello["error"])
+            raise UsageError(hello["error"], advice=hello.get("advice"))
         self.code = hello["code"]
 
-    def _asked(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer to a question; None if the process is no more."""
+    def _asked(
+        self, question: dict[str, Any], seconds: float, nbytes: int | None = None
+    ) -> dict[str, Any] | None:
+        """The answer to a question; None if the process is no more, or took more than it may."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -120,8 +146,34 @@ class Judge:
         try:
             process.stdin.write(json.dumps(question) + "\n")
             process.stdin.flush()
+            if not self._answers(process, seconds, nbytes):
+                process.kill()
+                return None
             line = process.stdout.readline()
         except BrokenPipeError:
             return None
         found: dict[str, Any] | None = json.loads(line) if line.endswith("\n") else None
         return found
+
+    def _answers(self, process: subprocess.Popen[str], seconds: float, nbytes: int | None) -> bool:
+        """Waits until there is an answer, or the end of the process. False if it took too long, or
+        too much memory."""
+        ends = time.monotonic() + seconds
+        before = own_memory(process.pid)
+        with selectors.DefaultSelector() as selector:
+            assert process.stdout is not None
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not selector.select(_POLL_SECONDS):
+                if time.monotonic() > ends:
+                    return False
+                if nbytes is not None and own_memory(process.pid) - before > nbytes:
+                    return False
+        return True
+
+
+def _facts(path: str) -> tuple[int, int] | None:
+    """What shows whether a file was changed."""
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_size, found.st_mtime_ns
+    return None

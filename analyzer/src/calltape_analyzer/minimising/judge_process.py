@@ -8,6 +8,7 @@ of JSON.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -17,14 +18,18 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from calltape_analyzer.minimising.own_memory import own_memory
+
 __all__ = ["main"]
 
 _ONCE = "--once"
+_PARENT_DEATH_SIGNAL = 1
 _MODULE = "calltape_analyzer.minimising.judge_process"
 
 
@@ -84,7 +89,10 @@ def _loaded(config: dict[str, Any]) -> tuple[Any, int, dict[str, Any]]:
         check = Check.model_validate(config["check"])
         return check, threads, {"code": check.load()}
     except BaseException as error:  # importing runs anything
-        return None, threads, {"error": str(error) or type(error).__name__}
+        if os.environ.get("CALLTAPE_DEBUG"):
+            traceback.print_exc()
+        reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+        return None, threads, {"error": reason, "advice": getattr(error, "advice", None)}
 
 
 def _may_fork() -> bool:
@@ -121,6 +129,7 @@ def _run(check: Any, question: dict[str, Any], threads: int) -> NoReturn:
 
     with suppress(OSError):
         os.setsid()  # so that what it starts ends with it
+    _end_with_parent()
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     random.seed(0)
@@ -136,6 +145,12 @@ def _run(check: Any, question: dict[str, Any], threads: int) -> NoReturn:
     os._exit(0)
 
 
+def _end_with_parent() -> None:
+    """Ends this process when the one that watches it is ended; Linux has a way."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
 def _watched(process: int, question: dict[str, Any]) -> dict[str, Any]:
     """Waits for a run, and ends it if it takes more than it may.
 
@@ -143,7 +158,7 @@ def _watched(process: int, question: dict[str, Any]) -> dict[str, Any]:
         An outcome as plain data.
     """
     began, parent, pause = time.monotonic(), os.getppid(), 0.002
-    before, ended = _own_memory(process), 0
+    before, ended = own_memory(process), 0
     try:
         while True:
             ended, status = os.waitpid(process, os.WNOHANG)
@@ -152,7 +167,7 @@ def _watched(process: int, question: dict[str, Any]) -> dict[str, Any]:
                 return {**_answer(status, question), "seconds": seconds}
             if seconds > question["seconds"]:
                 return {"end": "time", "seconds": seconds}
-            if _own_memory(process) - before > question["bytes"]:
+            if own_memory(process) - before > question["bytes"]:
                 return {"end": "memory", "seconds": seconds}
             if os.getppid() != parent:
                 sys.exit(1)
@@ -175,16 +190,6 @@ def _answer(status: int, question: dict[str, Any]) -> dict[str, Any]:
     return {"end": "failed", "reasons": [f"the process was ended by signal {-code}"]}
 
 
-def _own_memory(process: int) -> int:
-    """Bytes of memory that are a process's own; mapped files are not."""
-    try:
-        with open(f"/proc/{process}/statm", "rb") as file:
-            _, resident, shared, *_ = map(int, file.read().split())
-    except (OSError, ValueError):
-        return 0
-    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
-
-
 def _end(process: int, *, reaped: bool) -> None:
     """Ends a run and everything that it started."""
     with suppress(OSError):
@@ -197,4 +202,12 @@ def _end(process: int, *, reaped: bool) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    code: Any = 1
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    finally:
+        # Threads of the user's code, and what it registered for the end, keep nobody waiting.
+        os._exit(code if isinstance(code, int) else int(code is not None))

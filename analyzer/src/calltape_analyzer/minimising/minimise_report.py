@@ -20,6 +20,9 @@ class MinimiseReport(PlainData):
         answered: for how many more the answer was known from an earlier run.
         seconds: how long it took.
         log: the file that says what was tried.
+        redacted: whether the new tape is redacted.
+        kept: the values that redaction would have removed, and that stayed because the tape does
+            not fail for this reason without them.
         notes: what else is to be known.
     """
 
@@ -33,6 +36,8 @@ class MinimiseReport(PlainData):
     answered: int
     seconds: float
     log: Text
+    redacted: bool = False
+    kept: Texts = ()
     notes: Texts = ()
 
     def __str__(self) -> str:
@@ -45,5 +50,9 @@ class MinimiseReport(PlainData):
             f"{counted(self.steps, 'step')}{known}, {self.seconds:.1f} s; {printable(self.log)} "
             "says what was tried",
         ]
+        if self.redacted:
+            few = "but for values that the failure needs" if self.kept else "and fails as before"
+            parts.append(f"redacted, {few}")
+        parts += [f"kept: {printable(text)}" for text in self.kept]
         parts += [f"note: {printable(text)}" for text in self.notes]
         return "\n".join(parts)

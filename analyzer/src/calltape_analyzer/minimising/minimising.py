@@ -5,26 +5,35 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from calltape_analyzer.editing.numbering import numbering_of
-from calltape_analyzer.errors import TapeError, UsageError
+from calltape_analyzer.errors import InferenceError, TapeError, UsageError
 from calltape_analyzer.exporting.free_memory import half_of_free
+from calltape_analyzer.minimising.asked_check import Named, check_of
 from calltape_analyzer.minimising.checks import Check
 from calltape_analyzer.minimising.fewer_arguments import drop_arguments, drop_parts
 from calltape_analyzer.minimising.fewer_calls import drop_calls, drop_outcomes
 from calltape_analyzer.minimising.judge import Judge
 from calltape_analyzer.minimising.minimise_report import MinimiseReport
+from calltape_analyzer.minimising.redacted_tape import (
+    Choices,
+    RedactedTape,
+    Redacting,
+    choices_of,
+)
 from calltape_analyzer.minimising.search import Search, TimeUpError
+from calltape_analyzer.minimising.shared_values import share_values
 from calltape_analyzer.minimising.simpler_values import simplify_values
 from calltape_analyzer.minimising.smaller_sizes import shrink_sizes
 from calltape_analyzer.minimising.trial_log import TrialLog
-from calltape_analyzer.scripting import is_factory
+from calltape_analyzer.opening import open_tape
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted
 from calltape_analyzer.writing.lineage import derived
+from calltape_analyzer.writing.output_file import OutputFile
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.records import Manifest
 
@@ -32,9 +41,6 @@ __all__ = ["minimise_tape"]
 
 _MAX_ROUNDS = 3
 """With simple values, sizes may get smaller than before."""
-
-Kind = Literal["predicate", "export", "replay"]
-Named = str | Callable[..., Any]
 
 
 def minimise_tape(
@@ -50,6 +56,7 @@ def minimise_tape(
     max_seconds: float | None = None,
     step_seconds: float | None = None,
     max_memory: int | None = None,
+    redact: bool | Mapping[str, Any] = False,
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> MinimiseReport:
@@ -80,18 +87,24 @@ def minimise_tape(
         step_seconds: how long one try may take; by default three times as long as the first one,
             and at least ten seconds.
         max_memory: the bytes that one try may take; by default half of what is free.
+        redact: whether the smallest tape is redacted at last: ``True``, or options of
+            :func:`redact` (``{"keep": ["mode"], "permute": "input_ids"}``). If it does not fail
+            without some values, these stay, as few as possible, and the report names them; values
+            that an option names are treated as it says. The result was tried.
         overwrite: whether a file that is there already is replaced.
         progress: is called with a line of text after each try.
 
     Raises:
-        InferenceError: nothing fails with the whole tape, or not each time.
+        InferenceError: nothing fails with the whole tape, or not each time; or no redacted tape
+            fails for the same reason.
         UsageError: the check cannot be imported or made, or the whole tape takes more than a try
             may.
         TapeError: ``exists`` or ``io``.
     """
     check_tape(tape, "minimise_tape")
     began = time.monotonic()
-    check = _check_of(tape, fails, fails_export, fails_replay, reference, to, train)
+    choices = choices_of(redact)
+    check = check_of(tape, fails, fails_export, fails_replay, reference, to, train)
     _check_numbers(max_seconds, step_seconds, max_memory)
     target = Path(path)
     if not len(tape):
@@ -104,10 +117,16 @@ def minimise_tape(
             path=str(target),
             advice="name another file for the result",
         )
+    if target.is_dir() or not target.parent.is_dir():
+        what = "it is a directory" if target.is_dir() else "there is no such directory"
+        raise TapeError("io", f"cannot write it: {what}", path=str(target))
     nbytes = half_of_free() if max_memory is None else max_memory
     manifest = _manifest(tape, {})
     log_path = target.with_name(f"{target.name}.tried.jsonl")
-    with tempfile.TemporaryDirectory(prefix="calltape-") as folder, Judge(check, nbytes) as judge:
+    with (
+        tempfile.TemporaryDirectory(prefix="calltape-") as folder,
+        Judge(check, nbytes, step_seconds) as judge,
+    ):
         question = {**check.model_dump(), "code": judge.code, "memory": max_memory,
                     "step_seconds": step_seconds}  # fmt: skip
         log = TrialLog(log_path, question)
@@ -119,13 +138,18 @@ def minimise_tape(
         try:
             begun = _Begun(tape, search)
             notes = [*begun.notes, *_reduced(tape, search), *_confirmed(search)]
-            _write(tape, search, check, target, overwrite)
+            result = _written(tape, search, check, Path(folder))
+            ended = RedactedTape(result, search.reason, [], [])
+            if choices is not None:
+                ended = _redacted(search, log, result, choices, Path(folder))
+            _copy(ended.path, target, overwrite, tape.paths)
             return MinimiseReport(
-                path=os.fspath(path), reason=search.reason, calls_before=begun.calls,
+                path=os.fspath(path), reason=ended.reason, calls_before=begun.calls,
                 calls=len(search.tape), bytes_read=tape.nbytes,
                 bytes_written=target.stat().st_size, steps=search.tried,
                 answered=search.answered, seconds=time.monotonic() - began,
-                log=str(log_path), notes=tuple(notes),
+                log=str(log_path), notes=(*notes, *ended.notes),
+                redacted=choices is not None, kept=tuple(ended.kept),
             )  # fmt: skip
         finally:
             search.close()
@@ -139,12 +163,16 @@ class _Begun:
         sound = list(_sound(tape))
         self.calls = len(tape)
         lost = self.calls - len(sound)
-        self.notes = (
-            [f"{counted(lost, 'call')} could not be read, and were left out"] if lost else []
-        )
+        self.notes = [f"{counted(lost, 'call')} could not be read: left out"] if lost else []
         if not sound:
             raise UsageError("no call of the tape can be read", advice="run `calltape doctor`")
-        search.begin((tape.calls[place] for place in sound), numbering_of(tape.segments))
+        try:
+            search.begin((tape.calls[place] for place in sound), numbering_of(tape.segments))
+        except InferenceError as error:
+            if not lost:
+                raise
+            what = f"{error.reason}; but {self.notes[0]}"
+            raise InferenceError(what, advice="run `calltape doctor` on the tape") from None
 
 
 def _sound(tape: Tape) -> Any:
@@ -157,8 +185,7 @@ def _sound(tape: Tape) -> Any:
 
 
 def _reduced(tape: Tape, search: Search) -> list[str]:
-    """Makes the tape smaller in every way, cheapest first. A way to redact a tape would be the
-    last: it is one more try that is kept only if it still fails for the same reason."""
+    """Makes the tape smaller in every way, cheapest first."""
     try:
         drop_calls(search)
         drop_outcomes(search)
@@ -177,6 +204,7 @@ def _reduced(tape: Tape, search: Search) -> list[str]:
             shrink_sizes(search, tape)
             drop_parts(search)
             simplify_values(search)
+        share_values(search)
     except TimeUpError:
         return ["the time was up: run it again with more, and it goes on from here"]
     return []
@@ -189,15 +217,37 @@ def _confirmed(search: Search) -> list[str]:
     return [f"{counted(doubted, 'smaller tape')} failed at first and not again: it is not steady"]
 
 
-def _write(tape: Tape, search: Search, check: Check, path: Path, overwrite: bool) -> None:
-    options: dict[str, Any] = {f"fails_{check.kind}": check.name, "steps": search.tried}
+def _written(tape: Tape, search: Search, check: Check, folder: Path) -> str:
+    """The path of the smallest tape, with a manifest that says what was done."""
+    options: dict[str, Any] = {f"fails_{check.kind}": check.name}
     if check.reference is not None:
         options["reference"] = check.reference
-    manifest = _manifest(tape, options)
-    with TapeWriter(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
+    path = str(folder / "smallest.tape")
+    with TapeWriter(path, _manifest(tape, options)) as writer:
         for call in search.tape.calls:
             writer.copy(call)
         writer.seal()
+    return path
+
+
+def _redacted(
+    search: Search, log: TrialLog, path: str, choices: Choices, folder: Path
+) -> RedactedTape:
+    with open_tape(path, classes=search.classes) as tape:
+        return Redacting(search, log, tape, choices, folder).result()
+
+
+def _copy(source: str, target: Path, overwrite: bool, inputs: Sequence[str]) -> None:
+    """Gives a tape of another folder its final name, when all of it is there."""
+    out = OutputFile(target, overwrite=overwrite, inputs=inputs)
+    try:
+        with open(source, "rb") as file:
+            while part := file.read(2**20):
+                out.append([part])
+        out.finish()
+    except BaseException:
+        out.discard()
+        raise
 
 
 def _manifest(tape: Tape, options: dict[str, Any]) -> Manifest:
@@ -213,51 +263,3 @@ def _check_numbers(*numbers: float | None) -> None:
     for number in numbers:
         if number is not None and not number > 0:
             raise UsageError(f"{number!r} is no limit", advice="pass a number above 0, or None")
-
-
-def _check_of(
-    tape: Tape,
-    fails: Named | None,
-    fails_export: Named | None,
-    fails_replay: Named | None,
-    reference: Named | None,
-    to: Literal["torch", "onnx"],
-    train: bool,
-) -> Check:
-    asked: dict[Kind, Named | None] = {
-        "predicate": fails, "export": fails_export, "replay": fails_replay
-    }  # fmt: skip
-    given: list[tuple[Kind, Named]] = [(k, one) for k, one in asked.items() if one is not None]
-    if len(given) != 1:
-        raise UsageError(
-            f"{len(given)} checks were given",
-            advice="pass one of fails, fails_export, fails_replay",
-        )
-    if to not in ("torch", "onnx"):
-        raise UsageError(f"to={to!r:.100}", advice="pass 'torch' or 'onnx'")
-    ((kind, function),) = given
-    classes = {name: f"{cls.__module__}:{cls.__qualname__}" for name, cls in _classes(tape).items()}
-    return Check(
-        kind=kind, name=_name_of(function), to=to, train=train, classes=classes,
-        reference=None if reference is None else _name_of(reference),
-    )  # fmt: skip
-
-
-def _classes(tape: Tape) -> dict[str, type]:
-    """The classes that the user gave, by their name on the tape."""
-    given = set(tape.classes)
-    return {name: cls for name, cls in tape.class_index.by_name.items() if cls in given}
-
-
-def _name_of(function: Named) -> str:
-    if isinstance(function, str):
-        name = function
-    else:
-        module = getattr(function, "__module__", None)
-        name = f"{module}:{getattr(function, '__qualname__', None)}"
-    if not is_factory(name) or name.startswith("__main__:"):
-        raise UsageError(
-            f"{name!r:.200} is not of the form package.module:function",
-            advice="each try runs in another process, which imports it by its name",
-        )
-    return name

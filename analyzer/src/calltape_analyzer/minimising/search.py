@@ -6,7 +6,6 @@ it fails for the same reason, it is the smallest tape from now on.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -17,6 +16,7 @@ from calltape_analyzer.errors import InferenceError, TapeError, UsageError
 from calltape_analyzer.minimising.judge import Judge
 from calltape_analyzer.minimising.outcome import Outcome
 from calltape_analyzer.minimising.trial_log import TrialLog
+from calltape_analyzer.minimising.tried_files import digest_of, remove_try, size_of
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.reading.call import Call
@@ -52,6 +52,7 @@ class Search:
         progress: is told what is tried, and what came of it.
 
     Attributes:
+        classes: for opening them.
         reason: why the tape fails.
         tape: the smallest one so far, open.
         hints: numbers of calls that fail, if the check told.
@@ -74,7 +75,7 @@ class Search:
         has_reference: bool = False,
     ) -> None:
         self._judge, self._log, self._folder = judge, log, folder
-        self._manifest, self._classes = manifest, classes
+        self._manifest, self.classes = manifest, classes
         self._seconds, self._deadline = step_seconds, deadline
         self._progress = progress or (lambda _: None)
         self._kept: list[str] = []
@@ -94,7 +95,7 @@ class Search:
 
     def opened(self) -> Tape:
         """The smallest tape, opened once more, for somebody who closes it."""
-        return open_tape(self._kept[-1], classes=self._classes)
+        return open_tape(self._kept[-1], classes=self.classes)
 
     @property
     def may_change_arguments(self) -> bool:
@@ -120,11 +121,11 @@ class Search:
             UsageError: the check cannot be made, or takes more than it may.
         """
         path, count = self._write_first(calls, numbering)
-        digest = _digest(path)
+        digest = digest_of(path)
         first = self._log.answer(digest)
         if first is None or first.end != "failed":
             first = self._failing_twice(path)
-            self._log.add(digest, "the whole tape", count, _size(path), first)
+            self._log.add(digest, "the whole tape", count, size_of(path), first)
         self.reason, self.hints = first.reasons[0], first.calls
         if self._seconds is None:
             self._seconds = max(_LEAST_SECONDS, _TIMES_FIRST * first.seconds)
@@ -160,7 +161,8 @@ class Search:
         self.tried += 1
         self._progress(f"the whole tape: {outcome.words}")
         if outcome.end == "unusable":
-            raise UsageError(f"the check cannot be made: {' '.join(outcome.reasons)}")
+            what = " ".join(outcome.reasons).rstrip(".")
+            raise UsageError(f"the check cannot be made: {what}", advice="mend that first")
         if outcome.end in ("time", "memory"):
             raise UsageError(
                 f"the check of the whole tape takes more {outcome.end} than a step may",
@@ -179,7 +181,7 @@ class Search:
         Raises:
             TimeUpError: the time is over.
         """
-        self._check_time()
+        self.check_time()
         try:
             path = self._write(calls)
         except TapeError as error:
@@ -190,12 +192,12 @@ class Search:
             self.close()
             self._kept.append(path)
             return True
-        _remove(path)
+        remove_try(path)
         return False
 
     def _judged(self, path: str, what: str) -> bool:
-        digest = _digest(path)
-        if digest == _digest(self._kept[-1]):
+        digest = digest_of(path)
+        if digest == digest_of(self._kept[-1]):
             return False
         outcome = self._log.answer(digest)
         known = outcome is not None
@@ -206,10 +208,10 @@ class Search:
         else:
             self.answered += 1
         if outcome.end == "time":
-            self._check_time()
+            self.check_time()
         if not known:
-            with open_tape(path, classes=self._classes) as tape:
-                self._log.add(digest, what, len(tape), _size(path), outcome)
+            with open_tape(path, classes=self.classes) as tape:
+                self._log.add(digest, what, len(tape), size_of(path), outcome)
         kept = self._is_same(outcome)
         self._progress(f"{what}: {'kept' if kept else outcome.words}")
         settled = f"{path}.settled"
@@ -217,7 +219,7 @@ class Search:
             self.hints = outcome.calls
             if os.path.exists(settled):
                 os.replace(settled, path)
-        _remove(settled)
+        remove_try(settled)
         return kept
 
     def _is_same(self, outcome: Outcome) -> bool:
@@ -246,6 +248,19 @@ class Search:
             "it failed at first, and does not any more", advice="make the failure come each time"
         )
 
+    def aside(self, path: str, what: str) -> Outcome:
+        """What the check says of a tape that is none of the search."""
+        outcome = self._judge.outcome(path, self._seconds or _FIRST_SECONDS)
+        self.tried += 1
+        remove_try(f"{path}.settled")
+        self._progress(f"{what}: {outcome.words}")
+        return outcome
+
+    @property
+    def digest(self) -> str:
+        """Of the smallest tape."""
+        return digest_of(self._kept[-1])
+
     def _write(self, calls: Iterable[Call | BuiltCall]) -> str:
         self._written += 1
         path = str(self._folder / f"{self._written:06}.tape")
@@ -263,28 +278,11 @@ class Search:
             return seconds
         return max(min(seconds, self._deadline - time.monotonic()), 0.1)
 
-    def _check_time(self) -> None:
+    def check_time(self) -> None:
+        """Raises TimeUpError if the time for the whole search is over."""
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise TimeUpError
 
     def said(self) -> str:
         """What the smallest tape is, in words."""
-        return f"{counted(len(self.tape), 'call')}, {_size(self._kept[-1]):,} bytes"
-
-
-def _digest(path: str) -> str:
-    with open(path, "rb") as file:
-        found = hashlib.blake2b(digest_size=16)
-        while part := file.read(2**20):
-            found.update(part)
-    return found.hexdigest()
-
-
-def _size(path: str) -> int:
-    return os.stat(path).st_size
-
-
-def _remove(path: str) -> None:
-    for one in (path, f"{path}.answer", f"{path}.settled"):
-        if os.path.exists(one):
-            os.unlink(one)
+        return f"{counted(len(self.tape), 'call')}, {size_of(self._kept[-1]):,} bytes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from calltape_analyzer.minimising.outcome import Outcome
 __all__ = ["TrialLog"]
 
 _MAX_BYTES = 2**28
+_KIND = "calltape minimise"
 
 
 class TrialLog:
@@ -21,7 +23,7 @@ class TrialLog:
 
     Args:
         path: of the file. If it is of the same question, its answers are used, and new ones are
-            added; else it is written anew.
+            added; if it is a log of another one, it is written anew.
         question: what was asked, as plain data: the check, its code, the limits.
 
     Attributes:
@@ -29,12 +31,13 @@ class TrialLog:
         known: how many answers were there already.
 
     Raises:
-        TapeError: ``io``.
+        TapeError: ``io``; ``exists`` if a file that is no log is there.
     """
 
     def __init__(self, path: Path, question: dict[str, Any]) -> None:
         self.path = path
-        head = json.dumps({"calltape minimise": question}, sort_keys=True)
+        _refuse_others(path)
+        head = json.dumps({_KIND: question}, sort_keys=True)
         self._answers = _read(path, head)
         self.known = len(self._answers)
         try:
@@ -54,15 +57,32 @@ class TrialLog:
         return self._answers.get(digest)
 
     def add(self, digest: str, what: str, calls: int, nbytes: int, outcome: Outcome) -> None:
-        """Notes an outcome. One that a limit of time decided is not asked for again."""
+        """Notes an outcome of a tape of so many calls and bytes. One that a limit of time decided
+        is not asked for again."""
         self._answers[digest] = outcome
         document = outcome.model_dump(mode="json")
+        document["failing_calls"] = document.pop("calls")
         facts = {"tape": digest, "what": what, "calls": calls, "bytes": nbytes}
         self._write(json.dumps({**facts, **document}))
 
     def _write(self, line: str) -> None:
         self._file.write(f"{line}\n")
         self._file.flush()
+
+
+def _refuse_others(path: Path) -> None:
+    """Raises TapeError if a file is there that nobody wants to lose."""
+    begin = json.dumps({_KIND: {}})[:-2].encode()
+    with suppress(OSError):
+        found = path.lstat()
+        if stat.S_ISREG(found.st_mode):
+            with path.open("rb") as file:
+                if file.read(len(begin)) in (b"", begin):
+                    return
+        raise TapeError(
+            "exists", "there is a file here that is no log of calltape minimise", path=str(path),
+            advice="move it, or name another result: the log is written beside it",
+        )  # fmt: skip
 
 
 def _read(path: Path, head: str) -> dict[str, Outcome]:
@@ -74,6 +94,7 @@ def _read(path: Path, head: str) -> dict[str, Outcome]:
         for line in lines if first == head else ():
             with suppress(ValueError, KeyError, TypeError):  # the last one may be torn
                 document = json.loads(line)
+                document["calls"] = document["failing_calls"]
                 outcome = {name: document[name] for name in Outcome.model_fields}
                 found[document["tape"]] = Outcome.model_validate(outcome)
     return found

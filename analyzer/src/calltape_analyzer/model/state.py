@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -22,6 +23,7 @@ from calltape_analyzer.model.attributes import Attributes, same
 
 __all__ = ["apart_from", "in_words", "unchanged", "was_written"]
 
+_COMPILER = "torch._dynamo"
 _MAX_COPIED = 256 * 2**20
 """Bytes of tensors in attributes that are copied at once; the mode saves the others."""
 
@@ -49,7 +51,8 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
     buffers = dict(module.named_buffers(remove_duplicate=False))
     data = {name: (tensor.data, _memory(tensor)) for name, tensor in parameters.items()}
     others = [pair for one in attributes for pair in one.tensors]
-    saving = _Saving([*parameters.items(), *others])
+    kind = _Saving if _COMPILER in sys.modules else _SavingWithoutCompiler
+    saving = kind([*parameters.items(), *others])
     saving.copy(buffers.items())
     saving.copy(others, _MAX_COPIED)
     changed: dict[str, Any] = {}
@@ -105,8 +108,10 @@ class _Saving(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        return self._run(func, args, kwargs or {})
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         places, names = _written(func)
-        kwargs = kwargs or {}
         if places or names:
             written = [args[i] for i in places if i < len(args)]
             written += [kwargs[name] for name in names if name in kwargs]
@@ -132,6 +137,23 @@ class _Saving(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 else:
                     tensor.data = copy
         return changed
+
+
+class _SavingWithoutCompiler(_Saving):  # type: ignore[no-untyped-call]
+    """The same where torch's compiler was not imported. Under another mode, torch imports it for
+    the first operation, to keep it out of the mode: that takes seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        # The model may have imported it meanwhile, or be importing it now.
+        if hasattr(sys.modules.get(_COMPILER), "disable"):
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        return self._run(func, args, kwargs or {})
 
 
 @cache

@@ -32,6 +32,7 @@ class Sized:
 MAX_TEXT = 10_000
 """Characters of a condition; a longer one is not evaluated."""
 _TOO_LARGE = 2**128
+_MAX_EXPONENT = 4
 
 
 class _UnknownError(Exception):
@@ -174,6 +175,13 @@ def _readable(text: str) -> str:
     return re.sub(r"L\['([^']*)'\]", r"\1", text.strip()).replace(".size()", "")
 
 
+def _power(base: float, exponent: float) -> Any:
+    """A power as torch writes it: ``** 0.5`` for a root. A large one would take all the memory."""
+    if abs(exponent) > _MAX_EXPONENT or base < 0:
+        raise _UnknownError
+    return base**exponent
+
+
 # Not &, | and shifts: torch writes them without the parentheses that Python needs.
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -182,6 +190,7 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
+    ast.Pow: _power,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,

@@ -191,7 +191,7 @@ class _Redaction:
             yield reference
 
     def _is_kept(self, place: str) -> bool:
-        treatment = self._treatments.of(place)
+        treatment = self._treatments.of_place(place)
         return treatment is not None and treatment.way == "keep"
 
     def _notes(self, new: Tape) -> Iterator[str]:

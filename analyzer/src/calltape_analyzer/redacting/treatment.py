@@ -73,7 +73,18 @@ class Treatments:
 
     def of(self, path: str) -> Treatment | None:
         """The treatment of a path; None if nothing was asked for."""
-        names = list(names_of_path(path, self._signature))
+        return self._of(list(names_of_path(path, self._signature)))
+
+    def of_place(self, place: str) -> Treatment | None:
+        """The same of a place as the analysis names it: from the name of the parameter on."""
+        names = [place, f"kwargs.{place}"]
+        for position, parameter in enumerate(self._signature.parameters):
+            below = place.removeprefix(parameter.name)
+            if below != place and below[:1] in ("", "."):
+                names.append(f"args.{position}{below}")
+        return self._of(names)
+
+    def _of(self, names: Sequence[str]) -> Treatment | None:
         matching = [one for one in self._latest_first if one.matches(names)]
         self._met.update(one.pattern for one in matching)
         return matching[0] if matching else None

@@ -1,0 +1,97 @@
+"""Checks that attack the search, as the tests name them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def _is_bad(tape: Any) -> bool:
+    return any(call.inputs.args[0].shape[-1] > 40 for call in tape)
+
+
+def is_slow(tape: Any) -> bool:
+    time.sleep(0.05)
+    return _is_bad(tape)
+
+
+def prints(tape: Any) -> bool:
+    for stream in (1, 2):
+        os.write(stream, b"\x1b[2J" + b"x" * 10_000_000)
+    sys.stdout.write("y" * 10_000_000)
+    sys.stderr.write("y" * 10_000_000)
+    return _is_bad(tape)
+
+
+def says_much(tape: Any) -> None:
+    if _is_bad(tape):
+        raise RuntimeError("\x1b[31m\x00 \ud800" + "x" * 10_000_000)
+
+
+class WordlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def says_nothing(tape: Any) -> None:
+    if _is_bad(tape):
+        raise WordlessError
+
+
+class Undecided:
+    def __bool__(self) -> bool:
+        raise ValueError("neither")
+
+
+def is_undecided(tape: Any) -> Any:
+    return Undecided() if _is_bad(tape) else False
+
+
+def interrupts(tape: Any) -> None:
+    if _is_bad(tape):
+        raise KeyboardInterrupt
+
+
+def closes_all_files(tape: Any) -> bool:
+    is_bad = _is_bad(tape)
+    os.closerange(0, 64)
+    return is_bad
+
+
+def goes_away(tape: Any) -> bool:
+    is_bad = _is_bad(tape)
+    os.chdir("/")
+    os.environ.clear()
+    return is_bad
+
+
+def kills_the_judge(tape: Any) -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(2)
+    Path(os.environ["OUTLIVED"]).touch()
+
+
+def writes(tape: Any) -> bool:
+    Path(tape.paths[0]).write_bytes(b"junk")
+    return True
+
+
+def removes(tape: Any) -> bool:
+    Path(tape.paths[0]).unlink()
+    return True
+
+
+def starts_others(tape: Any) -> bool:
+    """What it starts ends with it."""
+    if os.fork() == 0:
+        time.sleep(2)
+        Path(os.environ["OUTLIVED"]).touch()
+        os._exit(0)
+    return _is_bad(tape)
+
+
+no_function = 5

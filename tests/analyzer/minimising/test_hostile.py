@@ -1,0 +1,218 @@
+"""Checks, tapes and files that attack ``minimise``: each ends in a result or in clear words."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import (
+    InferenceError,
+    TapeError,
+    UsageError,
+    minimise_tape,
+    open_tape,
+    redact,
+)
+from calltape_analyzer.minimising import judge
+from calltape_analyzer.minimising.checks import Check
+from calltape_analyzer.testing import call, write_tape
+
+pytestmark = pytest.mark.integration  # each search starts a process that imports torch
+
+HOSTILE = "tests.analyzer.minimising.hostile"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    calls = [call(torch.rand(1, 42 if i == 2 else 3)).returns(torch.zeros(1)) for i in range(4)]
+    return write_tape(tmp_path_factory.mktemp("tapes") / "whole.tape", calls, torch.nn.Identity())
+
+
+def minimised(whole: Path, out: Path, name: str, **options: Any) -> Any:
+    with open_tape(whole) as tape:
+        return minimise_tape(tape, out, fails=f"{HOSTILE}:{name}", **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("prints", "the predicate returned true"),
+        ("says_much", "RuntimeError: "),
+        ("says_nothing", "tests.analyzer.minimising.hostile.WordlessError"),
+        ("is_undecided", "ValueError: neither"),
+        ("interrupts", "KeyboardInterrupt"),
+        ("closes_all_files", "the predicate returned true"),
+        ("goes_away", "the predicate returned true"),
+        ("no_function", "TypeError: 'int' object is not callable"),
+    ],
+)
+def test_checks_that_behave_badly_have_an_answer(
+    whole: Path, tmp_path: Path, name: str, reason: str
+) -> None:
+    report = minimised(whole, tmp_path / "o.tape", name)
+    assert report.reason.startswith(reason)
+    assert len(report.reason) < 1000
+    assert report.calls == 1
+    assert "\x1b" not in str(report)
+
+
+@pytest.mark.parametrize("name", ["writes", "removes"])
+def test_a_check_that_changes_the_tape(whole: Path, tmp_path: Path, name: str) -> None:
+    content = whole.read_bytes()
+    with pytest.raises(UsageError, match="changes the tape that it is given"):
+        minimised(whole, tmp_path / "o.tape", name)
+    assert whole.read_bytes() == content
+    assert not (tmp_path / "o.tape").exists()
+
+
+def test_a_check_that_kills_the_judge_ends_with_it(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLIVED", str(tmp_path / "outlived"))
+    with pytest.raises(UsageError, match="was ended several times"):
+        minimised(whole, tmp_path / "o.tape", "kills_the_judge")
+    time.sleep(3)
+    assert not (tmp_path / "outlived").exists()
+
+
+def test_what_a_check_starts_ends_with_it(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLIVED", str(tmp_path / "outlived"))
+    assert minimised(whole, tmp_path / "o.tape", "starts_others").calls == 1
+    time.sleep(3)
+    assert not (tmp_path / "outlived").exists()
+
+
+def test_an_import_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "_LATE_SECONDS", 1.0)
+    check = Check(kind="predicate", name="tests.analyzer.minimising.asleep:f")
+    with pytest.raises(UsageError, match=r"cannot be imported: .* more than 2 s"):
+        judge.Judge(check, 2**30, 2.0)
+
+
+def test_tapes_that_lack_something(whole: Path, tmp_path: Path) -> None:
+    content = whole.read_bytes()
+    for name, cut in (("torn.tape", content[: len(content) - 1500]), ("gz.tape.gz", None)):
+        source = tmp_path / name
+        source.write_bytes(gzip.compress(content) if cut is None else cut)
+        out = tmp_path / f"{name}.small.tape"
+        assert minimised(source, out, "is_slow").calls == 1
+        with open_tape(out) as tape:
+            assert tape.sealed
+            assert tape.calls[0].number == 2
+    shapes = tmp_path / "shapes.tape"
+    with open_tape(whole) as tape:
+        redact(tape, shapes, shapes_only="*")
+    out = tmp_path / "shapes.small.tape"
+    with open_tape(shapes) as tape:
+        report = minimise_tape(
+            tape, out, fails="tests.analyzer.minimising.checked:is_wide", redact=True
+        )
+    assert (report.calls, report.kept) == (1, ())
+
+
+def test_tapes_without_calls(tmp_path: Path) -> None:
+    empty = write_tape(tmp_path / "empty.tape", [], torch.nn.Identity())
+    with pytest.raises(UsageError, match="no calls"):
+        minimised(empty, tmp_path / "o.tape", "is_slow")
+
+
+def test_damaged_calls_are_counted(whole: Path, tmp_path: Path) -> None:
+    content = bytearray(whole.read_bytes())
+    with open_tape(whole) as tape:
+        first = bytes(tape.calls[0].stored("inputs", 0) or b"")
+    at = content.index(first)
+    content[at] ^= 1
+    damaged = tmp_path / "damaged.tape"
+    damaged.write_bytes(content)
+    report = minimised(damaged, tmp_path / "o.tape", "is_slow")
+    assert report.notes[0] == "1 call could not be read: left out"
+    assert report.calls == 1
+    with (
+        open_tape(damaged).only(calls="0..1") as tape,
+        pytest.raises(InferenceError, match=r"nothing fails .* but 1 call could not be read"),
+    ):
+        minimise_tape(tape, tmp_path / "other.tape", fails=f"{HOSTILE}:is_slow")
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "directory", "pipe"])
+def test_a_file_that_is_no_log_is_left_alone(whole: Path, tmp_path: Path, kind: str) -> None:
+    log, precious = tmp_path / "o.tape.tried.jsonl", tmp_path / "precious"
+    precious.write_text("precious")
+    if kind == "file":
+        log.write_text("precious")
+    elif kind == "link":
+        log.symlink_to(precious)
+    elif kind == "directory":
+        log.mkdir()
+    else:
+        os.mkfifo(log)
+    with pytest.raises(TapeError, match="no log of calltape minimise"):
+        minimised(whole, tmp_path / "o.tape", "is_slow")
+    assert precious.read_text() == "precious"
+    if kind == "file":
+        assert log.read_text() == "precious"
+
+
+def test_results_that_cannot_be_written_are_refused_at_once(whole: Path, tmp_path: Path) -> None:
+    with pytest.raises(TapeError, match="it is a directory"):
+        minimised(whole, tmp_path, "is_slow", overwrite=True)
+    with pytest.raises(TapeError, match="no such directory"):
+        minimised(whole, tmp_path / "no" / "o.tape", "is_slow")
+    link = tmp_path / "link.tape"
+    link.symlink_to(whole)
+    content = whole.read_bytes()
+    with pytest.raises(UsageError, match="in place"):
+        minimised(whole, link, "is_slow", overwrite=True)
+    assert whole.read_bytes() == content
+
+
+def test_a_run_that_is_killed_goes_on_with_the_same_result(whole: Path, tmp_path: Path) -> None:
+    """The result is the same, byte by byte, as that of a run that nobody killed."""
+    out, other = tmp_path / "o.tape", tmp_path / "other.tape"
+    command = [sys.executable, "-m", "calltape_analyzer", "minimise", str(whole)]
+    command += ["-o", str(out), "--fails", f"{HOSTILE}:is_slow"]
+    log = tmp_path / "o.tape.tried.jsonl"
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and (
+            not log.exists() or len(log.read_text().splitlines()) < 6
+        ):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert not out.exists()
+    tried = len(log.read_text().splitlines()) - 1
+    log.write_text(log.read_text() + '{"tape": "torn')
+    report = minimised(whole, out, "is_slow")
+    assert report.answered >= tried - 1
+    minimised(whole, other, "is_slow")
+    assert out.read_bytes() == other.read_bytes()
+    last = json.loads((tmp_path / "other.tape.tried.jsonl").read_text().splitlines()[-1])
+    assert {"calls", "failing_calls", "end"} <= last.keys()
+
+
+@pytest.mark.parametrize("name", ["no_such_module:f", f"{HOSTILE}:no_such"])
+def test_a_check_that_cannot_be_imported(whole: Path, tmp_path: Path, name: str) -> None:
+    with open_tape(whole) as tape, pytest.raises(UsageError, match="cannot be imported") as found:
+        minimise_tape(tape, tmp_path / "o.tape", fails=name)
+    assert str(found.value).count("CALLTAPE_DEBUG=1") == 1
+    assert ".." not in str(found.value)
+
+
+def test_nothing_fails_is_no_result(whole: Path, tmp_path: Path) -> None:
+    with open_tape(whole) as tape, pytest.raises(InferenceError, match="nothing fails"):
+        minimise_tape(
+            tape.only(calls="0..1"), tmp_path / "o.tape", fails=f"{HOSTILE}:is_slow", redact=True
+        )
+    assert not (tmp_path / "o.tape").exists()
