@@ -55,6 +55,12 @@ class Times(torch.nn.Module):
         return x.sum() + y if x.shape[0] == 2 * y.shape[0] else x.prod() - y
 
 
+class Rooted(torch.nn.Module):
+    def forward(self, x, y):
+        side = int(x.shape[0] ** 0.5)
+        return x.view(side, side).sum(0)[:1] + y
+
+
 class Divided(torch.nn.Module):
     def forward(self, x, y):
         return x.sum() + y if x.shape[0] // 3 == 2 else x.prod() - y
@@ -89,6 +95,7 @@ MODELS: dict[type[torch.nn.Module], tuple[list[tuple[int, int]], Any]] = {
     Even: ([(4, 6), (6, 2)], None),
     Longer: ([(5, 2), (7, 3)], None),
     Times: ([(4, 2), (6, 3)], None),
+    Rooted: ([(4, 3), (9, 5)], None),
     Divided: ([(6, 3), (8, 5)], None),
     Constant: ([(6, 3), (6, 5)], None),
     Unequal: ([(4, 3), (6, 5)], None),
@@ -196,6 +203,7 @@ def refusal_of(*guards: str) -> str | None:
         "L['xs'][0].size()[0]*2 == L['x'].size()[0]",
         "L['n']//2 == 2 or False",
         "-L['n'] < 0",
+        "math.trunc(torch.sym_float(L['x'].size()[0]) ** 0.5) == 2",
     ],
 )
 def test_condition_that_holds_refuses_nothing(guard: str) -> None:
@@ -227,6 +235,8 @@ HOSTILE = [
     "(lambda: 0)() == 1",
     "f'{L}' == 0",
     "2 ** 99999999 == 0",
+    "(-8) ** 0.5 == 0",
+    "0 ** (-1) == 0",
     "9 << 99999999 == 0",
     "'a' * 999999999 == 0",
     "(1, 2) * 999999999 == 0",
