@@ -231,8 +231,8 @@ def test_shapes_and_variants_say_the_same_of_each_dimension(
                 # A program has it dynamic, or its calls have 1 throughout, which torch fixes.
                 assert decided.dynamic or decided.reason == "one" or is_fixed(variant, column)
             elif decided.dynamic:
-                # It never varied; only one call had it, beside others that did.
-                assert times[place] == 1
+                # It never varied; only one call had it, beside others that did, or it is the batch.
+                assert times[place] == 1 or is_batch_of(variant, column, dynamic)
                 assert decided.reason in ("pooled", "neighbour")
 
 
@@ -247,6 +247,14 @@ def dimensions_of(variant: Variant) -> list[tuple[tuple[str, str, int], Any]]:
 
 def is_fixed(variant: Variant, column: Any) -> bool:
     return any(isinstance(c, Fixed) and c.column == column for c in variant.facts.conditions)
+
+
+def is_batch_of(variant: Variant, column: Any, dynamic: dict[Any, bool]) -> bool:
+    """Whether a first dimension never differed from another one, which did vary in other calls."""
+    every = variant.facts.every
+    others = {c: place for place, c in dimensions_of(variant) if c.axis == 0 and dynamic[place]}
+    values = [[row.shapes[c.index][0] for row, _ in every.items()] for c in (column, *others)]
+    return column.axis == 0 and any(other == values[0] for other in values[1:])
 
 
 def check_counts(tape: Tape, variants: list[Variant]) -> None:
