@@ -19,9 +19,36 @@ _SCAN = Reason(
     "fails as well: the length is specialized",
 )
 
+_LOOP = Reason(_SCAN.why, "not tried")
+
 REASONS: dict[tuple[str, str], Reason] = {
     ("mamba", ""): _SCAN,
     ("jamba", ""): _SCAN,
+    ("falcon_mamba", ""): _LOOP,
+    ("zamba", ""): _LOOP,
+    ("rwkv", ""): _LOOP,
+    ("greedy_transducer", ""): Reason(
+        "a Python loop over the frames: how many they are is a constant of the program", "not tried"
+    ),
+    ("recurrent_gemma", ""): Reason(
+        "the model keeps its recurrent state in Python attributes, which no program has",
+        "not tried",
+    ),
+    ("pixtral_vision", ""): Reason(
+        "a Python loop over the pictures: their number is a constant of the program", "not tried"
+    ),
+    ("loop_over_rows", ""): Reason(
+        "a Python loop over the rows: their number is a constant of the program", "not tried"
+    ),
+    ("lumina2", ""): Reason(
+        "the model makes a `set` of lengths that are values of a tensor", "not tried"
+    ),
+    ("scripted_part", ""): Reason(
+        "torch.export does not take a module with a part of `torch.jit.script`", "not tried"
+    ),
+    ("quantized_dynamic", ""): Reason(
+        "torch.export does not take the packed weights of `quantize_dynamic`", "not tried"
+    ),
     ("llava_manual", ""): Reason(
         "a Python loop over the pictures: their number is a constant of the program",
         "fails as well: the number of pictures is specialized",

@@ -34,8 +34,12 @@ _BUILTINS["types:SimpleNamespace"] = types.SimpleNamespace
 _TORCH = {"torch.nn.utils.rnn:PackedSequence"}
 
 _OF_TRANSFORMERS = "transformers."
-# The base class of transformers' results, which are dataclasses.
-_MODEL_OUTPUT = ("transformers.utils.generic", "ModelOutput")
+# The base classes of transformers' results, and of configurations, which are dataclasses; the state
+# of some models has its configuration.
+_DATACLASSES = (
+    ("transformers.utils.generic", "ModelOutput"),
+    ("transformers.configuration_utils", "PreTrainedConfig"),
+)
 
 
 def name_of(cls: type) -> str:
@@ -73,7 +77,7 @@ class ClassIndex:
     1. the classes that the caller passed,
     2. plain classes of the standard library,
     3. classes registered with ``torch.utils._pytree`` in this process,
-    4. the caches, cache layers and model outputs of transformers, and taught caches
+    4. the caches, cache layers, model outputs and configurations of transformers, and taught caches
        (:mod:`calltape_schema.cache_classes`), if their module is loaded already.
     """
 
@@ -148,18 +152,17 @@ def _loaded(module: str, qualname: str) -> Any:
 
 
 def _known_class(name: str) -> type | None:
-    """A loaded class of caches, layers of caches or model outputs. Attributes are all of its state,
-    so that an object can be made without running code of the class."""
+    """A loaded class of caches, layers of caches, model outputs or configurations. Attributes are
+    all of its state, so that an object can be made without running code of the class."""
     module, _, qualname = name.partition(":")
     if not (module.startswith(_OF_TRANSFORMERS) or is_of_cache_library(module)):
         return None
     found = _loaded(module, qualname)
     if not isinstance(found, type) or name_of(found) != name:
         return None
-    return found if has_known_state(found) or _is_model_output(found) else None
+    return found if has_known_state(found) or _is_dataclass_of_transformers(found) else None
 
 
-def _is_model_output(cls: type) -> bool:
-    base = _loaded(*_MODEL_OUTPUT)
-    is_loaded = isinstance(base, type) and cls.__module__.startswith(_OF_TRANSFORMERS)
-    return is_loaded and issubclass(cls, base)
+def _is_dataclass_of_transformers(cls: type) -> bool:
+    bases = [base for base in (_loaded(*name) for name in _DATACLASSES) if isinstance(base, type)]
+    return cls.__module__.startswith(_OF_TRANSFORMERS) and issubclass(cls, tuple(bases))
