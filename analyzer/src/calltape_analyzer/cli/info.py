@@ -21,6 +21,7 @@ from calltape_analyzer.cli.output import (
     print_json,
 )
 from calltape_analyzer.cli.recordings import (
+    changed_text,
     coverage_text,
     dumps_text,
     files_as_json,
@@ -204,7 +205,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
         ),
         ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} of it tensors"),
         ("time", _span(facts)),
-        ("policy", policy_text(tape.manifest.policy)),
+        ("policy", policy_text(tape.manifest.policy) + changed_text(tape.manifest)),
         ("dumps", dumps_text(tape, times)),
         *zip(("traffic", *[""] * len(traffic)), traffic, strict=False),
         ("producer", _producer(tape.manifest)),

@@ -17,9 +17,10 @@ from calltape_analyzer.observing.traffic_counters import (
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import alike, counted, listed
-from calltape_schema.records import Coverage, Policy
+from calltape_schema.records import Coverage, Manifest, Policy
 
 __all__ = [
+    "changed_text",
     "coverage_text",
     "dumps_text",
     "files_as_json",
@@ -50,6 +51,12 @@ def policy_text(policy: Policy) -> str:
     if policy.write_ahead:
         parts.append("inputs written ahead")
     return ", ".join((*parts, *_bounds(policy)))
+
+
+def changed_text(manifest: Manifest) -> str:
+    """That less may be on the tape than the recorder kept."""
+    verbs = [step.verb for step in manifest.history or ()]
+    return f"; changed since by {listed(verbs, _MAX_PLACES)}" if verbs else ""
 
 
 def _bounds(policy: Policy) -> Iterator[str]:

@@ -193,7 +193,9 @@ class Report(BaseModel):
         return "; ".join([f"{done} ({parts})" if parts else done, *self._details()])
 
     def _details(self) -> Iterator[str]:
-        finite = [r.max_abs for r in self.rows if r.ok and r.compared and r.against != "exception"]
+        # A call may fail for something else: a difference of 0 would say too much of it.
+        rows = (r for r in self.rows if r.compared and r.against != "exception")
+        finite = [r.max_abs for r in rows if r.ok or r.max_abs]
         finite = list(filter(math.isfinite, finite))
         if finite:
             yield f"largest difference {max(finite):.1e}"

@@ -46,6 +46,7 @@ class Contents:
         withheld: how many tensors have no value, because the policy said so.
         unknown: the names of classes that this process does not have or does not allow.
         private: what may tell of a person or a machine, and whether it is there.
+        redacted: whether all files were redacted.
     """
 
     calls: int = 0
@@ -54,6 +55,7 @@ class Contents:
     withheld: int = 0
     unknown: set[str] = field(default_factory=set)
     private: dict[str, bool] = field(default_factory=dict)
+    redacted: bool = False
 
     def tell(self, what: str) -> None:
         self.private[what] = True
@@ -84,7 +86,8 @@ def contents_of(tape: Tape) -> Contents:
                 _look(found, tree, tape.class_index)
     if any(manifest.producer.host for manifest in tape.manifests):
         found.tell("the host's name")
-    if found.calls and not is_redacted(tape):
+    found.redacted = is_redacted(tape)
+    if found.calls and not found.redacted:
         found.tell("times and thread ids")
     return found
 

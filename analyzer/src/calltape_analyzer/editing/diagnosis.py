@@ -152,7 +152,8 @@ def _content_symptoms(found: Contents) -> Iterator[Symptom]:
             kind="values_missing",
             level="note",
             text=f"{counted(found.withheld, 'tensor')} without values, which were not wanted",
-            advice="record with values='all' to replay calls",
+            advice="a replay makes values up for them, and compares no value; record with "
+            "values='all' to compare values",
         )
     if found.unknown:
         yield Symptom(
@@ -172,6 +173,8 @@ def _private(found: Contents) -> Iterator[Symptom]:
             kind="private",
             level="note",
             text=f"it may tell of a person or a machine: {', '.join(kinds)}",
-            advice="`calltape privacy` lists it, and `calltape redact` takes it out before you "
+            advice="the tape was redacted; `calltape privacy` lists what is left"
+            if found.redacted
+            else "`calltape privacy` lists it, and `calltape redact` takes it out before you "
             "give the tape away",
         )

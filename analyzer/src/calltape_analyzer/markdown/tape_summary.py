@@ -81,7 +81,9 @@ def _facts(tape: Tape, told: Disclosure, whole: int, raised: int) -> Iterator[tu
     seen = coverage.seen if tape.sealed else f"at least {coverage.seen}"
     yield "coverage", f"{coverage.kept} of {seen} kept, {unwanted} not wanted, {lost} lost"
     values = "kept" if tape.manifest.policy.values == "all" else "shapes only"
-    yield "values", "by path" if tape.manifest.policy.leaf_values else values
+    values = "by path" if tape.manifest.policy.leaf_values else values
+    is_redacted = any(step.verb == "redact" for step in tape.manifest.history or ())
+    yield "values", "redacted" if is_redacted else values
     yield "sealed", "yes" if tape.sealed else "no"
     yield "bytes", f"{tape.nbytes:,} in {counted(len(tape.paths), 'file')}"
     steps = tape.manifest.history or ()

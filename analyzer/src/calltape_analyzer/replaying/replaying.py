@@ -134,5 +134,6 @@ def _check_outputs(tape: Tape) -> None:
     if silent:
         raise InferenceError(
             "no outputs are on the tape",
-            advice="record with outputs=True to compare with them, or pass expect='success'",
+            advice="with expect='success' (--expect success) calls only have to return; record "
+            "with outputs=True to compare outputs",
         )

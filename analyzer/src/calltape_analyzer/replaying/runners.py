@@ -29,7 +29,10 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.replaying.model_outputs import inputs_of, outputs_by_path
 from calltape_analyzer.tape import Tape
 
-__all__ = ["Run", "Runner", "runner_of"]
+__all__ = ["MADE_UP", "Run", "Runner", "runner_of"]
+
+MADE_UP = " (with made-up arguments: the tape has no values)"
+"""What to know of a run that failed."""
 
 _MAX_CHUNKS = 256
 """Of a stream, the recorder keeps so many chunks at most."""
@@ -67,7 +70,7 @@ class Run(ABC):
     @property
     def doubt(self) -> str:
         """What to know about the arguments if the run fails."""
-        return " (with made-up arguments: the tape has no values)" if self.made_up else ""
+        return MADE_UP if self.made_up else ""
 
 
 def _finished() -> None:

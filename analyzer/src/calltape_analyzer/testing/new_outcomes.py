@@ -56,12 +56,14 @@ class NewOutcomes:
 
 
 def _input_values(call: Call) -> dict[str, Any] | None:
-    """The tensors of a call's arguments by their keys; None if one cannot be made here."""
+    """The tensors of a call's arguments by their keys; None if one is not on the tape (what a model
+    gives for made-up ones is no outcome of the call), or cannot be made here."""
     found: dict[str, Any] = {}
     try:
         for i, leaf in enumerate(call.record.inputs.facts()):
-            if leaf.key is not None:
-                found[leaf.key] = call.tensor("inputs", i)
+            if leaf.key is None:
+                return None
+            found[leaf.key] = call.tensor("inputs", i)
     except TapeError:
         return None
     if any(isinstance(value, Placeholder) for value in found.values()):
