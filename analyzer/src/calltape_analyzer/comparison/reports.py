@@ -194,10 +194,9 @@ class Report(BaseModel):
 
     def _details(self) -> Iterator[str]:
         # A call may fail for something else: a difference of 0 would say too much of it.
-        rows = (r for r in self.rows if r.compared and r.against != "exception")
-        finite = [r.max_abs for r in rows if r.ok or r.max_abs]
-        finite = list(filter(math.isfinite, finite))
-        if finite:
+        rows = [r for r in self.rows if r.compared and r.against != "exception"]
+        finite = [r.max_abs for r in rows if (r.ok or r.max_abs) and math.isfinite(r.max_abs)]
+        if any(row.ok for row in rows) and finite:
             yield f"largest difference {max(finite):.1e}"
         fine = Counter(row.against for row in self.rows if row.ok)
         for against, words in _FINE.items():
