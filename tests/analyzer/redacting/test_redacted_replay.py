@@ -87,5 +87,9 @@ def test_the_advice_on_a_redacted_tape_is_not_to_redact_it(tapes: tuple[Path, Pa
 
 
 def test_the_largest_difference_is_that_of_all_calls(tapes: tuple[Path, Path]) -> None:
+    class Off(Checking):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x) + (x.shape[0] == 3)
+
     with open_tape(tapes[0]) as tape:
-        assert "largest difference 1.0e+00" in replay(tape, torch.nn.Identity()).summary
+        assert "largest difference 1.0e+00" in replay(tape, Off()).summary
