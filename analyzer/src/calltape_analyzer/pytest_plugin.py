@@ -22,10 +22,9 @@ _MARK = (
     "tape(*paths, calls=None, variant=None, ignore=(), classes=(), whole=False): runs the test "
     "once for each recorded call of these tapes, with the fixture tape; whole=True: for each tape."
 )
-_UPDATE = (
-    "Outputs that differ are written to the tapes, and told at the end. With =look they are told, "
-    "and nothing is written."
-)
+_OPTION = "--calltape-update"
+_WRITE = "Outputs that differ are written to the tapes, and told at the end."
+_LOOK = "They are told, and nothing is written."
 _SPOOL = "calltape_spool"
 _TAPES = 8
 """How many tapes are held open."""
@@ -35,16 +34,16 @@ tapes_key: pytest.StashKey[dict[Any, Tape]] = pytest.StashKey()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("calltape")
-    group.addoption(
-        "--calltape-update", nargs="?", const="write", choices=("write", "look"), help=_UPDATE
-    )
+    # Two options without a value: one whose value may be left out takes the path that follows it.
+    for option, how, text in ((_OPTION, "write", _WRITE), (f"{_OPTION}=look", "look", _LOOK)):
+        group.addoption(option, action="store_const", const=how, dest="calltape_update", help=text)
     parser.addini("calltape_dir", "Where the tapes are that tests are run with.", default=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARK)
     config.stash[tapes_key] = {}
-    if config.getoption("--calltape-update") is not None:
+    if config.getoption(_OPTION) is not None:
         from calltape_analyzer.testing.running_test import set_updates
         from calltape_analyzer.testing.updates import Updates
 
@@ -55,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tells a worker of xdist where new outputs go, which this process writes to the tapes."""
-    if node.config.getoption("--calltape-update") is not None:
+    if node.config.getoption(_OPTION) is not None:
         node.workerinput[_SPOOL] = _updates().folder
 
 
@@ -147,13 +146,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     for held in config.stash.get(tapes_key, {}).values():
         held.close()
-    how = config.getoption("--calltape-update")
+    how = config.getoption(_OPTION)
     if how is not None and not hasattr(config, "workerinput"):
         _updates().finish(write=how == "write")
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    if config.getoption("--calltape-update") is None or hasattr(config, "workerinput"):
+    if config.getoption(_OPTION) is None or hasattr(config, "workerinput"):
         return
     terminalreporter.section("calltape: new outputs")
     for line in _updates().lines:
@@ -161,7 +160,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if config.getoption("--calltape-update") is not None:
+    if config.getoption(_OPTION) is not None:
         from calltape_analyzer.testing.running_test import set_updates, updates
 
         found = updates()

@@ -185,9 +185,18 @@ def test_a_call_that_cannot_be_read_is_no_bad_commit(folder: Path) -> None:
     assert run(*arguments, "--expect", "success").code == 0
 
 
+def test_a_program_that_is_not_there_may_be_in_another_commit(
+    classifier_tape: Path, folder: Path
+) -> None:
+    assert run("replay", classifier_tape, folder / "no.onnx", "--bisect").code == 125
+
+
 def test_a_tape_that_is_not_there(folder: Path) -> None:
-    arguments = ("replay", folder / "no.tape", "--model", f"{MODULE}:classifier", "--bisect")
-    assert run(*arguments).code == 125
+    (folder / "text.tape").write_text("no tape")
+    for name in ("no.tape", "text.tape"):
+        found = run("replay", folder / name, "--model", f"{MODULE}:classifier", "--bisect")
+        assert found.code == 128
+        assert "no commit can be tested" in found.err
 
 
 @pytest.mark.integration

@@ -138,3 +138,22 @@ def test_an_unsealed_tape_is_sealed(source: Path, tmp_path: Path) -> None:
     with open_tape(tmp_path / "b.tape") as tape:
         assert [step.verb for step in tape.manifest.history or ()] == ["recover"]
         assert tape.coverage.seen == 4
+
+
+def test_a_torn_manifest_leaves_nothing(source: Path, tmp_path: Path) -> None:
+    data = source.read_bytes()
+    header, content = bytearray(data), bytearray(data)
+    header[130] ^= 0xFF
+    content[600] ^= 0xFF
+    for damaged, reason in (
+        (data[:100], "ends within its manifest"),
+        (header, "header is damaged"),
+        (content, "checksum"),
+    ):
+        path = tmp_path / "torn.tape"
+        path.write_bytes(damaged)
+        with pytest.raises(TapeError, match=reason) as caught:
+            open_tape(path)
+        assert caught.value.kind == "damaged"
+        assert "nothing in this file can be read" in str(caught.value)
+        assert "still readable" not in str(caught.value)

@@ -109,6 +109,17 @@ def test_new_outputs_are_written(project: Project) -> None:
         assert new.calls[0].outputs["y"][0].tolist() == [0, 2, 4]
 
 
+def test_a_path_may_follow_the_option(project: Project) -> None:
+    project.write("tests/test_house.py", WRONG)
+    look = project.run("--calltape-update=look", "tests")
+    assert look.code == 0, look.text
+    assert "2 calls would get new outputs; nothing was written" in look.text
+    ran = project.run("--calltape-update", "tests")
+    assert ran.code == 0, ran.text
+    assert "2 calls got new outputs, and the tape was written anew" in ran.text
+    assert project.run("--calltape-update=neither", "tests").code == 4
+
+
 def test_workers_hand_new_outputs_over(project: Project) -> None:
     os.chmod(project.folder / "tests/fixtures/house.tape", 0o640)
     project.write("tests/test_house.py", WRONG)

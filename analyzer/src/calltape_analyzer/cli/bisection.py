@@ -7,7 +7,8 @@ damaged or a mistyped option for the bug. With ``--bisect``, a replay ends with
 - 1: a call fails (bad): another value, another exception, too slow;
 - 125: this commit cannot be tested, which skips it: its model cannot be imported or made, or the
   tape has nothing to test it with;
-- 128: no commit can be tested, which ends the bisection: a wrong command line.
+- 128: no commit can be tested, which ends the bisection: a wrong command line, a tape that cannot
+  be opened.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calltape_analyzer.cli.output import complain
+from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:
     from calltape_analyzer.comparison.reports import Report
@@ -40,9 +42,20 @@ Bisect = Annotated[
 
 
 class Judged:
-    """What came of a replay, if it came so far."""
+    """What came of a replay, if it came so far.
 
+    Attributes:
+        is_open: whether the tape was opened.
+        report: of the replay.
+    """
+
+    is_open = False
     report: Report | None = None
+
+    def ends_with(self, error: BaseException) -> int:
+        """The code for an error: a tape that cannot be opened is the same for every commit."""
+        known = isinstance(error, TapeError) and error.kind != "usage"
+        return GIVE_UP if known and not self.is_open else CANNOT_TEST
 
 
 def verdict(report: Report) -> int:
@@ -55,7 +68,8 @@ def verdict(report: Report) -> int:
 
 @contextmanager
 def judged(bisect: bool) -> Iterator[Judged]:
-    """Ends a command as git wants it, if ``bisect``. The block sets the report."""
+    """Ends a command as git wants it, if ``bisect``. The block sets what is
+    found."""
     found = Judged()
     if not bisect:
         yield found
@@ -69,8 +83,9 @@ def judged(bisect: bool) -> Iterator[Judged]:
         pass
     except (Exception, SystemExit) as error:
         complain(str(getattr(error, "error", error)) or type(error).__name__)
-        complain("this commit cannot be tested")
-        raise typer.Exit(CANNOT_TEST) from None
+        code = found.ends_with(error)
+        complain("no commit can be tested" if code == GIVE_UP else "this commit cannot be tested")
+        raise typer.Exit(code) from None
     raise typer.Exit(CANNOT_TEST if found.report is None else verdict(found.report))
 
 

@@ -124,6 +124,7 @@ def replay(
             raise TapeError("exists", "it is there already", path=str(failing), advice=advice)
         _check_duration(slower_than)
         with opened(paths, Part(calls, variant, ignore), runs=True) as tape:
+            found.is_open = True
             from calltape_analyzer.replaying.replaying import replay as replay_calls
 
             through = _existing(target) if target is not None else model_of(str(model), train=train)

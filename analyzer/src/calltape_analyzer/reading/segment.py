@@ -32,6 +32,9 @@ UNDER_WAY_WORDS = "under way when the process died"
 T = TypeVar("T")
 
 _TRIES = 5
+_UNREADABLE = (
+    "without its manifest nothing in this file can be read; copy it again from where it came"
+)
 _PART = 1024 * 1024
 
 # What is known about a call's tensors.
@@ -312,13 +315,15 @@ class Segment:
         first = next(found, None)
         if first is None or first.offset or first.name != MANIFEST:
             if self._file.read(0, len(MANIFEST)) == MANIFEST.encode():
-                raise TapeError(
-                    "damaged", "the file ends within its manifest", member=MANIFEST, offset=0
-                )
+                ends = first is None
+                reason = "the file ends within its manifest" if ends else "its header is damaged"
+                raise TapeError("damaged", reason, member=MANIFEST, offset=0, advice=_UNREADABLE)
             raise TapeError("not_a_tape", "the file does not start with a tape's manifest")
         try:
             return first, decode_manifest(content_of(self._file.read, first))
         except TapeError as error:
+            if error.kind == "damaged":
+                error.advice = _UNREADABLE
             raise error.at(member=MANIFEST, offset=0) from None
 
 
