@@ -13,6 +13,7 @@ import torch
 from calltape_analyzer import InferenceError, TapeError, open_tape
 from calltape_analyzer.converting import write_onnx_test_data
 from tests.analyzer.cli.commands import run
+from tests.analyzer.converting.permissions import check_private
 from tests.analyzer.tapes import Recorded, write_tape
 
 onnx = pytest.importorskip("onnx")
@@ -118,6 +119,12 @@ def test_the_backend_runner_gets_the_recorded_values(tape_file: Path, tmp_path: 
     changed.raw_data = changed.raw_data[:-4] + struct.pack("<f", 1e6)
     (tmp_path / "case/test_data_set_1/output_0.pb").write_bytes(changed.SerializeToString())
     assert run_backend_tests(tmp_path / "case").failures
+
+
+def test_only_the_owner_may_read_it(tape_file: Path, tmp_path: Path) -> None:
+    with open_tape(tape_file) as tape:
+        write_onnx_test_data(tape, tmp_path / "case", model=model_of(tmp_path / "m.onnx"))
+    check_private(tmp_path / "case")
 
 
 def test_names_are_there_for_perf_test(tape_file: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import shutil
 from typing import Any
 
 from calltape_analyzer.converting.flat_calls import FlatCalls
-from calltape_analyzer.converting.new_folder import new_folder
+from calltape_analyzer.converting.new_folder import create_file, create_folder, new_folder
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
 from calltape_schema.blob import stored_as
@@ -53,14 +53,16 @@ def write_onnx_test_data(
     count = 0
     with new_folder(path) as folder:
         if model is not None:
-            shutil.copyfile(model, folder / "model.onnx")
+            with open(model, "rb") as given, create_file(folder / "model.onnx") as copy:
+                shutil.copyfileobj(given, copy)
         for found in FlatCalls(tape, model):
             own = folder / f"test_data_set_{count}"
-            own.mkdir()
+            create_folder(own)
             sides = (("input", found.inputs), ("output", found.outputs or {}))
             for side, tensors in sides:
                 for at, (name, tensor) in enumerate(tensors.items()):
-                    (own / f"{side}_{at}.pb").write_bytes(_proto(name, tensor))
+                    with create_file(own / f"{side}_{at}.pb") as file:
+                        file.write(_proto(name, tensor))
             count += 1
     return count
 
