@@ -17,6 +17,7 @@ from calltape_analyzer.converting import (
     write_safetensors_folder,
 )
 from tests.analyzer.cli.commands import run
+from tests.analyzer.converting.permissions import check_private
 from tests.fixture_files import FIXTURES
 
 GOLDEN = sorted((FIXTURES / "v1").glob("*.tape"))
@@ -45,6 +46,12 @@ def test_the_tensors_are_readable_by_safetensors(tmp_path: Path) -> None:
         write_safetensors_folder(tape, tmp_path / "folder")
         first = load_file(tmp_path / "folder/call_00000000.safetensors")
         assert torch.equal(first["kwargs.input_ids"], tape[0].inputs.kwargs["input_ids"])
+
+
+def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
+    with open_tape(FIXTURES / "v1/structures.tape") as tape:
+        write_safetensors_folder(tape, tmp_path / "folder")
+    check_private(tmp_path / "folder")
 
 
 def test_tensors_without_a_description(tmp_path: Path) -> None:

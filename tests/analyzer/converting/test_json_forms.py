@@ -58,7 +58,7 @@ def test_polygraphy_loads_the_inputs(
 ) -> None:
     comparator = pytest.importorskip("polygraphy.comparator")
     with open_tape(tape_file) as tape:
-        assert write_polygraphy_inputs(tape, tmp_path / "in.json") == 2
+        assert write_polygraphy_inputs(tape, tmp_path / "in.json").calls == 2
     loader = comparator.StreamingDataLoader(str(tmp_path / "in.json"), allow_dirs=True)
     found = list(loader)
     assert len(found) == 2
@@ -74,7 +74,7 @@ def test_polygraphy_loads_the_outputs(
 ) -> None:
     comparator = pytest.importorskip("polygraphy.comparator")
     with open_tape(tape_file) as tape:
-        assert write_polygraphy_outputs(tape, tmp_path / "out.json") == 2
+        assert write_polygraphy_outputs(tape, tmp_path / "out.json").calls == 2
     found = comparator.RunResults.load(str(tmp_path / "out.json"))
     results = found["calltape"]
     assert [result.runtime for result in results] == [0.0015, 0.0015]
@@ -94,7 +94,7 @@ def triton(tensors: Any, dtypes: dict[str, str]) -> dict[str, Any]:
 
 def test_triton_has_the_same_values(tape_file: Path, tmp_path: Path, calls: list[Recorded]) -> None:
     with open_tape(tape_file) as tape:
-        assert write_triton_json(tape, tmp_path / "t.json") == 2
+        assert write_triton_json(tape, tmp_path / "t.json").calls == 2
     document = json.loads((tmp_path / "t.json").read_text())
     assert document.keys() == {"data", "validation_data"}
     dtypes = {"x": "<f4", "cache_k_0": "<i8", "mask": "?"}
@@ -118,7 +118,7 @@ def test_a_batch_dimension_is_left_out(tmp_path: Path) -> None:
             write_triton_json(tape, tmp_path / "u.json", batched=True)
         with pytest.raises(UsageError, match="no outputs"):
             write_triton_json(tape, tmp_path / "u.json")
-        assert write_triton_json(tape, tmp_path / "u.json", outputs=False) == 1
+        assert write_triton_json(tape, tmp_path / "u.json", outputs=False).calls == 1
 
 
 def test_dtypes_that_a_form_lacks(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_dtypes_that_a_form_lacks(tmp_path: Path) -> None:
     with open_tape(path) as tape:
         with pytest.raises(UsageError, match=r"NumPy has no torch\.bfloat16"):
             write_polygraphy_inputs(tape, tmp_path / "p.json")
-        assert write_triton_json(tape, tmp_path / "t.json", outputs=False) == 1
+        assert write_triton_json(tape, tmp_path / "t.json", outputs=False).calls == 1
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.tape", "t.json"]
     path = write_tape(tmp_path / "c.tape", [((torch.zeros(2, dtype=torch.complex64),), {})])
     with open_tape(path) as tape, pytest.raises(UsageError, match="Triton has no complex64"):
@@ -139,3 +139,40 @@ def test_the_command(tape_file: Path, tmp_path: Path) -> None:
         assert found.code == 0, found.err
         assert json.loads(found.out)["calls"] == 2
         assert json.loads((tmp_path / f"{form}.json").read_text())
+
+
+def test_what_is_left_out_is_told(tmp_path: Path) -> None:
+    x = torch.zeros(1, 3)
+    given = [
+        Recorded(args=(x,), kwargs={"cache": {"k": [x], "n": 7}, "mask": "causal"},
+                 outputs={"y": x, "n": 3}),
+        Recorded(args=(x, None), error=("builtins:ValueError", "no")),
+    ]  # fmt: skip
+    path = write_tape(tmp_path / "a.tape", given, target=function)
+    inputs = ["cache.n", "mask"]
+    both = [*inputs, "outputs.n"]
+    for form, names in (
+        ("polygraphy", inputs), ("polygraphy-outputs", ["outputs.n"]), ("triton", both),
+        ("onnx", both),
+    ):  # fmt: skip
+        out = tmp_path / form
+        told = run("convert", path, "--to", form, "-o", out)
+        assert told.code == 0, told.err
+        assert "left out: 1 call that raised; values that are no tensors: " in told.out
+        assert told.out.rstrip().endswith(", ".join(names))
+        found = run("convert", path, "--to", form, "-o", tmp_path / f"{form}.again", "--json")
+        assert json.loads(found.out)["left_out"] == {
+            "raised": 1, "under_way": 0, "without_outputs": 0, "not_tensors": names,
+            "not_inputs": [],
+        }  # fmt: skip
+
+
+def test_no_call_to_write_is_an_error(tmp_path: Path) -> None:
+    raised = Recorded(args=(torch.zeros(1, 3), None), error=("builtins:ValueError", "no"))
+    path = write_tape(tmp_path / "a.tape", [raised], target=function)
+    for form in ("polygraphy", "polygraphy-outputs", "triton", "onnx"):
+        found = run("convert", path, "--to", form, "-o", tmp_path / "out")
+        assert found.code == 1
+        assert "there is no call to write: 1 raised" in found.err
+        assert "Choose calls that returned" in found.err
+    assert list(tmp_path.iterdir()) == [path]

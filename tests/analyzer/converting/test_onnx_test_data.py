@@ -13,6 +13,7 @@ import torch
 from calltape_analyzer import InferenceError, TapeError, open_tape
 from calltape_analyzer.converting import write_onnx_test_data
 from tests.analyzer.cli.commands import run
+from tests.analyzer.converting.permissions import check_private
 from tests.analyzer.tapes import Recorded, write_tape
 
 onnx = pytest.importorskip("onnx")
@@ -108,7 +109,7 @@ def run_backend_tests(folder: Path) -> unittest.TestResult:
 def test_the_backend_runner_gets_the_recorded_values(tape_file: Path, tmp_path: Path) -> None:
     with open_tape(tape_file) as tape:
         model = model_of(tmp_path / "m.onnx")
-        assert write_onnx_test_data(tape, tmp_path / "case", model=model) == 2
+        assert write_onnx_test_data(tape, tmp_path / "case", model=model).calls == 2
     sets = sorted(path.name for path in (tmp_path / "case").iterdir())
     assert sets == ["model.onnx", "test_data_set_0", "test_data_set_1"]
     result = run_backend_tests(tmp_path / "case")
@@ -118,6 +119,23 @@ def test_the_backend_runner_gets_the_recorded_values(tape_file: Path, tmp_path: 
     changed.raw_data = changed.raw_data[:-4] + struct.pack("<f", 1e6)
     (tmp_path / "case/test_data_set_1/output_0.pb").write_bytes(changed.SerializeToString())
     assert run_backend_tests(tmp_path / "case").failures
+
+
+def test_only_the_owner_may_read_it(tape_file: Path, tmp_path: Path) -> None:
+    with open_tape(tape_file) as tape:
+        write_onnx_test_data(tape, tmp_path / "case", model=model_of(tmp_path / "m.onnx"))
+    check_private(tmp_path / "case")
+
+
+def test_what_the_model_does_not_take_is_told(tmp_path: Path) -> None:
+    given = {"x": torch.ones(2, 3), "factor": 2, "mask": torch.ones(2), "flag": True, "n": 5}
+    recorded = Recorded(kwargs=given, outputs=(torch.ones(2, 3), torch.ones(3)))
+    unknown = Recorded(kwargs=given)
+    with open_tape(write_tape(tmp_path / "a.tape", [recorded, unknown])) as tape:
+        found = write_onnx_test_data(tape, tmp_path / "case", model=model_of(tmp_path / "m.onnx"))
+    assert (found.calls, found.raised, found.without_outputs) == (2, 0, 1)
+    assert sorted(found.not_tensors) == ["flag", "n"]
+    assert found.not_inputs == ("mask",)
 
 
 def test_names_are_there_for_perf_test(tape_file: Path, tmp_path: Path) -> None:

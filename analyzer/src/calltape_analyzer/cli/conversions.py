@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +13,14 @@ from calltape_analyzer.cli.edits import Out
 from calltape_analyzer.cli.output import Json, command, line, print_json
 from calltape_analyzer.cli.tapes import Calls, Part, Variants, opened
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import counted
+from calltape_analyzer.text import counted, some_of
+
+if TYPE_CHECKING:
+    from calltape_analyzer.converting.written import Written
 
 __all__ = ["convert"]
+
+_MAX_NAMED = 8
 
 
 class Form(str, Enum):
@@ -81,17 +87,19 @@ def convert(
         _end(_to(to, tape, out, model, batched), out, json)
 
 
-def _from(source: Source, path: str, out: Path, function: str | None) -> int:
+def _from(source: Source, path: str, out: Path, function: str | None) -> Written:
+    from calltape_analyzer.converting.written import Written
+
     if source is Source.flashinfer:
         from calltape_analyzer.converting.flashinfer_dumps import read_flashinfer_dumps
 
-        return read_flashinfer_dumps(path, out, function=function)
+        return Written(read_flashinfer_dumps(path, out, function=function))
     from calltape_analyzer.converting.safetensors_folder import read_safetensors_folder
 
-    return read_safetensors_folder(path, out)
+    return Written(read_safetensors_folder(path, out))
 
 
-def _to(to: Form, tape: Tape, out: Path, model: Path | None, batched: bool) -> int:
+def _to(to: Form, tape: Tape, out: Path, model: Path | None, batched: bool) -> Written:
     if to is Form.onnx:
         from calltape_analyzer.converting.onnx_test_data import write_onnx_test_data
 
@@ -102,8 +110,9 @@ def _to(to: Form, tape: Tape, out: Path, model: Path | None, batched: bool) -> i
         return write_triton_json(tape, out, model=model, batched=batched)
     if to is Form.safetensors:
         from calltape_analyzer.converting.safetensors_folder import write_safetensors_folder
+        from calltape_analyzer.converting.written import Written
 
-        return write_safetensors_folder(tape, out)
+        return Written(write_safetensors_folder(tape, out))
     from calltape_analyzer.converting import polygraphy_json
 
     if to is Form.polygraphy:
@@ -111,8 +120,25 @@ def _to(to: Form, tape: Tape, out: Path, model: Path | None, batched: bool) -> i
     return polygraphy_json.write_polygraphy_outputs(tape, out, model=model)
 
 
-def _end(count: int, out: Path, json: bool) -> None:
+def _end(written: Written, out: Path, json: bool) -> None:
+    calls, left_out = written.calls, dict(written._asdict())
+    del left_out["calls"]
     if json:
-        print_json({"path": str(out), "calls": count})
-    else:
-        line(f"{out}: {counted(count, 'call')}")
+        print_json({"path": str(out), "calls": calls, "left_out": left_out})
+        return
+    line(f"{out}: {counted(calls, 'call')}")
+    if any(left_out.values()):
+        line(f"left out: {'; '.join(_left_out(written))}")
+
+
+def _left_out(written: Written) -> Iterator[str]:
+    if written.raised:
+        yield f"{counted(written.raised, 'call')} that raised"
+    if written.under_way:
+        yield f"{counted(written.under_way, 'call')} that had not ended"
+    if written.without_outputs:
+        yield f"outputs of {counted(written.without_outputs, 'call')}, which are not on the tape"
+    if written.not_tensors:
+        yield f"values that are no tensors: {some_of(written.not_tensors, _MAX_NAMED)}"
+    if written.not_inputs:
+        yield f"tensors that the model does not take: {some_of(written.not_inputs, _MAX_NAMED)}"

@@ -17,8 +17,10 @@ from calltape_analyzer.converting.safetensors_folder import (
     write_safetensors_folder,
 )
 from calltape_analyzer.converting.triton_json import write_triton_json
+from calltape_analyzer.converting.written import Written
 
 __all__ = [
+    "Written",
     "read_flashinfer_dumps",
     "read_safetensors_folder",
     "write_onnx_test_data",

@@ -7,20 +7,30 @@ its inputs and outputs by name, in the order of the model.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence, Set
+from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.arguments.plan import identifier
+from calltape_analyzer.converting.written import Written
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.evidence import has_raised
+from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.programs.input_matching import match_inputs, values_of_layout
+from calltape_analyzer.programs.input_matching import CallValue, match_inputs, values_of_layout
 from calltape_analyzer.programs.untrusted_files import load_onnx_proto
 from calltape_analyzer.pytree.result_values import values_in
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
 
-__all__ = ["FlatCall", "FlatCalls"]
+__all__ = ["FlatCall", "FlatCalls", "Side"]
+
+Side = Literal["inputs", "outputs"]
+
+_MAX_NAMES = 1000
+"""How many names of left out values are kept: a tape may have a name of its own in each call."""
+
+_TENSOR = object()
+"""Stands for a tensor among values."""
 
 
 class FlatCall(NamedTuple):
@@ -40,14 +50,19 @@ class FlatCalls:
             without it, names are made of the paths on the tape (``past_key_values_0_keys``).
 
     Attributes:
-        skipped: how many calls were left out so far, because they raised or had not ended.
+        returned: how many calls were given out so far.
+        raised: how many were left out so far because they raised.
+        under_way: how many were left out so far because they had not ended.
 
     Raises:
         TapeError: ``invalid`` if it is no model.
     """
 
     def __init__(self, tape: Tape, model: str | os.PathLike[str] | None = None) -> None:
-        self.skipped = 0
+        self.returned = self.raised = self.under_way = 0
+        self._without_outputs = 0
+        # Of each side, and of the tensors that the model does not take; in order.
+        self._left_out: dict[str, dict[str, None]] = {"inputs": {}, "outputs": {}, "unused": {}}
         self._tape = tape
         self._sorter = CallSorter.of(tape)
         self._inputs: Sequence[str] | None = None
@@ -60,10 +75,44 @@ class FlatCalls:
 
     def __iter__(self) -> Iterator[FlatCall]:
         for call in self._tape:
-            if has_raised(call) or call.under_way:
-                self.skipped += 1
+            if call.under_way:
+                self.under_way += 1
+            elif has_raised(call):
+                self.raised += 1
             else:
-                yield FlatCall(call, self._inputs_of(call), self._outputs_of(call))
+                found = FlatCall(call, self._inputs_of(call), self._outputs_of(call))
+                self.returned += 1
+                self._without_outputs += found.outputs is None
+                yield found
+
+    def written(self, *sides: Side) -> Written:
+        """What was written of the calls, after the last of them.
+
+        Args:
+            sides: those that were written.
+
+        Raises:
+            InferenceError: there was no call to write.
+        """
+        if not self.returned:
+            raise InferenceError(
+                f"there is no call to write: {self.raised} raised, and {self.under_way} had not "
+                "ended",
+                advice="choose calls that returned; `calltape ls` shows them",
+            )
+        return Written(
+            self.returned,
+            self.raised,
+            self.under_way,
+            self._without_outputs if "outputs" in sides else 0,
+            tuple(name for side in sides for name in self._left_out[side]),
+            tuple(self._left_out["unused"]) if "inputs" in sides else (),
+        )
+
+    def _leave_out(self, why: str, name: str) -> None:
+        names = self._left_out[why]
+        if len(names) < _MAX_NAMES:
+            names[name] = None
 
     def _inputs_of(self, call: Call) -> dict[str, Any]:
         import torch
@@ -77,6 +126,7 @@ class FlatCalls:
             tensors = [value for value in values if value.kind == "tensor"]
             named = [identifier(f"{one.argument}{one.path}") for one in tensors]
             matched = dict(zip(_unique(named), tensors, strict=True))
+        self._note_left_out(layout, set(matched.values()), values)
         found: dict[str, Any] = {}
         for name, value in matched.items():
             if value.kind == "tensor":
@@ -85,6 +135,19 @@ class FlatCalls:
                 one = torch.tensor(tree.scalars[layout.scalars[value.number].number])
             found[name] = _checked(name, one, call)
         return found
+
+    def _note_left_out(
+        self, layout: ArgumentLayout, taken: Set[CallValue], values: Sequence[CallValue]
+    ) -> None:
+        """Notes the arguments of a call that are not among its inputs."""
+        ints = {(one.argument, one.path) for one in taken if one.kind == "int"}
+        for value in values:
+            if value.kind == "tensor" and value not in taken:
+                self._leave_out("unused", f"{value.argument}{value.path}")
+        for argument, node in layout.nodes.items():
+            for path, found in values_in(node, lambda leaf: _TENSOR, int).items():
+                if found is not _TENSOR and (argument, path) not in ints:
+                    self._leave_out("inputs", f"{argument}{path}")
 
     def _outputs_of(self, call: Call) -> dict[str, Any] | None:
         import torch
@@ -96,6 +159,9 @@ class FlatCalls:
             tree.spec().root, lambda leaf: call.tensor("outputs", leaf), tree.scalars.__getitem__
         )
         tensors = {path: one for path, one in leaves.items() if isinstance(one, torch.Tensor)}
+        for path in leaves:
+            if path not in tensors:
+                self._leave_out("outputs", f"outputs{path}")
         names = self._outputs
         if names is None:
             names = _unique([identifier(f"output{path}") for path in tensors])

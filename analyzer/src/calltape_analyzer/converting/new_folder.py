@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from calltape_analyzer.writing.output_file import settle
 from calltape_schema.errors import TapeError
 
-__all__ = ["new_file", "new_folder"]
+__all__ = ["create_file", "create_folder", "new_file", "new_folder"]
 
 _ADVICE = "name another file or folder"
 
@@ -25,7 +26,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         TapeError: ``exists`` or ``io``.
     """
-    with _new(path, _make_folder) as beside:
+    with _new(path, create_folder) as beside:
         yield beside
 
 
@@ -36,7 +37,7 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         TapeError: ``exists`` or ``io``.
     """
-    with _new(path, _make_file) as beside:
+    with _new(path, _create_empty) as beside:
         yield beside
 
 
@@ -58,9 +59,15 @@ def _new(path: str | os.PathLike[str], make: Callable[[Path], None]) -> Iterator
         beside.unlink(missing_ok=True)
 
 
-def _make_folder(path: Path) -> None:
+def create_folder(path: Path) -> None:
+    """Makes a folder that only its owner may read, whatever the umask is."""
     path.mkdir(mode=0o700)
 
 
-def _make_file(path: Path) -> None:
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+def create_file(path: Path) -> BinaryIO:
+    """Makes a file that only its owner may read, and opens it for writing."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+def _create_empty(path: Path) -> None:
+    create_file(path).close()

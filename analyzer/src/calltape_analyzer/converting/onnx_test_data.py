@@ -12,7 +12,8 @@ import shutil
 from typing import Any
 
 from calltape_analyzer.converting.flat_calls import FlatCalls
-from calltape_analyzer.converting.new_folder import new_folder
+from calltape_analyzer.converting.new_folder import create_file, create_folder, new_folder
+from calltape_analyzer.converting.written import Written
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
 from calltape_schema.blob import stored_as
@@ -33,7 +34,7 @@ _DTYPES = {
 
 def write_onnx_test_data(
     tape: Tape, path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None = None
-) -> int:
+) -> Written:
     """Writes a folder of test data sets, one per call.
 
     Args:
@@ -43,26 +44,28 @@ def write_onnx_test_data(
             beside it left where they are; names and order are taken from it.
 
     Returns:
-        How many data sets were written.
+        How many calls were written, and what was left out.
 
     Raises:
-        InferenceError: a value is not on the tape, or the calls do not fit the model.
+        InferenceError: a value is not on the tape, the calls do not fit the model, or none
+            returned.
         UsageError: a dtype that ONNX does not have.
         TapeError: ``exists``, ``io``, ``invalid``.
     """
-    count = 0
+    calls = FlatCalls(tape, model)
     with new_folder(path) as folder:
         if model is not None:
-            shutil.copyfile(model, folder / "model.onnx")
-        for found in FlatCalls(tape, model):
+            with open(model, "rb") as given, create_file(folder / "model.onnx") as copy:
+                shutil.copyfileobj(given, copy)
+        for count, found in enumerate(calls):
             own = folder / f"test_data_set_{count}"
-            own.mkdir()
+            create_folder(own)
             sides = (("input", found.inputs), ("output", found.outputs or {}))
             for side, tensors in sides:
                 for at, (name, tensor) in enumerate(tensors.items()):
-                    (own / f"{side}_{at}.pb").write_bytes(_proto(name, tensor))
-            count += 1
-    return count
+                    with create_file(own / f"{side}_{at}.pb") as file:
+                        file.write(_proto(name, tensor))
+        return calls.written("inputs", "outputs")
 
 
 def _proto(name: str, tensor: Any) -> bytes:

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from calltape_analyzer.converting.flat_calls import FlatCall, FlatCalls
 from calltape_analyzer.converting.new_folder import new_file
+from calltape_analyzer.converting.written import Written
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
 
@@ -26,7 +27,7 @@ _RUNNER = "calltape"
 
 def write_polygraphy_inputs(
     tape: Tape, path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None = None
-) -> int:
+) -> Written:
     """Writes the inputs of all calls that returned.
 
     Args:
@@ -35,42 +36,41 @@ def write_polygraphy_inputs(
         model: the ONNX model that they are for, which gives the names.
 
     Returns:
-        How many calls were written.
+        How many calls were written, and what was left out.
 
     Raises:
-        InferenceError: a value is not on the tape, or the calls do not fit the model.
+        InferenceError: a value is not on the tape, the calls do not fit the model, or none
+            returned.
         UsageError: a dtype that NumPy does not have.
         TapeError: ``exists``, ``io``, ``invalid``.
     """
-    count = 0
+    calls = FlatCalls(tape, model)
     with new_file(path) as made, made.open("w", encoding="ascii") as file:
         file.write("[")
-        for found in FlatCalls(tape, model):
+        for count, found in enumerate(calls):
             file.write(",\n" if count else "\n")
             json.dump({name: _array(name, one) for name, one in found.inputs.items()}, file)
-            count += 1
         file.write("\n]\n")
-    return count
+        return calls.written("inputs")
 
 
 def write_polygraphy_outputs(
     tape: Tape, path: str | os.PathLike[str], *, model: str | os.PathLike[str] | None = None
-) -> int:
+) -> Written:
     """Writes the recorded outputs of all calls, as those of a runner named ``calltape``; arguments,
     result and errors as :func:`write_polygraphy_inputs`.
 
     Raises:
         UsageError: a call has no outputs on the tape.
     """
-    count = 0
+    calls = FlatCalls(tape, model)
     with new_file(path) as made, made.open("w", encoding="ascii") as file:
         file.write(f'{{"lst": [["{_RUNNER}", [')
-        for found in FlatCalls(tape, model):
+        for count, found in enumerate(calls):
             file.write(",\n" if count else "\n")
             _write_result(file, found)
-            count += 1
         file.write(f'\n]]], "{_CLASS}": "RunResults"}}\n')
-    return count
+        return calls.written("outputs")
 
 
 def _write_result(file: IO[str], found: FlatCall) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from calltape_analyzer.converting.new_folder import new_folder
+from calltape_analyzer.converting.new_folder import create_file, new_folder
 from calltape_analyzer.converting.new_tape import manifest_of_form
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
@@ -69,7 +69,7 @@ def write_safetensors_folder(tape: Tape, path: str | os.PathLike[str]) -> int:
             stem = folder / f"call_{call.number:08d}"
             _write_json(stem.with_suffix(".json"), document)
             if blob is not None:
-                with stem.with_suffix(".safetensors").open("xb") as file:
+                with create_file(stem.with_suffix(".safetensors")) as file:
                     file.writelines(call.raw_blob(blob["size"]))
             count += 1
     return count
@@ -177,7 +177,8 @@ def _stored(path: Path) -> dict[str, memoryview]:
 
 def _write_json(path: Path, document: Any) -> None:
     text = json.dumps(_to_json(document), indent=1, allow_nan=False)
-    path.write_text(text + "\n", encoding="ascii")
+    with create_file(path) as file:
+        file.write(f"{text}\n".encode("ascii"))
 
 
 def _read_json(path: Path) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 
 from calltape_analyzer.converting.flat_calls import FlatCalls
 from calltape_analyzer.converting.new_folder import new_file
+from calltape_analyzer.converting.written import Written
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.writing.stored_values import stored_bytes
@@ -36,7 +37,7 @@ def write_triton_json(
     model: str | os.PathLike[str] | None = None,
     batched: bool = False,
     outputs: bool = True,
-) -> int:
+) -> Written:
     """Writes a request per call that returned.
 
     Args:
@@ -48,21 +49,21 @@ def write_triton_json(
         outputs: whether the recorded outputs are written to be validated.
 
     Returns:
-        How many requests were written.
+        How many calls were written, and what was left out.
 
     Raises:
-        InferenceError: a value is not on the tape, or the calls do not fit the model.
+        InferenceError: a value is not on the tape, the calls do not fit the model, or none
+            returned.
         UsageError: a dtype that Triton does not have, a batch that is not 1, or outputs that are
             not on the tape.
         TapeError: ``exists``, ``io``, ``invalid``.
     """
-    count = 0
+    calls = FlatCalls(tape, model)
     with new_file(path) as made, made.open("w", encoding="ascii") as file:
         file.write('{"data": [')
-        for found in FlatCalls(tape, model):
+        for count, found in enumerate(calls):
             file.write(",\n" if count else "\n")
             json.dump(_request(found.inputs, batched), file)
-            count += 1
         file.write("\n]")
         if outputs:
             file.write(', "validation_data": [')
@@ -76,7 +77,7 @@ def write_triton_json(
                 json.dump(_request(found.outputs, batched), file)
             file.write("\n]")
         file.write("}\n")
-    return count
+        return calls.written("inputs", "outputs") if outputs else calls.written("inputs")
 
 
 def _request(tensors: Mapping[str, Any], batched: bool) -> dict[str, Any]:
