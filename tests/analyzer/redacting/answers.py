@@ -22,6 +22,9 @@ __all__ = ["answers", "differing", "programs_of", "replaced_numbers", "withheld_
 _HIDDEN = frozenset({"path", "address"})
 """Where the file is."""
 
+_OF_PLACES = frozenset({"subject", "places", "argument"})
+"""What says the path of an argument, and never a text that was passed."""
+
 
 def answers(
     tape: Tape, programs: Sequence[Any] = (), replaced: Collection[str] = (), *, ranges: bool = True
@@ -153,12 +156,13 @@ class _Veil:
             return [self.over(one, hidden, within) for one in value]
         if within in ("keys", "fields"):
             return self._keys.get(str(value), value)
-        if within in ("subject", "places") and isinstance(value, str):
+        if within in _OF_PLACES and isinstance(value, str):
             return self._path(value)  # the name of an argument may be a text as well
-        return self._text(value) if isinstance(value, str) else value
+        # The name of a variant quotes texts; that of a symbol may be a text as well, and is none.
+        return self._text(value, whole=within != "name") if isinstance(value, str) else value
 
-    def _text(self, value: str) -> str:
-        if value in self._shown:
+    def _text(self, value: str, *, whole: bool) -> str:
+        if whole and value in self._shown:
             return self._shown[value]
         if self._pattern is not None:
             value = self._pattern.sub(lambda found: self._quoted[found[0]], value)
