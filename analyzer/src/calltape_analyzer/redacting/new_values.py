@@ -28,8 +28,11 @@ from calltape_schema.tree import TensorNode
 
 __all__ = ["NewValues"]
 
-_PERMUTED = frozenset({"indices", "sorted"})
-"""The rules whose numbers are ids. Those of other rules are structure: masks, offsets."""
+_STRUCTURE = frozenset(
+    {"segments", "consecutive", "lengths", "one-hot", "prefix mask", "suffix mask"}
+)
+"""The rules whose numbers follow from sizes, or are zeros and ones: these tensors stay. Those of
+other rules are permuted, and still follow their rule."""
 _INTEGERS = frozenset(
     f"torch.{name}" for name in ("uint8", "int8", "int16", "int32", "int64", "bool")
 )
@@ -125,10 +128,14 @@ class NewValues:
         below, in_order = None, False
         rule = self._rule(call, side, place)
         if rule is not None:
-            name, below = rule
-            if name not in _PERMUTED:
+            name, size = rule
+            if name in _STRUCTURE or (name == "offsets" and _ends_at(tensor, size)):
                 return call.stored(side, place)
-            in_order = name == "sorted"
+            in_order = name in ("sorted", "offsets")
+            size = tensor.shape[-1] if name == "permutation" else size
+            # A rule holds in the calls that were looked at. In another one a number may be larger:
+            # it must not stay because of that.
+            below = size if size is not None and int(tensor.max()) < size else None
         made = permuted(
             tensor, self._highest, self._pseudonyms, self._ids, below=below, in_order=in_order
         )
@@ -178,6 +185,12 @@ class NewValues:
             self._noise.setdefault(treatment.pattern, NoiseRange()).widen(tensor)
         elif not tensor.dtype.is_floating_point:
             self._highest = max(self._highest, int(tensor.max()))
+
+
+def _ends_at(tensor: Any, size: int | None) -> bool:
+    """Whether the last of some offsets is a size. Else they may be ids in order, of which the first
+    is 0."""
+    return size is not None and int(tensor.flatten()[-1]) == size
 
 
 def _size(facts: Any, rule: ValueRule, placed: SortedCall) -> int | None:

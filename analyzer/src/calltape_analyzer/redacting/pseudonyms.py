@@ -201,7 +201,8 @@ def _number(value: str, kind: str) -> int:
 
 
 def _size(value: str, kind: str) -> int:
-    return len(_alphabet(kind)[0]) ** len(value)
+    size: int = len(_alphabet(kind)[0]) ** len(value)
+    return size
 
 
 def _spelled(number: int, length: int, kind: str) -> str:
