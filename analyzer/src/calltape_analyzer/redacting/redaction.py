@@ -182,7 +182,7 @@ class _Redaction:
                     advice="the numbers or keys that were replaced mean something: name their "
                     "paths with `keep`; nothing was written",
                 )
-            return [*self._notes(new)]
+            return [*self._notes(comparison.variants)]
 
     @contextlib.contextmanager
     def _reference(self, path: str) -> Iterator[Tape]:
@@ -199,13 +199,12 @@ class _Redaction:
         treatment = self._treatments.of_place(place)
         return treatment is not None and treatment.way == "keep"
 
-    def _notes(self, new: Tape) -> Iterator[str]:
+    def _notes(self, variants: Sequence[Variant]) -> Iterator[str]:
         unmet = self._treatments.unmet
         if unmet:
             yield f"no value has a path like {some_of(unmet, _MAX_NAMED)}"
         if self._calls.withheld:
             yield f"{counted(self._calls.withheld, 'tensor')} without values"
-        variants = new.variants()
         names = dict.fromkeys(
             place
             for variant in variants
