@@ -25,6 +25,10 @@ _HIDDEN = frozenset({"path", "address"})
 _OF_PLACES = frozenset({"subject", "places", "argument"})
 """What says the path of an argument, and never a text that was passed."""
 
+_OF_WORDS = frozenset({"name", "dtype", "kind", "reason"})
+"""What may quote a text that was passed (the name of a variant), and is never one as a whole: a
+model that gets the text "float32" has tensors of this dtype as well."""
+
 
 def answers(
     tape: Tape, programs: Sequence[Any] = (), replaced: Collection[str] = (), *, ranges: bool = True
@@ -158,8 +162,8 @@ class _Veil:
             return self._keys.get(str(value), value)
         if within in _OF_PLACES and isinstance(value, str):
             return self._path(value)  # the name of an argument may be a text as well
-        # The name of a variant quotes texts; that of a symbol may be a text as well, and is none.
-        return self._text(value, whole=within != "name") if isinstance(value, str) else value
+        whole = within not in _OF_WORDS
+        return self._text(value, whole=whole) if isinstance(value, str) else value
 
     def _text(self, value: str, *, whole: bool) -> str:
         if whole and value in self._shown:
