@@ -131,6 +131,10 @@ def _plain(answer: Any) -> Any:
     return plain(answer.model_dump()) if hasattr(answer, "model_dump") else answer
 
 
+_NO_TEXTS = frozenset({"dtype", "device", "layout", "none", "bool"})
+"""Kinds of constants whose value is a word of torch or Python."""
+
+
 class _Veil:
     """Hides texts and keys that users wrote: of a text its length stays, of a key its order. Hides
     what is said of numbers that were replaced."""
@@ -151,8 +155,11 @@ class _Veil:
         if isinstance(value, dict):
             if _places(value) and self._replaced.issuperset(_places(value)):
                 return [self._path(place) for place in _places(value)]
+            is_word = value.get("kind") in _NO_TEXTS
             return {
-                self._path(str(name)): self.over(one, hidden, name)
+                self._path(str(name)): self.over(
+                    one, hidden, "dtype" if name == "value" and is_word else name
+                )
                 for name, one in value.items()
                 if name not in hidden and name not in self._replaced
             }
