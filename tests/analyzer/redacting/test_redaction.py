@@ -168,6 +168,8 @@ def test_ids_that_look_like_structure_are_permuted(tmp_path: Path) -> None:
         "order": [torch.randperm(40) for _ in range(3)],
         # Below the number of columns in the calls that the rules are learned from, not in all.
         "indices": [torch.randperm(40) + (900 if n == 1 else 0) for n in range(40)],
+        # Rules are learned from the first call of each size.
+        "segments": [torch.tensor([0, 0, 1, 1, 2])] + [torch.randint(99, 9999, (5,))] * 39,
     }
     calls: Any = [
         ((torch.zeros(2, 41, dtype=torch.long),),
@@ -178,6 +180,7 @@ def test_ids_that_look_like_structure_are_permuted(tmp_path: Path) -> None:
     with open_tape(source) as tape:
         redact(tape, result, permute=list(rows))
     data = result.read_bytes()
+    assert rows["segments"].pop(0).numpy().tobytes() in data, "it says nothing"
     for name, found in rows.items():
         assert not [row for row in found if row.numpy().tobytes() in data], name
     with open_tape(result) as tape:

@@ -28,11 +28,6 @@ from calltape_schema.tree import TensorNode
 
 __all__ = ["NewValues"]
 
-_STRUCTURE = frozenset(
-    {"segments", "consecutive", "lengths", "one-hot", "prefix mask", "suffix mask"}
-)
-"""The rules whose numbers follow from sizes, or are zeros and ones: these tensors stay. Those of
-other rules are permuted, and still follow their rule."""
 _INTEGERS = frozenset(
     f"torch.{name}" for name in ("uint8", "int8", "int16", "int32", "int64", "bool")
 )
@@ -129,7 +124,7 @@ class NewValues:
         rule = self._rule(call, side, place)
         if rule is not None:
             name, size = rule
-            if name in _STRUCTURE or (name == "offsets" and _ends_at(tensor, size)):
+            if _follows_from_sizes(tensor.long(), name, size):
                 return call.stored(side, place)
             in_order = name in ("sorted", "offsets")
             size = tensor.shape[-1] if name == "permutation" else size
@@ -187,10 +182,19 @@ class NewValues:
             self._highest = max(self._highest, int(tensor.max()))
 
 
-def _ends_at(tensor: Any, size: int | None) -> bool:
-    """Whether the last of some offsets is a size. Else they may be ids in order, of which the first
-    is 0."""
-    return size is not None and int(tensor.flatten()[-1]) == size
+def _follows_from_sizes(tensor: Any, name: str, size: int | None) -> bool:
+    """Whether a tensor itself keeps to a rule whose numbers follow from sizes, so that it says no
+    more than they do. Rules are learned from some calls: others may have ids at the same path."""
+    flat, steps = tensor.flatten(), tensor.diff(dim=-1)
+    if name == "consecutive":
+        return bool((steps == 1).all()) and (size is None or bool((tensor[..., 0] == size).all()))
+    if name == "lengths":
+        return size is not None and size in (int(flat.sum()), int(flat.max()))
+    if int(flat[0]) != 0 or not bool((steps >= 0).all()):
+        return False
+    if name == "segments":
+        return bool((steps <= 1).all())
+    return name == "offsets" and int(flat[-1]) == size
 
 
 def _size(facts: Any, rule: ValueRule, placed: SortedCall) -> int | None:
