@@ -132,9 +132,16 @@ def _reference(tape: Tape, new: Tape, path: Path) -> Iterator[Tape | None]:
     if gone & there or any(set(one) & set("*?[") for one in gone):
         yield None
         return
-    filter_tape(tape, path, drop=sorted(gone), overwrite=True)
+    filter_tape(tape, path, drop=[_pattern(one, there) for one in sorted(gone)], overwrite=True)
     with open_tape(path) as without:
         yield without
+
+
+def _pattern(gone: str, there: set[str]) -> str:
+    """Takes out a text. A path takes out all numbers below it as well, which other calls may have
+    there and which are to be compared; a pattern with brackets leaves them."""
+    above = any(one.startswith(f"{gone}.") for one in there)
+    return f"{gone[:-1]}[{gone[-1]}]" if above else gone
 
 
 def _random(count: int, folder: Path) -> Iterator[Path]:

@@ -137,22 +137,27 @@ def _bytes(row: torch.Tensor) -> bytes:
 
 
 def _is_an_id_row(row: torch.Tensor) -> bool:
-    """Whether a row of whole numbers says something, and is no mask, positions or offsets, which
-    are in order, nor an order of positions: these stay."""
+    """Whether a row is to be gone under --permute: floats, and whole numbers that say something. A
+    mask says little. Positions, which follow each other, and offsets, which begin at 0 and are in
+    order, stay, as docs/privacy.md says."""
     if row.dtype.is_floating_point:
         return True
-    highest = int(row.max())
-    bits = len(set(row.tolist())) * math.log2(max(highest, 1))
-    in_order = bool((row[1:] >= row[:-1]).all())
-    is_order = sorted(row.tolist()) == list(range(len(row)))
-    return bits >= _BITS and not in_order and not is_order
+    steps = row[1:] - row[:-1]
+    are_positions = bool((steps == 1).all())
+    are_offsets = int(row[0]) == 0 and bool((steps >= 0).all())
+    return _says_something(row) and not are_positions and not are_offsets
 
 
 def _is_signal(row: torch.Tensor) -> bool:
-    """Whether a row is finite, and says something."""
+    """Whether a row is to be gone under --noise: it is finite, and says something. Few small
+    integers are drawn again by chance."""
     if not row.dtype.is_floating_point:
-        return _is_an_id_row(row)
+        return _says_something(row)
     return bool(row.isfinite().all()) and len(set(row.tolist())) * 16 >= _BITS
+
+
+def _says_something(row: torch.Tensor) -> bool:
+    return len(set(row.tolist())) * math.log2(max(int(row.max()), 1)) >= _BITS
 
 
 def _way(option: str, kind: str, hides: Callable[[torch.Tensor], bool] = lambda row: True) -> Way:

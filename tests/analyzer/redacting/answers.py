@@ -22,6 +22,13 @@ __all__ = ["answers", "differing", "programs_of", "replaced_numbers", "withheld_
 _HIDDEN = frozenset({"path", "address"})
 """Where the file is."""
 
+_OF_PLACES = frozenset({"subject", "places", "argument"})
+"""What says the path of an argument, and never a text that was passed."""
+
+_OF_WORDS = frozenset({"name", "dtype", "kind", "reason"})
+"""What may quote a text that was passed (the name of a variant), and is never one as a whole: a
+model that gets the text "float32" has tensors of this dtype as well."""
+
 
 def answers(
     tape: Tape, programs: Sequence[Any] = (), replaced: Collection[str] = (), *, ranges: bool = True
@@ -124,6 +131,10 @@ def _plain(answer: Any) -> Any:
     return plain(answer.model_dump()) if hasattr(answer, "model_dump") else answer
 
 
+_NO_TEXTS = frozenset({"dtype", "device", "layout", "none", "bool"})
+"""Kinds of constants whose value is a word of torch or Python."""
+
+
 class _Veil:
     """Hides texts and keys that users wrote: of a text its length stays, of a key its order. Hides
     what is said of numbers that were replaced."""
@@ -144,8 +155,11 @@ class _Veil:
         if isinstance(value, dict):
             if _places(value) and self._replaced.issuperset(_places(value)):
                 return [self._path(place) for place in _places(value)]
+            is_word = value.get("kind") in _NO_TEXTS
             return {
-                self._path(str(name)): self.over(one, hidden, name)
+                self._path(str(name)): self.over(
+                    one, hidden, "dtype" if name == "value" and is_word else name
+                )
                 for name, one in value.items()
                 if name not in hidden and name not in self._replaced
             }
@@ -153,12 +167,13 @@ class _Veil:
             return [self.over(one, hidden, within) for one in value]
         if within in ("keys", "fields"):
             return self._keys.get(str(value), value)
-        if within in ("subject", "places") and isinstance(value, str):
+        if within in _OF_PLACES and isinstance(value, str):
             return self._path(value)  # the name of an argument may be a text as well
-        return self._text(value) if isinstance(value, str) else value
+        whole = within not in _OF_WORDS
+        return self._text(value, whole=whole) if isinstance(value, str) else value
 
-    def _text(self, value: str) -> str:
-        if value in self._shown:
+    def _text(self, value: str, *, whole: bool) -> str:
+        if whole and value in self._shown:
             return self._shown[value]
         if self._pattern is not None:
             value = self._pattern.sub(lambda found: self._quoted[found[0]], value)

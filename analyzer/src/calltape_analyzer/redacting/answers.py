@@ -41,6 +41,9 @@ class Comparison:
         kept: whether the text at a place of an argument was kept.
         ranges: whether ranges of elements are to be the same.
         numbered: whether the calls have the same numbers.
+
+    Attributes:
+        variants: of the tape that was asked last, which take long to find again.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Comparison:
         self._ranges = ranges
         self._numbered = numbered
         self._known: frozenset[str] = frozenset()
+        self.variants: tuple[Variant, ...] = ()
 
     def answers(self, tape: Tape, *, is_new: bool) -> dict[str, Any]:
         """What the analysis says of a tape.
@@ -62,6 +66,7 @@ class Comparison:
             is_new: whether it is the redacted one.
         """
         variants = _asked(tape.variants)
+        self.variants = () if isinstance(variants, str) else tuple(variants)
         texts = {} if is_new else self._texts(variants)
         found: dict[str, Any] = {"variants": _each(variants, lambda v: v.findings)}
         shapes = _asked(tape.shape_findings)
@@ -96,6 +101,8 @@ class Comparison:
     def _is_key(self, value: Any, is_new: bool) -> bool:
         """Whether a value, beside texts, is a key that was replaced."""
         known = self._replaced.keys
+        if not known:  # the text of a long list takes long
+            return False
         return str(value) in (known.values() if is_new else known)
 
     def _dict(self, value: Any, texts: Mapping[str, str], is_new: bool, key: str) -> Any:

@@ -28,8 +28,6 @@ from calltape_schema.tree import TensorNode
 
 __all__ = ["NewValues"]
 
-_PERMUTED = frozenset({"indices", "sorted"})
-"""The rules whose numbers are ids. Those of other rules are structure: masks, offsets."""
 _INTEGERS = frozenset(
     f"torch.{name}" for name in ("uint8", "int8", "int16", "int32", "int64", "bool")
 )
@@ -125,10 +123,14 @@ class NewValues:
         below, in_order = None, False
         rule = self._rule(call, side, place)
         if rule is not None:
-            name, below = rule
-            if name not in _PERMUTED:
+            name, size = rule
+            if _follows_from_sizes(tensor.long(), name, size):
                 return call.stored(side, place)
-            in_order = name == "sorted"
+            in_order = name in ("sorted", "offsets")
+            size = tensor.shape[-1] if name == "permutation" else size
+            # A rule holds in the calls that were looked at. In another one a number may be larger:
+            # it must not stay because of that.
+            below = size if size is not None and int(tensor.max()) < size else None
         made = permuted(
             tensor, self._highest, self._pseudonyms, self._ids, below=below, in_order=in_order
         )
@@ -178,6 +180,21 @@ class NewValues:
             self._noise.setdefault(treatment.pattern, NoiseRange()).widen(tensor)
         elif not tensor.dtype.is_floating_point:
             self._highest = max(self._highest, int(tensor.max()))
+
+
+def _follows_from_sizes(tensor: Any, name: str, size: int | None) -> bool:
+    """Whether a tensor itself keeps to a rule whose numbers follow from sizes, so that it says no
+    more than they do. Rules are learned from some calls: others may have ids at the same path."""
+    flat, steps = tensor.flatten(), tensor.diff(dim=-1)
+    if name == "consecutive":
+        return bool((steps == 1).all()) and (size is None or bool((tensor[..., 0] == size).all()))
+    if name == "lengths":
+        return size is not None and size in (int(flat.sum()), int(flat.max()))
+    if int(flat[0]) != 0 or not bool((steps >= 0).all()):
+        return False
+    if name == "segments":
+        return bool((steps <= 1).all())
+    return name == "offsets" and int(flat[-1]) == size
 
 
 def _size(facts: Any, rule: ValueRule, placed: SortedCall) -> int | None:

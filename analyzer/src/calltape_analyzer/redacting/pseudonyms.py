@@ -3,7 +3,8 @@
 In come texts, bytes and numbers of one tape. Out go others of the same length or magnitude, under a
 key that nobody keeps. Short values are permuted among all of their kind (a Feistel network that is
 walked until it ends within the kind, as in format-preserving encryption), so that no two become
-one. Of long ones a keyed hash is taken.
+one. Texts that are known beforehand are placed one by one, so that none becomes a word of the tape.
+Of long ones a keyed hash is taken.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _LETTERS = bytes(ord(_NAME[byte % 64]) for byte in range(256))
 _LONG = 16
 _ROUNDS = 8
 _MAX_KNOWN = 65_536
+_TRIES = 256
 
 
 class Pseudonyms:
@@ -34,14 +36,24 @@ class Pseudonyms:
 
     Args:
         fixed: texts that stand for themselves, such as the defaults of parameters, which are code.
+        names: words that no pseudonym is to be, such as the names of arguments.
+        texts: the texts of the tape, which no pseudonym is to be either. There may be as many of
+            them as there are of their kind (single letters): then some become each other.
 
     Attributes:
         fixed: these.
     """
 
-    def __init__(self, fixed: Collection[str] = ()) -> None:
+    def __init__(
+        self, fixed: Collection[str] = (), *, names: Collection[str] = (),
+        texts: Collection[str] = (),
+    ) -> None:  # fmt: skip
         self._key = secrets.token_bytes(32)
         self.fixed = frozenset(fixed)
+        self._names = frozenset(name for name in names if len(name) < _LONG)
+        self._avoided = self._names.union(text for text in texts if len(text) < _LONG)
+        self._placed: dict[str, str] = {}
+        self._taken: set[str] = set()
         self._texts: dict[str, str] = {}
         self._integers: dict[int, int] = {}
 
@@ -50,6 +62,8 @@ class Pseudonyms:
         like a name stays one, and one that may be a switch too."""
         if not value or value in self.fixed:
             return value
+        if value in self._avoided:
+            return self._place(value)
         return _remembered(self._texts, value, lambda: self._text(value, _kind_of))
 
     def data(self, value: bytes) -> bytes:
@@ -95,19 +109,40 @@ class Pseudonyms:
         kind = kind_of(value)
         if len(value) >= _LONG:
             return self._hashed(value, kind)
-        alphabet, places = _alphabet(kind)
-        number = 0
-        for character in value:
-            number = number * len(alphabet) + places(character)
-        size = len(alphabet) ** len(value)
+        number, size = _number(value, kind), _size(value, kind)
         while True:
             number = self._permuted(number, size, kind.encode())
-            found, rest = "", number
-            for _ in value:
-                rest, place = divmod(rest, len(alphabet))
-                found = alphabet[place] + found
-            if found not in self.fixed and kind_of(found) == kind:
+            found = _spelled(number, len(value), kind)
+            if found in self.fixed or (found in self._avoided and "bytes" not in kind):
+                continue
+            if kind_of(found) == kind:
                 return found
+
+    def _place(self, value: str) -> str:
+        """The pseudonym of a text that others avoid. A walk from it may end where the walk from
+        another one ends, so it is remembered which pseudonyms are taken."""
+        found = self._placed.get(value)
+        if found is None:
+            found = self._placed[value] = self._free(value)
+            self._taken.add(found)
+        return found
+
+    def _free(self, value: str) -> str:
+        kind = _kind_of(value)
+        number, size = _number(value, kind), _size(value, kind)
+        for avoided in (self._avoided, self._names, frozenset[str]()):
+            for turn in range(_TRIES):
+                place = self._permuted(number, size, b"%s|place %d|" % (kind.encode(), turn))
+                found = _spelled(place, len(value), kind)
+                if found not in avoided and self._is_free(found, kind):
+                    return found
+        # Nearly all of the kind are taken, so there are few; each text has at least its own place.
+        every = (_spelled(place, len(value), kind) for place in range(size))
+        return next(found for found in every if self._is_free(found, kind))
+
+    def _is_free(self, found: str, kind: str) -> bool:
+        is_taken = found in self.fixed or found in self._taken
+        return not is_taken and _kind_of(found) == kind
 
     def _hashed(self, value: str, kind: str) -> str:
         begin = "" if kind == "name" else "~ " if "prose" in kind else "~"
@@ -154,6 +189,30 @@ def _kind_of(value: str) -> str:
 
 def _kind_of_bytes(value: str) -> str:
     return "word bytes" if may_select(value) else "prose bytes"
+
+
+def _number(value: str, kind: str) -> int:
+    """The place of a short text among all of its kind and length."""
+    alphabet, places = _alphabet(kind)
+    number = 0
+    for character in value:
+        number = number * len(alphabet) + places(character)
+    return number
+
+
+def _size(value: str, kind: str) -> int:
+    size: int = len(_alphabet(kind)[0]) ** len(value)
+    return size
+
+
+def _spelled(number: int, length: int, kind: str) -> str:
+    """The text at a place: the other way round."""
+    alphabet, _ = _alphabet(kind)
+    found = ""
+    for _ in range(length):
+        number, place = divmod(number, len(alphabet))
+        found = alphabet[place] + found
+    return found
 
 
 class _Characters:

@@ -23,6 +23,7 @@ from calltape_analyzer.redacting.ordered_keys import ordered_keys
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_analyzer.redacting.reference_tape import write_reference
 from calltape_analyzer.redacting.tape_facts import BEGIN_NS, TapeFacts
+from calltape_analyzer.redacting.tape_words import TapeWords
 from calltape_analyzer.redacting.treatment import Treatments, Way
 from calltape_analyzer.redacting.tree_plan import Fates, Replaced
 from calltape_analyzer.tape import Tape, check_tape
@@ -104,11 +105,15 @@ class _Redaction:
         self._tape = tape
         self._treatments = Treatments(dict(asked), tape.signature)
         defaults = (one.default for one in tape.signature.parameters)
-        self._pseudonyms = Pseudonyms([one for one in defaults if isinstance(one, str)])
+        words = TapeWords(tape)
+        self._pseudonyms = Pseudonyms(
+            [one for one in defaults if isinstance(one, str)], names=words.names, texts=words.texts
+        )
         self._replaced = Replaced()
         fates = Fates(
-            self._treatments, self._pseudonyms, tape.signature, self._replaced, ordered_keys(tape)
-        )
+            self._treatments, self._pseudonyms, tape.signature, self._replaced,
+            ordered_keys(words.keys),
+        )  # fmt: skip
         values = NewValues(tape, self._treatments, self._pseudonyms, special=special)
         first = min(one.created_ns for one in tape.manifests)
         self._removed = RemovedValues()
@@ -177,7 +182,7 @@ class _Redaction:
                     advice="the numbers or keys that were replaced mean something: name their "
                     "paths with `keep`; nothing was written",
                 )
-            return [*self._notes(new)]
+            return [*self._notes(comparison.variants)]
 
     @contextlib.contextmanager
     def _reference(self, path: str) -> Iterator[Tape]:
@@ -194,13 +199,12 @@ class _Redaction:
         treatment = self._treatments.of_place(place)
         return treatment is not None and treatment.way == "keep"
 
-    def _notes(self, new: Tape) -> Iterator[str]:
+    def _notes(self, variants: Sequence[Variant]) -> Iterator[str]:
         unmet = self._treatments.unmet
         if unmet:
             yield f"no value has a path like {some_of(unmet, _MAX_NAMED)}"
         if self._calls.withheld:
             yield f"{counted(self._calls.withheld, 'tensor')} without values"
-        variants = new.variants()
         names = dict.fromkeys(
             place
             for variant in variants
