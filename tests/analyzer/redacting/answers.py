@@ -146,7 +146,10 @@ class _Veil:
         quoted = {repr(one): shown for one, shown in self._shown.items()}
         self._quoted = quoted
         self._pattern = _any_of(quoted, "(?<![^= ])")
-        keys = sorted({str(key) for key in _private_keys(tape)}, key=repr)
+        private = list(_private_keys(tape))
+        keys = sorted({key for key in private if isinstance(key, str)}, key=repr)
+        # A number or bytes among the keys has no order that the analysis follows.
+        keys += dict.fromkeys(str(key) for key in private if not isinstance(key, str))
         self._keys = {key: f"<key {number}>" for number, key in enumerate(keys)}
         self._keys |= {printable(key): shown for key, shown in self._keys.items()}
         self._key_pattern = _any_of(self._keys)
