@@ -17,6 +17,7 @@ from benchmarks import (
     imports,
     real_sizes,
     scan,
+    sealed_tapes,
     serving,
     throughput,
 )
@@ -27,6 +28,7 @@ _BENCHMARKS = {
     "throughput": throughput.rows,
     "serving": serving.rows,
     "scan": scan.rows,
+    "sealed_tapes": sealed_tapes.rows,
     "imports": imports.rows,
 }
 _BY_NAME_ONLY = {

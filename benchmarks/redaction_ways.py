@@ -9,16 +9,17 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from tests.analyzer.redacting.leaks import encoded, rows, texts
+from tests.analyzer.redacting.leaks import encoded, numbers, rows, texts
 from tests.fixture_files import FIXTURES
 
 from calltape_analyzer import Tape
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_schema.packing import pack
 from calltape_schema.tree import DictNode, FieldsNode, ScalarNode, TensorNode
 
 __all__ = ["WAYS", "Secrets", "Way"]
 
-_LEAST_TEXT, _LEAST_ROW = 6, 3
+_LEAST_TEXT, _LEAST_ROW, _LEAST_NUMBER = 6, 3, 9
 _MOST_PATHS = 300
 _BITS = 40.0
 """Rows that say less are found by chance, where other numbers of the same range are kept."""
@@ -46,6 +47,13 @@ class Secrets:
     def rows(self) -> list[torch.Tensor]:
         """Every row of three or more different numbers."""
         return [row for row in rows(self._tape) if len(set(row.tolist())) >= _LEAST_ROW]
+
+    @cached_property
+    def numbers(self) -> set[bytes]:
+        """Every number that is an argument, or was returned, as it stands on a tape. Shorter ones
+        are found by chance."""
+        defaults = {pack(parameter.default) for parameter in self._tape.signature.parameters}
+        return {one for one in numbers(self._tape) if len(one) >= _LEAST_NUMBER} - defaults
 
     @cached_property
     def _words(self) -> bytes:

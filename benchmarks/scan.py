@@ -45,13 +45,13 @@ def _hop(path: Path) -> int:
 
 
 def _infer(path: Path) -> object:
-    with open_tape(path) as tape:
+    with open_tape(path, scan=True) as tape:
         return tape.infer_dynamic_shapes()
 
 
 def _variants(path: Path) -> object:
     """Variants, dimensions and symbols, as plain data."""
-    with open_tape(path) as tape:
+    with open_tape(path, scan=True) as tape:
         return [variant.findings for variant in tape.variants()]
 
 

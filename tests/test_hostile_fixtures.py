@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from calltape_analyzer import TapeError, open_tape, render
+from calltape_schema.endings import decode_trailer
 from calltape_schema.framing import call_number, members
-from calltape_schema.records import decode_call, decode_manifest, decode_trailer
+from calltape_schema.records import decode_call, decode_manifest
 from tests.fixture_files import FIXTURES
 
 HOSTILE = FIXTURES / "hostile"

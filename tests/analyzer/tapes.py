@@ -18,30 +18,33 @@ import torch
 
 from calltape_schema import __version__
 from calltape_schema.blob import Stored, build_header, stored_as
+from calltape_schema.endings import Coverage, Trailer, encode_trailer
 from calltape_schema.framing import (
     END,
     MANIFEST,
+    SUMMARY,
     TRAILER,
     blob_name,
     member_header,
+    members,
     padding,
     record_name,
 )
 from calltape_schema.leaves import Leaf, encode_leaves
+from calltape_schema.locator import Locator, with_locator
 from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.records import (
-    Coverage,
     Manifest,
     Parameter,
     Policy,
     Producer,
     Segment,
     Target,
-    Trailer,
     encode_call,
     encode_manifest,
-    encode_trailer,
 )
+from calltape_schema.summary import Summary, encode_summary
+from calltape_schema.summing import SummaryBuilder, facts_of
 from calltape_schema.traffic import Traffic
 from calltape_schema.tree import encode_structure
 
@@ -318,6 +321,8 @@ def write_tape(
     producer: dict[str, str] | None = None,
     traffic: Traffic | None = None,
     segment: Segment | None = None,
+    summary: bool = False,
+    forge: Callable[[Summary], Summary] = lambda summary: summary,
 ) -> Path:
     """Writes a tape and returns its path.
 
@@ -330,6 +335,8 @@ def write_tape(
         dropped: what the trailer says was dropped, by reason.
         traffic: what it says of all calls.
         segment: which file of a recording it is.
+        summary: whether a summary is written before the trailer.
+        forge: changes it.
     """
     if target is not None and not isinstance(target, Target):
         target = target_of(target)
@@ -344,7 +351,7 @@ def write_tape(
         segment=segment,
     )
     data = bytearray(member(MANIFEST, encode_manifest(manifest)))
-    index = b""
+    index, sums = b"", SummaryBuilder()
     given = [_recorded(call) for call in calls]
     if outputs is not None:
         given = [
@@ -355,6 +362,7 @@ def write_tape(
         number = position if call.number is None else call.number
         index += number.to_bytes(8, "little") + len(data).to_bytes(8, "little")
         data += _call(number, call, values, tape_id)
+        sums.add(facts_of(_record_in(data, index)))
     if sealed:
         lost = sum((dropped or {}).values())
         coverage = Coverage(seen=len(given) + lost, kept=len(given), dropped=dropped or {})
@@ -362,7 +370,22 @@ def write_tape(
             tape=tape_id, closed_ns=START_NS + 10**12, coverage=coverage, index=index,
             traffic=traffic,
         )  # fmt: skip
-        data += member(TRAILER, encode_trailer(trailer)) + END
+        content = encode_trailer(trailer)
+        if summary:
+            made = sums.summary(trailer)
+            assert made is not None
+            at = len(data)
+            data += member(SUMMARY, encode_summary(forge(made)))
+            content = with_locator(content, Locator(trailer=len(data), summary=at))
+        data += member(TRAILER, content) + END
     path = Path(path)
     path.write_bytes(data)
     return path
+
+
+def _record_in(data: bytearray, index: bytes) -> bytes:
+    """The content of the record of the last call in the index."""
+    start = int.from_bytes(index[-8:], "little")
+    found = members(lambda at, size: bytes(data[at : at + size]), len(data), [].append, start)
+    last = [one for one in found if one.name.endswith(".msgpack")][-1]
+    return bytes(data[last.start : last.start + last.size])

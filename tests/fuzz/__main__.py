@@ -22,6 +22,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", type=int, default=1, help="processes, which share a corpus")
     add("--seed", type=int, default=1, help="the same seed makes the same mutants, with one job")
     add("--folder", type=Path, default=Path("runs/fuzz"), help="for corpus, failures and logs")
+    add("--plain", action="store_true", help="only mutants of the corpus, which no branches guide")
     add("--no-coverage", action="store_true", help="do not measure what was reached")
     add(
         "--distil",
@@ -31,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--reach", action="store_true", help="only measure what the corpus of --folder reaches")
     add("--scratch", type=Path, help=argparse.SUPPRESS)
     add("--job", type=int, help=argparse.SUPPRESS)
+    add("--guided", action="store_true", help=argparse.SUPPRESS)
     add("files", nargs="*", type=Path, metavar="FILE", help="tapes to read instead")
     return parser
 
@@ -38,7 +40,8 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> int:
     given = _parser().parse_args()
     if given.job is not None:
-        fuzz(lambda: _target(given), given.folder / "corpus", given.seed)
+        corpus = given.folder / "corpus"
+        fuzz(lambda: _target(given), corpus, given.seed, guided=given.guided)
     if given.reach:
         from tests.fuzz import reach
 
@@ -57,17 +60,23 @@ def main() -> int:
 def _target(given: argparse.Namespace) -> Callable[[bytes], None]:
     from tests.fuzz.target import Target
 
+    # libFuzzer reads the corpus first.
+    known = sum(1 for _ in (given.folder / "corpus").iterdir()) if given.guided else 0
     return Target(
-        given.folder, given.scratch, given.job, seconds=given.seconds, mutants=given.mutants
-    )
+        given.folder, given.scratch, given.job,
+        seconds=given.seconds, mutants=given.mutants, known=known,
+    )  # fmt: skip
 
 
 def _run(given: argparse.Namespace) -> int:
     from tests.fuzz.campaign import Campaign
 
-    guide = "atheris" if has_atheris() else "nothing: atheris is not installed"
+    guide = "atheris for some of the time" if has_atheris() else "nothing: no atheris here"
+    guide = "nothing, as asked" if given.plain else guide
     print(f"fuzzing into {given.folder}, guided by {guide}", flush=True)
-    campaign = Campaign(given.folder, given.seconds, given.mutants, given.jobs, given.seed)
+    campaign = Campaign(
+        given.folder, given.seconds, given.mutants, given.jobs, given.seed, plain=given.plain
+    )
     tally, seconds, processor = campaign.run()
     print("\n".join(tally.lines()))
     print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import resource
@@ -10,16 +11,29 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from tests.fuzz.guidance import has_atheris
 from tests.fuzz.mutator import seeds
 from tests.fuzz.steps import Finding
 from tests.fuzz.tally import Tally
 from tests.fuzz.target import CURRENT, FAILURES, tally_name
 
-__all__ = ["Campaign"]
+__all__ = ["Campaign", "Turn"]
+
+
+_LEAST, _HOUR = 60.0, 3600.0
+
+
+class Turn(NamedTuple):
+    """What one process does: whether it is guided, and for how many seconds; 0 is for ever."""
+
+    guided: bool
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -31,6 +45,7 @@ class Campaign:
         seconds, mutants: of all processes together, whichever comes first; 0 is no limit.
         jobs: how many processes.
         seed: of the first process.
+        plain: whether no process is guided.
     """
 
     folder: Path
@@ -38,6 +53,7 @@ class Campaign:
     mutants: int = 0
     jobs: int = 1
     seed: int = 1
+    plain: bool = False
 
     def run(self) -> tuple[Tally, float, float]:
         """What all processes found, how many seconds they ran, and their processor time."""
@@ -75,30 +91,51 @@ class Campaign:
                     path.unlink()
                     path.with_suffix(".txt").unlink()
 
+    def turns(self) -> Iterator[Turn]:
+        """The turns of a job. A process that is guided finds inputs for ten minutes of each hour,
+        and at least for a minute; then another one reads mutants of them at full speed."""
+        if self.plain or not has_atheris():
+            yield Turn(False, self.seconds)
+            return
+        left = self.seconds or float("inf")
+        while left > 0:
+            hour = min(left, _HOUR)
+            guided = hour if hour < 2 * _LEAST else max(_LEAST, hour / 6)
+            yield Turn(True, guided)
+            if hour > guided:
+                yield Turn(False, hour - guided)
+            left -= hour
+
     def _job(self, job: int, scratch: Path) -> Tally:
         """One process after another, until the time is over."""
-        tally, began, starts = Tally(), time.monotonic(), 0
+        tally, seeds = Tally(), itertools.count(self.seed + job, 1000)
         share = -(-self.mutants // self.jobs)
-        while True:
-            left = self.seconds - (time.monotonic() - began) if self.seconds else 0
-            rest = share - tally.mutants if share else 0
-            if (self.seconds and left <= 0) or (share and rest <= 0):
-                return tally
-            code = self._process(job, scratch, left, rest, self.seed + job + 1000 * starts)
-            starts += 1
-            tally.merge(self._told(job))
-            if code == 0:
-                return tally
-            died = self._died(job, scratch, code)
-            tally.findings.setdefault(died.kind, []).append((died.step, died))
-            if tally.mutants == 0 and starts > 2:
-                return tally  # it does not even begin: the log says why
+        for turn in self.turns():
+            began, starts = time.monotonic(), 0
+            while True:
+                left = turn.seconds - (time.monotonic() - began) if turn.seconds else 0
+                rest = share - tally.mutants if share else 0
+                if share and rest <= 0:
+                    return tally
+                if turn.seconds and left <= 0:
+                    break
+                code = self._process(job, scratch, Turn(turn.guided, left), rest, next(seeds))
+                starts += 1
+                told = self._told(job)
+                tally.merge(told)
+                if code == 0:
+                    break
+                died = self._died(job, scratch, code)
+                tally.findings.setdefault(died.kind, []).append((died.step, died))
+                if told.mutants == 0 and starts > 2:
+                    return tally  # it does not even begin: the log says why
+        return tally
 
-    def _process(self, job: int, scratch: Path, seconds: float, mutants: int, seed: int) -> int:
+    def _process(self, job: int, scratch: Path, turn: Turn, mutants: int, seed: int) -> int:
         (self.folder / tally_name(job)).unlink(missing_ok=True)
         words = [sys.executable, "-m", "tests.fuzz", "--job", str(job), "--folder", self.folder,
-                 "--scratch", scratch,                 "--seconds", str(seconds),
-                 "--mutants", str(mutants), "--seed", str(seed)]  # fmt: skip
+                 "--scratch", scratch, "--seconds", str(turn.seconds), "--mutants", str(mutants),
+                 "--seed", str(seed), *(["--guided"] if turn.guided else [])]  # fmt: skip
         with self._log(job).open("ab") as log:
             return subprocess.run(words, stdout=log, stderr=log, check=False).returncode
 

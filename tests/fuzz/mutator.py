@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ CORPUS = Path(__file__).parent / "corpus"
 MOST_BYTES = 256 * 1024
 """Of a mutant: what is to be found shows in small files, and small files are read often."""
 
-_REFRAMED, _KEPT = 0.2, 512
+_REFRAMED, _KEPT = 0.2, 2048
 
 
 @cache
@@ -42,7 +43,8 @@ class Mutator:
 
     def __init__(self, others: Sequence[TapeDocument] = ()) -> None:
         self._others = others or subjects()
-        self._parsed: OrderedDict[bytes, TapeDocument | None] = OrderedDict()
+        # Pickled: to load one is faster than to copy its dicts, and they are nobody's garbage.
+        self._parsed: OrderedDict[bytes, bytes | None] = OrderedDict()
 
     def mutant(self, data: bytes, rng: random.Random) -> bytes:
         """Another tape, of at most ``MOST_BYTES``; the same for the same arguments."""
@@ -56,16 +58,23 @@ class Mutator:
         return data[:MOST_BYTES]
 
     def _made(self, data: bytes, rng: random.Random) -> bytes:
-        tape = self._document(data) or rng.choice(self._others)
         if rng.random() < _REFRAMED:
             return reframe(rng, data)
+        tape = self._document(data) or rng.choice(self._others).copied()
         made, _ = mutate(rng, tape, self._others)
         found = encoded(made, fits=rng.random() < 0.9)
         return reframe(rng, found) if rng.random() < _REFRAMED / 2 else found
 
     def _document(self, data: bytes) -> TapeDocument | None:
+        """The document of a tape, for the caller to change; None if it has none."""
         if data not in self._parsed:
-            self._parsed[data] = document_of(data, "corpus")
+            found = document_of(data, "corpus")
+            self._parsed[data] = None if found is None else pickle.dumps(found)
             if len(self._parsed) > _KEPT:
                 self._parsed.popitem(last=False)
-        return self._parsed[data]
+            return found
+        known = self._parsed[data]
+        if known is None:
+            return None
+        made: TapeDocument = pickle.loads(known)  # our own bytes
+        return made

@@ -25,8 +25,8 @@ class Tally:
     slowest: tuple[float, str, str] = (0.0, "", "")
     largest: tuple[int, str] = (0, "")
 
-    def add(self, label: str, outcome: Outcome) -> None:
-        self.mutants += 1
+    def add(self, label: str, outcome: Outcome, *, is_mutant: bool = True) -> None:
+        self.mutants += is_mutant
         self.kinds.update(outcome.kinds)
         self.steps.update(outcome.steps)
         for finding in outcome.findings:

@@ -21,6 +21,8 @@ CURRENT, FAILURES = "current", "failures"
 """The mutant that is being read, which is there if the process dies of it; those that failed."""
 
 _KEPT, _TOLD_EVERY = 3, 5.0
+_GARBAGE = (50_000, 10, 10)
+"""Objects between collections: by default there are several per mutant, a quarter of its time."""
 
 
 def tally_name(job: int) -> str:
@@ -35,10 +37,18 @@ class Target:
         scratch: where the mutant that is being read lies, in memory if the machine can.
         job: the number of this process.
         seconds, mutants: whichever comes first; 0 is for ever.
+        known: how many inputs come first that are no mutants: they are read, and not counted.
     """
 
     def __init__(
-        self, folder: Path, scratch: Path, job: int, *, seconds: float, mutants: int
+        self,
+        folder: Path,
+        scratch: Path,
+        job: int,
+        *,
+        seconds: float,
+        mutants: int,
+        known: int = 0,
     ) -> None:
         self.folder = folder
         self.job = job
@@ -47,6 +57,7 @@ class Target:
         self._until = time.monotonic() + seconds if seconds else float("inf")
         self._mutants = mutants or float("inf")
         self._told = 0.0
+        self._known = known
         (folder / FAILURES).mkdir(parents=True, exist_ok=True)
         self.warm_up()
 
@@ -56,12 +67,14 @@ class Target:
             read(FIXTURES / "v1" / f"{name}.tape", OTHER)
         gc.collect()
         gc.freeze()  # what was imported is no mutant's garbage to look through
+        gc.set_threshold(*_GARBAGE)
 
     def __call__(self, data: bytes) -> None:
         self._current.write_bytes(data)
         label = hashlib.sha256(data).hexdigest()[:12]
         outcome = read(self._current, OTHER, chosen_for(data))
-        self.tally.add(label, outcome)
+        self.tally.add(label, outcome, is_mutant=self._known <= 0)
+        self._known -= 1
         for finding in outcome.findings:
             self._keep(label, finding.kind, data, f"{finding.step}\n{finding.text}\n")
         now = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import random
 import subprocess
@@ -14,9 +15,10 @@ import pytest
 
 from calltape_analyzer import TapeError
 from tests.fixture_files import FIXTURES
-from tests.fuzz import answers, packing, questions
+from tests.fuzz import answers, campaign, packing, questions
 from tests.fuzz import target as target_module
 from tests.fuzz.campaign import Campaign
+from tests.fuzz.guidance import plain_mutants
 from tests.fuzz.mutator import seeds
 from tests.fuzz.prompt import command
 from tests.fuzz.questions import DEAR, chosen_for, read
@@ -106,8 +108,8 @@ def test_a_mutant_that_fails_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Target, "warm_up", lambda self: None)
     ended: list[int] = []
     monkeypatch.setattr(target_module.os, "_exit", ended.append)
-    target = Target(tmp_path, tmp_path, 0, seconds=0, mutants=6)
-    for number in range(6):
+    target = Target(tmp_path, tmp_path, 0, seconds=0, mutants=6, known=2)
+    for number in range(8):
         assert ended == []
         target(b"mutant %d" % number)
     assert ended == [0]
@@ -118,7 +120,37 @@ def test_a_mutant_that_fails_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert kept[0].with_suffix(".txt").read_text() == "open\nwhy\n"
     told: Tally = pickle.loads((tmp_path / tally_name(0)).read_bytes())
     assert told.mutants == 6
-    assert len(told.findings["Some error in x.py:y"]) == 6
+    assert len(told.findings["Some error in x.py:y"]) == 8  # what is no mutant is read as well
+
+
+def test_a_run_is_guided_for_ten_minutes_of_each_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "has_atheris", lambda: True)
+    assert [*Campaign(tmp_path, 60).turns()] == [(True, 60)]
+    assert [*Campaign(tmp_path, 600).turns()] == [(True, 100), (False, 500)]
+    assert [*Campaign(tmp_path, 4200).turns()] == [
+        (True, 600), (False, 3000), (True, 100), (False, 500)
+    ]  # fmt: skip
+    assert [*itertools.islice(Campaign(tmp_path, 0).turns(), 3)] == [
+        (True, 600), (False, 3000), (True, 600)
+    ]  # fmt: skip
+    assert [*Campaign(tmp_path, 4200, plain=True).turns()] == [(False, 4200)]
+    monkeypatch.setattr(campaign, "has_atheris", lambda: False)
+    assert [*Campaign(tmp_path, 4200).turns()] == [(False, 4200)]
+
+
+def test_mutants_without_guidance_are_of_the_corpus(tmp_path: Path) -> None:
+    for number, data in enumerate(seeds()[:20]):
+        (tmp_path / f"{number:02}").write_bytes(data)
+    corpus = sorted(tmp_path.iterdir())
+
+    def made(seed: int) -> list[bytes]:
+        return [*itertools.islice(plain_mutants(corpus, random.Random(seed)), 40)]
+
+    assert made(3) == made(3) != made(4)
+    assert len({*made(3)} - {*seeds()}) > 35
+    assert sum(map(len, made(3))) / 40 < sum(map(len, seeds()[:20])) / 20
 
 
 def test_a_mutant_that_ends_the_process_is_kept(

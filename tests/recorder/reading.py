@@ -13,15 +13,11 @@ import torch
 
 from calltape_schema import TapeError, framing
 from calltape_schema.blob import header_size, parse_header, stored_as
-from calltape_schema.records import (
-    CallRecord,
-    Manifest,
-    Trailer,
-    Tree,
-    decode_call,
-    decode_manifest,
-    decode_trailer,
-)
+from calltape_schema.endings import Trailer, decode_trailer
+from calltape_schema.locator import locator_of, summary_member
+from calltape_schema.records import CallRecord, Manifest, Tree, decode_call, decode_manifest
+from calltape_schema.summary import Summary, decode_summary
+from calltape_schema.summing import CallFacts, SummaryBuilder, facts_of
 
 _BY_NAME = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16,
@@ -94,6 +90,7 @@ class ReadTape:
     calls: list[ReadCall]
     trailer: Trailer | None
     damage: list[TapeError]
+    summary: Summary | None = None
 
     @property
     def numbers(self) -> list[int]:
@@ -106,7 +103,8 @@ def read(path: Path | str) -> ReadTape:
     damage: list[TapeError] = []
     blobs: dict[int, bytes] = {}
     calls: list[ReadCall] = []
-    manifest, trailer = None, None
+    manifest, trailer, summary = None, None, None
+    facts: list[CallFacts] = []
     for member in framing.members(lambda at, n: data[at : at + n], len(data), damage.append):
         content = data[member.start : member.start + member.size]
         number = framing.call_number(member.name)
@@ -114,12 +112,38 @@ def read(path: Path | str) -> ReadTape:
             manifest = decode_manifest(content)
         elif member.name == framing.TRAILER:
             trailer = decode_trailer(content)
+        elif member.name == framing.SUMMARY:
+            summary = decode_summary(content)
         elif number is None:
             blobs[int(member.name.split("/")[1].split(".")[0])] = content
         else:
             calls.append(_call(content, blobs.get(number, b"")))
+            facts.append(facts_of(content))
     assert manifest is not None
-    return ReadTape(manifest, calls, trailer, damage)
+    if summary is not None:
+        assert trailer is not None
+        _check_summary(summary, trailer, facts, data)
+    return ReadTape(manifest, calls, trailer, damage, summary)
+
+
+def _check_summary(summary: Summary, trailer: Trailer, facts: list[CallFacts], data: bytes) -> None:
+    """The summary says what the records say, and the locator leads to it."""
+    made = SummaryBuilder()
+    for one in facts:
+        made.add(one)
+    expected = made.summary(trailer)
+    assert expected is not None
+    if summary.inputs is not None and expected.inputs is not None:
+        rows = sorted(summary.inputs.rows(), key=lambda row: row.first)
+        assert rows == sorted(expected.inputs.rows(), key=lambda row: row.first)
+    assert summary.model_dump(exclude={"inputs"}) == expected.model_dump(exclude={"inputs"})
+    locator = locator_of(data[-4096:])
+    assert locator is not None
+    headers = (
+        data[locator.trailer : locator.trailer + framing.BLOCK],
+        data[locator.summary : locator.summary + framing.BLOCK],
+    )
+    assert summary_member(locator, headers, len(data)) is not None
 
 
 def _call(content: bytes, blob: bytes) -> ReadCall:

@@ -99,7 +99,7 @@ def test_detach_and_attach_again(tmp_path: Path) -> None:
 
 def test_a_tape_never_attached(tmp_path: Path) -> None:
     with Recorder(tmp_path / "t.tape") as recorder:
-        assert recorder.stats() == Stats(0, 0, segments=1)
+        assert recorder.stats() == Stats(0, 0, segments=1, path=recorder.path)
         assert recorder.flush()
     tape = read(tmp_path / "t.tape")
     assert (tape.manifest.target, tape.calls) == (None, [])

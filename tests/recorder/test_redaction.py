@@ -11,6 +11,7 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_recorder import FlightRecorder, Recorder, TapeError, When, record
+from calltape_schema.packing import pack
 
 
 class Model(torch.nn.Module):
@@ -53,6 +54,17 @@ def test_nothing_private_is_written(tmp_path: Path) -> None:
         assert tape.calls[0].outputs["echo"] != "secret prompt"
 
 
+def test_a_message_that_looks_like_a_length_is_replaced(tmp_path: Path) -> None:
+    class Quoting(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            raise ValueError("(4111 characters, not kept)")
+
+    model = Quoting()
+    with record(model, tmp_path / "a.tape", redact=True), pytest.raises(ValueError, match="4111"):
+        model(IDS)
+    assert b"4111" not in (tmp_path / "a.tape").read_bytes()
+
+
 def test_paths_choose(tmp_path: Path) -> None:
     redact = {"keep": ["mode", "ids"], "shapes_only": "prompt"}
     data = written(tmp_path / "a.tape", redact=redact)
@@ -62,6 +74,16 @@ def test_paths_choose(tmp_path: Path) -> None:
         assert call.inputs.kwargs["mode"] == "mean"
         assert torch.equal(call.inputs.args[0], IDS)
         assert "13 characters" in repr(call.inputs.args[1])
+
+
+def test_a_long_number_is_left_out_by_its_path(tmp_path: Path) -> None:
+    """Whether it has to do with sizes, only a whole tape tells."""
+    number, model = 987_654_321_987, Model()
+    for name, redact in (("all", True), ("none", {"shapes_only": "n"})):
+        with record(model, tmp_path / f"{name}.tape", redact=redact):
+            model(IDS, n=number)
+    assert pack(number) in (tmp_path / "all.tape").read_bytes()
+    assert pack(number) not in (tmp_path / "none.tape").read_bytes()
 
 
 def test_the_reason_of_a_dump_is_left_out(tmp_path: Path) -> None:

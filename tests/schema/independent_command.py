@@ -37,9 +37,10 @@ def document(data: bytes) -> dict:
 def call_form(call: dict) -> dict:
     tensors = call["tensors"]
     made = {"number": str(call["call"]), "values": "damaged" if tensors is None else "ok"}
-    for name in ("time_ns", "duration_ns", "thread", "tree"):
+    for name in ("time_ns", "duration_ns", "tree"):
         if name in call:
             made[name] = str(call[name])
+    made["thread"] = str(call.get("thread", 0))
     if "parent" in call:
         made["parent"] = {"tape": call["parent"]["tape"].hex(), "call": str(call["parent"]["call"])}
     if "error" in call:

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from calltape_schema import blob, interning, leaves, packing, records, traffic, tree
+from calltape_schema import (
+    blob,
+    endings,
+    interning,
+    leaves,
+    packing,
+    records,
+    summary,
+    traffic,
+    tree,
+)
 from calltape_schema.fields import Record
 from calltape_schema.framing import member_header
 from calltape_schema.packing import pack, seal_envelope, unpack
@@ -20,7 +30,7 @@ PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
 CODE_SPANS = set(re.findall(r"`\"?([^`\"\n]+)\"?`", PROSE))
 MODELS = {
     value: None
-    for module in (tree, leaves, records, traffic)
+    for module in (tree, leaves, records, endings, summary, traffic)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, BaseModel) and value.__name__[0] != "_"
     if value not in (BaseModel, Record)
@@ -35,7 +45,7 @@ def literals(annotation: Any) -> set[str]:
 
 def test_models_are_found() -> None:
     names = {model.__name__ for model in MODELS}
-    assert {"Manifest", "CallRecord", "Trailer", "Leaf", "CustomNode", "Range"} <= names
+    assert {"Manifest", "CallRecord", "Trailer", "Summary", "Leaf", "CustomNode", "Range"} <= names
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
@@ -69,7 +79,7 @@ def section(begin: str, end: str) -> str:
 def limits_in_code() -> dict[str, int]:
     return {
         f"{module.__name__}.{name}": value
-        for module in (interning, records, packing, blob, traffic, tree)
+        for module in (interning, records, packing, blob, summary, traffic, tree)
         for name, value in vars(module).items()
         if name.startswith("MAX_") and isinstance(value, int)
     }

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from calltape_schema.blob import header_size, parse_header, stored_as
-from calltape_schema.records import decode_call, decode_manifest, decode_trailer
+from calltape_schema.endings import decode_trailer
+from calltape_schema.records import decode_call, decode_manifest
 from tests.fixture_files import FIXTURES
 from tests.schema import independent_reader
 

@@ -10,23 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_schema import records
+from calltape_schema.endings import Coverage, Trailer, decode_trailer, encode_trailer
 from calltape_schema.leaves import encode_leaves
 from calltape_schema.packing import pack, seal_envelope
 from calltape_schema.records import (
     CallRecord,
-    Coverage,
     Manifest,
     Parameter,
     Policy,
     Producer,
     Target,
-    Trailer,
     decode_call,
     decode_manifest,
-    decode_trailer,
     encode_call,
     encode_manifest,
-    encode_trailer,
 )
 from calltape_schema.tree import encode_structure
 from tests.schema.raising import raises

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from tests.zoo import CASES, audio, encoder_decoder, multimodal, recurrent
+from tests.zoo import CASES, audio, encoder_decoder, multimodal, ragged, recurrent
 from tests.zoo.case import Arguments
 from tests.zoo.language import prompt
 
@@ -214,6 +214,18 @@ def _half(free: Any) -> Written:
     return Written(case.make(), seen, ({0: free},), [other])
 
 
+def _nested(name: str, free: Any) -> Written:
+    case = CASES[name]
+    seen, other = case.unseen(case.make())
+    return Written(case.make(), seen, None, [seen, other])
+
+
+def _nested_inside(free: Any) -> Written:
+    case = CASES["ragged_encoder"]
+    seen, other = case.unseen(case.make())
+    return Written(ragged.RaggedInside().eval(), seen, ({0: free}, {0: free}), [other])
+
+
 _SPECIALIZED = r"as dynamic but your code specialized it to be a constant"
 _GUARD = r"another size: AssertionError: Guard failed"
 _DATA = r"Could not guard on data-dependent expression"
@@ -264,6 +276,26 @@ ATTEMPTS: list[Attempt] = [
     *_modes("encodec", "sounds", _sounds, dynamic=_DATA, auto=_DATA,
             strict="Data-dependent branching"),
     Attempt("encodec", "nothing free", _fixed_sounds, _DATA),
+    *(
+        Attempt(name, "a nested tensor", partial(_nested, name), "NestedIntNode")
+        for name in ("nested_encoder", "nested_pool")
+    ),
+    Attempt(
+        "nested_encoder", "a nested tensor", partial(_nested, "nested_encoder"), _DATA, strict=True
+    ),
+    # torch makes a program of it, and cannot run it.
+    Attempt(
+        "nested_pool", "a nested tensor", partial(_nested, "nested_pool"),
+        "SyntaxError: invalid syntax", strict=True,
+    ),
+    Attempt(
+        "nested_encoder", "made of values and offsets", _nested_inside, "does not support tracing",
+        free="AUTO",
+    ),
+    Attempt(
+        "nested_encoder", "made of values and offsets", _nested_inside, "NotImplemented",
+        free="AUTO", strict=True,
+    ),
     Attempt("swin_any_size", "heights", _windows, _GUARD, free="AUTO"),
     Attempt("bfloat16", "rows", _half, r"Could not find an implementation for Gemm", to="onnx"),
 ]  # fmt: skip

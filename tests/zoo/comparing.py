@@ -28,7 +28,12 @@ _PLAIN = (torch.Tensor, bool, int, float, complex, str, enum.Enum, torch.dtype, 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Every leaf with its path, and every container as a leaf that is its class's name."""
-    if value is None or isinstance(value, _PLAIN):
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        parts = value.unbind()
+        yield path, f"<{value.layout}>"
+        yield f"{path}.sizes", torch.tensor([list(part.shape) for part in parts])
+        yield f"{path}.values", torch.cat([part.flatten() for part in parts])
+    elif value is None or isinstance(value, _PLAIN):
         yield path, value
     elif _is_cache(value):
         yield path, f"<{type(value).__name__}>"

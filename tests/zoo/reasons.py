@@ -21,6 +21,11 @@ _SCAN = Reason(
 
 _LOOP = Reason(_SCAN.why, "not tried")
 
+_NESTED = Reason(
+    "torch.export takes no nested tensor; the refusal says so at once, and what to do",
+    "fails as well, and where the model makes one of values and offsets",
+)
+
 REASONS: dict[tuple[str, str], Reason] = {
     ("mamba", ""): _SCAN,
     ("jamba", ""): _SCAN,
@@ -77,6 +82,8 @@ REASONS: dict[tuple[str, str], Reason] = {
         "the padding of a convolution is an `if` on the value of a tensor",
         "fails as well, even with nothing free",
     ),
+    ("nested_encoder", ""): _NESTED,
+    ("nested_pool", ""): _NESTED,
     ("bfloat16", "onnx"): Reason(
         "ONNX Runtime has no `Gemm` of bfloat16 on the CPU",
         "converts; no session of ONNX Runtime takes the model",

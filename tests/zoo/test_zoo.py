@@ -92,7 +92,7 @@ def _broken(row: dict[str, Any], target: str) -> str:
 
 
 # The others take their time: python -m tests.zoo.by_hand
-_BY_HAND = [a for a in ATTEMPTS if a.name.startswith(("encodec", "packs_inside"))]
+_BY_HAND = [a for a in ATTEMPTS if a.name.startswith(("encodec", "packs_inside", "nested"))]
 
 
 @pytest.mark.parametrize("attempt", _BY_HAND, ids=lambda attempt: attempt.name)

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.reading.call import Call
     from calltape_analyzer.reading.call_ref import CallRef
     from calltape_analyzer.reading.calls import Calls
+    from calltape_analyzer.reading.seen_inputs import Place, SeenInputs
     from calltape_analyzer.redacting.private_data import (
         PrivateData,
         PrivateFinding,
@@ -146,6 +147,7 @@ __all__ = [
     "ObserverInfo",
     "OneProgram",
     "PartExplanation",
+    "Place",
     "Placeholder",
     "PrivateData",
     "PrivateFinding",
@@ -155,6 +157,7 @@ __all__ = [
     "Report",
     "ReportRow",
     "Seen",
+    "SeenInputs",
     "ShapeFindings",
     "Sighting",
     "Signature",
@@ -265,6 +268,7 @@ _NAMES = {
     "pytree.rendering": ("render",),
     "reading.call": ("Call",),
     "reading.call_ref": ("CallRef",),
+    "reading.seen_inputs": ("Place", "SeenInputs"),
     "reading.calls": ("Calls",),
     "redacting.private_data": ("PrivateData", "PrivateFinding", "private_data"),
     "redacting.redaction": ("redact",),

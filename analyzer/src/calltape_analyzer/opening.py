@@ -18,7 +18,9 @@ from calltape_schema.errors import TapeError
 __all__ = ["open_tape"]
 
 
-def open_tape(path: Paths, *, classes: Classes = (), verify: bool = False) -> Tape:
+def open_tape(
+    path: Paths, *, classes: Classes = (), verify: bool = False, scan: bool = False
+) -> Tape:
     """Opens a tape for reading: finished, still being written, cut off or damaged.
 
     Args:
@@ -31,6 +33,10 @@ def open_tape(path: Paths, *, classes: Classes = (), verify: bool = False) -> Ta
             (``{"__main__:Batch": Batch}``).
         verify: compares all tensors with their checksums now, and leaves out the calls that are
             damaged; otherwise a call is checked when its values are first read.
+        scan: finds every call now, and compares what a sealed file says of all its calls with their
+            records; a difference is damage. Otherwise a sealed file is scanned when somebody asks
+            for a single call, and questions about all calls are answered from its end
+            (:attr:`Tape.source`).
 
     Raises:
         TapeError: ``not_found``, ``not_a_tape``, ``version``, ``io``, ``damaged`` or ``invalid``
@@ -40,7 +46,7 @@ def open_tape(path: Paths, *, classes: Classes = (), verify: bool = False) -> Ta
             is larger than it should be, ``usage`` for Zstandard without the extra ``zstd``.
     """
     damage = Damage()
-    segments = _opened(files_of(path), damage)
+    segments = _opened(files_of(path), damage, scan=scan)
     try:
         tape = Tape(_in_order(segments, damage), damage, classes)
     except BaseException:
@@ -72,7 +78,7 @@ def _rank(segment: Segment) -> tuple[bool, int]:
     return segment.is_ahead, segment.part
 
 
-def _opened(names: Sequence[str], damage: Damage) -> list[Segment]:
+def _opened(names: Sequence[str], damage: Damage, *, scan: bool) -> list[Segment]:
     """The files that can be read; of several, one that cannot be is damage.
 
     Raises:
@@ -83,7 +89,7 @@ def _opened(names: Sequence[str], damage: Damage) -> list[Segment]:
     try:
         for name in names:
             try:
-                segments.append(Segment(name, damage))
+                segments.append(Segment(name, damage, scan=scan))
             except DescriptorError:
                 raise
             except TapeError as error:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.inference.one_program import OneProgram
     from calltape_analyzer.observing.declarations import BatchFor, DimNames
     from calltape_analyzer.observing.observations import Observations
-    from calltape_analyzer.variant import Variant
+    from calltape_analyzer.variant import FoundVariant, Variant
     from calltape_analyzer.variant_choice import Chosen
 
 __all__ = ["Tape", "check_tape"]
@@ -80,9 +80,11 @@ class Tape(RecordedCalls, ProgramSource):
     def __init__(self, segments: Sequence[Segment], damage: Damage, classes: Classes = ()) -> None:
         super().__init__(segments, damage, classes)
         self._inference: OneProgram | None = None
+        self._variants: list[FoundVariant] | None = None
         self._counters: TrafficCounters | None = None
         self._removed: list[str | int] = []
         self._whole = self
+        self._scanned = 0
         self._chosen: list[Variant] | None = None
         self._selected: dict[str, Any] = {}
 
@@ -104,6 +106,7 @@ class Tape(RecordedCalls, ProgramSource):
         many calls, and the sizes of every axis; :attr:`TrafficCounters.missing` names the files
         that have no counters, or such as contradict the calls that are on the tape (which is
         damage)."""
+        self._follow_source()
         if self._counters is None:
             self._counters = trusted_counters(self._segments, self._damage)
         return self._counters
@@ -163,7 +166,7 @@ class Tape(RecordedCalls, ProgramSource):
         made._segments = tuple(segments)
         made._calls = Calls(made._segments, made._classes)
         made._removed = list(self._removed)
-        made._inference = made._chosen = None
+        made._inference = made._variants = made._chosen = None
         made._whole = made
         return made
 
@@ -267,11 +270,20 @@ class Tape(RecordedCalls, ProgramSource):
 
     def _leave_out_damaged(self) -> None:
         super()._leave_out_damaged()
-        self._inference = None
+        self._inference = self._variants = None
+
+    def _follow_source(self) -> None:
+        """Forgets answers from the ends of files that were scanned since: damage may have shown."""
+        scanned = sum(segment.is_scanned for segment in self._segments)
+        if scanned != self._scanned:
+            self._scanned = scanned
+            if self._damage:
+                self._inference = self._variants = self._counters = None
 
     def observations(self) -> Observations:
-        """What was seen of every argument: presence, kinds, dtypes, ranks, sizes, ranges. Reads
-        every record once, and no tensor bytes. Those of several tapes add up with ``merge``."""
+        """What was seen of every argument: presence, kinds, dtypes, ranks, sizes, ranges. Reads the
+        end of a sealed file, or every record once, and no tensor bytes. Those of several tapes add
+        up with ``merge``."""
         from calltape_analyzer.observing.evidence import counters_of_evidence
         from calltape_analyzer.observing.sorting import CallSorter
         from calltape_analyzer.variants.counters_by_variant import counted_calls
@@ -289,13 +301,17 @@ class Tape(RecordedCalls, ProgramSource):
         What tells two variants apart are structure, constants, dtypes and ranks (rule 2 of
         docs/decisions/0012), a cache whose sliding window is full (rule 7), bools, texts and floats
         of which few values come back again and again (rule 8), and broadcasting (rule 9). What is
-        said of a variant holds for all its calls.
+        said of a variant holds for all its calls. They are found once, and kept.
         """
-        from calltape_analyzer.variant import variants_in
+        from calltape_analyzer.variant import Variant, find_variants
 
         if self._chosen is not None:
             return list(self._chosen)
-        return self._soundly(lambda: variants_in(self))
+        self._follow_source()
+        if self._variants is None:
+            found = self._soundly(lambda: find_variants(self))
+            self._variants = found
+        return [Variant(self, one) for one in self._variants]
 
     def explain(self, argument: str, axis: int | None = None, *, path: str = "") -> Explanation:
         """Why a dimension, an int or an argument is what it is, per variant, and which calls say
@@ -328,12 +344,14 @@ class Tape(RecordedCalls, ProgramSource):
         """
         count = self.inference().remove_inputs(names)
         self._removed.extend(names)
+        self._variants = None
         return count
 
     def inference(self, value_if_missing: Mapping[str | int, Any] | None = None) -> OneProgram:
         """The inference over all calls of this tape, kept from one question to the next."""
         from calltape_analyzer.inference.one_program import OneProgram
 
+        self._follow_source()
         if value_if_missing is None and self._inference is not None:
             return self._inference
         made = OneProgram(

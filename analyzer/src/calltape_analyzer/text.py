@@ -8,10 +8,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeVar
 
 __all__ = ["printable", "printable_lines", "some_of"]
+
+_NUMBER = re.compile(r"(?<=\.)\d+")
+_MAX_NAMES = 256  # the columns of one tensor come one after the other
 
 
 def printable(text: str) -> str:
@@ -153,8 +157,9 @@ class Listing:
         return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
+@lru_cache(_MAX_NAMES)
 def _pattern(name: str) -> str:
-    return re.sub(r"(?<=\.)\d+", "*", name)
+    return _NUMBER.sub("*", name)
 
 
 def with_progress(items: Sequence[Any], shown: bool) -> Iterable[Any]:

@@ -7,7 +7,7 @@ its arguments.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.arguments.samples import Sample
     from calltape_analyzer.inference.aligned_calls import AlignedCalls
 
-__all__ = ["Acceptance", "Variant", "VariantShapes", "named_facts", "variants_in"]
+__all__ = ["Acceptance", "FoundVariant", "Variant", "VariantShapes", "find_variants", "named_facts"]
 
 
 class Acceptance(NamedTuple):
@@ -77,6 +77,21 @@ class VariantShapes(PlainData):
     findings: VariantFindings
 
 
+@dataclass(eq=False)
+class FoundVariant:
+    """What was found of a variant. All readers of a tape share it; it holds no call and no tape.
+
+    Attributes:
+        facts: the evidence.
+        sorter: sorts calls as they were sorted.
+        findings: the same as plain data, once it was asked for.
+    """
+
+    facts: VariantFacts
+    sorter: CallSorter
+    findings: VariantFindings | None = None
+
+
 class Variant(ProgramSource):
     """Calls that one program can serve (rules 2, 7, 8 and 9 of docs/decisions/0012).
 
@@ -84,10 +99,11 @@ class Variant(ProgramSource):
         facts: the evidence.
     """
 
-    def __init__(self, tape: CallSource, facts: VariantFacts, sorter: CallSorter) -> None:
+    def __init__(self, tape: CallSource, found: FoundVariant) -> None:
         self._tape = tape
-        self._sorter = sorter
-        self.facts = facts
+        self._found = found
+        self._sorter = found.sorter
+        self.facts = found.facts
 
     def __repr__(self) -> str:
         return f"<Variant {self.name}: {len(self)} calls>"
@@ -131,10 +147,12 @@ class Variant(ProgramSource):
         reason = self.facts.refuses(placed.row)
         return Acceptance(reason is None, reason)
 
-    @cached_property
+    @property
     def findings(self) -> VariantFindings:
         """Everything that is known of it, as plain data and without torch."""
-        return self._findings(self.facts)
+        if self._found.findings is None:
+            self._found.findings = self._findings(self.facts)
+        return self._found.findings
 
     def _findings(self, facts: VariantFacts) -> VariantFindings:
         from calltape_analyzer.arguments.plan import input_names
@@ -173,8 +191,8 @@ class Variant(ProgramSource):
         """The dynamic columns in the nesting of the arguments."""
         from calltape_analyzer.arguments.nested_shapes import nested_shapes
 
-        call = self._tape.calls.at(facts.rows.first)
-        return nested_shapes(call, facts, self._sorter, self._tape.class_index, shown)
+        tree = self._tape.calls.inputs_at(facts.rows.first)
+        return nested_shapes(tree, facts, self._sorter, self._tape.class_index, shown)
 
     def _named_shapes(
         self, declared: BatchFor, shown: Callable[[str, Column], Any]
@@ -196,6 +214,8 @@ class Variant(ProgramSource):
         """
         facts = self._declared(set_batch_dimension_for)
         shapes = self._named_shapes(set_batch_dimension_for, lambda name, _: name)
+        if facts is self.facts:
+            return VariantShapes(variant=self.name, dynamic_shapes=shapes, findings=self.findings)
         name_symbols(facts)
         return VariantShapes(
             variant=self.name, dynamic_shapes=shapes, findings=self._findings(facts)
@@ -334,14 +354,14 @@ class Variant(ProgramSource):
         return Inputs(args, kwargs)
 
 
-def variants_in(tape: CallSource) -> list[Variant]:
+def find_variants(tape: CallSource) -> list[FoundVariant]:
     """The variants of a tape, in the order of their first call, with their names."""
     sorter = CallSorter.of(tape)
     observed = sorter.observations(tape.calls)
     found = named_facts(tape, observed, sorter)
     counters = counters_of_evidence(tape.counters, tape.calls, observed.left_out)
     add_counted_sizes(counters, found, sorter.signature, sorter.renamed)
-    return [Variant(tape, facts, sorter) for facts in found]
+    return [FoundVariant(facts, sorter) for facts in found]
 
 
 def named_facts(tape: CallSource, observed: Observations, sorter: CallSorter) -> list[VariantFacts]:

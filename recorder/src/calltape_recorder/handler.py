@@ -36,7 +36,7 @@ from calltape_recorder.sides import (
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.repeats import Repeat
 from calltape_recorder.snapshot.side import Side
-from calltape_schema.privacy import without_text
+from calltape_schema.privacy import length_of_text
 
 __all__ = ["CallHandler"]
 
@@ -245,9 +245,9 @@ class CallHandler:
         if chunks is None or not chunks.next() or pipeline is None or not self._outputs:
             return
         try:
-            captured = capture_chunk(value)
             # What is withheld of the chunks is decided later, when they are one list.
-            chunks.add(captured.tokens, self._side(pipeline, call, captured, as_it_is))
+            captured, side = self._side(pipeline, call, capture_chunk(value), as_it_is)
+            chunks.add(captured.tokens, side)
         except QueueFull:
             chunks.reason = "queue_full"
         except Exception as error:
@@ -268,7 +268,7 @@ class CallHandler:
         else:
             message = _message(error)
             if pipeline.withholds:  # the message may quote an input of the model
-                message = without_text(message)
+                message = length_of_text(message)
             if not pipeline.ledger.reserve(call, len(message)):
                 message = message[:_SHORT_MESSAGE]
             call.error = (type_name(type(error)), message)
@@ -355,13 +355,15 @@ class CallHandler:
             call.outputs_missing = chunks.missing()
             call.chunks = None
             return
-        side = call.outputs = self._side(pipeline, call, capture_output(result))
-        if type(result) is _Tensor and side.repeat is not None and side.repeat.side is side:
+        captured, side = self._side(pipeline, call, capture_output(result))
+        call.outputs = side
+        is_repeat = side.repeat is not None and side.repeat.side is side
+        if is_repeat and type(result) is _Tensor and captured.leaves[0] is result:
             pipeline.repeats.result = pipeline.repeats.of(side.structure)
 
     def _side(
         self, pipeline: Pipeline, call: Call, captured: Capture, kept: Kept = Structure.kept
-    ) -> Side:
+    ) -> tuple[Capture, Side]:
         if _function_modes():
             with torch._C.DisableTorchFunction():
                 return copied_capture(pipeline, call, captured, kept)

@@ -34,10 +34,10 @@ from calltape_recorder.write.permissions import OWNER_ONLY
 from calltape_recorder.write.segments import Bounds, Segments
 from calltape_recorder.write.write_ahead import WriteAhead
 from calltape_recorder.write.writer import Writer
+from calltape_schema.endings import Dump
 from calltape_schema.records import (
     MINOR,
     VERSION,
-    Dump,
     FlightPolicy,
     Manifest,
     Observed,

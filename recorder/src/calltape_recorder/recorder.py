@@ -31,7 +31,7 @@ from calltape_recorder.keep.policies import Rate
 from calltape_recorder.options import Options, check_options, check_path, check_target
 from calltape_recorder.pipeline import Pipeline, child_path, free_path
 from calltape_schema import TapeError
-from calltape_schema.privacy import without_text
+from calltape_schema.privacy import length_of_text
 from calltape_schema.records import Observed, Target
 
 __all__ = ["Recorder", "record"]
@@ -156,7 +156,12 @@ class Recorder:
             found = Stats(0, 0, paused=self._paused, state="forked")
         else:
             segments = pipeline.segments
-            found = pipeline.ledger.snapshot(segments.written_bytes, segments.count, self._state)
+            found = replace(
+                pipeline.ledger.snapshot(segments.written_bytes, segments.count, self._state),
+                path=segments.path,
+                last_write_ns=pipeline.writer.last_write_ns,
+                last_error=pipeline.writer.last_error,
+            )
         control = None if self._control is None else self._control.trouble
         return found if control is None else replace(found, control=control)
 
@@ -209,7 +214,7 @@ class Recorder:
         if pipeline is None or pipeline.held_calls is None:
             return 0
         text = str(reason)
-        return pipeline.held_calls.dump(without_text(text) if pipeline.settings.redacts else text)
+        return pipeline.held_calls.dump(length_of_text(text) if pipeline.settings.redacts else text)
 
     def dying(self, error: BaseException) -> None:
         """Dumps the held calls, because an exception ends the process."""
@@ -315,6 +320,8 @@ class Recorder:
         except OSError as error:
             raise TapeError("io", error.strerror or str(error), path=self.path) from None
         self._target = target
+        if target is not None:
+            pipeline.writer.tell(f"records {target.type}.{target.method} to {self.path}")
         lifecycle.watch(self)
         if pipeline.held_calls is not None:
             lifecycle.watch_exceptions()

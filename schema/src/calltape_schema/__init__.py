@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from calltape_schema.errors import Kind, Problem, TapeError
 
 if TYPE_CHECKING:
+    from calltape_schema.endings import Coverage, Dump
     from calltape_schema.history import Source, Step
     from calltape_schema.leaves import Leaf, Quantizer
     from calltape_schema.records import (
         BlobFacts,
         CallRecord,
-        Coverage,
-        Dump,
         FlightPolicy,
         Manifest,
         ModelError,
@@ -92,13 +91,12 @@ __all__ = [
 __version__ = "0.1.0"
 
 _NAMES = {
+    "endings": ("Coverage", "Dump"),
     "history": ("Source", "Step"),
     "leaves": ("Leaf", "Quantizer"),
     "records": (
         "BlobFacts",
         "CallRecord",
-        "Coverage",
-        "Dump",
         "FlightPolicy",
         "Manifest",
         "ModelError",

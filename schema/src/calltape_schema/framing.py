@@ -20,6 +20,7 @@ __all__ = [
     "BLOCK",
     "END",
     "MANIFEST",
+    "SUMMARY",
     "TRAILER",
     "Member",
     "blob_call_number",
@@ -29,6 +30,7 @@ __all__ = [
     "member_header",
     "members",
     "padding",
+    "parse_header",
     "record_beside",
     "record_name",
 ]
@@ -38,6 +40,7 @@ END = bytes(2 * BLOCK)
 """The bytes after the last member of a sealed tape."""
 
 MANIFEST = "tape.msgpack"
+SUMMARY = "summary.msgpack"
 TRAILER = "trailer.msgpack"
 
 _BLOB_SUFFIX = ".safetensors"
@@ -146,7 +149,7 @@ def _parse_octal(field: bytes) -> int | None:
         return None
 
 
-def _parse_header(header: bytes, offset: int) -> Member | None:
+def parse_header(header: bytes, offset: int) -> Member | None:
     """The member that a block describes; None if the block is no header. The name is empty if the
     member is not a regular file.
 
@@ -198,7 +201,7 @@ def members(
     """
     offset = start
     while offset < length:
-        member = _parse_header(read(offset, BLOCK), offset)
+        member = parse_header(read(offset, BLOCK), offset)
         if member is not None:
             after = offset + BLOCK + member.size
             # A file that ends within the padding still holds the whole content.
@@ -249,7 +252,7 @@ def _resynchronise(
         while found >= 0:
             block, remainder = divmod(found - _MAGIC_AT, BLOCK)
             at = block * BLOCK
-            if remainder == 0 and _parse_header(window[at : at + BLOCK], offset + at):
+            if remainder == 0 and parse_header(window[at : at + BLOCK], offset + at):
                 return offset + at
             # Each block is tried at most once, whatever the bytes between are.
             found = window.find(b"ustar", at + BLOCK + _MAGIC_AT)

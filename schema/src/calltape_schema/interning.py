@@ -79,6 +79,7 @@ def problems_of(error: ValidationError) -> list[Problem]:
 
 
 T = TypeVar("T")
+_NESTED = frozenset({dict, tuple})
 
 
 class Interner(Generic[T]):
@@ -121,9 +122,12 @@ def _check_depth(document: Any) -> None:
     for _ in range(MAX_NESTING):
         below: list[Any] = []
         for item in level:
-            nodes += isinstance(item, dict)
-            values: Iterable[Any] = item.values() if is_map(item) else item
-            below.extend(value for value in values if is_map(value) or is_array(value))
+            values: Iterable[Any] = item
+            if type(item) is dict:
+                nodes += 1
+                values = item.values()
+            # The decoder makes no subclasses, and a list of this form is the fastest.
+            below += [value for value in values if type(value) in _NESTED]
         if nodes > MAX_NODES:
             raise TapeError("limit", f"a tree has more than {MAX_NODES} nodes")
         if not below:

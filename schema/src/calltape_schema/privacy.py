@@ -3,10 +3,20 @@ these rules, and the analyzer redacts by them."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
-__all__ = ["FEWEST_RANGED", "MANY", "SMALL", "is_name", "is_without_text", "without_text"]
+__all__ = [
+    "FEWEST_RANGED",
+    "MANY",
+    "SMALL",
+    "is_name",
+    "is_setting",
+    "is_without_text",
+    "length_of_text",
+    "without_text",
+]
 
 FEWEST_RANGED = 1024
 """With at least this many different elements, the range of a withheld integer tensor says little of
@@ -19,7 +29,7 @@ SMALL = 1024
 
 _NAME = re.compile(r"[^\W\d][\w.\-/]{0,63}|\d{1,4}")
 _MOST_DIGITS = 4
-_LENGTH = re.compile(r"\(\d+ characters, not kept\)", re.ASCII)
+_LENGTH = re.compile(r"\(\d{1,9} characters, not kept\)", re.ASCII)
 
 
 def is_name(key: Any) -> bool:
@@ -37,10 +47,23 @@ def is_name(key: Any) -> bool:
     return key is None or kind is bool
 
 
-def without_text(text: str) -> str:
+def is_setting(value: float) -> bool:
+    """Whether a number looks like a setting from code: an int from -1024 to 1024, or a float of at
+    most four significant digits. A length, a token id or the number of a customer may not."""
+    if type(value) is int:
+        return is_name(value)
+    return not math.isfinite(value) or float(f"{value:.{_MOST_DIGITS}g}") == value
+
+
+def length_of_text(text: str) -> str:
     """What stands for a text that nobody may read, such as the message of an exception, which may
-    quote an input: how long it was."""
-    return text if is_without_text(text) else f"({len(text)} characters, not kept)"
+    quote an input: how long it was. The text of a host is replaced whatever it says."""
+    return f"({len(text)} characters, not kept)"
+
+
+def without_text(text: str) -> str:
+    """The same for a text of a tape: what a recorder or an earlier redaction left stays."""
+    return text if is_without_text(text) else length_of_text(text)
 
 
 def is_without_text(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""The msgpack members of a tape (manifest, call records, trailer): models to bytes, and back."""
+"""The manifest and the call records of a tape: models to bytes, and back."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ from calltape_schema.history import MAX_STEPS, Step
 from calltape_schema.interning import MAX_NODES, Text, TypeName, problems_of
 from calltape_schema.leaves import Leaf, decode_leaves
 from calltape_schema.packing import is_array, is_map, open_envelope, pack, seal_envelope, unpack
-from calltape_schema.traffic import Traffic
 from calltape_schema.tree import Scalar, Structure, decode_structure
 
 __all__ = [
     "FORMAT",
     "MINOR",
-    "UNWANTED",
     "VERSION",
     "BlobFacts",
     "CallRecord",
-    "Coverage",
-    "Dump",
     "FlightPolicy",
     "Manifest",
     "ModelError",
@@ -36,19 +32,18 @@ __all__ = [
     "Range",
     "Segment",
     "Target",
-    "Trailer",
     "Tree",
     "decode_call",
     "decode_manifest",
-    "decode_trailer",
+    "decode_record",
     "encode_call",
     "encode_manifest",
-    "encode_trailer",
+    "encode_record",
 ]
 
 FORMAT = "calltape"
 VERSION = 1
-MINOR = 3
+MINOR = 4
 
 MAX_PARAMETERS = 10_000
 
@@ -263,81 +258,23 @@ class CallRecord(Record):
     blob: BlobFacts | None = None
 
 
-UNWANTED = frozenset(
-    ("policy", "paused", "max_calls", "max_seconds", "flight_recorder", "tracing", "not extracted")
-)
-"""The reasons of dropped calls that were not to be on the tape. A call with any other reason should
-be there, and is lost."""
-
-
-class Coverage(Record):
-    """How many calls are on the tape: ``seen = kept + sum(dropped.values())``. Calls before the
-    recorder was attached are not counted (:class:`Observed`)."""
-
-    seen: Count = 0
-    kept: Count = 0
-    dropped: Annotated[dict[Short, Count], Field(max_length=1000)] = Field(default_factory=dict)
-
-    @property
-    def unwanted(self) -> dict[str, int]:
-        """The part of ``dropped`` that was not to be kept."""
-        return {reason: calls for reason, calls in self.dropped.items() if reason in UNWANTED}
-
-    @property
-    def lost(self) -> dict[str, int]:
-        """The part of ``dropped`` that should be on the tape, or may have been."""
-        return {reason: calls for reason, calls in self.dropped.items() if reason not in UNWANTED}
-
-
-class Dump(Record):
-    """When the calls of a flight recorder were written (Unix time in nanoseconds), why, and how
-    many they were."""
-
-    time_ns: Nanoseconds
-    reason: Short
-    calls: Count
-
-
-class Trailer(Record):
-    """The last member of a sealed tape.
-
-    Attributes:
-        closed_ns: Unix time in nanoseconds.
-        index: for each kept call, in file order, its number and the offset of the header of its
-            first member: two unsigned 64-bit ints, little-endian.
-        traffic: counts over all calls since the file began, kept or not.
-        dumps: the latest dumps of a flight recorder.
-        continues: whether the recording goes on in another file. Then the coverage there may have
-            calls that the traffic here counts.
-    """
-
-    tape: TapeId
-    closed_ns: Nanoseconds
-    coverage: Coverage
-    index: bytes = b""
-    traffic: Traffic | None = None
-    dumps: Annotated[tuple[Dump, ...], Field(max_length=1000)] = ()
-    continues: bool | None = None
-
-    @model_validator(mode="after")
-    def _index_is_whole(self) -> Self:
-        if len(self.index) != 16 * self.coverage.kept:
-            raise ValueError(f"an index of {len(self.index)} bytes for {self.coverage.kept} calls")
-        return self
-
-
 R = TypeVar("R", bound=Record)
 
 _manifests: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 _calls: TypeAdapter[CallRecord] = TypeAdapter(CallRecord)
-_trailers: TypeAdapter[Trailer] = TypeAdapter(Trailer)
 
 
-def _encode(record: Record) -> bytes:
+def encode_record(record: Record) -> bytes:
+    """The content of a member, from its model."""
     return seal_envelope(pack(record.model_dump(exclude_none=True)))
 
 
-def _decode(adapter: TypeAdapter[R], document: Any, what: str) -> R:
+def decode_record(adapter: TypeAdapter[R], document: Any, what: str) -> R:
+    """The model of a decoded document.
+
+    Raises:
+        TapeError: ``invalid``; the message calls the document ``what``.
+    """
     if not is_map(document):
         raise TapeError("invalid", f"{what} is not a map")
     try:
@@ -349,12 +286,7 @@ def _decode(adapter: TypeAdapter[R], document: Any, what: str) -> R:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The content of the member ``tape.msgpack``."""
-    return _encode(manifest)
-
-
-def encode_trailer(trailer: Trailer) -> bytes:
-    """The content of the member ``trailer.msgpack``."""
-    return _encode(trailer)
+    return encode_record(manifest)
 
 
 def encode_call(document: dict[str, Any]) -> bytes:
@@ -381,7 +313,7 @@ def decode_manifest(data: bytes) -> Manifest:
         raise TapeError(
             "version", f"the tape has format version {version}; this reader knows {VERSION}"
         )
-    return _decode(_manifests, document, "manifest")
+    return decode_record(_manifests, document, "manifest")
 
 
 def decode_call(data: bytes) -> CallRecord:
@@ -390,13 +322,4 @@ def decode_call(data: bytes) -> CallRecord:
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
-    return _decode(_calls, unpack(open_envelope(data)), "call record")
-
-
-def decode_trailer(data: bytes) -> Trailer:
-    """The trailer of a sealed tape.
-
-    Raises:
-        TapeError: ``damaged``, ``invalid`` or ``limit``.
-    """
-    return _decode(_trailers, unpack(open_envelope(data)), "trailer")
+    return decode_record(_calls, unpack(open_envelope(data)), "call record")

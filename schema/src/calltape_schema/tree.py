@@ -361,7 +361,8 @@ def _characters_of_paths(root: Any) -> int:
     while stack:
         node, length = stack.pop()
         total += length
-        total += sum(length + 1 + len(name) for name in getattr(node, "beside", None) or ())
+        if isinstance(node, Described) and node.beside:
+            total += sum(length + 1 + len(name) for name in node.beside)
         children = children_of(node)
         names: Sequence[Any] = range(len(children))
         if isinstance(node, CustomNode):

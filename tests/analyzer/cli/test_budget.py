@@ -14,7 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from calltape_analyzer import TapeError
+from calltape_analyzer import Tape, TapeError
 from calltape_analyzer.cli import app, budget
 from tests.analyzer.tapes import write_tape
 
@@ -54,6 +54,25 @@ def test_more_time_than_the_budget(tape: Path, name: str, monkeypatch: pytest.Mo
     assert "--max-seconds" in stderr
     assert len(stderr.splitlines()) == 1
     assert ask(name, str(tape)) == (0, "")
+
+
+def test_a_library_that_makes_another_error_of_it(
+    tape: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pydantic does, which calls our serializers back."""
+
+    def wrapped(self: Tape) -> None:
+        try:
+            while True:
+                sum(range(1000))
+        except budget.Exceeded as error:
+            raise ValueError(f"Error calling function `<lambda>`: {error}") from None
+
+    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
+    monkeypatch.setattr(Tape, "shape_findings", wrapped)
+    code, stderr = ask("--max-seconds", "0.01", "shapes", str(tape))
+    assert code == 1
+    assert stderr.startswith("calltape: reading took more than 0.0 s of processor time. ")
 
 
 def test_more_memory_than_the_budget(tape: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,3 +73,40 @@ def test_no_redacted_tape_fails(whole: Path, tmp_path: Path) -> None:
     assert ran.code == 1
     assert "nothing was written" in ran.err
     assert not out.exists()
+
+
+def shown(printed: str) -> subprocess.CompletedProcess[str]:
+    """The command that the report ends with, run by a shell as it stands."""
+    (command,) = (one for one in printed.splitlines() if one.startswith("see it fail: "))
+    commands = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    return subprocess.run(
+        command.removeprefix("see it fail: "), shell=True, check=False, capture_output=True,
+        text=True, env={**os.environ, "PATH": commands},
+    )  # fmt: skip
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("words", "said", "has_outcome"),
+    [
+        (("--fails", "raises"), "rows have a value of 9", True),
+        (("--fails", "is_long"), "True", True),
+        (("--fails-replay", "Refuses"), "ValueError", False),
+        (("--fails-replay", "Refuses", "--train"), "ValueError", False),
+        (("--fails-replay", "BadAtLongRows", "--reference", "Sum"), "differ", True),
+        (("--fails-export", "HasAddress"), "data pointer", True),
+        (("--fails-replay", "Refuses", "--redact"), "ValueError", False),
+    ],
+)
+def test_the_command_that_is_printed_shows_the_failure(
+    whole: Path, tmp_path: Path, words: tuple[str, ...], said: str, has_outcome: bool
+) -> None:
+    out = tmp_path / "it's small.tape"
+    named = [word if word.startswith("-") else f"{CHECKED}:{word}" for word in words]
+    ran = run("minimise", whole, "-o", out, *named)
+    assert ran.code == 0, ran.err
+    found = shown(ran.out)
+    assert found.returncode == 1
+    assert said in found.stdout + found.stderr
+    assert ("--expect success" in ran.out) is not has_outcome
+    assert ("--train" in ran.out) is ("--train" in words)

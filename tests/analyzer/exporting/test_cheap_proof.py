@@ -37,16 +37,19 @@ def test_sizes_stay_multiples_of_what_all_were_multiples_of(tmp_path: Path) -> N
     assert attempt.agreed == attempt.probed > 0
 
 
-def test_a_program_for_other_sizes_is_not_sought_between_multiples(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("unit", "count"), [(4, 1), (8, 2)])
+def test_a_program_between_multiples_is_sought_half_way_only(
+    unit: int, count: int, tmp_path: Path
+) -> None:
     class Resized(Model):
         """Does something else with what is no multiple."""
 
         def forward(self, x):
-            return x * 2 if x.shape[1] % 8 == 0 else x * 3
+            return x * 2 if x.shape[1] % unit == 0 else x * 3
 
     calls = [call(t(n, 8 * k)) for n, k in ((2, 3), (3, 4), (4, 5), (3, 8))]
-    programs = made(tmp_path, Resized(), calls, [call(t(2, 56))])
-    assert len(programs) == 1
+    programs = made(tmp_path, Resized(), calls, [call(t(2, 56)), call(t(2, 60))])
+    assert len(programs) == count
 
 
 def test_probes_end_when_they_took_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

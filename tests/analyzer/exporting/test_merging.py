@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import export, load_programs
+from calltape_analyzer.exporting import merging
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 
@@ -105,3 +106,39 @@ def test_decode_alone_is_one_program_that_says_no_to_a_prefill(tmp_path: Path) -
     programs = export(taped(tmp_path, module, [STEPS[1], STEPS[4]], classes=[ToyCache]), module)
     with pytest.raises(NoVariant, match="cache"):
         programs(*STEPS[0][0])
+
+
+class Asking(Attending):
+    """Does something else while the cache is empty, which no trace of a decode step shows."""
+
+    def forward(self, x, cache=None):
+        is_first = cache is None or cache.keys is None or cache.keys.shape[1] == 0
+        return super().forward(x + 1 if is_first else x, cache)
+
+
+@pytest.mark.parametrize("least", [0.0, 1e9])
+def test_merge_in_vain_says_what_it_cost(
+    least: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "_WORTH_SAYING", least)
+    programs = made(tmp_path, Asking(), STEPS, UNSEEN, classes=[ToyCache])
+    assert len(programs) == 2
+    tried = [attempt for attempt in programs.attempts if " + " in attempt.variant]
+    assert tried
+    assert not any(attempt.ok for attempt in tried)
+    said = [note for note in programs.verify().notes if "merge='never'" in note]
+    assert list(programs.notes) == said
+    assert len(said) == (1 if least == 0 else 0)
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", classes=[ToyCache], trusted=True)
+    assert loaded.notes == programs.notes
+
+
+def test_hint_is_not_given_where_it_would_be_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "_WORTH_SAYING", 0.0)
+    assert not made(tmp_path, Attending(), STEPS, classes=[ToyCache]).notes
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    assert not made(apart, Asking(), STEPS, classes=[ToyCache], merge="never").notes

@@ -26,6 +26,36 @@ def test_a_program_for_the_missing_size_beats_a_copy_of_another(tmp_path: Path) 
     assert programs.accepting(t(4, 4)) != programs.accepting(t(2, 3))
 
 
+class Grid(Model):
+    """Does something else if the grid of its patches is odd, which no recorded grid was."""
+
+    def forward(self, x):
+        return x * 2 if x.shape[0] // 8 % 2 == 0 else x * 3
+
+
+def test_sizes_half_way_between_the_recorded_ones_get_a_program(tmp_path: Path) -> None:
+    calls = [call(t(n, 3)) for n in (32, 48, 64)]
+    unseen = [call(t(n, 3)) for n in (40, 56, 80, 88)]
+    assert len(made(tmp_path, Grid(), calls, unseen)) == 2
+
+
+class Windowed(Model):
+    """As an attention window: something else beyond it, and something else again where it is just
+    full."""
+
+    def forward(self, x):
+        if x.shape[1] == 6:
+            return x * 3
+        return x * 2 if x.shape[1] < 6 else x[:, -6:]
+
+
+def test_a_size_between_two_ranges_gets_a_program(tmp_path: Path) -> None:
+    calls = [call(t(b, n)) for b, n in ((2, 3), (3, 5), (2, 4))]
+    unseen = [call(t(b, n)) for b, n in ((4, 6), (7, 6), (5, 9), (3, 15))]
+    programs = made(tmp_path, Windowed(), calls, unseen)
+    assert len(programs) == 3
+
+
 class Last(Model):
     """Keeps the last states, as many language models do with ``logits_to_keep``: an int is a count,
     anything else is an index. Who asks ``isinstance`` is told that a symbol is an int."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
+import sympy
 import torch
+from torch import zeros
+from torch.utils._sympy.functions import CeilToInt, FloorDiv, FloorToInt, IntTrueDiv
 
 from calltape_analyzer import export
 from calltape_analyzer.errors import ExportError, NoVariant
+from calltape_analyzer.exporting.known_maxima import _bounds
 from calltape_analyzer.exporting.python_values import symbolic_ints, symbolic_sizes
 from tests.analyzer.exported import assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
@@ -121,6 +127,48 @@ def test_a_size_stays_open_where_the_model_reads_it(tmp_path: Path, how: str) ->
     assert_as_module(programs, model, [call(t(2, 8, 11), how=how), call(t(2, 20, 3), how=how)])
 
 
+class Padded(Model):
+    """Pads to whole strides, as ``"same"`` does: as much as the size needs."""
+
+    def forward(self, x):
+        for width, stride in ((3, 2), (5, 2), (1, 2), (7, 3), (3, 2)):
+            n = x.shape[-1]
+            lack = max((math.ceil(n / stride) - 1) * stride + width - n, 0)
+            x = torch.nn.functional.pad(x, (lack // 2, lack - lack // 2))
+            x = x.unfold(-1, width, stride).sum(-1)
+        return x
+
+
+def test_padding_to_whole_strides_is_for_any_size(tmp_path: Path) -> None:
+    calls = [call(t(2, 3, n)) for n in (96, 127, 200)]
+    unseen = [call(t(2, 3, n)) for n in (97, 98, 99, 100, 101, 113, 250)]
+    programs = made(tmp_path, Padded(), calls, unseen)
+    assert len(programs) == 1
+    assert len(programs.attempts) == 1
+
+
+def test_the_larger_of_two_sizes_is_told_where_it_is_so_for_every_size() -> None:
+    n, m = (sympy.Symbol(name, integer=True, positive=True) for name in "nm")
+    up, deep = FloorDiv(n + 1, 2), FloorDiv(FloorDiv(n + 1, 2) + 2, 3)
+    rounded = CeilToInt(IntTrueDiv(n, 2))
+    for expression, low, high in (
+        (2 * up - n, 0, 1),
+        (2 * up - n - 1, -1, 0),
+        (n - 7 * FloorDiv(n, 7), 0, 6),
+        (3 * deep - up, 0, 2),
+        (6 * deep - n + 4, 4, 9),
+        (2 * rounded - n, 0, 1),
+        (4 * CeilToInt(IntTrueDiv(rounded, 2)) - n - 1, -1, 2),
+        (3 * FloorToInt(IntTrueDiv(n, 3)) - n, -2, 0),
+        (sympy.Integer(5), 5, 5),
+    ):
+        assert _bounds(expression) == (low, high)
+        for value in range(1, 60):
+            assert low <= expression.subs(n, value) <= high
+    for expression in (n, n - m, up, 3 * up - n, 2 * FloorDiv(n, m) - n):
+        assert _bounds(expression) == (None, None)
+
+
 class InParts(Model):
     """Sums parts of four rows; a loop over parts has as many turns for 10 rows as for 11."""
 
@@ -168,6 +216,45 @@ class Typed(Model):
 def test_int_is_a_dtype_as_well(tmp_path: Path) -> None:
     calls = [call(t(n, 3), keep=k) for n, k in ((5, 2), (7, 3), (9, 5))]
     made(tmp_path, Typed(), calls, [call(t(8, 3), keep=6)])
+
+
+class Counted(Model):
+    """Reads how many groups there are, and means ``int`` as a dtype besides."""
+
+    def forward(self, x, batch):
+        count = int(batch.max()) + 1
+        sizes = zeros(count, dtype=int).index_add(0, batch, torch.ones_like(batch, dtype=int))
+        steps = torch.tensor([2, 3], dtype=int).sum(dtype=int) + torch.zeros((), dtype=int)
+        return sizes.to(int) * steps, x.sum(0).to(dtype=int), batch.new_ones(count, dtype=int)
+
+
+@pytest.mark.parametrize("to", ["torch", pytest.param("onnx", marks=pytest.mark.integration)])
+def test_int_is_a_dtype_where_ints_of_tensors_are_open(tmp_path: Path, to: str) -> None:
+    groups = [(2, 3), (4, 1, 3), (1, 2, 2, 2)]
+    calls = [call(t(sum(c), 3), batch(*c)) for c in groups]
+    programs = made(tmp_path, Counted(), calls, [call(t(9, 3), batch(2, 2, 2, 2, 1))], to=to)
+    assert len(programs) == 1
+    assert any("ints of" in attempt.what for attempt in programs.attempts)
+
+
+def test_what_stands_for_int_is_a_dtype_and_equal_to_int() -> None:
+    names = vars(sys.modules[__name__])
+    before = {name: vars(torch.Tensor).get(name) for name in ("to", "sum", "new_zeros")}
+    with symbolic_ints(Counted()):
+        stands, seen = names["int"], names["torch"]
+        assert stands is not builtins.int
+        assert names["zeros"](2, dtype=stands).dtype is torch.int64
+        assert seen.full((2,), 1.5, dtype=stands).tolist() == [1, 1]
+        assert seen.ones(2).to(stands).dtype is torch.int64
+        assert seen.ones(2).cumsum(0, dtype=stands).dtype is torch.int64
+        assert seen.ones(2).sum(0, dtype=stands).dtype is torch.int64
+        assert seen.ones(2).to(torch.float64).dtype is seen.float64
+        assert numpy.zeros(2, dtype=stands).dtype == numpy.dtype(builtins.int)
+        assert {builtins.int: "an int"}[stands] == "an int"
+        assert builtins.int == stands
+    assert names["torch"] is torch
+    assert names["zeros"] is torch.zeros
+    assert {name: vars(torch.Tensor).get(name) for name in before} == before
 
 
 def test_the_names_of_a_model_are_as_before() -> None:

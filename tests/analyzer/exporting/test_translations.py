@@ -176,6 +176,17 @@ def test_places_in_a_row(cls: Any, right: bool) -> None:
     run(cls(right), [torch.tensor([1.0, 2, 2, 5]), torch.tensor([[0.0, 2, 3], [5, 9, 1]])])
 
 
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        (torch.int32, torch.int64), (torch.int64, torch.float32), (torch.float32, torch.int64),
+        (torch.float32, torch.float64), (torch.float64, torch.float32),
+    ],
+)  # fmt: skip
+def test_places_of_values_of_another_dtype(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    run(Places(True), [torch.tensor([1, 3, 5]).to(dtypes[0]), torch.arange(7).to(dtypes[1])])
+
+
 def test_places_in_rows() -> None:
     rows = torch.randint(0, 9, (3, 7)).sort(-1).values
     run(Places(False), [rows, torch.randint(0, 9, (3, 4))])

@@ -74,8 +74,8 @@ def test_small_sizes_of_the_observers_choice_are_noted(tmp_path: Path) -> None:
     assert findings.representative == 0
     assert findings.notes == (
         "call 0 stands for all and has size 1 on the dynamic axis 0 of x, size 1 on the dynamic "
-        "axis 0 of y; torch.export specializes 0 and 1: export with infer_arguments(1), which has "
-        "at least 2 there",
+        "axis 0 of y; torch.export specializes 0 and 1: export with "
+        "infer_arguments(tape.find(1).index), which has at least 2 there",
     )
     declared = tape_of(tmp_path, plain, ((t(1, 3),), {}))
     assert declared.shape_findings().notes == ()

@@ -35,6 +35,13 @@ class Refuses(Sum):
         return super().forward(x, mask, scale)
 
 
+class HasAddress(Sum):
+    """Asks for the address of its tensor, which no exporter knows."""
+
+    def forward(self, x: Any, mask: Any = None, scale: float = 1.0) -> Any:
+        return super().forward(x, mask, scale) + x.data_ptr() % 2
+
+
 def is_long(tape: Any) -> bool:
     return any(call.inputs.args[0].shape[-1] > 40 for call in tape)
 
@@ -116,6 +123,18 @@ class Worded(nn.Module):
 
     def forward(self, x: Any, y: Any = None, prompt: str = "", title: str = "") -> Any:
         return x.sum(-1)
+
+
+class Numbered(nn.Module):
+    """Takes the numbers of a customer and of a phone."""
+
+    def forward(self, x: Any, customer: int = 0, phone: int = 0) -> Any:
+        return x.sum(-1)
+
+
+def is_odd_customer(tape: Any) -> bool:
+    """Needs the value of a long number."""
+    return any(call.inputs.kwargs.get("customer") == 987_654_321_987 for call in tape)
 
 
 def is_wide(tape: Any) -> bool:

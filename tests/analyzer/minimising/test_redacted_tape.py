@@ -11,7 +11,7 @@ import torch
 from calltape_analyzer import InferenceError, UsageError, minimise_tape, open_tape
 from calltape_analyzer.testing import call, write_tape
 
-from .checked import BadAtLongRows, Sum, Worded
+from .checked import BadAtLongRows, Numbered, Sum, Worded
 from .test_minimising import CHECKED, minimised, recorded
 
 pytestmark = pytest.mark.integration  # each search starts a process that imports torch
@@ -90,6 +90,19 @@ def test_a_text_that_the_failure_needs_stays_and_is_named(worded: Path, tmp_path
     with open_tape(out) as tape:
         assert tape.calls[0].inputs.kwargs == {"prompt": PRIVATE}
     assert TITLE.encode() not in out.read_bytes()
+
+
+def test_a_long_number_that_the_failure_needs_stays_and_is_named(tmp_path: Path) -> None:
+    model, calls = Numbered(), []
+    for customer in (987_654_321_987, 12_345_678_901):
+        x, named = torch.rand(2, 3), {"customer": customer, "phone": 49_301_987_654_321}
+        calls.append(call(x, **named).returns(model(x, **named)))
+    whole = write_tape(tmp_path / "whole.tape", calls, model)
+    out = tmp_path / "small.tape"
+    report = minimised(whole, out, fails=f"{CHECKED}:is_odd_customer", redact=True)
+    assert report.kept == ("customer (int)",)
+    with open_tape(out) as tape:
+        assert tape.calls[0].inputs.kwargs == {"customer": 987_654_321_987}
 
 
 def test_what_is_to_go_goes_or_nothing_is_written(worded: Path, tmp_path: Path) -> None:

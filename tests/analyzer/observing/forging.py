@@ -11,15 +11,9 @@ import torch
 
 from calltape_analyzer.tape import Tape
 from calltape_recorder import record
+from calltape_schema.endings import Trailer, decode_trailer, encode_trailer
 from calltape_schema.framing import END, MANIFEST, TRAILER
-from calltape_schema.records import (
-    Segment,
-    Trailer,
-    decode_manifest,
-    decode_trailer,
-    encode_manifest,
-    encode_trailer,
-)
+from calltape_schema.records import Segment, decode_manifest, encode_manifest
 from tests.analyzer.tape.changes import member_list
 from tests.analyzer.tapes import member
 

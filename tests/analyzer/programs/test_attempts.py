@@ -14,7 +14,7 @@ def test_its_json_has_what_a_person_may_want() -> None:
     attempt.reproduced = attempt.tried = 2
     attempt.probed, attempt.agreed = 3, 2
     attempt.rows[SizeRow(((2, 3),), ())] = "ok"
-    attempt.wrong_at.append(Sizing(0, (7,), True))
+    attempt.note_wrong(Sizing(0, (7,), True))
     attempt.error = "at unseen sizes: \ud800 differs"
     found = json.loads(attempt.model_dump_json())
     assert found == {
@@ -22,6 +22,7 @@ def test_its_json_has_what_a_person_may_want() -> None:
         "what": "call 3 as recorded",
         "reproduced": 2,
         "tried": 2,
+        "unrun": 0,
         "agreed": 2,
         "probed": 3,
         "error": "at unseen sizes: \\ud800 differs",

@@ -115,7 +115,7 @@ def exported(cls: type[torch.nn.Module]) -> Programs:
 
 
 def agrees(program: Program, live: LiveCall) -> bool:
-    refusal = program._conditions_refuse(live.placed.row)
+    refusal = program.conditions_refuse(live.placed.row)
     try:
         program.outputs(live.sample)
     except Exception as error:  # torch's own, of any type

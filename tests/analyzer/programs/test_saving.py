@@ -67,6 +67,55 @@ def test_saved_programs_return_what_they_returned(kind: str, tmp_path: Path) -> 
     )
 
 
+def test_what_was_tried_is_kept(tmp_path: Path) -> None:
+    module = Branching()
+    tape = taped(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 7, 9)])
+    programs = export(tape, module, max_memory=0)
+    assert len(programs.attempts) > 1
+    assert any(attempt.untried for attempt in programs.attempts)
+    assert any(attempt.error for attempt in programs.attempts)
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    assert repr(loaded.attempts) == repr(programs.attempts)
+    for ours, theirs in zip(loaded.attempts, programs.attempts, strict=True):
+        assert ours.model_dump_json() == theirs.model_dump_json()
+        assert (ours.ok, ours.perfect) == (theirs.ok, theirs.perfect)
+    assert loaded.verify(tape).notes == programs.verify().notes
+    loaded.save(tmp_path / "again")
+    again = load_programs(tmp_path / "again", trusted=True)
+    assert repr(again.attempts) == repr(programs.attempts)
+
+
+def test_long_and_broken_texts_of_attempts_are_saved_cut(tmp_path: Path) -> None:
+    programs = made(tmp_path, Branching(), [call(t(n, 3)) for n in (2, 3)])
+    programs.attempts[0].error = "e" * 20_000
+    programs.attempts[0].untried.append("\ud800" + "u" * 20_000)
+    programs.save(tmp_path / "saved")
+    found = load_programs(tmp_path / "saved", trusted=True).attempts[0]
+    assert found.error == "e" * 10_000
+    assert found.untried[-1].startswith("\\ud800uuu")
+    assert len(found.untried[-1]) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("seconds", float("nan")),
+        ("tried", 2**63),
+        ("what", "w" * 10_001),
+        ("untried", ["u"] * 10_001),
+    ],
+)
+def test_attempts_of_a_stranger_are_bounded(tmp_path: Path, field: str, value: Any) -> None:
+    made(tmp_path, Branching(), [call(t(n, 3)) for n in (2, 3)]).save(tmp_path / "saved")
+    path = tmp_path / "saved" / MANIFEST
+    document = json.loads(path.read_text())
+    document["attempts"][0][field] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(TapeError, match="breaks the format"):
+        load_programs(tmp_path / "saved", trusted=True)
+
+
 def test_conditions_and_what_is_missing_are_kept(tmp_path: Path) -> None:
     module = Branching()
     programs = made(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 7, 9)])

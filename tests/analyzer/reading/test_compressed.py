@@ -116,7 +116,11 @@ def test_what_is_wrong_is_one_error(
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("content", [b"", b"nothing of a tape", gzip.compress(b"once more")])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"nothing of a tape", gzip.compress(b"once more")],
+    ids=["nothing", "text", "compressed"],
+)
 def test_no_tape_in_it(tmp_path: Path, form: str, content: bytes) -> None:
     path = tmp_path / f"a.tape{form}"
     path.write_bytes(FORMS[form](content))

@@ -50,14 +50,17 @@ def answers(
         "shapes": [_asked(tape.shape_findings)]
         + [_asked(lambda one=one: one.shape_findings().findings) for one in listed],
         "variants": variants if isinstance(variants, str) else [one.findings for one in listed],
-        "explain": [_asked(lambda name=name: tape.explain(name)) for name in names],
+        "explain": [
+            _parted(_plain(_asked(lambda name=name: tape.explain(name))), replaced)
+            for name in names
+        ],
         "check": [_asked(lambda one=one: check(tape, one).rows) for one in programs],
     }
     veil = _Veil(tape, frozenset(replaced))
-    return {
-        question: json.dumps(veil.over(_plain(answer), hidden), sort_keys=True)
-        for question, answer in said.items()
-    }
+    veiled = {question: veil.over(_plain(answer), hidden) for question, answer in said.items()}
+    if replaced:
+        veiled["explain"] = [_in_order(one) for one in veiled["explain"]]
+    return {question: json.dumps(answer, sort_keys=True) for question, answer in veiled.items()}
 
 
 def differing(before: dict[str, str], after: dict[str, str]) -> list[str]:
@@ -80,17 +83,17 @@ def replaced_numbers(source: Tape, result: Tape) -> set[str]:
     return found
 
 
-def withheld_arguments(source: Tape, result: Tape) -> tuple[set[str], set[str]]:
-    """The paths of values of which only the length is left on a new tape; and of those that are
-    still values in any call."""
-    gone: set[str] = set()
-    there: set[str] = set()
+def withheld_arguments(source: Tape, result: Tape) -> dict[bytes, set[str]]:
+    """By structure of the inputs, the paths of values of which only the length is left on a new
+    tape."""
+    gone: dict[bytes, set[str]] = {}
     for one, other in zip(source.calls, result.calls, strict=True):
-        roots = one.record.inputs.spec().root, other.record.inputs.spec().root
+        inputs = one.record.inputs
+        roots = inputs.spec().root, other.record.inputs.spec().root
         for (path, node), (_, now) in zip(*map(nodes_with_paths, roots), strict=True):
-            if isinstance(node, ScalarNode):
-                (gone if isinstance(now, OpaqueNode) else there).add(path)
-    return gone, there
+            if isinstance(node, ScalarNode) and isinstance(now, OpaqueNode):
+                gone.setdefault(inputs.structure, set()).add(path)
+    return gone
 
 
 def programs_of(tape: Tape, *, most: int = 2) -> list[Any]:
@@ -125,6 +128,26 @@ def _asked(question: Any) -> Any:
         return f"{type(error).__name__}: {error.reason}"
 
 
+def _parted(explanation: Any, replaced: Collection[str]) -> Any:
+    """An explanation in which no part has both numbers that were replaced and others: equal ones
+    are one part, and which others a replaced number equals is chance."""
+    if isinstance(explanation, str) or not replaced:
+        return explanation
+    parts: list[Any] = []
+    for part in explanation["parts"]:
+        others = [place for place in part["places"] if place not in replaced]
+        numbers = [place for place in part["places"] if place in replaced]
+        parts += [{**part, "places": places} for places in (others, numbers) if places]
+    return {**explanation, "parts": parts}
+
+
+def _in_order(explanation: Any) -> Any:
+    """An explanation whose parts are in the order of what is told of them."""
+    if isinstance(explanation, str):
+        return explanation
+    return {**explanation, "parts": sorted(explanation["parts"], key=json.dumps)}
+
+
 def _plain(answer: Any) -> Any:
     if isinstance(answer, list | tuple):
         return [_plain(one) for one in answer]
@@ -141,7 +164,8 @@ class _Veil:
 
     def __init__(self, tape: Tape, replaced: frozenset[str]) -> None:
         self._replaced = replaced
-        self._numbers = _any_of({f"{place}=": "" for place in replaced}, "(?<![^ ])", "[^ ,;)]+")
+        quoted = {f"{place}=": "" for place in replaced} | {f"'{one}': ": "" for one in replaced}
+        self._numbers = _any_of(quoted, "(?<![^ {])", "[^ ,;)}]+")
         self._shown = {str(one): f"<text of {len(one)}>" for one in texts(tape)}
         quoted = {repr(one): shown for one, shown in self._shown.items()}
         self._quoted = quoted
@@ -166,6 +190,8 @@ class _Veil:
                 for name, one in value.items()
                 if name not in hidden and name not in self._replaced
             }
+        if within == "notes" and isinstance(value, list):
+            value = [one for one in value if not self._is_of_numbers(one)]
         if isinstance(value, list):
             return [self.over(one, hidden, within) for one in value]
         if within in ("keys", "fields"):
@@ -174,6 +200,11 @@ class _Veil:
             return self._path(value)  # the name of an argument may be a text as well
         whole = within not in _OF_WORDS
         return self._text(value, whole=whole) if isinstance(value, str) else value
+
+    def _is_of_numbers(self, note: str) -> bool:
+        """Whether it tells the values of a number that was replaced in calls that are not on the
+        tape."""
+        return note.partition(" is constant, but kept ")[0] in self._replaced
 
     def _text(self, value: str, *, whole: bool) -> str:
         if whole and value in self._shown:

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from calltape_analyzer import Tape
+from calltape_schema.packing import pack
 
-__all__ = ["encoded", "id_rows", "leaked", "rows", "standing_in", "texts"]
+__all__ = ["encoded", "id_rows", "leaked", "numbers", "rows", "standing_in", "texts"]
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16)
 _WINDOW = 8
@@ -27,6 +28,15 @@ def texts(tape: Tape) -> Iterator[str | bytes]:
                     yield value
         if call.error is not None:
             yield call.error.message
+
+
+def numbers(tape: Tape) -> Iterator[bytes]:
+    """Every number that is an argument, or was returned, as it stands on a tape."""
+    for call in tape.calls:
+        for tree in (call.record.inputs, call.record.outputs):
+            for value in tree.scalars if tree is not None else ():
+                if not isinstance(value, (str, bytes)):
+                    yield from map(pack, value if isinstance(value, tuple) else (value,))
 
 
 def id_rows(tape: Tape) -> Iterator[bytes]:

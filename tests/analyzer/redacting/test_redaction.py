@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from calltape_analyzer import RedactionError, TapeError, UsageError, open_tape, redact, replay
-from calltape_analyzer.redacting import redaction
+from calltape_analyzer.redacting import keyed_redaction
 from calltape_recorder import record
 from tests.analyzer.redacting.answers import answers, differing, programs_of, replaced_numbers
 from tests.analyzer.redacting.leaks import leaked
@@ -51,17 +51,11 @@ def test_golden_tapes(source: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["hash", "permute", "noise", "shapes_only"])
 def test_golden_tapes_in_every_way(way: str, tmp_path: Path) -> None:
-    """Also of dtypes that torch cannot compute with. Where numbers mean sizes, it is refused."""
-    refused = 0
+    """Also of dtypes that torch cannot compute with, and of numbers that mean sizes."""
     for source in GOLDEN:
         options: dict[str, Any] = {way: "*"}
         with open_tape(source) as tape:
-            try:
-                redact(tape, tmp_path / source.name, **options)
-            except RedactionError:
-                refused += 1
-    assert refused <= 3
-    assert len(list(tmp_path.glob("*.tape"))) == len(GOLDEN) - refused
+            redact(tape, tmp_path / source.name, **options)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -261,10 +255,10 @@ def test_a_result_that_says_something_else_is_not_written(
 ) -> None:
     source = written(tmp_path / "a.tape", [((torch.ones(n, 3),), {}) for n in (2, 3)])
     with open_tape(source) as tape, monkeypatch.context() as patch:
-        patch.setattr(redaction, "difference", lambda before, after: "variants")
+        patch.setattr(keyed_redaction, "difference", lambda before, after: "variants")
         with pytest.raises(RedactionError, match="variants"):
             redact(tape, tmp_path / "b.tape")
-        patch.setattr(redaction, "found_in", lambda path, values: [b"secret"])
+        patch.setattr(keyed_redaction, "found_in", lambda path, values: [b"secret"])
         with pytest.raises(RedactionError, match="1 value"):
             redact(tape, tmp_path / "b.tape")
     assert os.listdir(tmp_path) == ["a.tape"]

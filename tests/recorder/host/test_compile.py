@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -178,7 +179,10 @@ def test_graphs_compiled_before_attach_are_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def said() -> list[str]:
-        return [entry.getMessage()[:37] for entry in caplog.records if entry.name == "calltape"]
+        start = f"process {os.getpid()}: "
+        lines = [entry.getMessage() for entry in caplog.records if entry.name == "calltape"]
+        assert all(line.startswith(start) for line in lines)
+        return [line.removeprefix(start)[:37] for line in lines]
 
     counts, model, x = Counts(), Two(), torch.ones(2, 4)
     record(model.middle, tmp_path / "0.tape").close()

@@ -166,10 +166,6 @@ def test_what_cannot_be_stored_is_a_leaf_with_a_reason(tmp_path: Path) -> None:
         values = {
             "coo": torch.eye(3).to_sparse(),
             "csr": torch.eye(3).to_sparse_csr(),
-            "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
-            "jagged": torch.nested.nested_tensor(
-                [torch.ones(2), torch.ones(3)], layout=torch.jagged
-            ),
             "meta": torch.empty(2, 3, device="meta"),
             "mkldnn": torch.randn(2, 3).to_mkldnn(),
             "freed": freed,

@@ -31,7 +31,8 @@ class Said(logging.Handler):
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(str(record.args[0]) if record.args else str(record.msg))
+        assert isinstance(record.args, tuple)
+        self.texts.append(str(record.args[1]))  # what the warning is about
 
 
 def fill(path: Path) -> None:

@@ -14,9 +14,12 @@ import torch
 from calltape_recorder import TapeError, record
 from calltape_recorder.write import segments, tape_writer
 from calltape_recorder.write.disk_budget import DiskBudget
+from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.tape_writer import TapeWriter
 from calltape_recorder.write.trailers import calls_of, fitted
-from calltape_schema.records import Coverage, Dump, Trailer
+from calltape_schema.endings import Coverage, Dump, Trailer
+from calltape_schema.packing import pack
+from calltape_schema.summing import CallFacts
 from calltape_schema.traffic import MAX_GROUPS, Axis, Group, Traffic
 from tests.recorder.keep.test_traffic import new_counter
 from tests.recorder.models import Identity
@@ -337,10 +340,11 @@ def test_a_disk_that_takes_a_byte_at_a_time(
     )
     tape = TapeWriter(str(tmp_path / "t"), overwrite=False)
     parts = [b"", bytes(range(256)) * 8, b"", b"end"]
-    tape.append([(0, parts, 2051)])
+    facts = CallFacts(0, 0, 0, False, 0, b"", b"", pack([]))
+    tape.append([EncodedCall(parts, 2051, facts)])
     assert (tmp_path / "t").read_bytes() == b"".join(parts)
     assert tape.end == 2051
     monkeypatch.setattr(tape_writer, "pwritev", lambda *_: 0)
     with pytest.raises(OSError, match="no more bytes"):
-        tape.append([(1, [b"more"], 4)])
+        tape.append([EncodedCall([b"more"], 4, facts._replace(number=1))])
     tape.close()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from calltape_analyzer.arguments.nested_offsets import check_tables, fit_offsets
 from calltape_analyzer.arguments.new_tensors import made_up
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
+from calltape_analyzer.pytree.nested_tensors import nested_places
 from calltape_analyzer.reading.call import Call
 from calltape_schema.leaves import Leaf
 from calltape_schema.tree import Node, OpaqueNode, ScalarNode, children_of
@@ -43,7 +45,7 @@ def complete_inputs(call: Call, device: Any = "cpu") -> CompleteInputs:
     Raises:
         TapeError: as :attr:`Call.inputs`; ``limit`` if the values that are not on the tape would
             take too much memory.
-        InferenceError: torch has no such tensor.
+        InferenceError: torch has no such tensor, or nobody can tell the sizes of one.
     """
     tree = call.record.inputs
     missing = _missing_tensors(call, tree.facts())
@@ -56,14 +58,19 @@ def complete_inputs(call: Call, device: Any = "cpu") -> CompleteInputs:
     spans = {found.leaf: Span(found.min, found.max) for found in tree.ranges}
     facts = tree.facts()
     are_mixed = any(one.device != "cpu" for one in facts)
+    nested = list(nested_places(root))
+    check_tables(nested, missing)
     tensors: dict[int, Any] = {}
-    for leaf, one in enumerate(facts):
+    for leaf in range(len(facts)):
         if leaf not in missing:
-            value = call.tensor("inputs", leaf)
+            tensors[leaf] = call.tensor("inputs", leaf)
         else:
             shell = missing[leaf]
-            value = made_up(tuple(shell.shape), shell.dtype, spans.get(leaf), seed=str(leaf))
-        tensors[leaf] = _moved(value, one, device, are_mixed)
+            seed = str(leaf)
+            tensors[leaf] = made_up(tuple(shell.shape), shell.dtype, spans.get(leaf), seed=seed)
+    fit_offsets([node for node, _ in nested], tensors, texts.scalars)
+    for leaf, one in enumerate(facts):
+        tensors[leaf] = _moved(tensors[leaf], one, device, are_mixed)
     args, kwargs = call.build("inputs", root, tensors, texts.scalars)
     return CompleteInputs(args, kwargs, len(missing) + texts.made_up)
 

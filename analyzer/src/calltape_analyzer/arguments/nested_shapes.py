@@ -14,15 +14,15 @@ from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener, FlatTree, Slot
 from calltape_analyzer.pytree.nesting import nested, rebuilt_namedtuple
-from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import VariantFacts
+from calltape_schema.records import Tree
 from calltape_schema.tree import Node, NoneNode, ScalarNode
 
 __all__ = ["nested_shapes"]
 
 
 def nested_shapes(
-    call: Call,
+    tree: Tree,
     variant: VariantFacts,
     sorter: CallSorter,
     classes: ClassIndex,
@@ -31,14 +31,14 @@ def nested_shapes(
     """The shapes in the form of a call's arguments.
 
     Args:
-        call: any call of the variant. Its arguments are positional or by keyword as in this call.
+        tree: the inputs of any call of the variant. Its arguments are positional or by keyword as
+            in this call.
         variant: says which columns are dynamic.
-        sorter: lays the call out.
+        sorter: lays them out.
         classes: the classes that this process knows. How they are registered with torch's pytree
             decides how they nest.
         shown: gives what stands for a dynamic column.
     """
-    tree = call.record.inputs
     layout = sorter.sorted(tree).layout
     flattener = Flattener(tree.facts(), tree.scalars, classes)
     shape = _shape_of(variant, layout, shown)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from calltape_analyzer.arguments.nested_offsets import check_tables, fit_offsets
 from calltape_analyzer.arguments.new_tensors import contiguous, made_up, tiled
 from calltape_analyzer.arguments.value_rules import ValueRule
 from calltape_analyzer.errors import InferenceError
@@ -103,13 +104,18 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
     spans = {found.leaf: Span(found.min, found.max) for found in tree.ranges}
     room = memory_limit_of(call.tape_bytes)
     read = [_read(call, place) for place in placed.layout.tensors]
-    lacking = [tensor for tensor in read if tensor.device.type == "meta"]
+    missing = {number for number, tensor in enumerate(read) if tensor.device.type == "meta"}
+    check_tables(placed.layout.nested_places, missing)
+    lacking = [read[number] for number in missing]
     check_tensors(room, lacking, [tuple(tensor.shape) for tensor in lacking])
     tensors = [
         _value(tensor, place, spans.get(place.number), device)
         for tensor, place in zip(read, placed.layout.tensors, strict=True)
     ]
-    return Sample(tensors, [tree.scalars[place.number] for place in placed.layout.scalars], room)
+    scalars = [tree.scalars[place.number] for place in placed.layout.scalars]
+    if lacking:
+        fit_offsets(placed.layout.nested, tensors, scalars)
+    return Sample(tensors, scalars, room)
 
 
 def sample_in(variant: VariantFacts, call: Call, sorter: CallSorter, device: Any = None) -> Sample:
@@ -222,7 +228,9 @@ def resized(
         if made is None:
             made = tiled(tensor, shape, variant.group.ranges.get(i), str(place))
         tensors.append(made.to(tensor.device))
-    return Sample(tensors, variant.with_ints(sample.scalars, ints), sample.room)
+    scalars = variant.with_ints(sample.scalars, ints)
+    fit_offsets(variant.group.layout.nested, tensors, scalars)
+    return Sample(tensors, scalars, sample.room)
 
 
 def nudged(sample: Sample) -> Sample:

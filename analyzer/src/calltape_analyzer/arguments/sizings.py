@@ -33,6 +33,7 @@ __all__ = [
     "followed",
     "is_batch",
     "is_between",
+    "is_part_way",
     "sizes_in_words",
     "sizing_of_batch",
     "sizings_around",
@@ -45,6 +46,7 @@ __all__ = [
     "sizings_of_one",
     "sizings_unrelated",
     "sizings_unseen",
+    "sizings_with_zero",
 ]
 
 GROWTH = 4
@@ -55,6 +57,7 @@ _BEYOND = 2
 _FAR = (8, 64, 500)
 _MAX_FAR_ELEMENTS = _MAX_TRACED = 2**20
 _MAX_TRIED = 20_000
+_MAX_FACTOR = 100
 
 
 @dataclass(frozen=True)
@@ -188,17 +191,36 @@ def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:
 
 
 def sizings_between(variant: VariantFacts, count: int) -> list[Sizing]:
-    """Sizes between multiples that all recorded sizes were of, one symbol at a time. A model may
-    refuse them, and nobody asked for them."""
+    """Sizes between multiples that all recorded sizes were of, one symbol at a time: half way, or
+    another part of the way, and next to a recorded size. A model may refuse them, and nobody asked
+    for them."""
     row = _smallest(variant)
     values = _values(variant, row)
-    found: list[Sizing] = []
+    by_step: list[list[Sizing]] = [[], []]
     for i, symbol in enumerate(variant.symbols):
-        if symbol.relation is None and symbol.unit > 1 and values[i] > 0:
-            moved = followed(variant.symbols, values, {i: values[i] + 1})
+        if symbol.relation is not None or symbol.unit == 1 or values[i] <= 0:
+            continue
+        for found, step in zip(by_step, (_part(symbol.unit), 1), strict=True):
+            moved = followed(variant.symbols, values, {i: values[i] + step})
             if moved is not None:
                 found.append(Sizing(row, moved, True))
-    return found[:count]
+    return list(dict.fromkeys(by_step[0][:count] + by_step[1][:count]))
+
+
+def is_part_way(variant: VariantFacts, sizing: Sizing) -> bool:
+    """Whether each size is a multiple of a part of what all recorded sizes of its symbol are
+    multiples of: a grid of patches that is odd, and not a picture with half a patch."""
+    symbols = zip(variant.symbols, sizing.values, strict=True)
+    units = [(value, symbol.unit) for symbol, value in symbols if symbol.relation is None]
+    return all(
+        value % unit == 0 or 1 < _part(unit) == math.gcd(value, unit) for value, unit in units
+    )
+
+
+def _part(unit: int) -> int:
+    """The largest number below a unit that the unit is a multiple of; 1 if it has no small
+    factor."""
+    return next((unit // n for n in range(2, _MAX_FACTOR) if unit % n == 0 and unit > n), 1)
 
 
 def is_between(variant: VariantFacts, sizing: Sizing) -> bool:
@@ -223,6 +245,19 @@ def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
     moved = followed(variant.symbols, values, free)
     if len(free) > 1 and moved is not None and moved not in recorded:
         found.append(Sizing(row, moved, True))
+    return found
+
+
+def sizings_with_zero(variant: VariantFacts) -> list[Sizing]:
+    """Sizes that no recorded call has, with one symbol at 0, and those that follow from it."""
+    row = _smallest(variant)
+    values = _values(variant, row)
+    found: list[Sizing] = []
+    for i, symbol in enumerate(variant.symbols):
+        if symbol.relation is None and 0 not in symbol.values:
+            moved = followed(variant.symbols, values, {i: 0})
+            if moved is not None:
+                found.append(Sizing(row, moved, True))
     return found
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from calltape_analyzer.arguments.nested_offsets import share_offsets
 from calltape_analyzer.observing.layout import ArgumentLayout, layout_of_value
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.caches import counted_size, is_same_size, source_of_derived
@@ -71,6 +72,7 @@ class Template:
         made = dict(tensors)
         for place, scalar in self.derived.items():
             made[place] = torch.tensor(scalars[scalar], dtype=torch.long, device=device)
+        share_offsets(self.layout, made)
         return {
             name: rebuild(
                 node if device is None else _on_device(node, device),

@@ -18,7 +18,7 @@ from types import FrameType
 
 from calltape_schema.errors import TapeError
 
-__all__ = ["Exceeded", "Limits", "limits", "reading"]
+__all__ = ["Exceeded", "Limits", "limits", "reading", "spent"]
 
 _SECONDS, _SECONDS_PER_MEBIBYTE = 4.0, 0.2
 _BYTES, _BYTES_PER_BYTE = 2**30, 8
@@ -73,6 +73,7 @@ class _Budget:
         Raises:
             Exceeded: it is too much.
         """
+        global _exceeded
         now, held = time.process_time(), _held()
         if not _is_importing(frame):
             self.spent += now - self._at
@@ -81,6 +82,7 @@ class _Budget:
         error = self._error()
         if error is not None and now - self._told > _AGAIN_AFTER:
             self._told = now
+            _exceeded = error
             raise Exceeded(error)
 
     def _error(self) -> TapeError | None:
@@ -97,6 +99,13 @@ class _Budget:
 
 
 _current: _Budget | None = None
+_exceeded: TapeError | None = None
+
+
+def spent() -> TapeError | None:
+    """What the latest block of :func:`reading` spent too much of. A library that calls our code
+    back may have made another error of :class:`Exceeded`."""
+    return _exceeded
 
 
 @contextmanager
@@ -107,7 +116,7 @@ def reading(paths: Iterable[str]) -> Iterator[None]:
     Raises:
         Exceeded: more was spent.
     """
-    global _current
+    global _current, _exceeded
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or not hasattr(signal, "setitimer"):
         yield
@@ -116,6 +125,7 @@ def reading(paths: Iterable[str]) -> Iterator[None]:
         _current.tape_bytes += _bytes_of(paths)
         yield
         return
+    _exceeded = None
     _current = _Budget()
     _current.tape_bytes = _bytes_of(paths)
     before = signal.signal(signal.SIGPROF, _current.look)

@@ -10,6 +10,7 @@ import typer
 from calltape_analyzer.cli.edits import Force, Out, forced
 from calltape_analyzer.cli.models import OptionalModelName
 from calltape_analyzer.cli.output import Json, command, line, print_model
+from calltape_analyzer.cli.redaction_options import Keep, Noise, Permute, redaction_choices
 from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Variants, address, opened
 
 __all__ = ["bundle"]
@@ -31,17 +32,9 @@ def bundle(
         str | None,
         typer.Option("--call", parser=address, metavar="CALL", help="The script is about it."),
     ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH", help="Values that stay as they are, as in redact."),
-    ] = None,
-    permute: Annotated[
-        list[str] | None, typer.Option(metavar="PATH", help="Ids that become others, as in redact.")
-    ] = None,
-    noise: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH", help="Floats that become others, as in redact."),
-    ] = None,
+    keep: Keep = None,
+    permute: Permute = None,
+    noise: Noise = None,
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
@@ -60,7 +53,7 @@ def bundle(
     """
     from calltape_analyzer.bundling import bundle as bundled
 
-    redaction = {"keep": keep or (), "permute": permute or (), "noise": noise or ()}
+    redaction = redaction_choices(keep=keep, permute=permute, noise=noise)
     with opened(paths, Part(calls, variant, ignore)) as tape, forced():
         found = bundled(
             tape,

@@ -18,7 +18,7 @@ from calltape_analyzer.cli.output import (
     line,
     print_model,
 )
-from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Variants, opened
+from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Scan, Variants, opened
 
 __all__ = ["DIFFERS", "diff"]
 
@@ -37,6 +37,7 @@ def diff(
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
+    scan: Scan = False,
     json: Json = False,
     markdown: Markdown = False,
     private: Private = False,
@@ -55,7 +56,7 @@ def diff(
 
     check_form(json, markdown, private)
     part = Part(calls, variant, ignore)
-    with opened(before, part) as a, opened([now], part) as b:
+    with opened(before, part, scan=scan) as a, opened([now], part, scan=scan) as b:
         found = compare(a, b)
         if json:
             print_model(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -31,17 +32,22 @@ from calltape_analyzer.cli.recordings import (
     size,
     traffic_lines,
 )
-from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Variants, opened
+from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Scan, Variants, opened
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import CountedKind
-from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.calls import Calls as RecordedCalls
+from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
 from calltape_schema.errors import TapeError
-from calltape_schema.records import Manifest, Target
+from calltape_schema.records import CallRecord, Manifest, Target
 
 __all__ = ["info"]
 
+_SOURCES = {
+    "records": "the record of each call",
+    "summary": "what the tape says of all calls at its end (--scan compares it with the records)",
+}
 _MOST_IDS = 4
 _MOST_STEPS = 8
 _MOST_TEXT = 400
@@ -58,6 +64,7 @@ def info(
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
+    scan: Scan = False,
     json: Json = False,
     markdown: Markdown = False,
     private: Private = False,
@@ -73,7 +80,7 @@ def info(
     calltape info runs/llm.tape --markdown
     """
     check_form(json, markdown, private)
-    with opened(paths, Part(calls, variant, ignore)) as tape:
+    with opened(paths, Part(calls, variant, ignore), scan=scan or None) as tape:
         if markdown:
             from calltape_analyzer.markdown.tape_summary import tape_summary
 
@@ -91,19 +98,10 @@ def info(
 
 def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any]:
     """What is known of a tape, as plain data; ``kept`` is filled with its calls by kind."""
-    structures: set[bytes] = set()
-    first = last = None
-    calls = errors = tensor_bytes = 0
-    for call in _calls(tape, quick):
-        record = call.record
-        calls += 1
-        structures.add(record.inputs.structure)
-        kept[CountedKind.of(record.inputs)] += 1
-        errors += record.error is not None
-        tensor_bytes += record.blob.size if record.blob is not None else 0
-        end = record.time_ns + (record.duration_ns or 0)
-        first = record.time_ns if first is None else min(first, record.time_ns)
-        last = end if last is None else max(last, end)
+    totals = Totals()
+    for part in tape.segments:
+        if not (quick and totals.add_summary(part, kept)):
+            _add_calls(totals, tape, part, quick, kept)
     target = tape.target
     traffic = tape.counters.as_dict(Signature.of(target), kept)
     return {
@@ -114,11 +112,12 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "files": files_as_json(tape),
         "target": target.model_dump() if target is not None else None,
         "signature": signature(target),
-        "calls": calls,
-        "structures": len(structures),
-        "errors": errors,
+        "source": tape.source,
+        "calls": totals.calls,
+        "structures": len(totals.structures),
+        "errors": totals.raised,
         "bytes": tape.nbytes,
-        "tensor_bytes": tensor_bytes,
+        "tensor_bytes": totals.tensor_bytes,
         "coverage": tape.coverage.model_dump(),
         "unwanted": sum(tape.coverage.unwanted.values()),
         "lost": sum(tape.coverage.lost.values()),
@@ -139,27 +138,69 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
             }
             for step in tape.manifest.history or ()
         ],
-        "first_call": _time(first),
-        "last_call_end": _time(last),
+        "first_call": _time(totals.first_ns),
+        "last_call_end": _time(totals.last_ns),
         "checksums": "skipped" if quick else "checked",
         "damage": damage_as_json(tape.damage),
     }
 
 
-def _calls(tape: Tape, quick: bool) -> Iterator[Call]:
-    """The calls that are whole, as far as is to be checked."""
+def _add_calls(
+    totals: Totals, tape: Tape, part: Segment, quick: bool, kept: Counter[CountedKind]
+) -> None:
+    """Adds the calls of a file that are whole, as far as is to be checked."""
     done = 0
-    with _Progress(0 if quick else tape.nbytes) as advance:
-        for call in tape.calls:
+    with _Progress(0 if quick else part.size) as advance:
+        for call in RecordedCalls((part,), tape.class_index):
             try:
                 if not quick:
                     call.check(entries=True)
                 record = call.record
             except TapeError:
                 continue  # it stands in tape.damage
-            yield call
+            totals.add(record)
+            kept[CountedKind.of(record.inputs)] += 1
             done += record.blob.size if record.blob is not None else 0
             advance(done)
+
+
+@dataclass
+class Totals:
+    """What is counted of all calls."""
+
+    calls: int = 0
+    structures: set[bytes] = field(default_factory=set)
+    raised: int = 0
+    tensor_bytes: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+
+    def add(self, record: CallRecord) -> None:
+        """Counts a call."""
+        self.calls += 1
+        self.structures.add(record.inputs.structure)
+        self.raised += record.error is not None
+        self.tensor_bytes += record.blob.size if record.blob is not None else 0
+        self._widen(record.time_ns, record.time_ns + (record.duration_ns or 0))
+
+    def add_summary(self, part: Segment, kept: Counter[CountedKind]) -> bool:
+        """Counts the calls of a file by its summary; False if it has none."""
+        summary, rows = part.summary, part.summed_inputs()
+        if summary is None or rows is None:
+            return False
+        for row in rows:
+            self.structures.add(row.inputs.structure)
+            kept[CountedKind.of(row.inputs)] += row.calls
+        self.calls += summary.coverage.kept
+        self.raised += summary.raised
+        self.tensor_bytes += summary.tensor_bytes
+        if summary.first_ns is not None and summary.last_ns is not None:
+            self._widen(summary.first_ns, summary.last_ns)
+        return True
+
+    def _widen(self, first_ns: int, last_ns: int) -> None:
+        self.first_ns = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
+        self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
 
 
 class _Progress:
@@ -212,6 +253,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
         *_history(tape.manifest),
         ("format", facts["format"]),
         ("checksums", _checked(tape, facts)),
+        ("source", _SOURCES[facts["source"]]),
     ]
     for name, text in rows:
         if text is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, TextIO
+from typing import Annotated, TextIO
 
 import typer
 
@@ -12,7 +13,15 @@ from calltape_analyzer.cli.edits import Force, Out, forced
 from calltape_analyzer.cli.exports import To, size_of
 from calltape_analyzer.cli.models import Train
 from calltape_analyzer.cli.output import Json, command, print_model
-from calltape_analyzer.cli.redactions import Hash, Keep, Noise, Permute, ShapesOnly, Special
+from calltape_analyzer.cli.redaction_options import (
+    Hash,
+    Keep,
+    Noise,
+    Permute,
+    ShapesOnly,
+    Special,
+    redaction_choices,
+)
 from calltape_analyzer.cli.tapes import Calls, Part, Paths, Variants, opened
 from calltape_analyzer.scripting import is_factory
 from calltape_analyzer.text import printable
@@ -21,73 +30,92 @@ __all__ = ["minimise"]
 
 _NAME = "PACKAGE.MODULE:FUNCTION"
 
+Fails = Annotated[
+    str | None,
+    typer.Option(
+        "--fails",
+        metavar=_NAME,
+        help="A function that takes an open tape. The tape fails if it returns something true, or "
+        "raises.",
+    ),
+]
+FailsExport = Annotated[
+    str | None,
+    typer.Option(
+        "--fails-export",
+        metavar=_NAME,
+        help="What makes a model. The tape fails if its export does.",
+    ),
+]
+FailsReplay = Annotated[
+    str | None,
+    typer.Option(
+        "--fails-replay",
+        metavar=_NAME,
+        help="What makes a model. The tape fails if a replay does.",
+    ),
+]
+Reference = Annotated[
+    str | None,
+    typer.Option(
+        "--reference",
+        metavar=_NAME,
+        help="What makes a model that is right: it gives the outputs of calls whose arguments are "
+        "changed.",
+    ),
+]
+MaxSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--max-seconds",
+        metavar="SECONDS",
+        min=0.001,
+        help="How long it may take. The smallest tape until then is written.",
+    ),
+]
+StepSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--step-seconds",
+        metavar="SECONDS",
+        min=0.001,
+        help="How long one try may take; by default three times as long as the first one, and at "
+        "least 10.",
+    ),
+]
+MaxMemory = Annotated[
+    int | None,
+    typer.Option(
+        "--max-memory",
+        metavar="SIZE",
+        parser=size_of,
+        help="What one try may take (800MiB, 4GiB); half of what is free by default.",
+    ),
+]
+Redact = Annotated[
+    bool,
+    typer.Option(
+        "--redact",
+        help="Redact the smallest tape at last. Values that the failure needs stay, as few as "
+        "possible, and are named. The options below choose, as those of redact do.",
+    ),
+]
+
 
 @command
 def minimise(
     paths: Paths,
     out: Out,
-    fails: Annotated[
-        str | None,
-        typer.Option(
-            metavar=_NAME,
-            help="A function that takes an open tape. The tape fails if it returns something true, "
-            "or raises.",
-        ),
-    ] = None,
-    fails_export: Annotated[
-        str | None,
-        typer.Option(metavar=_NAME, help="What makes a model. The tape fails if its export does."),
-    ] = None,
-    fails_replay: Annotated[
-        str | None,
-        typer.Option(metavar=_NAME, help="What makes a model. The tape fails if a replay does."),
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            metavar=_NAME,
-            help="What makes a model that is right: it gives the outputs of calls whose arguments "
-            "are changed.",
-        ),
-    ] = None,
+    fails: Fails = None,
+    fails_export: FailsExport = None,
+    fails_replay: FailsReplay = None,
+    reference: Reference = None,
     to: To = "torch",
     train: Train = False,
-    max_seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--max-seconds",
-            metavar="SECONDS",
-            min=0.001,
-            help="How long it may take. The smallest tape until then is written.",
-        ),
-    ] = None,
-    step_seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--step-seconds",
-            metavar="SECONDS",
-            min=0.001,
-            help="How long one try may take; by default three times as long as the first one, and "
-            "at least 10.",
-        ),
-    ] = None,
-    max_memory: Annotated[
-        int | None,
-        typer.Option(
-            "--max-memory",
-            metavar="SIZE",
-            parser=size_of,
-            help="What one try may take (800MiB, 4GiB); half of what is free by default.",
-        ),
-    ] = None,
-    redact: Annotated[
-        bool,
-        typer.Option(
-            "--redact",
-            help="Redact the smallest tape at last. Values that the failure needs stay, as few as "
-            "possible, and are named. The options below choose, as those of redact do.",
-        ),
-    ] = False,
+    max_seconds: MaxSeconds = None,
+    step_seconds: StepSeconds = None,
+    max_memory: MaxMemory = None,
+    redact: Redact = False,
     keep: Keep = None,
     hash: Hash = None,
     permute: Permute = None,
@@ -112,29 +140,18 @@ def minimise(
     calltape minimise bug.tape -o small.tape --fails-replay my.models:new --reference my.models:old
     calltape minimise bug.tape -o small.tape --fails my.checks:is_wrong --redact --keep mode
     """
-    given = [name for name in (fails, fails_export, fails_replay) if name is not None]
-    if len(given) != 1:
-        raise typer.BadParameter("name one of --fails, --fails-export and --fails-replay")
-    for name in (*given, *([reference] if reference else [])):
-        if not is_factory(name):
-            raise typer.BadParameter(f"{name!r} is not of the form package.module:function")
-    choices: dict[str, Any] = {
-        "keep": keep, "hash": hash, "permute": permute, "noise": noise, "special": special,
-        "shapes_only": shapes_only,
-    }  # fmt: skip
-    chosen = {name: given for name, given in choices.items() if given}
-    if chosen and not redact:
-        raise typer.BadParameter(f"--{next(iter(chosen)).replace('_', '-')} goes with --redact")
+    _check_names((fails, fails_export, fails_replay), reference)
+    choices = redaction_choices(keep, hash, permute, noise, special, shapes_only)
+    if choices and not redact:
+        raise typer.BadParameter(f"--{next(iter(choices)).replace('_', '-')} goes with --redact")
     with opened(paths, Part(calls, variant), runs=True) as tape, forced():
         from calltape_analyzer.minimising.minimising import minimise_tape
 
-        terminal = sys.stderr
         report = minimise_tape(
             tape, out, fails=fails, fails_export=fails_export, fails_replay=fails_replay,
             reference=reference, to=to, train=train, max_seconds=max_seconds,
             step_seconds=step_seconds, max_memory=max_memory, overwrite=force,
-            redact=chosen if redact and chosen else redact,
-            progress=partial(_say, terminal) if terminal.isatty() else None,
+            redact=choices or redact, progress=_progress(sys.stderr),
         )  # fmt: skip
         if json:
             print_model(report)
@@ -142,6 +159,20 @@ def minimise(
             print(report)
 
 
+def _check_names(fails: Sequence[str | None], reference: str | None) -> None:
+    """Raises BadParameter unless there is one check, and all names are names of functions."""
+    given = [name for name in fails if name is not None]
+    if len(given) != 1:
+        raise typer.BadParameter("name one of --fails, --fails-export and --fails-replay")
+    for name in (*given, *([reference] if reference else [])):
+        if not is_factory(name):
+            raise typer.BadParameter(f"{name!r} is not of the form package.module:function")
+
+
+def _progress(terminal: TextIO) -> Callable[[str], None] | None:
+    """Tells somebody who looks what is tried."""
+    return partial(_say, terminal) if terminal.isatty() else None
+
+
 def _say(terminal: TextIO, text: str) -> None:
-    """Progress, for somebody who looks."""
     print(printable(text)[:200], file=terminal, flush=True)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic import BaseModel
 
-from calltape_analyzer.cli.budget import Exceeded
+from calltape_analyzer.cli.budget import Exceeded, spent
 from calltape_analyzer.plain_data import plain
 from calltape_analyzer.text import printable
 from calltape_schema.errors import TapeError
@@ -83,6 +83,9 @@ def command(function: F) -> F:
         except Exception as error:
             if os.environ.get("CALLTAPE_DEBUG"):
                 raise
+            if (known := spent()) is not None:
+                complain(str(known))
+                raise typer.Exit(FAILURE) from None
             what = f"{type(error).__name__}: {error}"
             complain(f"unexpected {what}. Set CALLTAPE_DEBUG=1 for the traceback, and report it.")
             raise typer.Exit(FAILURE) from None

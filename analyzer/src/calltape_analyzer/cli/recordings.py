@@ -17,7 +17,8 @@ from calltape_analyzer.observing.traffic_counters import (
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import alike, counted, listed
-from calltape_schema.records import Coverage, Manifest, Policy
+from calltape_schema.endings import Coverage
+from calltape_schema.records import Manifest, Policy
 
 __all__ = [
     "changed_text",

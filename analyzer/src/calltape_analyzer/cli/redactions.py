@@ -12,46 +12,18 @@ import typer
 
 from calltape_analyzer.cli.edits import Force, Out, forced, print_report
 from calltape_analyzer.cli.output import Json, command, line, print_model
+from calltape_analyzer.cli.redaction_options import (
+    Hash,
+    Keep,
+    Noise,
+    Permute,
+    ShapesOnly,
+    Special,
+    redaction_choices,
+)
 from calltape_analyzer.cli.tapes import Calls, Part, Paths, opened
 
-__all__ = [
-    "Hash",
-    "Keep",
-    "Noise",
-    "Permute",
-    "ShapesOnly",
-    "Special",
-    "privacy",
-    "redact",
-]
-
-
-def _patterns(name: str, help_text: str) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option(name, metavar="PATH", help=help_text)
-    return found
-
-
-Keep = Annotated[
-    list[str] | None, _patterns("--keep", "Values that stay as they are, such as 'mode'.")
-]
-Hash = Annotated[
-    list[str] | None,
-    _patterns("--hash", "Values that become others, equal ones equal ones, as texts do anyway."),
-]
-Permute = Annotated[
-    list[str] | None,
-    _patterns("--permute", "Ids that become other ids of the same range, on all of the tape."),
-]
-Noise = Annotated[
-    list[str] | None, _patterns("--noise", "Floats that become random ones of the same range.")
-]
-Special = Annotated[
-    bool, typer.Option("--special", help="Under --noise, NaN and infinities stay in place.")
-]
-ShapesOnly = Annotated[
-    list[str] | None,
-    _patterns("--shapes-only", "Values of which no range and no pseudonym stays either."),
-]
+__all__ = ["privacy", "redact"]
 
 
 @command
@@ -69,7 +41,8 @@ def redact(
 ) -> None:
     """A tape without what may tell of a person or a machine.
 
-    Tensors keep their shapes only. Texts become others of the same length; equal ones stay equal.
+    Tensors keep their shapes only. Texts become others of the same length, and long numbers others
+    of the same size, unless they have to do with sizes of tensors; equal ones stay equal.
     Messages of exceptions, what was returned, the date, thread ids, the host and file names go. The
     result is compared with TAPE before it is there: shapes, variants and explain say the same, and
     nothing that was removed is in its bytes. docs/privacy.md has a table.
@@ -83,12 +56,9 @@ def redact(
     """
     from calltape_analyzer.redacting.redaction import redact as redacted
 
+    choices = redaction_choices(keep, hash, permute, noise, special, shapes_only)
     with opened(paths) as tape, forced():
-        report = redacted(
-            tape, out, keep=keep or (), hash=hash or (), permute=permute or (), noise=noise or (),
-            shapes_only=shapes_only or (), special=special, overwrite=force,
-        )  # fmt: skip
-        print_report(report, json)
+        print_report(redacted(tape, out, **choices, overwrite=force), json)
 
 
 @command
@@ -100,9 +70,9 @@ def privacy(
 ) -> None:
     """What on a tape may tell of a person or a machine, and what to do about it.
 
-    By argument: texts, whole numbers that may be token ids, floats that may be images or audio,
-    keys that look like data; then messages of exceptions, thread ids, times, the host, file names
-    and modules. No value is shown.
+    By argument: texts, long numbers, whole numbers that may be token ids, floats that may be images
+    or audio, keys that look like data; then messages of exceptions, thread ids, times, the host,
+    file names and modules. No value is shown.
 
     \b
     calltape privacy runs/llm.tape

@@ -27,7 +27,7 @@ from calltape_analyzer.cli.output import (
     line,
     print_model,
 )
-from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Paths, Variants, opened
+from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Paths, Scan, Variants, opened
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.programs.program_files import MANIFEST
 from calltape_schema.errors import TapeError
@@ -208,6 +208,7 @@ def check(
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
+    scan: Scan = False,
     json: Json = False,
     markdown: Markdown = False,
     private: Private = False,
@@ -226,7 +227,7 @@ def check(
     # Code that is trusted may take what it takes.
     part = Part(calls, variant, ignore)
     bounded = nullcontext() if trust else reading(_read_of(model))
-    with opened(paths, part, runs=trust) as tape, bounded:
+    with opened(paths, part, runs=trust, scan=scan) as tape, bounded:
         from calltape_analyzer.replaying.checking import check as check_calls
 
         report = check_calls(tape, _existing(model), trusted=trust)

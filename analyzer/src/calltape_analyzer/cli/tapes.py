@@ -30,6 +30,7 @@ __all__ = [
     "Ignore",
     "Part",
     "Paths",
+    "Scan",
     "Variants",
     "address",
     "opened",
@@ -60,6 +61,19 @@ Ignore = Annotated[
     ),
 ]
 
+Scan = Annotated[
+    bool,
+    typer.Option(
+        "--scan",
+        help="Read every record, and compare the calls and inputs that sealed tapes tell of at "
+        "their end. Without it, that is believed.",
+    ),
+]
+
+_NOT_COMPARED = (
+    "answered from what the tape says of all its calls at its end; --scan compares it with the "
+    "records"
+)
 _ADDRESS = re.compile(r"([0-9a-f]{4,32}:)?\d{1,20}", re.ASCII)
 
 
@@ -108,7 +122,9 @@ class Part(NamedTuple):
 
 
 @contextmanager
-def opened(paths: Sequence[str], part: Part = Part(), *, runs: bool = False) -> Iterator[Tape]:
+def opened(
+    paths: Sequence[str], part: Part = Part(), *, runs: bool = False, scan: bool | None = None
+) -> Iterator[Tape]:
     """The tape of a command's words and options; afterwards its damage is told, and decides the
     exit code.
 
@@ -117,6 +133,8 @@ def opened(paths: Sequence[str], part: Part = Part(), *, runs: bool = False) -> 
         part: what of it is meant.
         runs: whether the command runs a model, whose time and memory are its own: only opening the
             tape is bounded then.
+        scan: whether the files are scanned in any case. None for a command that has no such
+            option.
     """
     given = paths if len(paths) > 1 else paths[0]
     with ExitStack() as stack:
@@ -124,10 +142,12 @@ def opened(paths: Sequence[str], part: Part = Part(), *, runs: bool = False) -> 
             stack.enter_context(granted(limits.nbytes))
         with ExitStack() as opening:
             (opening if runs else stack).enter_context(reading(files_of(given)))
-            tape = stack.enter_context(open_tape(given))
+            tape = stack.enter_context(open_tape(given, scan=bool(scan)))
             chosen = part.of(tape)
         yield chosen
         sys.stdout.flush()
+        if scan is False and tape.source == "summary":
+            complain(_NOT_COMPARED)
         for error in tape.damage:
             complain(str(error))
         if tape.damage:

@@ -24,7 +24,7 @@ from calltape_analyzer.cli.output import (
     print_models,
     table,
 )
-from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Paths, Variants, opened
+from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Paths, Scan, Variants, opened
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.text import alike, counted, shown_value
 
@@ -42,6 +42,7 @@ def variants(
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
+    scan: Scan = False,
     json: Json = False,
 ) -> None:
     """The programs that the calls need.
@@ -53,7 +54,7 @@ def variants(
     calltape variants runs/llm.tape
     calltape variants runs/ --ignore mask --json
     """
-    with opened(paths, Part(calls, variant, ignore)) as tape:
+    with opened(paths, Part(calls, variant, ignore), scan=scan) as tape:
         findings = [one.findings for one in tape.variants()]
         if json:
             print_models(findings)
@@ -134,6 +135,7 @@ def explain(
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
+    scan: Scan = False,
     json: Json = False,
     markdown: Markdown = False,
     private: Private = False,
@@ -149,7 +151,7 @@ def explain(
     """
     check_form(json, markdown, private)
     paths, argument, axis = _asked(words)
-    with opened(paths, Part(calls, variant, ignore)) as tape:
+    with opened(paths, Part(calls, variant, ignore), scan=scan) as tape:
         explained = tape.explain(argument, axis)
         if json:
             print_model(explained)

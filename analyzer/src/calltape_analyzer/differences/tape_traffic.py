@@ -120,7 +120,7 @@ class TapeTraffic:
 
     def path_of(self, ref: CallRef) -> str | None:
         """The file of a call, if the tape is several files."""
-        return self.tape.calls.at(ref).path if len(self.tape.paths) > 1 else None
+        return self.tape.calls.path(ref) if len(self.tape.paths) > 1 else None
 
     def calls_where(self, is_it: Callable[[Call], bool]) -> Seen | None:
         """The calls of which something is true; None for none. Reads all records."""

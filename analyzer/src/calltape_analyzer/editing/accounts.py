@@ -15,8 +15,8 @@ from calltape_analyzer.observing.trusted_counters import counted_drops
 from calltape_analyzer.reading.recordings import coverage_of
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.writing.tape_writer import LEFT_OUT
+from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
-from calltape_schema.records import Coverage
 from calltape_schema.traffic import MAX_GROUPS, MAX_SIZES, Axis, Group, Traffic
 
 __all__ = ["DAMAGED", "closing_time", "coverage_for", "traffic_for"]

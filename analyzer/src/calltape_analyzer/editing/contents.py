@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from calltape_analyzer.pytree.classes import ClassIndex, loaded_named_tuple
+from calltape_analyzer.pytree.nested_tensors import is_nested_node
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
@@ -127,7 +128,7 @@ def _look(found: Contents, tree: Tree, classes: ClassIndex) -> None:
 
 
 def _is_known(node: FieldsNode | CustomNode | EnumNode, classes: ClassIndex) -> bool:
-    if classes.get(node.type) is not None:
+    if classes.get(node.type) is not None or is_nested_node(node):
         return True
     if not isinstance(node, FieldsNode) or node.kind != "namedtuple":
         return False

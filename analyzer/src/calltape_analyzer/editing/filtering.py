@@ -17,7 +17,7 @@ from calltape_analyzer.editing.withholding import Withholding
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
-from calltape_schema.records import Coverage
+from calltape_schema.endings import Coverage
 
 __all__ = ["filter_tape"]
 

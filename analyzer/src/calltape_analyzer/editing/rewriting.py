@@ -22,8 +22,9 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
-from calltape_schema.records import CallRecord, Coverage, Dump, Manifest
+from calltape_schema.records import CallRecord, Manifest
 from calltape_schema.traffic import Traffic
 
 __all__ = ["Change", "Revision", "Rewriting", "rewrite"]

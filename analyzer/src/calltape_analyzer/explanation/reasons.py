@@ -21,6 +21,7 @@ from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.fixed_values import fixed_values
 from calltape_analyzer.observing.groups import Group
+from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.sizes_seen import MAX_SIZES_SHOWN
 from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.reading.call_ref import CallRef
@@ -32,18 +33,24 @@ from calltape_analyzer.variants.row_conditions import Fixed
 from calltape_analyzer.variants.symbols import Symbol
 from calltape_analyzer.variants.variant_findings import expression
 
-__all__ = ["OtherVariants", "VariantReasons", "parts_of", "parts_of_symbol"]
+__all__ = ["OtherVariants", "VariantReasons", "parts_of", "parts_of_symbol", "reasons_of"]
+
+
+def reasons_of(tape: CallSource, variants: Sequence[Variant]) -> list[VariantReasons]:
+    """The reasons of each variant of a tape, which are evidence of each other."""
+    others = OtherVariants(variants)
+    return [VariantReasons(tape, variant, others) for variant in variants]
 
 
 def parts_of(reasons: VariantReasons, text: str) -> list[PartExplanation]:
     """What a variant has at a path, or below it."""
     group = reasons.facts.group
     found: list[PartExplanation] = []
-    for i, place in enumerate(group.layout.tensors):
-        if _is_below(str(place), text):
+    for i, (place, name) in enumerate(reasons.tensors):
+        if _is_below(name, text):
             dimensions = tuple(reasons.dimension(column) for column in group.dimensions(i))
             dtype = group.facts[i].dtype
-            found.append(reasons.part(str(place), place.kind, dtype=dtype, dimensions=dimensions))
+            found.append(reasons.part(name, place.kind, dtype=dtype, dimensions=dimensions))
     for column, place in zip(group.layout.int_columns, group.ints, strict=True):
         if _is_below(str(place), text):
             dimensions = (reasons.dimension(column),)
@@ -130,6 +137,11 @@ class VariantReasons:
     tape: CallSource
     variant: Variant
     others: OtherVariants
+
+    @cached_property
+    def tensors(self) -> list[tuple[LeafPath, str]]:
+        """The places of the tensors, with their names."""
+        return [(place, str(place)) for place in self.facts.group.layout.tensors]
 
     @cached_property
     def _symbols(self) -> dict[Column, int]:
@@ -241,7 +253,7 @@ class VariantReasons:
         )
 
     def _path(self, ref: CallRef) -> str | None:
-        return self.tape.calls.at(ref).path if len(self.tape.paths) > 1 else None
+        return self.tape.calls.path(ref) if len(self.tape.paths) > 1 else None
 
     def _of_symbol(self, number: int) -> dict[str, Any]:
         """What an explanation says of a symbol. It is made once, because a symbol may stand for

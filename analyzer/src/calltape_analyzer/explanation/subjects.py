@@ -19,10 +19,10 @@ from calltape_analyzer.explanation.explanation import (
     PartExplanation,
 )
 from calltape_analyzer.explanation.reasons import (
-    OtherVariants,
     VariantReasons,
     parts_of,
     parts_of_symbol,
+    reasons_of,
 )
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.fixed_values import structure_values
@@ -41,6 +41,7 @@ def explain(
     *,
     path: str = "",
     only: Collection[str] | None = None,
+    reasons: Sequence[VariantReasons] | None = None,
 ) -> Explanation:
     """Says why a dimension, an int or an argument is what it is; see :meth:`Tape.explain`.
 
@@ -49,14 +50,15 @@ def explain(
         variants: all of its variants, which are evidence of each other.
         argument, axis, path: as there.
         only: the names of the variants to explain; all by default.
+        reasons: those of the variants (:func:`reasons_of`), for one who asks for many subjects.
 
     Raises:
         UsageError: no call passes the subject, or no tensor there has the dimension.
     """
     text = f"{argument}.{path.lstrip('.')}" if path else argument
-    others = OtherVariants(variants)
-    variants = [v for v in variants if only is None or v.name in only]
-    reasons = [VariantReasons(tape, variant, others) for variant in variants]
+    every = reasons_of(tape, variants) if reasons is None else reasons
+    reasons = [own for own in every if only is None or own.variant.name in only]
+    variants = [own.variant for own in reasons]
     found = [parts_of(own, text) for own in reasons]
     if not any(found) and axis is None and (named := re.fullmatch(r"(.+)\[(-?\d{1,9})\]", text)):
         # `calltape variants` and its warnings write a dimension in this way.

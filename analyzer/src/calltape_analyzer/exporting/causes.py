@@ -22,6 +22,9 @@ _MAX_CODE = 100
 _OWN = Path(__file__).parents[1]
 _END_OF_SENTENCE = re.compile(r"\s+\((?:unhinted|Size-like)|\s+consider using|\. |\n")
 
+# What torch says of a model that makes a nested tensor.
+_NESTED = re.compile(r"cast NotImplemented to Tensor|nested_tensor_from")
+
 # What stands in the model's line tells what to do.
 _WAYS_OUT = (
     (re.compile(r"pack_padded_sequence"), "pass padded sequences, and mask what follows them"),
@@ -49,6 +52,12 @@ def cause_of(error: BaseException) -> str:
     code = (frame.line or "").strip()
     shown = f"{code[:_MAX_CODE]}{'...' if len(code) > _MAX_CODE else ''}"
     place = f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}: {shown}"
+    if _NESTED.search(text):
+        return (
+            f"{text.partition(': ')[0]}: the model makes a nested tensor at {place}, which "
+            "torch.export does not trace (compute on values and offsets, or on padded tensors with "
+            "a mask)"
+        )
     if not reads_values(text):
         return f"{text} (at {place})"
     kind, _, message = text.partition(": ")

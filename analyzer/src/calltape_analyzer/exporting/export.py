@@ -20,6 +20,7 @@ from calltape_analyzer.exporting.program_search import ProgramSearch
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.tape import Tape, check_tape
+from calltape_analyzer.text import some_of
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +58,7 @@ def export(
             compiled kernels).
         to: ``"onnx"`` for ``torch.onnx.ONNXProgram``, run in ONNX Runtime.
         merge: ``"auto"`` makes one program of prefill and decode steps if replay proves it right.
+            ``"never"`` saves the time to find out; ``notes`` say where that would have been wise.
         isolate: exports in a fresh process, to which the model goes by pickle.
         tolerances: of the comparison; by default of ``torch.testing``, wider for ONNX.
         attempt_seconds: how long a trace may take (of processor time, in the main thread), and a
@@ -158,8 +160,10 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
     with _without_warnings():
         search.run(merging=merging)
     if not search.programs:
-        reasons = "; ".join(f"{name}: {why.rstrip('.')}" for name, why in search.missing.items())
-        hint = "; the model is in training mode: eval() is missing?" if training else ""
+        reasons = "; ".join(_reasons(search))
+        was_traced = search.untraceable != set(search.missing)
+        training_hint = "; the model is in training mode: eval() is missing?"
+        hint = training_hint if training and was_traced else ""
         if tape.removed:  # the likelier cause
             hint = f"; without {', '.join(tape.removed)}, which remove_inputs left out"
         raise ExportError(f"nothing could be exported: {reasons}{hint}", exporter.attempts)
@@ -171,9 +175,20 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
         exporter.verifier.sorter,
         attempts=exporter.attempts,
         missing=search.missing,
+        notes=search.notes,
         reference=exporter.verifier,
         tape=tape,
     )
+
+
+def _reasons(search: ProgramSearch) -> Iterator[str]:
+    """Why each variant has no program. What no trace can take is said once."""
+    alike = [name for name in search.missing if name in search.untraceable][1:]
+    for name, why in search.missing.items():
+        if name not in alike:
+            yield f"{name}: {why.rstrip('.')}"
+    if alike:
+        yield f"and likewise {some_of(alike, 5)}"
 
 
 _WARNING_LOGGERS = (

@@ -29,6 +29,7 @@ from calltape_analyzer.exporting.time_limit import default_seconds, time_limit
 from calltape_analyzer.exporting.tracing import Traced
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.exporting.ways import Narrow, Way
+from calltape_analyzer.exporting.zero_probes import try_zeros
 from calltape_analyzer.model.calls import preserved
 from calltape_analyzer.model.state import unchanged
 from calltape_analyzer.observing.columns import SizeRow
@@ -45,6 +46,7 @@ from calltape_analyzer.variants.weak_relations import breaks, looser_variants
 __all__ = ["Exporter", "Static"]
 
 _MAX_TRIED = 3
+_INTS_OPEN = ", ints of sizes open"
 _WAITING = 4
 """By the clock, a trace may take so many times the processor time that it may take: others may use
 the processor as well."""
@@ -102,8 +104,7 @@ class Exporter:
             is_wrong = outcome.attempt is not None and "wrong" in outcome.attempt.rows.values()
             if _is_good_enough(best, wanted) or (whole and is_wrong):
                 break
-        if best.program is not None and best.attempt is not None:
-            restrict(best.program, best.attempt)
+        self._bound(best)
         return best
 
     def loosened(self, variant: VariantFacts) -> VariantFacts:
@@ -121,17 +122,21 @@ class Exporter:
                 return looser
         return variant
 
-    def extend(self, variant: VariantFacts, sizing: Sizing) -> Outcome:
+    def extend(
+        self, variant: VariantFacts, sizing: Sizing, *, symbolic_ints: bool = False
+    ) -> Outcome:
         """A program for sizes that no call had and that the other programs refuse (the other side
         of a sliding window). It agrees with the model at one size at least; ``attempt.agreed``
         tells at how many."""
         if variant.group.key in self._narrow or variant.group.key in self._slow:
             return Outcome()
         sample = self.verifier.sample(variant, sizing)
-        outcome = self._try(variant, self._described(variant, sizing), sample, Way(), [sizing])
+        way = Way(symbolic_ints=symbolic_ints)
+        what = self._described(variant, sizing) + (_INTS_OPEN if symbolic_ints else "")
+        outcome = self._try(variant, what, sample, way, [sizing])
         if outcome.program is None or outcome.attempt is None or not outcome.attempt.agreed:
             return Outcome()
-        restrict(outcome.program, outcome.attempt)
+        self._bound(outcome)
         return Outcome() if outcome.program.only is not None else outcome
 
     def export_call(self, variant: VariantFacts, call: Call) -> Outcome:
@@ -142,9 +147,16 @@ class Exporter:
         sample = sample_in(variant, call, self.verifier.sorter, self.verifier.device)
         what = f"call {call.number} as recorded, by its values"
         outcome = self._try(variant, what, sample, Way(real_values=True))
-        if outcome.program is not None and outcome.attempt is not None:
-            restrict(outcome.program, outcome.attempt)
+        self._bound(outcome)
         return outcome
+
+    def _bound(self, outcome: Outcome) -> None:
+        """Keeps a program from sizes at which it is wrong, and finds out whether it takes 0."""
+        if outcome.program is None or outcome.attempt is None:
+            return
+        restrict(outcome.program, outcome.attempt)
+        if outcome.attempt.agreed or outcome.attempt.ok:
+            try_zeros(outcome.program, self.verifier, outcome.attempt.seconds)
 
     def _all_ways(
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, static: Static
@@ -193,7 +205,7 @@ class Exporter:
         # changes what a program refuses, and no values.
         refused = any(a.refuses for a in self.attempts if a.variant == variant.name)
         for what, sample in samples[:1] if refused else ():
-            yield f"{what}, ints of sizes open", sample, Way(symbolic_ints=True)
+            yield f"{what}{_INTS_OPEN}", sample, Way(symbolic_ints=True)
             if self.convert is None:
                 yield f"{what}, runtime asserts deferred", sample, Way(deferred=True)
         yield from self._ways_with_values(variant, samples)
@@ -227,6 +239,18 @@ class Exporter:
             for how, way in ways:
                 if failed():
                     yield f"{what}, {how}", sample, way
+
+    def warm_up(self) -> None:
+        """Loads what every export needs, so that the next one can be timed."""
+        import torch
+
+        torch.export.export(torch.nn.Identity(), (torch.zeros(2),), strict=False)
+        if self.convert is not None:
+            import torch.onnx._internal.exporter._core
+
+    def forget_slow(self, variant: VariantFacts) -> None:
+        """Forgets that traces of a variant took long: those of its parts may not."""
+        self._slow.discard(variant.group.key)
 
     @property
     def _seconds(self) -> float:

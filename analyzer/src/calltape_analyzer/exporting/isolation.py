@@ -13,15 +13,12 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.errors import ExportError
 from calltape_analyzer.exporting.free_memory import half_of_free, resident
 from calltape_analyzer.exporting.verifier import Verifier
-from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.loading import load_programs
 from calltape_analyzer.programs.programs import Programs
 
@@ -116,7 +113,6 @@ def _received(folder: Path, exit_code: int | None, tape: Tape, verifier: Verifie
         raise ExportError(f"in the exporting process: {document['error']}") from remote
     # Trusted: our own process wrote it now, into a directory that only its owner may enter.
     loaded = load_programs(folder / "programs", classes=verifier.classes.by_name, trusted=True)
-    loaded.attempts = tuple(_attempt_of(found) for found in document["attempts"])
     loaded.set_tape(tape)
     return loaded
 
@@ -144,14 +140,13 @@ def _export(
 ) -> None:
     from calltape_analyzer.opening import open_tape
 
-    document: dict[str, Any] = {"error": None, "attempts": []}
+    document: dict[str, Any] = {"error": None}
     try:
         removed, selected = part
         with open_tape(paths, classes=classes) as tape:
             if removed:
                 tape.remove_inputs(list(removed))
             programs = export(tape.only(**selected), module, **options)
-            document["attempts"] = [_document_of(attempt) for attempt in programs.attempts]
             programs.save(Path(name) / "programs")
     except Exception as error:
         document["error"] = f"{type(error).__name__}: {error}"
@@ -160,20 +155,3 @@ def _export(
     written = Path(name) / f"{_RESULT}.new"
     written.write_text(json.dumps(document))
     written.replace(Path(name) / _RESULT)
-
-
-def _document_of(attempt: Attempt) -> dict[str, Any]:
-    """An attempt as JSON, with the sizes that its own JSON leaves out. ``rows`` is not among them:
-    it names rows of a variant, which ends with the export."""
-    sizes = {name: [asdict(sizing) for sizing in getattr(attempt, name)] for name in _SIZES}
-    return {**attempt.model_dump(mode="json"), **sizes}
-
-
-_SIZES = ("refused", "wrong_at")
-
-
-def _attempt_of(found: dict[str, Any]) -> Attempt:
-    for name in _SIZES:
-        sizings = [Sizing(s["row"], tuple(s["values"]), s["resized"]) for s in found[name]]
-        found[name] = sizings
-    return Attempt.model_validate(found)

@@ -10,26 +10,25 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from calltape_analyzer.arguments.samples import recorded_sample
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.int_values import int_value_parts, varying_ints
+from calltape_analyzer.exporting.merging import Merging
 from calltape_analyzer.exporting.tensor_values import tensor_value_parts
 from calltape_analyzer.exporting.text_values import (
     calls_by_value,
     part_of_value,
     serves_all_values,
 )
+from calltape_analyzer.exporting.untraceable import why_untraceable
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variant import named_facts
-from calltape_analyzer.variants.derivation import merged
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.merging import can_merge, completion_of
 from calltape_analyzer.variants.symbol_names import name_symbols
 
 if TYPE_CHECKING:
@@ -54,15 +53,19 @@ class ProgramSearch:
         exporter: tries to make a program for a variant.
         programs: what was found, in the order in which programs are asked for a call.
         missing: why variants, or some of their sizes or values, have no program.
+        untraceable: the names of variants that no trace can take.
+        notes: what a person should know about the export as a whole.
     """
 
     tape: Tape
     exporter: Exporter
     programs: list[Program] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
+    untraceable: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
 
     def run(self, *, merging: bool) -> None:
-        """Fills ``programs`` and ``missing``.
+        """Fills ``programs``, ``missing`` and ``notes``.
 
         Args:
             merging: whether one program may serve a prefill and its decode steps.
@@ -79,51 +82,25 @@ class ProgramSearch:
         if chosen is not None:
             variants = [variants[place] for place in chosen]
         self.exporter.verifier.probing.bound = Bound.of(variants)
-        for variant in self._merge(variants) if merging else variants:
+        variants = [variant for variant in variants if self._can_be_traced(variant)]
+        merged = Merging(self.tape, self.exporter)
+        left = merged.run(variants) if merging else variants
+        self.programs += merged.programs
+        for variant in left:
             self._cover(variant)
+        self.notes += filter(None, [merged.hint])
 
-    def _merge(self, variants: Sequence[VariantFacts]) -> list[VariantFacts]:
-        """Exports as one program what can be one.
-
-        Returns:
-            The variants that still need a program.
-        """
-        left = list(variants)
-        for larger in variants:
-            others = [v for v in left if v is not larger] if larger in left else []
-            smaller = [v for v in others if can_merge(v, larger) and self._completes(larger, v)]
-            if not smaller:
-                continue
-            whole = self.exporter.loosened(self._merged(larger, smaller))
-            outcome = self.exporter.export(whole, static="never", whole=True)
-            attempt = outcome.attempt
-            if outcome.program and attempt and attempt.ok and outcome.program.only is None:
-                self.programs.append(outcome.program)
-                left = [v for v in left if v is not larger and v not in smaller]
-        return left
-
-    def _completes(self, larger: VariantFacts, smaller: VariantFacts) -> bool:
-        """Whether the model itself takes calls of a smaller variant as calls of a larger one, with
-        an empty cache. An encoder-decoder does not: it takes an empty cache for a full one. A run
-        shows that, and saves a trace."""
-        made = self._merged(larger, [smaller])
-        call = self.tape.calls.at(smaller.rows.first)
-        if self.exporter.verifier.completes(made, call):
+    def _can_be_traced(self, variant: VariantFacts) -> bool:
+        """Whether a trace is worth trying. If not, it is noted why."""
+        reason = why_untraceable(variant, self.tape.calls.at(variant.rows.first))
+        if reason is None:
             return True
-        error = f"call {call.number}: the model itself returns other values with an empty cache"
+        self.missing[variant.name] = reason
+        self.untraceable.add(variant.name)
         self.exporter.attempts.append(
-            Attempt(variant=made.name, what="one program for both", error=error)
+            Attempt(variant=variant.name, what="not traced", error=reason)
         )
         return False
-
-    def _merged(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> VariantFacts:
-        call = self.tape.calls.at(larger.rows.first)
-        scalars = recorded_sample(call, self.exporter.verifier.sorter).scalars
-        completions = [completion_of(v.group, larger, scalars) for v in smaller]
-        made = merged(larger, completions, smaller)
-        made.name = " + ".join([*(v.name for v in smaller), larger.name])
-        name_symbols(made)
-        return made
 
     def _cover(self, variant: VariantFacts) -> None:
         """Finds programs until every recorded size of a variant has one: the next program is traced
@@ -160,7 +137,7 @@ class ProgramSearch:
             left = [row for row in left if row not in good]
         if any(attempt.by_values for attempt in attempts):
             self._cover_other_values(variant, len(attempts))
-        elif attempts:
+        if attempts:
             self._extend(variant, len(attempts), attempts)
         self._note_missing_sizes(variant, [*lost, *left], reason)
 
@@ -211,22 +188,23 @@ class ProgramSearch:
         # What one program refuses another may take.
         everywhere = set.intersection(*refused) if refused else set()
         waiting = sorted(everywhere, key=lambda sizing: sizing.values)
-        narrow: list[Program] = []
+        found: list[Program] = []
+        is_wide = False
         while waiting and made < _MAX_EXTENSIONS + len(attempts):
             if self.exporter.verifier.budget.is_spent:
                 break
             named = replace(variant, name=f"{variant.name} ({made + 1})")
-            outcome = self.exporter.extend(named, waiting[0])
+            by_ints = any(attempt.by_values for attempt in attempts)
+            outcome = self.exporter.extend(named, waiting[0], symbolic_ints=by_ints)
             if outcome.program is None or outcome.attempt is None:
-                return
+                break
             outcome.program.notes.append("traced at sizes that were not recorded")
-            narrow.append(outcome.program)
-            if outcome.attempt.agreed > 1:
-                # A program for one size that nobody asked for is kept only if a later one is wide.
-                self.programs += narrow
-                narrow = []
+            found.append(outcome.program)
+            is_wide = is_wide or outcome.attempt.agreed > 1
             waiting = [s for s in waiting[1:] if s in outcome.attempt.refused]
             made += 1
+        # A program for one size that nobody asked for is kept only beside one for a range.
+        self.programs += found if is_wide else []
 
     def _cover_text_values(self, variant: VariantFacts, outcome: Outcome) -> bool:
         """Finds a program per value of the texts and floats that vary, if one for all of them gives

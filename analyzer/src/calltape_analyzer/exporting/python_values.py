@@ -14,12 +14,15 @@ import builtins
 import contextlib
 import math
 import re
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, get_args
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from calltape_analyzer.exporting.int_dtypes import int_dtypes
+from calltape_analyzer.exporting.known_maxima import known_max, known_min
+from calltape_analyzer.exporting.model_names import modules_of, named
 
 __all__ = ["reads_values", "real_values", "symbolic_ints", "symbolic_sizes"]
 
@@ -29,7 +32,6 @@ _SIGNS = re.compile(
 )
 _PYTHON_SQRT = math.sqrt
 _TENSOR_LENGTH = torch.Tensor.__len__
-_NOT_THE_MODELS = frozenset({"torch", "builtins", "__future__", "calltape_analyzer", "typing"})
 
 
 def reads_values(error: str) -> bool:
@@ -58,10 +60,23 @@ class _OfTensors(type):
     def __subclasscheck__(cls, other: type) -> bool:
         return issubclass(other, builtins.int)
 
+    def __eq__(cls, other: object) -> bool:
+        return other is builtins.int or other is cls
+
+    def __hash__(cls) -> int:
+        return hash(builtins.int)
+
+    @property
+    def dtype(cls) -> Any:
+        """What NumPy takes a class for."""
+        import numpy
+
+        return numpy.dtype(builtins.int)
+
 
 class _SymbolicInt(builtins.int, metaclass=_OfTensors):
-    """Stands for ``int`` in the modules of a model while it is traced. torch does not take it for a
-    dtype (``torch.zeros(1, dtype=int)``), so that it is not always there."""
+    """Stands for ``int`` in the modules of a model while it is traced. To ``is`` it is another
+    class, so that it is not always there."""
 
 
 def _isinstance(value: Any, kinds: Any) -> bool:
@@ -112,7 +127,10 @@ class _SymbolicRange(metaclass=_OfSizes):
     (``range(0, length, 128)``) has as many turns for each length of a range of lengths."""
 
 
-_STAND_INS = {"isinstance": _isinstance, "len": _len, "range": _SymbolicRange}
+_STAND_INS = {
+    "isinstance": _isinstance, "len": _len, "range": _SymbolicRange, "max": known_max,
+    "min": known_min,
+}  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -125,7 +143,7 @@ def symbolic_sizes(model: torch.nn.Module) -> Iterator[None]:
     names: Any = vars(math)
     try:
         names["sqrt"] = _sqrt
-        with _named(model, _STAND_INS):
+        with named(modules_of(model), _STAND_INS):
             yield
     finally:
         names["sqrt"] = _PYTHON_SQRT
@@ -139,29 +157,9 @@ def symbolic_ints(model: torch.nn.Module) -> Iterator[None]:
     Args:
         model: what is traced.
     """
-    with _named(model, {"int": _SymbolicInt}), _Reading():
+    modules, stand_in = modules_of(model), _SymbolicInt
+    with named(modules, {"int": stand_in}), int_dtypes(modules, stand_in), _Reading():
         yield
-
-
-@contextlib.contextmanager
-def _named(model: torch.nn.Module, stand_ins: Mapping[str, Any]) -> Iterator[None]:
-    """Gives names another meaning in the Python modules of the packages that a model's parts come
-    from, for the time of the block. A name that a module defines itself stays what it is."""
-    packages = {type(part).__module__.partition(".")[0] for part in model.modules()}
-    packages -= _NOT_THE_MODELS
-    changed: list[tuple[dict[str, Any], str]] = []
-    try:
-        for of, module in list(sys.modules.items()):
-            names = getattr(module, "__dict__", None)
-            if of.partition(".")[0] not in packages or not isinstance(names, dict):
-                continue
-            for name in stand_ins.keys() - names.keys():
-                names[name] = stand_ins[name]
-                changed.append((names, name))
-        yield
-    finally:
-        for names, name in changed:
-            names.pop(name, None)
 
 
 class _Reading(TorchFunctionMode):

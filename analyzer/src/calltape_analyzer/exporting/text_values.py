@@ -14,7 +14,6 @@ from typing import Any
 
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.observing.columns import SizeRow
-from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.observing.tallies import Seen
@@ -65,10 +64,10 @@ def calls_by_value(variant: VariantFacts, calls: Calls, sorter: CallSorter) -> l
         if (place.argument, place.path) in varying
     }
     found: dict[str, ValueCalls] = {}
-    for call, count in calls.by_inputs():
-        if has_raised(call):
+    for seen in calls.by_inputs():
+        if seen.raised:
             continue
-        placed = sorter.sorted(call.record.inputs)
+        placed = sorter.sorted(seen.inputs)
         if not variant.group.key.takes(placed.key):
             continue
         if not all(condition.holds(placed.row) for condition in variant.conditions):
@@ -78,8 +77,9 @@ def calls_by_value(variant: VariantFacts, calls: Calls, sorter: CallSorter) -> l
         if repr(values) not in found and len(found) >= _MAX_KNOWN:
             continue
         rows = found.setdefault(repr(values), ValueCalls(values)).rows
-        known = rows.get(placed.row, Seen(0, call.ref))
-        rows[placed.row] = Seen(known.calls + count, min(known.first, call.ref))
+        first = seen.first.ref
+        known = rows.get(placed.row, Seen(0, first))
+        rows[placed.row] = Seen(known.calls + seen.calls, min(known.first, first))
     return sorted(found.values(), key=lambda value: (-value.calls, value.first))
 
 

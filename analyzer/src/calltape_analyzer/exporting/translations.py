@@ -86,12 +86,26 @@ def _places(op: Any, ordered: Any, values: Any, right: bool, is_int32: bool) -> 
     """Where values would stand in an ordered row: how many of it are smaller (with ``right``: not
     greater). Each value is compared with each of the row."""
     last = op.Constant(value_ints=[-1])
+    ordered, values = _of_one_dtype(op, ordered, values)
     if ordered.shape is not None and len(ordered.shape) > 1:
         ordered = op.Unsqueeze(ordered, op.Constant(value_ints=[-2]))
     each = op.Unsqueeze(values, last)
     is_before = op.LessOrEqual(ordered, each) if right else op.Less(ordered, each)
     count = op.ReduceSum(op.Cast(is_before, to=_INT64), last, keepdims=0)
     return op.Cast(count, to=_INT32) if is_int32 else count
+
+
+def _of_one_dtype(op: Any, one: Any, other: Any) -> tuple[Any, Any]:
+    """Two tensors in the dtype in which torch compares them; ONNX compares only equal ones."""
+    if one.dtype is None or other.dtype is None or one.dtype == other.dtype:
+        return one, other
+    if one.dtype.is_integer() and other.dtype.is_integer():
+        return op.Cast(one, to=_INT64), op.Cast(other, to=_INT64)
+    if other.dtype.is_integer() or (
+        one.dtype.is_floating_point() and one.dtype.itemsize > other.dtype.itemsize
+    ):
+        return one, op.CastLike(other, one)
+    return op.CastLike(one, other), other
 
 
 def _repeated(op: Any, repeats: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, resized, resized_row, sample_in
-from calltape_analyzer.arguments.sizings import Sizing, is_between, sizes_in_words
+from calltape_analyzer.arguments.sizings import Sizing, is_between, is_part_way, sizes_in_words
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
 from calltape_analyzer.comparison.comparing import (
     Tolerances,
@@ -152,6 +152,7 @@ class Verifier:
             has_failed = whole and attempt.reproduced < attempt.tried
             if has_failed or self.budget.is_spent:
                 attempt.rows[row] = "untried"
+                attempt.unrun += 1
                 attempt.error = attempt.error or self.budget.reason
                 continue
             attempt.tried += 1
@@ -218,7 +219,7 @@ class Verifier:
             return Replayed(False, False, f"call {call.number}: {refusal}")
         expected, against = self.expected(program, call, sample)
         try:
-            got = self._outputs(program, sample)
+            got = self.outputs(program, sample)
         except Exception as error:  # torch and runtimes raise errors of any type
             return Replayed(False, False, f"call {call.number}: {error_text(error)}", broke=True)
         found = compared(expected, got, self.tolerances)
@@ -278,7 +279,12 @@ class Verifier:
             value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
             return apart_from(self.module, leaves_of(value))
 
-    def _outputs(self, program: Program, sample: Sample) -> dict[str, Any]:
+    def outputs(self, program: Program, sample: Sample) -> dict[str, Any]:
+        """The leaves of what a program returns. The state of the model stays as it is.
+
+        Raises:
+            Exception: what the runtime raises.
+        """
         from calltape_analyzer.model.state import apart_from
 
         with self._undisturbed() as changed:
@@ -356,7 +362,9 @@ class Verifier:
             return
         refusal = program.refuses(resized_row(program.variant, sizing.row, sizing.values))
         if refusal is not None and is_between(variant, sizing):
-            return  # a condition of the program, which all recorded sizes keep
+            # A condition that all recorded sizes keep. Another program may be for the others.
+            attempt.refused += [sizing] if is_part_way(variant, sizing) else []
+            return
         if refusal is not None:
             attempt.probed += 1
             attempt.error = attempt.error or f"at unseen sizes: {refusal}"
@@ -364,7 +372,7 @@ class Verifier:
                 attempt.refused.append(sizing)
             return
         try:
-            got = self._outputs(program, sample)
+            got = self.outputs(program, sample)
         except Exception as error:  # it refuses
             attempt.probed += 1
             attempt.error = attempt.error or f"at unseen sizes: {error_text(error)}"
@@ -383,7 +391,7 @@ class Verifier:
         attempt.add(found)
         attempt.agreed += found.agrees
         if not found.agrees:
-            attempt.wrong_at.append(sizing)
+            attempt.note_wrong(sizing)
             attempt.error = attempt.error or f"at unseen sizes: {found.error}"
 
 

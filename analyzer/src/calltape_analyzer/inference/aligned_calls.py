@@ -23,7 +23,7 @@ from calltape_analyzer.inference.findings import (
     Nesting,
     ShapeFindings,
 )
-from calltape_analyzer.inference.patterns import CallPattern, CallPatterns
+from calltape_analyzer.inference.patterns import CallPattern, CallPatterns, place_of
 from calltape_analyzer.inference.representative import representative, specialized
 from calltape_analyzer.observing.declarations import (
     BatchFor,
@@ -40,6 +40,7 @@ from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.observing.traffic_counters import CountedKind, TrafficCounters
 from calltape_analyzer.pytree.flattening import FlatTree
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.text import counted
 
 __all__ = ["AlignedCalls"]
@@ -77,13 +78,10 @@ class AlignedCalls:
     @cached_property
     def seen(self) -> int:
         """How many calls are evidence."""
-        return sum(len(pattern.calls) for pattern in self.patterns)
+        return sum(pattern.calls for pattern in self.patterns)
 
-    def representative(self) -> int:
-        """Position of the call whose arguments stand for all."""
-        return self._representative().first
-
-    def _representative(self) -> CallPattern:
+    def representative(self) -> CallPattern:
+        """The pattern whose first call stands for all."""
         varied = [slot.dynamic_axes() for slot in self.slots]
         return representative(
             self.alignment, self.patterns, varied, like_observer=self.like_observer
@@ -121,7 +119,8 @@ class AlignedCalls:
         """The row of the first pattern of each kind that counters tell apart."""
         rows: dict[CountedKind, AlignedRow] = {}
         for pattern in self.patterns:
-            kind = CountedKind.of(self.calls[pattern.first].record.inputs)
+            assert pattern.inputs is not None
+            kind = CountedKind.of(pattern.inputs)
             rows.setdefault(kind, self.alignment.row(pattern))
         return rows
 
@@ -158,7 +157,7 @@ class AlignedCalls:
     ) -> AxisFinding:
         sizes = slot.sizes(axis)
         shown = [
-            SizeSeen(size=size, calls=seen.calls, first_call=self.calls[seen.first].number)
+            SizeSeen(size=size, calls=seen.calls, first_call=seen.first.ref.number)
             for size, seen in _ends(list(sizes.items()))
         ]
         reason = "declared" if is_dynamic else "constant"
@@ -184,7 +183,7 @@ class AlignedCalls:
             as_tuple=nesting.as_tuple,
             variadic=nesting.variadic,
             extra=nesting.extra,
-            representative=self.calls[self.representative()].index,
+            representative=place_of(self.representative()).ref.number,
             notes=(*self._notes(), *notes),
         )
 
@@ -238,7 +237,7 @@ class AlignedCalls:
 
     def _specialized(self, dynamic: Sequence[Sequence[int]]) -> tuple[str, ...]:
         """The dynamic sizes of the representative call that torch.export takes for constants."""
-        chosen = self._representative()
+        chosen = self.representative()
         found = specialized(chosen, self.alignment.row(chosen), dynamic)
         if not found:
             return ()
@@ -253,13 +252,21 @@ class AlignedCalls:
             f"{self._way_out(dynamic)}",
         )
 
+    def _asking_for(self, pattern: CallPattern) -> str:
+        place = place_of(pattern)
+        if not isinstance(self.calls, Calls):
+            return f"infer_arguments({place.at})"
+        address = self.calls.address_of(place.ref)
+        call = place.ref.number if address is None else repr(address)
+        return f"infer_arguments(tape.find({call}).index)"
+
     def _way_out(self, dynamic: Sequence[Sequence[int]]) -> str:
         for pattern in self.patterns:
             row = self.alignment.row(pattern)
             if None not in self.alignment.needed(pattern) and not specialized(
                 pattern, row, dynamic
             ):
-                return f"export with infer_arguments({pattern.first}), which has at least 2 there"
+                return f"export with {self._asking_for(pattern)}, which has at least 2 there"
         return "record a call with at least 2 there (a second turn of a conversation, a batch of 2)"
 
 

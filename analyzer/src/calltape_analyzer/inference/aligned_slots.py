@@ -10,19 +10,20 @@ from dataclasses import dataclass, field
 
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.inference.alignment import Alignment
-from calltape_analyzer.inference.patterns import CallPattern, Shape
+from calltape_analyzer.inference.patterns import CallPattern, Shape, place_of
 from calltape_analyzer.observing.signature import Key, Signature
+from calltape_analyzer.reading.seen_inputs import Place
 
 __all__ = ["AlignedSlot", "ShapeSeen", "dynamic_dimensions", "slots_by_argument"]
 
 
 @dataclass
 class ShapeSeen:
-    """How many calls had a shape (or a size); the position of the first of them, and its name for
+    """How many calls had a shape (or a size); where the first of them is, and its name for
     people."""
 
     calls: int
-    first: int
+    first: Place
     label: str
 
 
@@ -37,7 +38,7 @@ class AlignedSlot:
         shapes: the shapes that its tensors had, in the order of their first calls.
         dtypes: how many calls had a tensor of each dtype, in the order of their first calls.
         calls: how many calls have a tensor here.
-        last: the last call that has one: its position, pattern and shape.
+        last: the last call that has one: its place, pattern and shape.
         by_pattern: the shape in each pattern; None if the pattern has no tensor here.
     """
 
@@ -47,7 +48,7 @@ class AlignedSlot:
     shapes: dict[Shape, ShapeSeen] = field(default_factory=dict)
     dtypes: dict[str, int] = field(default_factory=dict)
     calls: int = 0
-    last: tuple[int, CallPattern, Shape] | None = None
+    last: tuple[Place, CallPattern, Shape] | None = None
     by_pattern: list[Shape | None] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -79,13 +80,13 @@ class AlignedSlot:
                 f"{self.shapes[known].label} and {list(shape)} in {pattern.label}",
                 advice="record the two kinds of call on tapes of their own",
             )
-        seen = self.shapes.setdefault(shape, ShapeSeen(0, pattern.first, pattern.label))
-        seen.calls += len(pattern.calls)
-        self.calls += len(pattern.calls)
+        seen = self.shapes.setdefault(shape, ShapeSeen(0, place_of(pattern), pattern.label))
+        seen.calls += pattern.calls
+        self.calls += pattern.calls
         if dtype is not None:
-            self.dtypes[dtype] = self.dtypes.get(dtype, 0) + len(pattern.calls)
-        if self.last is None or pattern.calls[-1] > self.last[0]:
-            self.last = (pattern.calls[-1], pattern, shape)
+            self.dtypes[dtype] = self.dtypes.get(dtype, 0) + pattern.calls
+        if pattern.last is not None and (self.last is None or pattern.last > self.last[0]):
+            self.last = (pattern.last, pattern, shape)
 
     def sizes(self, axis: int) -> dict[int, ShapeSeen]:
         """The sizes of an axis, smallest first."""

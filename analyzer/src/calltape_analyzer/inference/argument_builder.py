@@ -13,7 +13,7 @@ from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.inference.aligned_slots import AlignedSlot
 from calltape_analyzer.inference.alignment import AlignedRow, Alignment
 from calltape_analyzer.inference.binding import Argument
-from calltape_analyzer.inference.patterns import CallPattern
+from calltape_analyzer.inference.patterns import CallPattern, call_at, place_of
 from calltape_analyzer.pytree.caches import set_token_counters
 from calltape_analyzer.pytree.description import Description
 from calltape_analyzer.pytree.flattening import FlatTree
@@ -118,7 +118,7 @@ class ArgumentBuilder:
             tensors = [self._cloned(tensor) for tensor in argument.given.tensors]
             return _with_tensors(argument.given, dict(enumerate(tensors)))
         if call is None:
-            call, shared = self._calls[source.first], {}
+            call, shared = call_at(self._calls, place_of(source)), {}
         if self._on_recorded_devices or self._detached or self._device is not None:
             for slot in argument.slots:
                 if slot.leaf is not None and slot.leaf not in shared:
@@ -163,19 +163,19 @@ class ArgumentBuilder:
         """
         if slot.last is None:
             return None
-        position, pattern, shape = slot.last
+        place, pattern, shape = slot.last
         found = self._alignment.row(pattern)[i]
         if found is None:
             raise InferenceError(f"There is no tensor for {slot} in any call")
         if 0 in shape:
-            return self._tensor(*found, self._calls[position])
+            return self._tensor(*found, call_at(self._calls, place))
         axes = slot.dynamic_axes()
         sizes = tuple(0 if axes and axis == axes[-1] else size for axis, size in enumerate(shape))
         argument, leaf = found
         facts = None if argument.given is not None else pattern.facts[leaf]
         recorded = facts.device if self._on_recorded_devices and facts is not None else "cpu"
         dtype = dtype_of(pattern.dtype(argument, leaf))
-        limit = memory_limit_of(self._calls[position].tape_bytes)
+        limit = memory_limit_of(call_at(self._calls, place).tape_bytes)
         check_memory(limit, [(sizes, dtype.itemsize)], str(slot))
         return zeros(sizes, dtype, recorded if self._device is None else self._device)
 
@@ -188,7 +188,7 @@ class ArgumentBuilder:
         }
         if reference.given is not None:
             return _with_tensors(reference.given, tensors)
-        made = self._calls[source.first].build("inputs", reference.node, tensors)
+        made = call_at(self._calls, place_of(source)).build("inputs", reference.node, tensors)
         set_token_counters(made)
         return made
 

@@ -123,7 +123,7 @@ class ShapeFindings(PlainData):
             arguments stand before them; None if it took none.
         extra: the name of ``**kwargs``, and the names of the arguments that it took; None if it
             took none.
-        representative: the index of the call whose arguments stand for all.
+        representative: the number of the call whose arguments stand for all.
         notes: what a reader should know about how the answer came about.
     """
 

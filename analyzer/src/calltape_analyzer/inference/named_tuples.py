@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from calltape_analyzer.inference.binding import Bound
-from calltape_analyzer.inference.patterns import CallPattern
+from calltape_analyzer.inference.patterns import CallPattern, call_at, place_of
 from calltape_analyzer.reading.call import Call
 from calltape_schema.tree import FieldsNode, children_of, walk
 
@@ -45,7 +45,7 @@ class NamedTuples:
         if id(pattern) not in self._nothing:
             self._nothing[id(pattern)] = dict.fromkeys(range(len(pattern.facts)))
         nothing = self._nothing[id(pattern)]
-        made = self._calls[pattern.first].build("inputs", node, nothing)
+        made = call_at(self._calls, place_of(pattern)).build("inputs", node, nothing)
         return type(made) if isinstance(made, tuple) and children_of(node) else None
 
 

@@ -26,7 +26,7 @@ from calltape_analyzer.inference.argument_form import as_one
 from calltape_analyzer.inference.binding import bind_given
 from calltape_analyzer.inference.findings import ShapeFindings
 from calltape_analyzer.inference.named_tuples import NamedTuples
-from calltape_analyzer.inference.patterns import CallPattern, CallPatterns
+from calltape_analyzer.inference.patterns import CallPattern, CallPatterns, call_at, place_of
 from calltape_analyzer.observing.declarations import BatchFor, DimNames, check_arguments
 from calltape_analyzer.observing.evidence import counters_of_evidence
 from calltape_analyzer.observing.signature import Key, Signature
@@ -34,6 +34,7 @@ from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.pytree.placeholder import check_rebuilt
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.calls import Calls
+from calltape_analyzer.reading.seen_inputs import SeenInputs
 from calltape_analyzer.text import counted
 from calltape_schema.records import Target
 
@@ -243,7 +244,7 @@ class OneProgram:
             keyword.
         """
         call = self._calls[index]
-        pattern = self._bindings().pattern(call)
+        pattern = self._bindings().pattern(SeenInputs.of(call, index))
         recorded = [slot for a in pattern.bound.all if a.given is None for slot in a.slots]
         shared = {
             slot.leaf: detached(call.tensor("inputs", slot.leaf))
@@ -295,7 +296,7 @@ class OneProgram:
         for pattern in seen.patterns:
             passed = [self._signature.name_of(a.key) for a in pattern.bound.all]
             passed += [name for name, _ in pattern.constants]
-            count += len(pattern.calls) * sum(name in names for name in passed)
+            count += pattern.calls * sum(name in names for name in passed)
         return count
 
     def aligned_calls(self) -> AlignedCalls:
@@ -357,7 +358,8 @@ class OneProgram:
 
     def _asked_for(self, found: AlignedCalls, index: Any) -> tuple[AlignedRow, Call | None]:
         if index is None:
-            index = found.representative()
+            pattern = found.representative()
+            return found.alignment.row(pattern), call_at(self._calls, place_of(pattern))
         if isinstance(index, int) and not isinstance(index, bool):
             if not -len(self._calls) <= index < len(self._calls):
                 raise InferenceError(
@@ -365,7 +367,7 @@ class OneProgram:
                     advice="count from 0",
                 )
             call = self._calls[index]
-            pattern = found.reduced.pattern(call)
+            pattern = found.reduced.pattern(SeenInputs.of(call, index))
             return found.alignment.row(pattern), call
         if not isinstance(index, tuple | Mapping):
             raise UsageError(
@@ -386,4 +388,5 @@ class OneProgram:
 def _registrations() -> object:
     pytree = sys.modules.get("torch.utils._pytree")
     nodes: Mapping[Any, Any] = getattr(pytree, "SUPPORTED_NODES", {})
-    return frozenset((cls, id(node)) for cls, node in list(nodes.items()))
+    known = dict(nodes)  # another thread may register one meanwhile
+    return frozenset(zip(known, map(id, known.values()), strict=True))

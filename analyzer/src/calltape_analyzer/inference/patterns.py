@@ -6,22 +6,23 @@ structures and shapes, and an inference looks at each combination once.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import repeat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from calltape_analyzer.inference.binding import Argument, Bound, bind
-from calltape_analyzer.observing.evidence import has_raised, raised_are_evidence
+from calltape_analyzer.observing.evidence import raised_are_evidence
 from calltape_analyzer.observing.signature import Key, Signature
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
+from calltape_analyzer.reading.seen_inputs import Place, SeenInputs
 from calltape_schema.leaves import Leaf
+from calltape_schema.records import Tree
 
-__all__ = ["CallPattern", "CallPatterns", "Shape"]
+__all__ = ["CallPattern", "CallPatterns", "Shape", "call_at", "place_of", "seen_in"]
 
 Shape = tuple[int, ...]
 
@@ -36,7 +37,10 @@ class CallPattern:
         constants: the scalars passed by keyword, as (name, value).
         inner: the scalars passed by position or inside a container, as (path, value).
         label: the name of the first call, for people.
-        calls: their positions in the observed sequence, ascending.
+        inputs: of the first call; None for arguments that nobody recorded.
+        calls: how many they are.
+        first, last: where the first and the last of them are; None for arguments that nobody
+            recorded.
     """
 
     bound: Bound
@@ -44,12 +48,16 @@ class CallPattern:
     constants: tuple[tuple[str, Any], ...]
     inner: tuple[tuple[str, Any], ...] = ()
     label: str = "the given arguments"
-    calls: list[int] = field(default_factory=list)
+    inputs: Tree | None = None
+    calls: int = 0
+    first: Place | None = None
+    last: Place | None = None
 
-    @property
-    def first(self) -> int:
-        """Position of the first such call."""
-        return self.calls[0]
+    def add(self, seen: SeenInputs) -> None:
+        """Counts calls."""
+        self.calls += seen.calls
+        self.first = seen.first if self.first is None else min(self.first, seen.first)
+        self.last = seen.last if self.last is None else max(self.last, seen.last)
 
     def shape(self, argument: Argument, leaf: int) -> Shape:
         """The sizes of one tensor."""
@@ -92,35 +100,28 @@ class CallPatterns:
         self._bound: dict[bytes, Bound] = {}
         self._patterns: dict[Any, CallPattern] = {}
         self._shown = calls.shown if isinstance(calls, Calls) else _number
-        raised: list[int] = []
-        known: dict[Hashable, list[int]] = {}
-        keys = calls.inputs_numbers() if isinstance(calls, Calls) else repeat(None, len(calls))
-        for position, key in enumerate(keys):
-            # Calls of one key are of one pattern, and their records need no second look.
-            seen = known.get(key) if key is not None else None
-            if seen is None:
-                call = calls[position]
-                seen = raised if has_raised(call) else self.pattern(call).calls
-                if key is not None:
-                    known[key] = seen
-            seen.append(position)
-        everything = with_raised or raised_are_evidence(len(calls) - len(raised))
-        self.left_out = 0 if everything else len(raised)
-        if everything:
-            for position in raised:
-                self.pattern(calls[position]).calls.append(position)
-            for pattern in self._patterns.values():
-                pattern.calls.sort()  # two ascending runs: linear
+        raised: list[SeenInputs] = []
+        every = 0
+        for seen in seen_in(calls):
+            every += seen.calls
+            if seen.raised:
+                raised.append(seen)
+            else:
+                self.pattern(seen).add(seen)
+        left_out = sum(seen.calls for seen in raised)
+        everything = with_raised or raised_are_evidence(every - left_out)
+        self.left_out = 0 if everything else left_out
+        for seen in raised if everything else ():
+            self.pattern(seen).add(seen)
 
     @property
     def patterns(self) -> list[CallPattern]:
         """The patterns of calls that are evidence, in the order of their first call."""
         seen = [pattern for pattern in self._patterns.values() if pattern.calls]
-        return sorted(seen, key=lambda pattern: pattern.first)
+        return sorted(seen, key=place_of)
 
-    def bound(self, call: Call) -> Bound:
+    def bound(self, inputs: Tree) -> Bound:
         """The arguments of a call."""
-        inputs = call.record.inputs
         bound = self._bound.get(inputs.structure)
         if bound is None:
             flattener = Flattener(inputs.facts(), inputs.scalars, self._classes)
@@ -128,10 +129,10 @@ class CallPatterns:
             self._bound[inputs.structure] = bound
         return bound
 
-    def pattern(self, call: Call) -> CallPattern:
-        """The pattern of a call."""
-        inputs = call.record.inputs
-        bound = self.bound(call)
+    def pattern(self, seen: SeenInputs) -> CallPattern:
+        """The pattern of calls."""
+        inputs = seen.inputs
+        bound = self.bound(inputs)
         constants = bound.constant_values(inputs.scalars, self._signature)
         inner = bound.inner_values(inputs.scalars)
         key = (inputs.structure, inputs.leaves, constants, inner)
@@ -139,10 +140,28 @@ class CallPatterns:
         if found is None:
             # spec() checks that the leaves fit the structure, which differs with the leaves.
             inputs.spec()
-            found = self._patterns[key] = CallPattern(
-                bound, inputs.facts(), constants, inner, f"call {self._shown(call.ref)}"
-            )
+            label = f"call {self._shown(seen.first.ref)}"
+            found = CallPattern(bound, inputs.facts(), constants, inner, label, inputs)
+            self._patterns[key] = found
         return found
+
+
+def seen_in(calls: Sequence[Call]) -> Iterator[SeenInputs]:
+    """The inputs of calls. Those of a tape come with their numbers of calls, others one by one."""
+    if isinstance(calls, Calls):
+        return calls.by_inputs()
+    return (SeenInputs.of(call, position) for position, call in enumerate(calls))
+
+
+def place_of(pattern: CallPattern) -> Place:
+    """Where the first call of a recorded pattern is."""
+    assert pattern.first is not None
+    return pattern.first
+
+
+def call_at(calls: Sequence[Call], place: Place) -> Call:
+    """The call at a place in these calls."""
+    return calls.at(place.ref) if isinstance(calls, Calls) else calls[place.at]
 
 
 def _number(ref: CallRef) -> str:

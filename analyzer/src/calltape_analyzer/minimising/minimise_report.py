@@ -20,6 +20,8 @@ class MinimiseReport(PlainData):
         answered: for how many more the answer was known from an earlier run.
         seconds: how long it took.
         log: the file that says what was tried.
+        shown_by: the command that shows how the new tape fails; None if there is none, because
+            commands do not load classes by name.
         redacted: whether the new tape is redacted.
         kept: the values that redaction would have removed, and that stayed because the tape does
             not fail for this reason without them.
@@ -36,6 +38,7 @@ class MinimiseReport(PlainData):
     answered: int
     seconds: float
     log: Text
+    shown_by: Text | None = None
     redacted: bool = False
     kept: Texts = ()
     notes: Texts = ()
@@ -53,6 +56,8 @@ class MinimiseReport(PlainData):
         if self.redacted:
             few = "but for values that the failure needs" if self.kept else "and fails as before"
             parts.append(f"redacted, {few}")
+        if self.shown_by is not None:
+            parts.append(f"see it fail: {printable(self.shown_by)}")
         parts += [f"kept: {printable(text)}" for text in self.kept]
         parts += [f"note: {printable(text)}" for text in self.notes]
         return "\n".join(parts)

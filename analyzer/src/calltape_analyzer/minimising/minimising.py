@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +25,10 @@ from calltape_analyzer.minimising.redacted_tape import (
     Redacting,
     choices_of,
 )
+from calltape_analyzer.minimising.result_file import check_target, copy_to
 from calltape_analyzer.minimising.search import Search, TimeUpError
 from calltape_analyzer.minimising.shared_values import share_values
+from calltape_analyzer.minimising.shown_command import command_of
 from calltape_analyzer.minimising.simpler_values import simplify_values
 from calltape_analyzer.minimising.smaller_sizes import shrink_sizes
 from calltape_analyzer.minimising.trial_log import TrialLog
@@ -33,7 +36,6 @@ from calltape_analyzer.opening import open_tape
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted
 from calltape_analyzer.writing.lineage import derived
-from calltape_analyzer.writing.output_file import OutputFile
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.records import Manifest
 
@@ -103,57 +105,90 @@ def minimise_tape(
     """
     check_tape(tape, "minimise_tape")
     began = time.monotonic()
+    deadline = None if max_seconds is None else began + max_seconds
     choices = choices_of(redact)
     check = check_of(tape, fails, fails_export, fails_replay, reference, to, train)
     _check_numbers(max_seconds, step_seconds, max_memory)
     target = Path(path)
     if not len(tape):
         raise UsageError("the tape has no calls")
-    if os.path.lexists(target) and not overwrite:
-        raise TapeError("exists", "it is there already", path=str(target))
-    if any(os.path.exists(target) and os.path.samefile(target, one) for one in tape.paths):
-        raise UsageError(
-            "it is one of the tapes that are read, and none is changed in place",
-            path=str(target),
-            advice="name another file for the result",
-        )
-    if target.is_dir() or not target.parent.is_dir():
-        what = "it is a directory" if target.is_dir() else "there is no such directory"
-        raise TapeError("io", f"cannot write it: {what}", path=str(target))
-    nbytes = half_of_free() if max_memory is None else max_memory
-    manifest = _manifest(tape, {})
-    log_path = target.with_name(f"{target.name}.tried.jsonl")
-    with (
-        tempfile.TemporaryDirectory(prefix="calltape-") as folder,
-        Judge(check, nbytes, step_seconds) as judge,
-    ):
-        question = {**check.model_dump(), "code": judge.code, "memory": max_memory,
-                    "step_seconds": step_seconds}  # fmt: skip
-        log = TrialLog(log_path, question)
-        search = Search(
-            judge, log, Path(folder), manifest, classes=tape.class_index.by_name,
-            step_seconds=step_seconds, progress=progress, has_reference=reference is not None,
-            deadline=None if max_seconds is None else began + max_seconds,
-        )  # fmt: skip
-        try:
+    check_target(target, tape.paths, overwrite=overwrite)
+    with tempfile.TemporaryDirectory(prefix="calltape-") as folder:
+        work = _Work(tape, check, target, Path(folder))
+        with work.searching(max_memory, step_seconds, deadline, progress) as (search, log):
             begun = _Begun(tape, search)
             notes = [*begun.notes, *_reduced(tape, search), *_confirmed(search)]
-            result = _written(tape, search, check, Path(folder))
-            ended = RedactedTape(result, search.reason, [], [])
-            if choices is not None:
-                ended = _redacted(search, log, result, choices, Path(folder))
-            _copy(ended.path, target, overwrite, tape.paths)
+            ended = work.ended(search, log, choices)
+            copy_to(target, ended.path, tape.paths, overwrite=overwrite)
             return MinimiseReport(
                 path=os.fspath(path), reason=ended.reason, calls_before=begun.calls,
                 calls=len(search.tape), bytes_read=tape.nbytes,
                 bytes_written=target.stat().st_size, steps=search.tried,
                 answered=search.answered, seconds=time.monotonic() - began,
-                log=str(log_path), notes=(*notes, *ended.notes),
+                log=str(work.log_path), notes=(*notes, *ended.notes),
+                shown_by=command_of(check, search.tape, os.fspath(path)),
                 redacted=choices is not None, kept=tuple(ended.kept),
             )  # fmt: skip
-        finally:
-            search.close()
-            log.close()
+
+
+class _Work:
+    """What all steps of one search share.
+
+    Args:
+        tape: that is made small.
+        check: that it fails.
+        target: the final name.
+        folder: for everything else.
+
+    Attributes:
+        log_path: where it stands what was tried.
+    """
+
+    def __init__(self, tape: Tape, check: Check, target: Path, folder: Path) -> None:
+        self._tape, self._check, self._folder = tape, check, folder
+        self.log_path = target.with_name(f"{target.name}.tried.jsonl")
+
+    @contextlib.contextmanager
+    def searching(
+        self, max_memory: int | None, step_seconds: float | None, deadline: float | None,
+        progress: Callable[[str], None] | None,
+    ) -> Iterator[tuple[Search, TrialLog]]:  # fmt: skip
+        """A search, which ends with its process and its log."""
+        check, nbytes = self._check, half_of_free() if max_memory is None else max_memory
+        with Judge(check, nbytes, step_seconds) as judge:
+            question = {**check.model_dump(), "code": judge.code, "memory": max_memory,
+                        "step_seconds": step_seconds}  # fmt: skip
+            log = TrialLog(self.log_path, question)
+            search = Search(
+                judge, log, self._folder, _manifest(self._tape, {}),
+                classes=self._tape.class_index.by_name, step_seconds=step_seconds,
+                progress=progress, has_reference=check.reference is not None, deadline=deadline,
+            )  # fmt: skip
+            try:
+                yield search, log
+            finally:
+                search.close()
+                log.close()
+
+    def ended(self, search: Search, log: TrialLog, choices: Choices | None) -> RedactedTape:
+        """The smallest tape, redacted if that was asked for."""
+        path = self._written(search)
+        if choices is None:
+            return RedactedTape(path, search.reason, [], [])
+        with open_tape(path, classes=search.classes) as tape:
+            return Redacting(search, log, tape, choices, self._folder).result()
+
+    def _written(self, search: Search) -> str:
+        """The path of the smallest tape, with a manifest that says what was done."""
+        options: dict[str, Any] = {f"fails_{self._check.kind}": self._check.name}
+        if self._check.reference is not None:
+            options["reference"] = self._check.reference
+        path = str(self._folder / "smallest.tape")
+        with TapeWriter(path, _manifest(self._tape, options)) as writer:
+            for call in search.tape.calls:
+                writer.copy(call)
+            writer.seal()
+        return path
 
 
 class _Begun:
@@ -215,39 +250,6 @@ def _confirmed(search: Search) -> list[str]:
     if not doubted:
         return []
     return [f"{counted(doubted, 'smaller tape')} failed at first and not again: it is not steady"]
-
-
-def _written(tape: Tape, search: Search, check: Check, folder: Path) -> str:
-    """The path of the smallest tape, with a manifest that says what was done."""
-    options: dict[str, Any] = {f"fails_{check.kind}": check.name}
-    if check.reference is not None:
-        options["reference"] = check.reference
-    path = str(folder / "smallest.tape")
-    with TapeWriter(path, _manifest(tape, options)) as writer:
-        for call in search.tape.calls:
-            writer.copy(call)
-        writer.seal()
-    return path
-
-
-def _redacted(
-    search: Search, log: TrialLog, path: str, choices: Choices, folder: Path
-) -> RedactedTape:
-    with open_tape(path, classes=search.classes) as tape:
-        return Redacting(search, log, tape, choices, folder).result()
-
-
-def _copy(source: str, target: Path, overwrite: bool, inputs: Sequence[str]) -> None:
-    """Gives a tape of another folder its final name, when all of it is there."""
-    out = OutputFile(target, overwrite=overwrite, inputs=inputs)
-    try:
-        with open(source, "rb") as file:
-            while part := file.read(2**20):
-                out.append([part])
-        out.finish()
-    except BaseException:
-        out.discard()
-        raise
 
 
 def _manifest(tape: Tape, options: dict[str, Any]) -> Manifest:

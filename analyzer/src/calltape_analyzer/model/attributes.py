@@ -84,7 +84,8 @@ class Attributes:
             if name not in now or not same(value, now[name]):
                 changed[self._named(name)] = value
             vars(self._part)[name] = value
-        for name in now.keys() - self._before.keys() if self._is_own else ():
+        removes = self._is_own or self._is_of_transformers
+        for name in now.keys() - self._before.keys() if removes else ():
             if self._is_kept(now[name]):
                 changed[self._named(name)] = None
                 del vars(self._part)[name]

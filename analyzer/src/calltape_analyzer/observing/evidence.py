@@ -40,8 +40,8 @@ def counters_of_evidence(counters: TrafficCounters, calls: Calls, left_out: int)
     """
     if not left_out:
         return counters
-    every = calls.by_inputs()
-    return counters.without((c.record.inputs, number) for c, number in every if has_raised(c))
+    raised = (seen for seen in calls.by_inputs() if seen.raised)
+    return counters.without((seen.inputs, seen.calls) for seen in raised)
 
 
 def left_out_note(count: int) -> str:

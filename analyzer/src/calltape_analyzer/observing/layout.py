@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from calltape_analyzer.observing.columns import Column, columns_of
 from calltape_analyzer.observing.passed_arguments import PassedArguments
 from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.pytree.nested_tensors import nested_places
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -111,6 +112,18 @@ class ArgumentLayout:
     def others(self) -> tuple[LeafPath, ...]:
         """The scalars that are not ints: texts, floats, ..."""
         return tuple(path for path in self.scalars if not path.is_int)
+
+    @cached_property
+    def nested(self) -> tuple[FieldsNode, ...]:
+        """The nested tensors among the arguments."""
+        return tuple(found for found, _ in self.nested_places)
+
+    @cached_property
+    def nested_places(self) -> tuple[tuple[FieldsNode, str], ...]:
+        """The nested tensors among the arguments, each with its path from the argument on."""
+        return tuple(
+            found for name, node in self.nodes.items() for found in nested_places(node, name)
+        )
 
     @cached_property
     def int_scalars(self) -> tuple[int, ...]:

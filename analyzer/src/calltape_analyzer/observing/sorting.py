@@ -8,7 +8,7 @@ from typing import Any
 
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.columns import SizeRow
-from calltape_analyzer.observing.evidence import has_raised, raised_are_evidence
+from calltape_analyzer.observing.evidence import raised_are_evidence
 from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall, TensorFacts
 from calltape_analyzer.observing.layout import (
     ArgumentLayout,
@@ -66,19 +66,19 @@ class CallSorter:
 
         Args:
             calls: of one or more tapes.
-            ranges: whether the ranges of integer tensors are collected too. Then every record is
-                read; otherwise one of each combination of structure, leaves and scalars.
+            ranges: whether the ranges of integer tensors are those of all calls. Then every record
+                of a file without a summary is read; otherwise one of each combination of
+                structure, leaves and scalars.
 
         Raises:
             TapeError: a call's record breaks the format.
         """
         returned, raised = Observations(of_raised=False), Observations()
-        found = ((call, 1) for call in calls) if ranges else calls.by_inputs()
-        for call, count in found:
-            into = raised if has_raised(call) else returned
-            placed = self.sorted(call.record.inputs)
-            group = _added(into, placed, Seen(count, call.ref))
-            _add_ranges(group, placed, call.record.inputs)
+        for inputs, has_raised, count, first, _ in calls.by_inputs(ranges=ranges):
+            into = raised if has_raised else returned
+            placed = self.sorted(inputs)
+            group = _added(into, placed, Seen(count, first.ref))
+            _add_ranges(group, placed, inputs)
         evidence = raised if raised_are_evidence(returned.calls) else returned
         evidence.raised = raised.calls
         return evidence

@@ -144,7 +144,7 @@ def _fit_the_calls_seen(segments: Sequence[Segment], counted: int) -> bool:
     )
     if counted < counted_at_least:
         return False
-    return not ends or max(max(s.numbers, default=-1) for s in segments) < seen
+    return not ends or max((s.extent or (-1, -1))[1] for s in segments) < seen
 
 
 def counted_drops(dropped: Mapping[str, int]) -> int:

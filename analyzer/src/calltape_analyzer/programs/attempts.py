@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, Field, SkipValidation, computed_field
+from pydantic import BaseModel, Field, SkipValidation
 
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.comparison.comparing import Difference
@@ -33,7 +33,9 @@ class Attempt(BaseModel):
         variant: its name.
         what: how it was tried, in words.
         reproduced, tried: how many recorded sizes the program reproduced, and how many were run.
+        unrun: how many were not run, because the time was up, or one before had failed.
         agreed, probed: the same for sizes that no call had, compared with the model itself.
+        wrong: at how many of them the program returned other values.
         error: why it failed, in the exporter's words, or what is wrong with the first call that
             was not reproduced.
         seconds: how long it took.
@@ -52,8 +54,10 @@ class Attempt(BaseModel):
     what: JsonText
     reproduced: int = 0
     tried: int = 0
+    unrun: int = 0
     agreed: int = 0
     probed: int = 0
+    wrong: int = 0
     error: JsonText | None = None
     seconds: float = 0.0
     rows: SkipValidation[dict[SizeRow, str]] = _of_use_to_the_export(dict)
@@ -72,17 +76,15 @@ class Attempt(BaseModel):
             :_MAX_UNVERIFIED
         ]
 
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def wrong(self) -> int:
-        """At how many sizes that no call had the program returned other values."""
-        return len(self.wrong_at)
+    def note_wrong(self, sizing: Sizing) -> None:
+        """Counts a size that no call had and at which the program returned other values."""
+        self.wrong += 1
+        self.wrong_at.append(sizing)
 
     @property
     def ok(self) -> bool:
         """Whether all recorded sizes were reproduced, and there was one."""
-        all_tried = self.tried > 0 and "untried" not in self.rows.values()
-        return all_tried and self.reproduced == self.tried
+        return self.reproduced == self.tried > 0 and not self.unrun
 
     @property
     def refuses(self) -> bool:
@@ -104,7 +106,8 @@ class Outcome:
 
     def score(self, wanted: Collection[SizeRow] | None = None) -> tuple[int, ...]:
         """Greater is better. What counts first is how many of the sizes that still have no program
-        it reproduces: a better copy of another program is of no use.
+        it reproduces: a better copy of another program is of no use. How many sizes were probed
+        depends on the time that there was, so that those count at which it failed.
 
         Args:
             wanted: the recorded sizes that have no program yet; None for all.
@@ -112,7 +115,8 @@ class Outcome:
         if self.program is None or self.attempt is None:
             return (-1,)
         found = self.attempt
-        return (self.served(wanted), found.ok, found.reproduced, -found.wrong, found.agreed)
+        unseen = (found.agreed > 0, found.agreed - found.probed, not found.by_values, found.agreed)
+        return (self.served(wanted), found.ok, found.reproduced, -found.wrong, *unseen)
 
     def served(self, wanted: Collection[SizeRow] | None = None) -> int:
         """How many of some recorded sizes were reproduced; of all by default."""

@@ -36,6 +36,9 @@ def check_program(program: Program) -> None:
         elif isinstance(condition, CounterIs):
             _check_columns(group, [condition.counter, condition.keys])
     _check_columns(group, program.variant.dimensions)
+    zeros = program.variant.zeros
+    for columns in (*zeros.taken, *zeros.refused):
+        _check_columns(group, columns)
     for place in program.variant.frozen:
         _expect(place < len(group.layout.tensors), "a constant tensor")
     for place in program.variant.held:

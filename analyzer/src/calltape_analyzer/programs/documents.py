@@ -26,6 +26,7 @@ from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.completion import Completion, Source
 from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
 from calltape_analyzer.variants.row_conditions import CounterIs, Fixed
+from calltape_analyzer.variants.zero_sizes import ZeroSizes
 from calltape_schema.packing import pack, unpack
 from calltape_schema.records import Parameter
 from calltape_schema.tree import Node, decode_structure, encode_structure
@@ -77,6 +78,12 @@ def document_of(program: Program) -> dict[str, Any]:
             [c.index, c.axis, found.dynamic, found.reason]
             for c, found in variant.dimensions.items()
         ],
+        "zeros": {
+            "taken": [_columns_document(columns) for columns in variant.zeros.taken],
+            "refused": [
+                [_columns_document(columns), why] for columns, why in variant.zeros.refused.items()
+            ],
+        },
         "returned": program.returned,
         "completions": [_completion_document(c) for c in variant.completions.values()],
         "held": [[i, _packed(value)] for i, value in variant.held.items()],
@@ -149,6 +156,10 @@ def _variant_of(document: Mapping[str, Any], renamed: Renamed) -> VariantFacts:
         Column(place, axis): DimensionDecision(dynamic, reason)
         for place, axis, dynamic, reason in document["dimensions"]
     }
+    made.zeros = ZeroSizes(
+        frozenset(map(_columns_of, document["zeros"]["taken"])),
+        {_columns_of(columns): why for columns, why in document["zeros"]["refused"]},
+    )
     made.held = {place: _unpacked(value) for place, value in document["held"]}
     completions = [_completion_of(c, layout, renamed) for c in document["completions"]]
     made.completions = {completion.key: completion for completion in completions}
@@ -267,6 +278,14 @@ def _with_names(key: Any, renamed: Renamed) -> Any:
     if isinstance(key, tuple):
         return tuple(_with_names(part, renamed) for part in key)
     return renamed(key) if isinstance(key, str) and ":" in key else key
+
+
+def _columns_document(columns: frozenset[Column]) -> list[list[Any]]:
+    return [list(column) for column in sorted(columns)]
+
+
+def _columns_of(document: Any) -> frozenset[Column]:
+    return frozenset(Column(*column) for column in document)
 
 
 def _column(column: Column | None) -> list[Any] | None:

@@ -136,6 +136,16 @@ class ExportedModel(ABC):
                 because exporters leave out what a program does not use.
         """
 
+    def deaths(self, runs: Sequence[Mapping[str, Any]], seconds: float) -> list[str | None]:
+        """Of each run, how it would end the process that it is in; None if it would not. A runtime
+        that raises errors in its place has none.
+
+        Args:
+            runs: inputs, as :meth:`run` takes them.
+            seconds: how long it may take to find out.
+        """
+        return [None] * len(runs)
+
     def refuses(self, sizes: Mapping[str, Sized | int]) -> InputRefusal | None:
         """Why the model would not take inputs; None if it would, as far as it declares. Nothing is
         run.

@@ -13,6 +13,7 @@ from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.consistency import check_program
 from calltape_analyzer.programs.documents import program_parts, rows_of, signature_of
 from calltape_analyzer.programs.exported_model import ExportedModel, UnloadedModel
+from calltape_analyzer.programs.history import attempts_of
 from calltape_analyzer.programs.manifest import (
     FileFacts,
     Manifest,
@@ -115,11 +116,13 @@ def _programs(
         within_manifest(folder, lambda document=document: made(document))  # type: ignore[misc]
         for document in manifest["programs"]
     ]
+    attempts = within_manifest(folder, lambda: attempts_of(manifest["attempts"]))
     # Last, because all of the manifest is known to be good now.
     for program, document in zip(programs, manifest["programs"], strict=True):
         program.model = model_of(document["file"], program.plan.names)
     sorter = CallSorter(signature, index.renamed)
-    return Programs(programs, sorter, missing=manifest["missing"])
+    missing, notes = manifest["missing"], manifest["notes"]
+    return Programs(programs, sorter, attempts=attempts, missing=missing, notes=notes)
 
 
 def _check_files(folder: Path, file: str, known: Sequence[FileFacts]) -> None:

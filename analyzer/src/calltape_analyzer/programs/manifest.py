@@ -36,6 +36,9 @@ _MAX_BYTES = 64 * 1024 * 1024
 _MAX_PROGRAMS = 1000
 _MAX_LEAVES = 50_000
 _MAX_ROWS = 100_000
+_MAX_ZEROS = 1000
+_MAX_ATTEMPTS = 100_000
+_MAX_UNTRIED = _MAX_NOTES = 10_000
 _MAX_GUARDS = 200_000
 """Characters, in the conditions of a program that are evaluated for every call."""
 
@@ -135,6 +138,14 @@ _Condition = (
     tuple[Literal["fixed"], Place, Axis | None, Number, bool]
     | tuple[Literal["counter"], Place, Axis | None, Place, bool]
 )
+_Columns = Annotated[tuple[tuple[Place, Axis], ...], Field(min_length=1, max_length=_MAX_LEAVES)]
+
+
+class _Zeros(TypedDict):
+    taken: Annotated[tuple[_Columns, ...], Field(max_length=_MAX_ZEROS)]
+    refused: Annotated[tuple[tuple[_Columns, Note], ...], Field(max_length=_MAX_ZEROS)]
+
+
 _Reason = Literal["varied", "pooled", "neighbour", "constant", "one", "declared", "counter"]
 
 
@@ -156,11 +167,30 @@ class _Program(TypedDict):
     conditions: tuple[_Condition, ...]
     demands: _Demands
     dimensions: tuple[tuple[Place, Axis | None, bool, _Reason], ...]
+    zeros: _Zeros
     returned: dict[Name, Name]
     completions: Annotated[tuple[_Completion, ...], Field(max_length=1000)]
     held: tuple[tuple[Place, Packed], ...]
     frozen: tuple[tuple[Place, Annotated[str, Field(max_length=64)], Any], ...]
     result: _Result
+
+
+class _Attempt(TypedDict):
+    variant: Note
+    what: Note
+    reproduced: Size
+    tried: Size
+    unrun: Size
+    agreed: Size
+    probed: Size
+    wrong: Size
+    error: Note | None
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    failed: Size
+    untried: Annotated[tuple[Note, ...], Field(max_length=_MAX_UNTRIED)]
+    compared: Size
+    unverified: Annotated[tuple[Note, ...], Field(max_length=_MAX_UNTRIED)]
+    by_values: bool
 
 
 class Manifest(TypedDict):
@@ -171,6 +201,8 @@ class Manifest(TypedDict):
     version: Literal[1]
     signature: _Signature
     missing: dict[Name, Note]
+    notes: Annotated[tuple[Note, ...], Field(max_length=_MAX_NOTES)]
+    attempts: Annotated[tuple[_Attempt, ...], Field(max_length=_MAX_ATTEMPTS)]
     files: Annotated[tuple[FileFacts, ...], Field(max_length=4 * _MAX_PROGRAMS)]
     programs: Annotated[tuple[_Program, ...], Field(max_length=_MAX_PROGRAMS)]
 

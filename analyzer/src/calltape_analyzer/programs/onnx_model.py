@@ -14,7 +14,13 @@ from calltape_analyzer.errors import TapeError
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_refusal import InputRefusal
-from calltape_analyzer.programs.onnx_session import session_of_model, session_of_program
+from calltape_analyzer.programs.onnx_session import (
+    BFLOAT16,
+    session_of_model,
+    session_of_program,
+    value_of,
+)
+from calltape_analyzer.programs.onnx_trial import Feed, fatal_runs
 from calltape_analyzer.programs.untrusted_files import (
     WANTED,
     load_onnx_proto,
@@ -23,6 +29,7 @@ from calltape_analyzer.programs.untrusted_files import (
 
 __all__ = ["OnnxModel"]
 
+_FILE = "model.onnx"
 _TYPES = ("ONNXProgram", "ModelProto", "InferenceSession")
 
 
@@ -87,7 +94,7 @@ class OnnxModel(ExportedModel):
         if isinstance(model, str | os.PathLike | bytes):
             return make(model if isinstance(model, bytes) else os.fspath(model))
         self._folder = tempfile.TemporaryDirectory(prefix="calltape-")
-        path = str(Path(self._folder.name) / "model.onnx")
+        path = str(Path(self._folder.name) / _FILE)
         if hasattr(model, "save"):
             # To a file, because a protobuf message ends at 2 GiB. The weights lie beside it: a
             # message with them would be in memory as well.
@@ -136,14 +143,28 @@ class OnnxModel(ExportedModel):
         return [declared.name for declared in self._declared]
 
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
+        values = {name: value_of(*feed) for name, feed in self._feeds(inputs).items()}
+        return [_to_torch(output) for output in self.session.run_with_ort_values(None, values)]
+
+    def deaths(self, runs: Sequence[Mapping[str, Any]], seconds: float) -> list[str | None]:
+        feeds = [self._feeds(inputs) for inputs in runs]
+        path = self.exported
+        if not isinstance(path, str) and self._folder is not None:
+            path = str(Path(self._folder.name) / _FILE)
+        if not isinstance(path, str) or self._make_session is not None:
+            return [None] * len(runs)  # a session of somebody else, who knows what it does
+        return fatal_runs(path, feeds, seconds)
+
+    def _feeds(self, inputs: Mapping[str, Any]) -> dict[str, Feed]:
+        """What the session takes, by the names that it has for its inputs."""
         import torch
 
-        values: dict[str, Any] = {}
+        found: dict[str, Feed] = {}
         for known in self.session.get_inputs():
             value = inputs[known.name if known.name in inputs else _parameter(known.name)]
             tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-            values[known.name] = _to_ort(tensor)
-        return [_to_torch(output) for output in self.session.run_with_ort_values(None, values)]
+            found[known.name] = _feed(tensor)
+        return found
 
     def refuses(self, sizes: Mapping[str, Sized | int]) -> InputRefusal | None:
         """Compares dtypes, ranks and sizes with what the inputs declare. Sizes of one name must be
@@ -227,16 +248,13 @@ def _dtype(name: str) -> str | None:
     return {"float": "float32", "double": "float64", "undefined": None}.get(name, name)
 
 
-def _to_ort(tensor: Any) -> Any:
-    import onnxruntime
+def _feed(tensor: Any) -> Feed:
     import torch
 
     plain = tensor.detach().cpu().contiguous()
     if plain.dtype is torch.bfloat16:
-        # NumPy does not have it: its bits, with the type beside them (16 is BFLOAT16 in ONNX).
-        bits = plain.view(torch.int16).numpy()
-        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, 16)
-    return onnxruntime.OrtValue.ortvalue_from_numpy(plain.numpy(), "cpu", 0)
+        return plain.view(torch.int16).numpy(), BFLOAT16
+    return plain.numpy(), None
 
 
 def _to_torch(value: Any) -> Any:

@@ -11,12 +11,13 @@ from typing import Any
 
 from calltape_analyzer.programs.untrusted_files import load_onnx_proto
 
-__all__ = ["session_of_model", "session_of_program"]
+__all__ = ["BFLOAT16", "session_of_model", "session_of_program", "session_of_trial", "value_of"]
 
 _FEWEST = 1024
 """Smaller weights stay with the runtime: constants that shapes are computed from are among them,
 which its optimizer has to see."""
-_BFLOAT16 = 16  # in ONNX
+BFLOAT16 = 16
+"""The number of the type in ONNX. NumPy does not have it: its bits are an array of int16."""
 
 
 def session_of_model(model: str | bytes) -> Any:
@@ -49,6 +50,27 @@ def session_of_program(program: Any, path: str) -> Any:
     return session
 
 
+def session_of_trial(path: str) -> Any:
+    """The session of a file of our own, in a process that does one run or a few."""
+    options = _options()
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    return _session(path, options)
+
+
+def value_of(array: Any, kind: int | None = None) -> Any:
+    """A value of the runtime that is the memory of an array.
+
+    Args:
+        array: of NumPy, without gaps.
+        kind: the number that ONNX has for the type, if NumPy does not have it.
+    """
+    import onnxruntime
+
+    if kind is None:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array, "cpu", 0)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind)
+
+
 def _options() -> Any:
     import onnxruntime
 
@@ -73,9 +95,7 @@ def _session(model: str | bytes, options: Any) -> Any:
 def _weights(initializers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """The name of each weight, a value of the runtime that is its memory, and that memory."""
     import numpy
-    import onnxruntime
 
-    make = onnxruntime.OrtValue
     for name, initializer in initializers.items():
         tensor = initializer.const_value
         if tensor is None or tensor.nbytes < _FEWEST:
@@ -83,8 +103,8 @@ def _weights(initializers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
         array = tensor.numpy()
         if not array.flags.c_contiguous:
             continue  # a copy is made in any case, and the runtime makes its own
-        if tensor.dtype.value == _BFLOAT16:  # NumPy does not have it: its bits
+        if tensor.dtype.value == BFLOAT16:
             array = array.view(numpy.int16)
-            yield name, make.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16), array
+            yield name, value_of(array, BFLOAT16), array
         elif array.dtype.isbuiltin == 1 and array.dtype.kind in "biufc":
-            yield name, make.ortvalue_from_numpy(array), array
+            yield name, value_of(array), array

@@ -196,6 +196,10 @@ class Program:
     def _result_leaves(self) -> tuple[FormLeaf, ...]:
         return tuple(self.result[1].leaves())
 
+    def inputs(self, sample: Sample) -> dict[str, Any]:
+        """What :attr:`model` takes for a sample, by name."""
+        return dict(zip(self.plan.names, self.plan.values(sample), strict=True))
+
     def outputs(self, sample: Sample) -> list[Any]:
         """The flat outputs for a sample, in the order of the result's leaves. The program writes to
         the sample's tensors if the model does.
@@ -203,8 +207,7 @@ class Program:
         Raises:
             Exception: what the runtime raises.
         """
-        inputs = dict(zip(self.plan.names, self.plan.values(sample), strict=True))
-        returned = self.model.run(inputs)
+        returned = self.model.run(self.inputs(sample))
         leaves = self._result_leaves
         if len(returned) != len(leaves):
             raise RuntimeError(f"the model has {len(returned)} outputs instead of {len(leaves)}")
@@ -265,12 +268,13 @@ class Program:
 
     def refuses(self, row: SizeRow) -> str | None:
         """Why the program refuses the sizes of a row; None if it takes them."""
-        reason = self.variant.refuses(row) or self._conditions_refuse(row)
+        reason = self.variant.refuses(row) or self.conditions_refuse(row)
         if reason is None and self.only is not None and row not in self.only:
             return "the program gives wrong values at sizes that were not verified"
         return reason
 
-    def _conditions_refuse(self, row: SizeRow) -> str | None:
+    def conditions_refuse(self, row: SizeRow) -> str | None:
+        """Why the conditions of the trace refuse the sizes of a row; None if they hold."""
         values, named = self._sized(row)
         return self.conditions.refuse(values, named)
 

@@ -70,6 +70,7 @@ class Programs(Mapping[str, Program]):
     Attributes:
         attempts: what was tried to export them.
         missing: why variants have no program, by name.
+        notes: what a person should know about the export as a whole.
         parts: programs of submodules that were exported as well, by the submodule's name.
     """
 
@@ -80,6 +81,7 @@ class Programs(Mapping[str, Program]):
         *,
         attempts: Sequence[Attempt] = (),
         missing: Mapping[str, str] | None = None,
+        notes: Sequence[str] = (),
         reference: ModelReference | None = None,
         tape: Tape | None = None,
     ) -> None:
@@ -91,6 +93,7 @@ class Programs(Mapping[str, Program]):
         self.parts: dict[str, Programs] = {}
         self.attempts = tuple(attempts)
         self.missing = dict(missing or {})
+        self.notes = tuple(notes)
         # transformers asks what ``forward`` takes, also after ``model.forward = programs``.
         self.__signature__ = sorter.signature.as_python()
 
@@ -259,6 +262,7 @@ class Programs(Mapping[str, Program]):
             if unknown := program.unknown_classes():
                 notes.append(f"returns placeholders for {', '.join(unknown)}, not known here")
             report.notes += [f"{program.name}: {note}" for note in notes]
+        report.notes += self.notes
         return report
 
     def _row(self, call: Call, tolerances: Tolerances, ignored: Collection[str]) -> ReportRow:
@@ -350,8 +354,9 @@ class Programs(Mapping[str, Program]):
         self._resources.append(resource)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes the programs, a manifest and the shapes, for :func:`load_programs`. Those of
-        :attr:`parts` have a ``save`` of their own.
+        """Writes the programs, a manifest and the shapes, for :func:`load_programs`: with
+        :attr:`attempts`, :attr:`missing` and :attr:`notes`. Those of :attr:`parts` have a ``save``
+        of their own.
 
         What an earlier save wrote into the directory is replaced; nothing else is replaced or
         removed.
@@ -362,4 +367,4 @@ class Programs(Mapping[str, Program]):
         """
         from calltape_analyzer.programs.saving import save
 
-        save(list(self.values()), self.missing, self._sorter.signature, directory)
+        save(self, self._sorter.signature, directory)

@@ -12,16 +12,18 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from calltape_analyzer.arguments.plan import input_names
 from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.documents import document_of, signature_document
+from calltape_analyzer.programs.history import MAX_NOTE, attempt_documents
 from calltape_analyzer.programs.manifest import (
     FORMAT,
     VERSION,
@@ -37,12 +39,20 @@ from calltape_analyzer.variants.variant_findings import findings_of
 __all__ = ["save"]
 
 _STAGING = ".calltape-saving-"
-_MAX_NOTE = 10_000
+
+
+class SavedPrograms(Protocol):
+    """Programs, and what is known of their export."""
+
+    attempts: tuple[Attempt, ...]
+    missing: dict[str, str]
+    notes: tuple[str, ...]
+
+    def values(self) -> Iterable[Program]: ...
 
 
 def save(
-    programs: Sequence[Program],
-    missing: Mapping[str, str],
+    programs: SavedPrograms,
     signature: Signature,
     directory: str | os.PathLike[str],
 ) -> None:
@@ -51,7 +61,6 @@ def save(
 
     Args:
         programs: in the order in which they are asked for a call.
-        missing: why variants have no program, by name.
         signature: of the recorded method.
         directory: a new or empty one, or one with an earlier save.
 
@@ -60,12 +69,12 @@ def save(
         TapeError: ``io`` if it cannot be written.
     """
     folder = Path(os.path.abspath(directory))
-    if any(_is_read_from(program, folder) for program in programs):
+    if any(_is_read_from(program, folder) for program in programs.values()):
         reason, advice = "these programs are read from it", "name another directory"
         raise UsageError(reason, path=str(folder), advice=advice)
     try:
         earlier = _earlier(folder)
-        written = partial(_staged, programs, missing, signature)
+        written = partial(_staged, programs, signature)
         if earlier is None:
             _save_new(written, folder)
         else:
@@ -186,8 +195,7 @@ def _write_bytes(path: Path, data: bytes) -> None:
 
 
 def _staged(
-    programs: Sequence[Program],
-    missing: Mapping[str, str],
+    programs: SavedPrograms,
     signature: Signature,
     stage: Path,
     *,
@@ -196,15 +204,15 @@ def _staged(
     """Writes all but the manifest, which it returns.
 
     Args:
-        programs, missing, signature: as :func:`save` has them.
+        programs, signature: as :func:`save` has them.
         stage: the folder to write into.
         taken: names that files of an earlier save have.
     """
     number = 0
-    while any(_file_name(i, p, number) in taken for i, p in enumerate(programs)):
+    while any(_file_name(i, p, number) in taken for i, p in enumerate(programs.values())):
         number += 1
     documents = []
-    for i, program in enumerate(programs):
+    for i, program in enumerate(programs.values()):
         file = _file_name(i, program, number)
         try:
             program.model.save(stage / file)
@@ -217,7 +225,7 @@ def _staged(
     # No constants: they come from calls, and the manifest has the ones that a program needs.
     shapes = [
         findings_of(p.variant, input_names(p.variant)).model_dump(exclude={"constants"})
-        for p in programs
+        for p in programs.values()
     ]
     _write_bytes(stage / SHAPES, json.dumps(shapes, indent=1, default=str).encode())
     files = []
@@ -229,7 +237,9 @@ def _staged(
         "format": FORMAT,
         "version": VERSION,
         "signature": signature_document(signature),
-        "missing": {name: why[:_MAX_NOTE] for name, why in missing.items()},
+        "missing": {name: why[:MAX_NOTE] for name, why in programs.missing.items()},
+        "notes": [note[:MAX_NOTE] for note in programs.notes],
+        "attempts": attempt_documents(programs.attempts),
         "files": files,
         "programs": documents,
     }

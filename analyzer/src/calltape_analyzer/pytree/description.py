@@ -17,7 +17,9 @@ from typing import Any, Literal
 
 from calltape_analyzer.pytree.classes import name_of
 from calltape_analyzer.pytree.flattening import FlatTree, flatten
+from calltape_analyzer.pytree.nested_tensors import nested_parts
 from calltape_schema.cache_classes import is_cache
+from calltape_schema.nested_tensors import NESTED_TENSOR
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -92,7 +94,13 @@ def describe(value: Any) -> Description:
 
 
 class Describer:
-    """Makes the nodes of one value. Subclasses decide differently about some types."""
+    """Makes the nodes of one value. Subclasses decide differently about some types.
+
+    Attributes:
+        of_inputs: whether the value is an argument, or a part of one.
+    """
+
+    of_inputs = True
 
     def __init__(self, to: Description) -> None:
         self.to = to
@@ -106,6 +114,9 @@ class Describer:
         if cls in SCALARS:
             return self.scalar(SCALARS[cls], value)
         if is_tensor(value):
+            parts = nested_parts(value, of_input=self.of_inputs)
+            if parts is not None:
+                return self.nested_tensor(parts)
             self.to.tensors.append(value)
             return TensorNode(kind="tensor", leaf=len(self.to.tensors) - 1)
         return self.other(value, cls) or self.unknown(value, cls)
@@ -189,6 +200,15 @@ class Describer:
             type=name_of(cls),
             fields=tuple(state),
             children=self.nodes(state.values()),
+        )
+
+    def nested_tensor(self, parts: Mapping[str, Any]) -> Node:
+        """The node of a nested tensor with these parts."""
+        return FieldsNode.model_construct(
+            kind="object",
+            type=NESTED_TENSOR,
+            fields=tuple(parts),
+            children=self.nodes(parts.values()),
         )
 
     def custom(self, value: Any, cls: type, registered: Any) -> Node:

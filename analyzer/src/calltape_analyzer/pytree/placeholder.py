@@ -8,11 +8,14 @@ from typing import Any
 
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.text import printable
+from calltape_schema.nested_tensors import NESTED_TENSOR
 from calltape_schema.tree import OpaqueNode
 
 __all__ = ["Placeholder", "check_rebuilt", "placeholder_words", "withheld_words"]
 
 _MAX_NAMES, _MAX_SHOWN = 48, 80
+_UNKNOWN_CLASS = "a class that calltape does not know"
+"""What a recorder says of an object of any other class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +57,21 @@ def check_rebuilt(name: str, value: Any) -> None:
     found = _placeholder_in(value, set())
     if found is None:
         return
+    class_name = found.type_name.rpartition(":")[2]
+    advice = f"leave it out with Tape.remove_inputs([{name!r}])"
     if found.reason.startswith("class not "):
         advice = (
-            f"pass open_tape(path, classes=[{found.type_name.rpartition(':')[2]}]), and for export "
+            f"pass open_tape(path, classes=[{class_name}]), and for export "
             f"register_flattening_functions(tape=tape)"
         )
-    else:
-        advice = f"leave it out with Tape.remove_inputs([{name!r}])"
+    elif found.type_name == NESTED_TENSOR:
+        advice = "record all of its parts with their values"
+    elif found.reason == _UNKNOWN_CLASS:
+        advice = (
+            f"register {class_name} with torch.utils._pytree.register_pytree_node, record again, "
+            f"and pass open_tape(path, classes=[{class_name}]); or call the model with the tensors "
+            f"that it holds; or, if the model does without {name}, {advice}"
+        )
     raise InferenceError(
         f"{name} holds a {found.type_name}, which was not rebuilt ({found.reason})", advice=advice
     )

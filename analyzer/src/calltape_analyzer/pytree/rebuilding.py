@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from calltape_analyzer.pytree.classes import ClassIndex, is_named_tuple_of
+from calltape_analyzer.pytree.nested_tensors import is_nested_node, nested_tensor
 from calltape_analyzer.pytree.placeholder import Placeholder, withheld_words
 from calltape_analyzer.pytree.tensors import torch_constant
 from calltape_schema.attributes import slots_of
@@ -148,6 +149,9 @@ class _Rebuilding:
 
     def fields_node(self, node: FieldsNode) -> Any:
         items = self.values(node.children)
+        if is_nested_node(node):
+            parts = dict(zip(node.fields, items, strict=True))
+            return self._guarded(node.type, node.fields, items, lambda: nested_tensor(parts))
         cls = self.classes.get(node.type)
         if cls is None:
             return Placeholder(node.type, "class not known here", node.fields, items)

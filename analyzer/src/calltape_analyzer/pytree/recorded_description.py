@@ -25,6 +25,7 @@ from calltape_analyzer.pytree.description import (
     present_fields,
     registration_of,
 )
+from calltape_analyzer.pytree.nested_tensors import is_nested_node
 from calltape_analyzer.pytree.result_values import ITSELF
 from calltape_schema.attributes import (
     MAX_NESTED,
@@ -196,6 +197,8 @@ class _AsRecorded(Describer):
 class _OfResult(_AsRecorded):
     """Describes objects of any class too, as the recorder does with outputs, within its bounds."""
 
+    of_inputs = False
+
     def __init__(self, to: Description) -> None:
         super().__init__(to)
         self.nested = 0
@@ -246,8 +249,8 @@ def _beside(value: Any, node: Node) -> tuple[str, ...]:
     """The names of the attributes that a value has and its node does not describe, as the recorder
     notes them."""
     cls = type(value)
-    if isinstance(node, TensorNode):
-        return names_on_tensor(value) if node.kind == "tensor" else ()
+    if isinstance(node, TensorNode) or is_nested_node(node):
+        return names_on_tensor(value) if is_tensor(value) else ()
     if isinstance(node, FieldsNode):
         known = () if node.kind == "namedtuple" else frozenset(node.fields)
         return names_beside(value, known, none_is_absent=issubclass(cls, dict))

@@ -15,9 +15,11 @@ from typing import Any
 
 from calltape_analyzer.pytree.caches import is_cache_name, is_layer_name
 from calltape_analyzer.pytree.inputs import Inputs, parts_of_inputs
+from calltape_analyzer.pytree.nested_tensors import nested_parts
 from calltape_analyzer.pytree.placeholder import Placeholder, withheld_words
 from calltape_analyzer.text import printable
 from calltape_schema.leaves import Leaf
+from calltape_schema.nested_tensors import NESTED_TENSOR
 from calltape_schema.records import Tree
 from calltape_schema.tree import Node, OpaqueNode
 
@@ -228,6 +230,10 @@ def _object(value: Any, depth: int) -> str:
         return "…"
     below = depth + 1
     if _is_tensor(value):
+        parts = nested_parts(value)
+        if parts is not None:
+            pairs = [(name, _object(part, below)) for name, part in parts.items()]
+            return _fields(NESTED_TENSOR, [pair for pair in pairs if _is_tensor(parts[pair[0]])])
         return _tensor(str(value.dtype).removeprefix("torch."), value.shape, str(value.device))
     if isinstance(value, enum.Enum):
         return f"{_class(type(value).__qualname__)}.{printable(value.name)}"
@@ -282,7 +288,8 @@ def _other(value: Any, depth: int) -> str:
         if not value.children:
             return f"{_class(value.type_name)}(?)"
         items = list(zip(value.names, value.children, strict=True))
-        if is_cache_name(value.type_name) or is_layer_name(value.type_name):
+        name = value.type_name
+        if is_cache_name(name) or is_layer_name(name) or name == NESTED_TENSOR:
             items = [pair for pair in items if _object_has_tensors(pair[1])]
         if [name for name, _ in items] == list(range(len(items))):
             return f"{_class(value.type_name)}({', '.join(_object(i, depth) for _, i in items)})"

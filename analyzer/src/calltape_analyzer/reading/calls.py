@@ -6,16 +6,17 @@ In come segments. Out go calls, found by position, by reference or by their dist
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import overload
 
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.reading.seen_inputs import Place, SeenInputs
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema.errors import TapeError
+from calltape_schema.records import Tree
 
 __all__ = ["Calls"]
 
@@ -28,14 +29,43 @@ class Calls(Sequence[Call]):
         self._classes = classes
         self._recordings = {segment.manifest.tape for segment in segments}
         self._segments = [segment for segment in segments if len(segment)]
-        self._ends: list[int] = []
-        end = 0
-        for segment in self._segments:
-            end += len(segment)
-            self._ends.append(end)
+        self._count()
+
+    def _count(self) -> None:
+        self._lengths = list(map(len, self._segments))
+        self._ends = list(accumulate(self._lengths))
+        self._is_known = all(segment.summary is None for segment in self._segments)
+        self._cached_parts: dict[bytes, tuple[list[tuple[int, int]], list[int]]] | None = None
+
+    def _recount(self) -> None:
+        """Counts anew if files were scanned since: damage may have shown, and then there are fewer
+        calls than the ends of the files said. Others may read these files too."""
+        if self._is_known:
+            return
+        if self._lengths != list(map(len, self._segments)):
+            self._segments = [segment for segment in self._segments if len(segment)]
+        self._count()
+
+    def _scan(self, segments: Iterable[Segment]) -> None:
+        """Makes the single calls of files known."""
+        unknown = [segment for segment in segments if segment.summary is not None]
+        for segment in unknown:
+            segment.scan()
+        if unknown:
+            self._recount()
+
+    def _scan_all(self) -> None:
+        if not self._is_known:
+            self._scan(self._segments)
+            self._recount()
 
     def __len__(self) -> int:
+        self._recount()
         return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[Call]:
+        self._scan_all()
+        return map(self._at, range(len(self)))
 
     @overload
     def __getitem__(self, index: int) -> Call: ...
@@ -44,6 +74,7 @@ class Calls(Sequence[Call]):
     def __getitem__(self, index: slice) -> list[Call]: ...
 
     def __getitem__(self, index: int | slice) -> Call | list[Call]:
+        self._scan_all()
         if isinstance(index, slice):
             return [self._at(position) for position in range(*index.indices(len(self)))]
         position = index.__index__()
@@ -53,19 +84,45 @@ class Calls(Sequence[Call]):
             raise IndexError(f"call {index} of a tape of {len(self)} calls")
         return self._at(position)
 
-    def by_inputs(self) -> Iterator[tuple[Call, int]]:
-        """For each of the distinct inputs the first call that has them, and how many calls have
-        them. The records of the other calls are not decoded. Calls that raised are counted apart
-        from calls that did not. Equal inputs may come more than once: per file, and if there were
-        too many to number."""
-        for which, segment in enumerate(self._segments):
-            before = self._ends[which] - len(segment)
-            for place, count in segment.by_inputs():
-                yield self._at(before + place), count
+    def by_inputs(self, *, ranges: bool = False) -> Iterator[SeenInputs]:
+        """The distinct inputs, with how many calls have them; per file in the order of the first
+        call that does. Most records are not decoded, and of a file with a summary none is read.
+        Calls that raised are counted apart from calls that did not. Equal inputs may come more than
+        once: per file, and if there were too many to number.
+
+        Args:
+            ranges: whether the ranges of integer tensors are those of all calls together. Then
+                every record of a file without a summary is read.
+
+        Raises:
+            TapeError: a call's record breaks the format.
+        """
+        for which, segment in enumerate(list(self._segments)):
+            summed = segment.summed_inputs()
+            if summed is None:
+                self._scan([segment])
+                yield from self._scanned_inputs(which, segment, ranges)
+                continue
+            tape = segment.manifest.tape
+            for inputs, raised, calls, first, last in summed:
+                places = (Place(which, number, CallRef(tape, number)) for number in (first, last))
+                yield SeenInputs(inputs, raised, calls, *places)
+
+    def _scanned_inputs(self, which: int, segment: Segment, ranges: bool) -> Iterator[SeenInputs]:
+        tape = segment.manifest.tape
+        every = ((p, p, 1) for p in segment.order) if ranges else segment.by_inputs()
+        for position, end, calls in every:
+            record = Call(segment, position, 0, self._classes).record
+            places = (
+                Place(which, number, CallRef(tape, number))
+                for number in (segment.number(position), segment.number(end))
+            )
+            yield SeenInputs(record.inputs, record.error is not None, calls, *places)
 
     def inputs_numbers(self) -> Iterator[tuple[int, int] | None]:
         """For each call a file and a number, which are equal for calls of equal inputs (if both
         raised, or both did not). None if only the call's record can tell."""
+        self._scan_all()
         for which, segment in enumerate(self._segments):
             for position in segment.order:
                 number = segment.inputs_number(position)
@@ -87,37 +144,59 @@ class Calls(Sequence[Call]):
         Raises:
             TapeError: ``usage`` if the call is not here.
         """
-        parts, highest = self._parts.get(ref.tape, ((), ()))
-        # Only files that begin before the call can have it. From the last of them downwards, until
-        # no further file reaches as far as the call.
-        place = bisect.bisect_right(parts, ref.number, key=lambda part: part[0]) - 1
-        found: list[int] = []
-        while place >= 0 and highest[place] >= ref.number:
-            which = parts[place][1]
+        self._recount()
+        self._scan([self._segments[which] for which in self._may_have(ref)])
+        for which in self._may_have(ref):
             segment = self._segments[which]
             at = bisect.bisect_left(segment.order, ref.number, key=segment.number)
             if at < len(segment) and segment.number(segment.order[at]) == ref.number:
-                found.append(self._ends[which] - len(segment) + at)
-            place -= 1
-        if found:
-            return self._at(min(found))
+                return self._at(self._ends[which] - len(segment) + at)
         raise TapeError("usage", f"call {ref.number} is not on this tape")
 
-    @cached_property
+    def inputs_at(self, ref: CallRef) -> Tree:
+        """The inputs of a call. Those of the first call with them are in the summary of its file,
+        if it has one; else the record is read.
+
+        Raises:
+            TapeError: as :meth:`at`, and as :attr:`Call.record`.
+        """
+        for which in self._may_have(ref):
+            for row in self._segments[which].summed_inputs() or ():
+                if row.first == ref.number:
+                    return row.inputs
+        return self.at(ref).record.inputs
+
+    def path(self, ref: CallRef) -> str:
+        """The file that a call which is here is in."""
+        files = self._may_have(ref)
+        return self._segments[files[0]].path if len(files) == 1 else self.at(ref).path
+
+    def _may_have(self, ref: CallRef) -> list[int]:
+        """The files that can have a call, by number and in order: those that begin before it and
+        reach as far."""
+        parts, highest = self._parts().get(ref.tape, ((), ()))
+        place = bisect.bisect_right(parts, ref.number, key=lambda part: part[0]) - 1
+        found: list[int] = []
+        while place >= 0 and highest[place] >= ref.number:
+            found.append(parts[place][1])
+            place -= 1
+        return sorted(found)
+
     def _parts(self) -> dict[bytes, tuple[list[tuple[int, int]], list[int]]]:
         """For each recording its files, as (first call number, place) in this order; and for each
         file the highest call number in it and in the files before it."""
-        found: dict[bytes, list[tuple[int, int]]] = {}
-        for which, segment in enumerate(self._segments):
-            first = segment.number(segment.order[0])
-            found.setdefault(segment.manifest.tape, []).append((first, which))
-        made: dict[bytes, tuple[list[tuple[int, int]], list[int]]] = {}
-        for tape, parts in found.items():
-            parts.sort()
-            segments = (self._segments[which] for _, which in parts)
-            last = (segment.number(segment.order[-1]) for segment in segments)
-            made[tape] = parts, list(accumulate(last, max))
-        return made
+        if self._cached_parts is None:
+            found: dict[bytes, list[tuple[int, int]]] = {}
+            last: dict[int, int] = {}
+            for which, segment in enumerate(self._segments):
+                low, last[which] = segment.bounds
+                found.setdefault(segment.manifest.tape, []).append((low, which))
+            self._cached_parts = {}
+            for tape, parts in found.items():
+                parts.sort()
+                ends = accumulate((last[which] for _, which in parts), max)
+                self._cached_parts[tape] = parts, list(ends)
+        return self._cached_parts
 
     def _at(self, index: int) -> Call:
         which = bisect.bisect_right(self._ends, index)

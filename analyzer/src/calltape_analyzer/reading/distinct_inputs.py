@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 
 from calltape_schema.packing import pack
 from calltape_schema.skimming import TreeBytes
+from calltape_schema.summary import MAX_COST, MAX_INPUTS, SCALAR_COST
 
 __all__ = ["NOT_NUMBERED", "DistinctInputs", "EncodedInputs"]
 
 NOT_NUMBERED = 0xFFFF_FFFF
 
-_MAX_ENTRIES = 65_536
-_MAX_BYTES = 16 * 1024 * 1024
-# What an encoded scalar can cost as a Python object, per byte.
-_SCALAR_COST = 64
+# The bounds of a summary: what fits there fits here.
+_MAX_ENTRIES, _MAX_BYTES = MAX_INPUTS, MAX_COST
 
 
 class EncodedInputs(NamedTuple):
@@ -53,7 +52,7 @@ class DistinctInputs:
     def _add(self, tree: TreeBytes, packed: bytes, raised: bool) -> int:
         structure, leaves, scalars = tree
         # One structure comes with many leaves, and leaves with many scalars: kept and counted once.
-        cost = len(packed) * _SCALAR_COST + sum(
+        cost = len(packed) * SCALAR_COST + sum(
             len(part) for part in {structure, leaves} if part not in self._parts
         )
         if cost > self._bytes_left or len(self.entries) >= _MAX_ENTRIES:

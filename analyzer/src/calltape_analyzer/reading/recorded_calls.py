@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import overload
+from typing import Literal, overload
 
 from typing_extensions import Self
 
@@ -20,8 +20,9 @@ from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.recordings import coverage_of, dumps_of, missing_numbers
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS, Segment
 from calltape_analyzer.reading.selection import call_at
+from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
-from calltape_schema.records import Coverage, Dump, Manifest, Observed, Target
+from calltape_schema.records import Manifest, Observed, Target
 
 __all__ = ["RecordedCalls"]
 
@@ -113,6 +114,14 @@ class RecordedCalls:
     def paths(self) -> tuple[str, ...]:
         """The files, in the order of the calls."""
         return tuple(segment.path for segment in self._segments)
+
+    @property
+    def source(self) -> Literal["records", "summary"]:
+        """What answers are read from: ``records`` if every file was scanned, call by call, or
+        ``summary`` while what some files say of all their calls at their end is all that was read
+        of these. It was not compared with their records; ``open_tape(..., scan=True)`` does
+        that."""
+        return "summary" if any(one.summary is not None for one in self._segments) else "records"
 
     @property
     def nbytes(self) -> int:

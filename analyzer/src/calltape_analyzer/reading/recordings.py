@@ -12,7 +12,7 @@ from itertools import islice
 
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.torn_tail import UNSEALED
-from calltape_schema.records import Coverage, Dump
+from calltape_schema.endings import Coverage, Dump
 
 __all__ = ["coverage_of", "dumps_of", "missing_numbers", "places_of", "recordings_of"]
 
@@ -44,7 +44,7 @@ def _coverage(parts: Sequence[Segment]) -> Coverage:
     if dropped[UNSEALED] and not missing_numbers(parts):
         # A number that is missing in one file may be in another file.
         known = seen - dropped.pop(UNSEALED)
-        seen = max(known, 1 + max(max(part.numbers, default=-1) for part in parts))
+        seen = max(known, 1 + max((part.extent or (-1, -1))[1] for part in parts))
         dropped[UNSEALED] = seen - known
     return _coverage_from(seen, kept, +dropped)
 

@@ -31,7 +31,7 @@ def without_repeats(parts: Sequence[Segment], damage: Damage) -> list[Segment]:
         damage: gets what was left out.
     """
     # A copy that was made while the recorder was writing has fewer calls, and no trailer.
-    preferred = sorted(parts, key=lambda part: (part.trailer is None, -len(part.numbers)))
+    preferred = sorted(parts, key=lambda part: (part.trailer is None, -_calls_in(part)))
     complete = [part for part in preferred if not part.is_ahead]
     ahead = [part for part in preferred if part.is_ahead]
     gone = _drop_copies(complete, damage) + _drop_copies([a for a in ahead if len(a)], damage)
@@ -65,8 +65,13 @@ def _drop_copies(files: Sequence[Segment], damage: Damage) -> list[Segment]:
 
 def _extent(file: Segment) -> tuple[int, ...]:
     """What copies have in common, and few other files."""
-    numbers = file.numbers
-    return (len(numbers), numbers[0], numbers[-1]) if numbers else (0, file.part)
+    extent = file.extent
+    return (0, file.part) if extent is None else (_calls_in(file), *extent)
+
+
+def _calls_in(file: Segment) -> int:
+    """How many calls a file has, those that were left out too."""
+    return len(file) + file.left_out
 
 
 def _digest(file: Segment) -> bytes:
@@ -104,7 +109,7 @@ def _in_several(files: Sequence[Segment]) -> set[int]:
     together: list[Segment] = []
     end = -1
     for low, high, which in sorted(
-        (min(file.numbers), max(file.numbers), i) for i, file in enumerate(files) if file.numbers
+        (*extent, i) for i, file in enumerate(files) if (extent := file.extent) is not None
     ):
         if low > end:
             found |= _twice(together)

@@ -17,6 +17,7 @@ from calltape_analyzer.reading.distinct_inputs import DistinctInputs
 from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_analyzer.reading.tape_file import TapeFile, Window
 from calltape_analyzer.reading.torn_tail import TornTail
+from calltape_schema.endings import Trailer, decode_trailer
 from calltape_schema.errors import TapeError
 from calltape_schema.framing import (
     BLOCK,
@@ -28,7 +29,6 @@ from calltape_schema.framing import (
     record_name,
 )
 from calltape_schema.packing import MAX_DOCUMENT_BYTES
-from calltape_schema.records import Trailer, decode_trailer
 from calltape_schema.skimming import Skimmer
 
 __all__ = ["NO_BLOB", "Scan", "content_of"]

@@ -6,6 +6,7 @@ what is damaged is added to a list.
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
@@ -17,11 +18,15 @@ from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.distinct_inputs import NOT_NUMBERED, EncodedInputs
 from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_analyzer.reading.scan import NO_BLOB, Scan, content_of
+from calltape_analyzer.reading.summary_rows import InputsOfCalls, differences, rows_of, stale
+from calltape_analyzer.reading.tape_end import summary_of
 from calltape_analyzer.reading.tape_file import TapeFile, Window, is_ahead
 from calltape_analyzer.reading.torn_tail import coverage_without_trailer
+from calltape_schema.endings import Coverage, Ending
 from calltape_schema.errors import TapeError
-from calltape_schema.framing import BLOCK, MANIFEST, Member, members, record_name
-from calltape_schema.records import CallRecord, Coverage, Manifest, decode_call, decode_manifest
+from calltape_schema.framing import BLOCK, MANIFEST, SUMMARY, Member, members, record_name
+from calltape_schema.records import CallRecord, Manifest, decode_call, decode_manifest
+from calltape_schema.summary import Summary
 
 __all__ = ["UNDER_WAY", "UNDER_WAY_WORDS", "Segment"]
 
@@ -44,21 +49,35 @@ _UNKNOWN, _WHOLE, _DAMAGED = 0, 1, 2
 class Segment:
     """One open tape file.
 
+    A sealed file with a summary is not scanned until somebody asks for a single call.
+
     Args:
         path: as the caller gave it; errors show it like this.
         damage: gets what is wrong with single calls.
+        scan: whether the file is scanned now, and its summary compared with the records.
 
     Raises:
         TapeError: ``not_found``, ``io``, ``not_a_tape``, ``version``, ``damaged`` or ``invalid``
             (the last two if it is the manifest that is wrong).
     """
 
-    def __init__(self, path: str, damage: Damage) -> None:
+    def __init__(self, path: str, damage: Damage, *, scan: bool = False) -> None:
         self.path = path
         self.damage = damage
+        self.left_out = 0
+        self._found: Scan | None = None
+        self._rows: list[InputsOfCalls] | None = None
+        self._order: array[int] | None = None
+        self._summary: Summary | None = None
+        self._checked = bytearray()
+        self._ahead: tuple[int, bytes] | None = None
+        self._lock = threading.RLock()
         self._file = TapeFile(path)
         try:
-            self.manifest, scan = self._scanned()
+            first, self.manifest = self._read_manifest()
+            self._summary = self._read_summary(first.end)
+            if scan or self._summary is None:
+                self.scan()
         except TapeError as error:
             self.close()
             raise error.at(path=path) from None
@@ -67,20 +86,86 @@ class Segment:
             raise
         self.size = self._file.size
         self.disk_bytes = self._file.disk_bytes
-        self.trailer = scan.trailer
-        self.unfinished = scan.unfinished
-        self._numbers = scan.numbers
-        self._records = scan.records
-        self._record_sizes = scan.record_sizes
-        self._blobs = scan.blobs
-        self._inputs = scan.inputs
-        self.distinct_inputs: list[EncodedInputs] = scan.distinct_inputs.entries
-        self._checked = bytearray(len(self._numbers))
-        self._ahead: tuple[int, bytes] | None = None
-        if is_ahead(path) and len(self._numbers):
-            self._ahead = self._records[0], self._file.read(self._records[0], self._record_sizes[0])
-        self.order = self._sorted()
-        self.left_out = 0
+
+    def _read_summary(self, head: int) -> Summary | None:
+        if is_ahead(self.path):
+            return None
+        found = summary_of(self._file, self.manifest.tape, self._report_summary)
+        if found is not None:
+            self._file.expect_unchanged(head, is_sealed=True)
+        return found
+
+    def _report_summary(self, error: TapeError) -> None:
+        self.damage.add(stale(str(error.reason)).at(path=self.path, member=SUMMARY))
+
+    @property
+    def summary(self) -> Summary | None:
+        """What the end of the file says of its calls, while that is all that is known of them; None
+        once the file was scanned, or a part of its calls was chosen."""
+        return self._summary if self._found is None and self._order is None else None
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether the file was scanned, so that each of its calls is known."""
+        return self._found is not None
+
+    def scan(self) -> None:
+        """Finds every call of the file, if that was not done yet. What its summary says is compared
+        with the records; a difference is damage."""
+        with self._lock:
+            if self._found is None:
+                self._scan_now()
+
+    def _scan_now(self) -> None:
+        before = self.manifest
+        if self._summary is not None and not self._file.refresh():
+            raise self._file.changed("its end was read before")
+        self.manifest, found = self._scanned()
+        if self.manifest != before:
+            raise self._file.changed("it is another tape")
+        self._checked = bytearray(len(found.numbers))
+        if is_ahead(self.path) and len(found.numbers):
+            place = found.records[0]
+            self._ahead = place, self._file.read(place, found.record_sizes[0])
+        if self._order is None:
+            self._order = self._sorted(found.numbers)
+        if self._summary is not None:
+            for error in differences(self._summary, found):
+                self.damage.add(error.at(path=self.path, member=SUMMARY))
+        self._found = found  # last, because other threads ask for it
+
+    @property
+    def _scan(self) -> Scan:
+        found = self._found
+        if found is None:
+            self.scan()
+            found = self._found
+            assert found is not None
+        return found
+
+    @property
+    def trailer(self) -> Ending | None:
+        """What the end of the file says of all calls; None if it is not sealed."""
+        return self._summary if self._found is None and self._summary else self._scan.trailer
+
+    @property
+    def unfinished(self) -> int:
+        """How many bytes at the end belong to a call that was being written."""
+        return 0 if self._found is None and self._summary else self._scan.unfinished
+
+    @property
+    def order(self) -> array[int]:
+        """The positions of the calls, in the order of their numbers. In the file, they stand in the
+        order in which they were written, and threads may end in another order. Whoever sets it
+        leaves calls out."""
+        if self._order is None:
+            self.scan()
+        assert self._order is not None
+        return self._order
+
+    @order.setter
+    def order(self, positions: array[int]) -> None:
+        self._order = positions
 
     def _scanned(self) -> tuple[Manifest, Scan]:
         """What is in the file. If the file changed during the walk, the walk is repeated: what
@@ -95,27 +180,52 @@ class Segment:
             except TapeError as error:
                 if not is_damage(error) or not tries or not self._has_changed():
                     raise
+                self._expect_no_summary()
             else:
                 if not found or not tries or not self._has_changed():
                     self.damage.add_all(found)
                     return manifest, scan
+                self._expect_no_summary()
         raise AssertionError
+
+    def _expect_no_summary(self) -> None:
+        """A file that had its end may not change any more."""
+        if self._summary is not None:
+            raise self._file.changed("its end was read before")
 
     def _has_changed(self) -> bool:
         # Of a write-ahead file, size and time do not tell: another call may have as many bytes,
         # and be written within a tick of the clock.
         return not self._file.refresh() or is_ahead(self.path)
 
-    def _sorted(self) -> array[int]:
-        """The positions of the calls in the order of their numbers. In the file, they stand in the
-        order in which they were written, and threads may end in another order."""
-        positions = array("Q", range(len(self._numbers)))
-        if sorted(self._numbers) == self._numbers.tolist():
+    @staticmethod
+    def _sorted(numbers: array[int]) -> array[int]:
+        """The positions of the calls by their numbers."""
+        positions = array("Q", range(len(numbers)))
+        if sorted(numbers) == numbers.tolist():
             return positions
-        return array("Q", sorted(positions, key=self._numbers.__getitem__))
+        return array("Q", sorted(positions, key=numbers.__getitem__))
 
     def __len__(self) -> int:
-        return len(self.order)
+        return len(self.order) if self.summary is None else self.summary.coverage.kept
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The lowest and the highest number of the calls in its list, of which there are some."""
+        if self.summary is not None and self.extent is not None:
+            return self.extent
+        return self.number(self.order[0]), self.number(self.order[-1])
+
+    @property
+    def extent(self) -> tuple[int, int] | None:
+        """The lowest and the highest number of its calls, those that were left out too; None
+        without calls."""
+        summary = self._summary
+        if self._found is None and summary is not None:
+            low, high = summary.first_call, summary.last_call
+            return None if low is None or high is None else (low, high)
+        numbers = self._scan.numbers
+        return (min(numbers), max(numbers)) if numbers else None
 
     @property
     def closed(self) -> bool:
@@ -134,15 +244,15 @@ class Segment:
             return Coverage(seen=len(self), kept=len(self))
         segment = self.manifest.segment
         first = 0 if segment is None else segment.first_call
-        return coverage_without_trailer(self._numbers, first)
+        return coverage_without_trailer(self._scan.numbers, first)
 
     @cached_property
     def is_ahead(self) -> bool:
         """Whether this is a write-ahead file: its only call was under way, or it has no call and
         the name of such a file."""
-        if self.trailer is not None or len(self._numbers) > 1:
+        if self.trailer is not None or len(self._scan.numbers) > 1:
             return False
-        if not len(self._numbers):
+        if not len(self._scan.numbers):
             return is_ahead(self.path)
         try:
             return self.record(0).outputs_missing == UNDER_WAY
@@ -158,9 +268,9 @@ class Segment:
 
     def leave_out(self, numbers: Container[int]) -> None:
         """Removes calls from the list, because they are in another file too."""
-        before = len(self.order)
-        self.order = array("Q", (p for p in self.order if self._numbers[p] not in numbers))
-        self.left_out += before - len(self.order)
+        order, all_numbers = self.order, self._scan.numbers
+        self.order = array("Q", (p for p in order if all_numbers[p] not in numbers))
+        self.left_out += len(order) - len(self.order)
 
     @property
     def damaged(self) -> int:
@@ -170,7 +280,12 @@ class Segment:
     @property
     def numbers(self) -> Sequence[int]:
         """The numbers of all its calls, in the order of the file."""
-        return self._numbers
+        return self._scan.numbers
+
+    @property
+    def distinct_inputs(self) -> list[EncodedInputs]:
+        """The inputs that have a number, by number."""
+        return self._scan.distinct_inputs.entries
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes of the file, from ``offset`` on."""
@@ -190,27 +305,27 @@ class Segment:
         return data
 
     def number(self, position: int) -> int:
-        return self._numbers[position]
+        return self._scan.numbers[position]
 
     def record(self, position: int) -> CallRecord:
         """The record of a call, decoded anew."""
         found = decode_call(self.content(position))
-        if found.call != self._numbers[position]:
+        if found.call != self._scan.numbers[position]:
             raise self._file.changed("another call is there")
         return found
 
     def content(self, position: int) -> bytes:
         """The record of a call as it stands in the file."""
-        return self.read(self._records[position], self._record_sizes[position])
+        return self.read(self._scan.records[position], self._scan.record_sizes[position])
 
     def contents(self) -> Iterator[bytes]:
         """The records of all its calls, in the order of the file."""
-        return map(Window(self._file).read, self._records, self._record_sizes)
+        return map(Window(self._file).read, self._scan.records, self._scan.record_sizes)
 
     def blob_parts(self, position: int, size: int) -> Iterator[bytes]:
         """The first ``size`` bytes of a call's blob, in parts of at most 1 MiB. A blob of holes
         takes no room in the file, and would take as much as it claims in a copy: it is refused."""
-        what = f"a copy of the tensors of call {self._numbers[position]}"
+        what = f"a copy of the tensors of call {self._scan.numbers[position]}"
         check_memory(memory_limit_of(self.disk_bytes), [((size,), 1)], what)
         start = self.blob(position)
         for offset in range(0, size if start is not None else 0, _PART):
@@ -229,46 +344,68 @@ class Segment:
         Structure and leaves are not decoded yet, and may break the format. If they do, all calls
         of this number do.
         """
-        number = self._inputs[position]
+        number = self._scan.inputs[position]
         return None if number == NOT_NUMBERED else number
+
+    def summed_inputs(self) -> list[InputsOfCalls] | None:
+        """The distinct inputs of its calls by its summary, in the order of their first calls; None
+        if it has none, if it was scanned, or if its summary cannot be read, which is damage."""
+        summary = self.summary
+        if summary is None or summary.inputs is None:
+            return None
+        if self._rows is None:
+            try:
+                self._rows = rows_of(summary)
+            except TapeError as error:
+                self._report_summary(error)
+                self._summary = None
+                self.scan()
+        return self._rows
 
     def inputs(self) -> Iterator[tuple[bytes, bytes, Sequence[Any], int]]:
         """``structure``, ``leaves`` and ``scalars`` of the inputs, and how many calls had them.
         Equal inputs come once, if they have a number."""
-        counts = Counter(map(self._inputs.__getitem__, self.order))
-        alone = counts.pop(NOT_NUMBERED, 0)
-        for number, calls in counts.items():
-            structure, leaves, scalars, _ = self.distinct_inputs[number]
-            yield structure, leaves, scalars, calls
-        for position in self.order if alone else ():
-            if self._inputs[position] == NOT_NUMBERED:
+        summed = self.summed_inputs()
+        if summed is not None:
+            for row in summed:
+                yield row.inputs.structure, row.inputs.leaves, row.inputs.scalars, row.calls
+            return
+        for position, _, calls in self.by_inputs():
+            number = self._scan.inputs[position]
+            if number != NOT_NUMBERED:
+                structure, leaves, scalars, _ = self.distinct_inputs[number]
+                yield structure, leaves, scalars, calls
+            else:
                 inputs = self.record(position).inputs
                 yield inputs.structure, inputs.leaves, inputs.scalars, 1
 
-    def by_inputs(self) -> Iterator[tuple[int, int]]:
-        """For each of the distinct inputs the first call that has them, as its place in ``order``,
-        and how many calls have them. A call whose inputs have no number comes by itself."""
-        counts = Counter(map(self._inputs.__getitem__, self.order))
+    def by_inputs(self) -> Iterator[tuple[int, int, int]]:
+        """For each of the distinct inputs the positions of the first and of the last call that have
+        them, and how many calls do. A call whose inputs have no number comes by itself. The file is
+        scanned for this."""
+        order = self.order
+        numbers = list(map(self._scan.inputs.__getitem__, order))
+        counts = Counter(numbers)
+        last = dict(zip(numbers, order, strict=True))
         alone = counts.pop(NOT_NUMBERED, 0)
-        for place, position in enumerate(self.order):
+        for position, number in zip(order, numbers, strict=True):
             if not counts and not alone:
                 return
-            number = self._inputs[position]
             if number == NOT_NUMBERED:
                 alone -= 1
-                yield place, 1
+                yield position, position, 1
             elif number in counts:
-                yield place, counts.pop(number)
+                yield position, last[number], counts.pop(number)
 
     def blob(self, position: int) -> int | None:
         """The offset of the content of a call's blob, or None."""
-        header = self._blobs[position]
+        header = self._scan.blobs[position]
         return None if header == NO_BLOB else header + BLOCK
 
     def located(self, error: TapeError, position: int) -> TapeError:
         """The error, with the file, the member and the offset of the call."""
-        name = record_name(self._numbers[position])
-        return error.at(path=self.path, member=name, offset=self._records[position] - BLOCK)
+        name = record_name(self._scan.numbers[position])
+        return error.at(path=self.path, member=name, offset=self._scan.records[position] - BLOCK)
 
     def check_blob(self, position: int, record: CallRecord) -> None:
         """Compares a call's blob with its checksum. The bytes are read the first time only.
@@ -286,7 +423,7 @@ class Segment:
         raise self._damaged_blob(position)
 
     def _crc32(self, position: int, size: int) -> int:
-        return self._same(self._file.crc32(self._blobs[position] + BLOCK, size))
+        return self._same(self._file.crc32(self._scan.blobs[position] + BLOCK, size))
 
     def report(self, error: TapeError, position: int) -> None:
         """Adds the damage of a call to the list, once per call."""
@@ -295,18 +432,19 @@ class Segment:
             self.damage.add(error)
 
     def _damaged_blob(self, position: int) -> TapeError:
-        number = self._numbers[position]
+        number = self._scan.numbers[position]
         return TapeError(
             "damaged",
             f"call {number}: the checksum of its tensors does not match their bytes",
             path=self.path,
             member=f"calls/{number:08d}.safetensors",
-            offset=self._blobs[position],
+            offset=self._scan.blobs[position],
         )
 
     def drop_damaged(self) -> None:
         """Removes the calls that are known to be damaged from the list."""
-        self.order = array("Q", (p for p in self.order if self._checked[p] != _DAMAGED))
+        if self.is_scanned:
+            self.order = array("Q", (p for p in self.order if self._checked[p] != _DAMAGED))
 
     def _read_manifest(self) -> tuple[Member, Manifest]:
         stray: list[TapeError] = []

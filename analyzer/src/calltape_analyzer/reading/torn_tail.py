@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.framing import BLOCK, TRAILER, Member
-from calltape_schema.records import Coverage
 
 __all__ = ["UNSEALED", "TornTail", "coverage_without_trailer"]
 

@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from calltape_analyzer.errors import InferenceError, UsageError
+from calltape_analyzer.explanation.reasons import reasons_of
 from calltape_analyzer.explanation.subjects import explain
 from calltape_analyzer.observing.switches import looks_like_name
 from calltape_analyzer.plain_data import plain
+from calltape_analyzer.redacting.numbered_names import NumberedNames
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_analyzer.redacting.tree_plan import Replaced
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import printable
 from calltape_analyzer.variant import Variant
 from calltape_schema.errors import TapeError
 
 __all__ = ["Comparison", "difference"]
 
-_PART = r"(?<![^.]){}(?![^.\[=, )])"  # of a path
-_QUOTED = re.compile(r"(?<![^= ])'[^']*'")
+_QUOTED = re.compile(r"(?<![^= {])'[^']*'(?:: [-+\w.]+)?")
 _QUOTED_NUMBER = re.compile(r"(?<![^ ])([^ =]+)=[-+(]?[\w.+-]+\)?")
 _PLACE_OF_CALL = ("path", "address")
+_OF_TRAFFIC = re.compile(r"\bkept\b")
+"""What a warning says of numbers of calls that are not on the tape: a new tape does not count those
+that were replaced."""
 _NUMBERS = ("min", "max", "sizes", "distinct", "dimensions", "value")
 
 
@@ -56,6 +59,8 @@ class Comparison:
         self._ranges = ranges
         self._numbered = numbered
         self._known: frozenset[str] = frozenset()
+        self._keys: dict[str, None] = {}
+        self._names = NumberedNames(()), NumberedNames(())
         self.variants: tuple[Variant, ...] = ()
 
     def answers(self, tape: Tape, *, is_new: bool) -> dict[str, Any]:
@@ -71,11 +76,24 @@ class Comparison:
         found: dict[str, Any] = {"variants": _each(variants, lambda v: v.findings)}
         shapes = _asked(tape.shape_findings)
         found["shapes"] = shapes if isinstance(shapes, str) else shapes.model_dump()
-        found["shapes by variant"] = _each(variants, lambda v: v.shape_findings().findings)
+        found["shapes by variant"] = _errors(variants, Variant.shape_findings)
         for name, explanation in _explanations(tape, variants):
             found[f"explain {name}"] = explanation
         made: dict[str, Any] = plain(self._alike(found, texts, is_new))
         return made
+
+    def _parts(self, parts: Sequence[Any], is_new: bool) -> list[Any]:
+        """The parts of an explanation, each of numbers that were replaced or of others. Places that
+        are alike are one part: which ones are, beside a replaced number, is chance."""
+        numbers = self._numbers()
+        made: list[Any] = []
+        for part in parts:
+            is_replaced = [self._with_keys(one, is_new) in numbers for one in part["places"]]
+            for wanted in dict.fromkeys(is_replaced):
+                pairs = zip(part["places"], is_replaced, strict=True)
+                made.append({**part, "places": [one for one, is_one in pairs if is_one is wanted]})
+        variants = list(dict.fromkeys(part["variant"] for part in made))
+        return sorted(made, key=lambda part: (variants.index(part["variant"]), part["places"]))
 
     def _texts(self, variants: Any) -> dict[str, str]:
         """The texts that are shown as they are, with those that stand for them."""
@@ -89,6 +107,8 @@ class Comparison:
     def _alike(self, value: Any, texts: Mapping[str, str], is_new: bool, key: str = "") -> Any:
         if isinstance(value, dict):
             return self._dict(value, texts, is_new, key)
+        if key == "parts" and self._replaced.numbers:
+            value = self._parts(value, is_new)
         if isinstance(value, list | tuple) and not self._is_key(value, is_new):
             made = [self._alike(one, texts, is_new) for one in value]
             if self._replaced.keys:  # other keys have another order
@@ -111,6 +131,9 @@ class Comparison:
         hidden: set[str] = set()
         if "first_call" in value:
             hidden.update(_PLACE_OF_CALL if "tensors" not in value else ("address",))
+        if "why" in value:
+            # The dimensions of a symbol: the findings have them once, and each of them has all.
+            hidden.add("equals")
         if not self._numbered:
             hidden.update(("first_call", "first"))
         if not self._ranges:
@@ -119,11 +142,21 @@ class Comparison:
             hidden.add("name")
         if self._is_replaced(value, is_new):
             hidden.update(_NUMBERS)
+            value = {**value, "warnings": _without_traffic(value.get("warnings", ()))}
+        if "notes" in value:
+            value = {**value, "notes": [*self._notes(value["notes"], is_new)]}
         return {
             self._text(str(name), texts, is_new): self._alike(one, texts, is_new, name)
             for name, one in value.items()
             if name not in hidden
         }
+
+    def _notes(self, notes: Sequence[str], is_new: bool) -> Iterator[str]:
+        """The notes of a variant that are not about all values of a number that was replaced."""
+        for note in notes:
+            place = note.partition(" is constant, but ")[0]
+            if self._with_keys(place, is_new) not in self._numbers():
+                yield note
 
     def _is_replaced(self, value: Mapping[str, Any], is_new: bool) -> bool:
         """Whether these are findings of numbers that were replaced."""
@@ -163,12 +196,10 @@ class Comparison:
         return self._without_numbers(value) if "=" in value else value
 
     def _with_keys(self, value: str, is_new: bool) -> str:
-        for number, (old, new) in enumerate(self._replaced.keys.items()):
-            was = new if is_new else old
-            for form in (was, printable(was)):
-                if form in value:
-                    value = re.sub(_PART.format(re.escape(form)), f"<key {number}>", value)
-        return value
+        if len(self._keys) != len(self._replaced.keys):
+            self._keys = dict.fromkeys(self._replaced.keys)
+            self._names = NumberedNames(self._keys), NumberedNames(self._replaced.keys.values())
+        return self._names[is_new].numbered(value) if self._keys else value
 
     def _without_numbers(self, value: str) -> str:
         """A text that does not quote numbers that were replaced (``more.0=4041``)."""
@@ -183,12 +214,16 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | Non
     return next((name for name in names if before.get(name) != after.get(name)), None)
 
 
+def _without_traffic(warnings: Sequence[str]) -> list[str]:
+    return [text for text in warnings if not _OF_TRAFFIC.search(text)]
+
+
 def _asked(question: Callable[[], Any]) -> Any:
     """The answer; or the words of the error, which are an answer too."""
     try:
         return question()
     except (InferenceError, UsageError) as error:
-        # Which text a message quotes is no answer, and it may quote any.
+        # Which text or number a message quotes is no answer, and it may quote any.
         return f"{type(error).__name__}: {_QUOTED.sub('text', error.reason)}"
     except TapeError as error:
         return f"TapeError: {error.kind}"
@@ -201,11 +236,21 @@ def _each(variants: Any, question: Callable[[Variant], Any]) -> Any:
     return [one if isinstance(one, str) else one.model_dump() for one in found]
 
 
+def _errors(variants: Any, question: Callable[[Variant], Any]) -> Any:
+    """The words of each variant's error; None where the answer is made of its findings, which are
+    compared anyway."""
+    if isinstance(variants, str):
+        return variants
+    found = (_asked(partial(question, one)) for one in variants)
+    return [one if isinstance(one, str) else None for one in found]
+
+
 def _explanations(tape: Tape, variants: Any) -> Iterator[tuple[str, Any]]:
     """What is said of each argument that any variant has."""
     if isinstance(variants, str):
         return
     names = dict.fromkeys(name for one in variants for name in one.facts.group.layout.arguments)
+    reasons = reasons_of(tape, variants)
     for name in names:
-        said = _asked(partial(explain, tape, variants, name))
+        said = _asked(partial(explain, tape, variants, name, reasons=reasons))
         yield name, said if isinstance(said, str) else said.model_dump()

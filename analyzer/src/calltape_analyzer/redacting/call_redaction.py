@@ -6,15 +6,16 @@ way of making tapes (:mod:`calltape_analyzer.editing.rewriting`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 from calltape_analyzer.editing.withholding import without_value
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.redacting.element_ranges import ElementRanges
-from calltape_analyzer.redacting.leak_search import RemovedValues
-from calltape_analyzer.redacting.new_values import NewValues
+from calltape_analyzer.redacting.leak_search import RemovedValues, number_forms
+from calltape_analyzer.redacting.new_values import NewValue, NewValues
+from calltape_analyzer.redacting.treatment import Treatment
 from calltape_analyzer.redacting.tree_plan import Fates, TreePlan
 from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.privacy import without_text
@@ -25,6 +26,7 @@ from calltape_schema.tree import ScalarNode, Structure
 __all__ = ["CallRedaction"]
 
 _MAX_KNOWN = 1024
+_SURROGATES = "surrogatepass"
 
 
 class CallRedaction:
@@ -84,6 +86,35 @@ class CallRedaction:
         """The traffic counters of the new tape."""
         return traffic.model_copy(update={"groups": tuple(map(self._group, traffic.groups))})
 
+    def staying(self, call: Call) -> Iterator[bytes]:
+        """What of the scalars and the values of tensors of a call is on the new tape as it was.
+
+        Raises:
+            TapeError: the call is damaged.
+        """
+        record = call.record
+        sides: tuple[tuple[Side, Tree | None, str], ...] = (
+            ("inputs", record.inputs, ""), ("outputs", record.outputs, "outputs")
+        )  # fmt: skip
+        for side, tree, at in sides:
+            if tree is None:
+                continue
+            spec = tree.spec()
+            plan = self._plan(tree.structure, spec.root, spec.leaves, spec.scalars, at)
+            for place, value in enumerate(tree.scalars):
+                if plan.scalar(place, value) != value:
+                    continue
+                if isinstance(value, str):
+                    yield value.encode(errors=_SURROGATES)
+                else:
+                    yield from (value,) if isinstance(value, bytes) else number_forms(value)
+            for place in range(spec.leaves):
+                path, treatment = plan.tensors.get(place, ("", None))
+                found = self._new_value(call, side, place, path, treatment)
+                if found is not None and found.stays:
+                    yield bytes(found.data or b"")
+        self._values.forget()
+
     def withheld_paths(self, structure: bytes, spec: Structure, side: str) -> set[str]:
         """The paths of the arguments of which only the length is left."""
         if side:
@@ -108,7 +139,7 @@ class CallRedaction:
             if len(self._plans) >= _MAX_KNOWN:
                 del self._plans[next(iter(self._plans))]
             plan = self._plans[key] = TreePlan(root, leaves, scalars, side, self._fates)
-            self._removed.stays(plan.root)
+            self._removed.structure(plan.root)
         return plan
 
     def _tree(self, call: Call, side: Side, tree: Tree, kept: dict[str, Any]) -> Tree:
@@ -134,17 +165,24 @@ class CallRedaction:
         document = without_value(leaf)
         if leaf.key is None:
             return document
-        found = None
-        if treatment is not None and treatment.way != "shapes_only":
-            found = self._values.of(call, side, place, path, treatment)
+        found = self._new_value(call, side, place, path, treatment)
+        if found is None or found.drawn is not None:
+            drawn = None if found is None else found.drawn
+            self._removed.rows(call, side, place, leaf, drawn)
         if found is None:
             self.withheld += 1
             return document
         # The name of a blob's entry is a path, which may have a private key in it.
-        key, data = found
-        kept[key] = data
+        kept[found.key] = found.data
         del document["missing"]
-        return {**document, "key": key}
+        return {**document, "key": found.key}
+
+    def _new_value(
+        self, call: Call, side: Side, place: int, path: str, treatment: Treatment | None
+    ) -> NewValue | None:
+        if treatment is None or treatment.way == "shapes_only":
+            return None
+        return self._values.of(call, side, place, path, treatment)
 
     def _ranges_of(self, tree: Tree, plan: TreePlan) -> tuple[Range, ...]:
         made: list[Range] = []

@@ -1,58 +1,77 @@
-"""Whether anything that was removed still stands in the bytes of a new tape.
+"""What a redaction removed, so that one can look for it in the bytes of the new tape.
 
-In come the calls that were read. Out go texts and rows of integers that the new file has, although
-it should not.
+In come the calls that were read. Out go the bytes of texts, of long numbers and of rows of ids that
+must not be there any more.
 """
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
 
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call, Side
+from calltape_analyzer.redacting.tensor_values import Drawn
 from calltape_analyzer.redacting.tree_plan import TreePlan
 from calltape_schema.blob import stored_as
 from calltape_schema.fields import Record
 from calltape_schema.interning import Part
 from calltape_schema.leaves import Leaf
+from calltape_schema.packing import pack
 from calltape_schema.tree import DictNode, FieldsNode
 
-__all__ = ["LEAST_BYTES", "RemovedValues", "found_in"]
+__all__ = ["LEAST_BYTES", "RemovedValues", "number_forms"]
 
 LEAST_BYTES = 8
 """Shorter values are found by chance."""
 
-_MAX_VALUES = 20_000
+_MAX_VALUES = 200_000
+_MAX_NAMES = 20_000
 _MAX_BYTES = 64 * 2**20
 _MAX_LEAF = 2**20
 _FEWEST_IDS = 4
+_LEAST_BITS = 40.0
+"""Where other numbers take the place of numbers, rows that say less become old ones by chance."""
+
+_FORMATS = {"I64": "q", "I32": "i", "I16": "h", "U64": "Q", "U32": "I", "U16": "H"}
 
 
 class RemovedValues:
     """The values that were taken out, as many as memory for them is granted. Names of keys and
     fields are left out of it: a text that is also the name of an argument is no leak.
 
+    Args:
+        draws: whether tensors get other numbers: then small rows may be drawn by chance.
+
     Attributes:
         skipped: how many were not remembered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, draws: bool) -> None:
+        self._least_bits = _LEAST_BITS if draws else 0.0
         self._values: dict[bytes, None] = {}
         self._size = 0
         self._names: set[bytes] = {word.encode() for word in _words_of_the_format()}
         self.skipped = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        return (value for value in self._values if not self._is_name(value))
+        return iter(self._values)
+
+    def is_name(self, value: bytes) -> bool:
+        """Whether a value is also a name that stays, or a part of one."""
+        return any(value in name for name in self._names)
 
     def name(self, text: str) -> None:
         """Notes a text that stays on the tape."""
-        if len(self._names) < _MAX_VALUES:
+        if len(self._names) < _MAX_NAMES:
             self._names.add(text.encode("utf-8", "surrogatepass"))
+
+    def stays(self, value: Any) -> None:
+        """Notes a number that stays on the tape."""
+        self._names.update(number_forms(value))
 
     def add(self, value: str | bytes) -> None:
         """Notes a text that was removed."""
@@ -76,16 +95,33 @@ class RemovedValues:
             return
         for place, value in enumerate(tree.scalars):
             fate, kind = plan.scalars.get(place, ("kept", ""))
-            if fate != "kept" and kind in ("str", "bytes") and plan.scalar(place, value) != value:
-                self.add(value)
-        for place, leaf in enumerate(tree.facts()):
-            treatment = plan.tensors.get(place, ("", None))[1]
-            stays = treatment is not None and treatment.way != "shapes_only"
-            if not stays and leaf.key is not None:
-                for row in id_rows(call, side, place, leaf):
-                    self.add(row)
+            if fate == "kept" or plan.scalar(place, value) == value:
+                continue
+            for form in (value,) if kind in ("str", "bytes") else number_forms(value):
+                self.add(form)
 
-    def stays(self, root: Any) -> None:
+    def rows(self, call: Call, side: Side, place: int, leaf: Leaf, drawn: Drawn | None) -> None:
+        """Notes the rows of a tensor whose values were left out, or replaced.
+
+        Args:
+            call, side, place, leaf: where it stands.
+            drawn: how its numbers were replaced; None if they were left out.
+
+        Raises:
+            TapeError: the call is damaged.
+        """
+        for data, row in id_rows(call, side, place, leaf):
+            if drawn is None:
+                highest = max(map(abs, row))
+                says = len(set(row)) >= _FEWEST_IDS
+                bits = Drawn(1, highest).bits(row) if self._least_bits and says else 0.0
+            else:
+                bits = drawn.bits(row)
+                says = bits >= _LEAST_BITS
+            if says and bits >= self._least_bits:
+                self.add(data)
+
+    def structure(self, root: Any) -> None:
         """Notes the names in a structure of the new tape."""
         for _, node in nodes_with_paths(root):
             if isinstance(node, DictNode | FieldsNode):
@@ -94,9 +130,6 @@ class RemovedValues:
                     self.name(str(name))
             if (kind := getattr(node, "type", None)) is not None:
                 self.name(kind)
-
-    def _is_name(self, value: bytes) -> bool:
-        return any(value in name for name in self._names)
 
 
 def _words_of_the_format() -> Iterator[str]:
@@ -117,31 +150,29 @@ def _nodes() -> Iterator[type[Part]]:
         waiting += found.__subclasses__()
 
 
-def id_rows(call: Call, side: Side, place: int, leaf: Leaf) -> Iterator[bytes]:
-    """The rows of a tensor of integers that say something: four or more different numbers.
+def number_forms(value: Any) -> Iterator[bytes]:
+    """The bytes that a number has on a tape, as a value and as text. Of a complex one, those of
+    both parts."""
+    for one in value if isinstance(value, tuple) else (value,):
+        yield pack(one)
+        if type(one) is int:
+            yield str(abs(one)).encode()
+
+
+def id_rows(call: Call, side: Side, place: int, leaf: Leaf) -> Iterator[tuple[bytes, list[int]]]:
+    """The rows of a tensor of integers, as bytes and as numbers.
 
     Raises:
         TapeError: the call is damaged.
     """
     stored = stored_as(leaf)
-    if stored is None or stored.dtype not in ("I64", "I32", "U64", "U32", "I16", "U16"):
+    if stored is None or stored.dtype not in _FORMATS:
         return
     if not stored.shape or stored.nbytes > _MAX_LEAF or not stored.nbytes:
         return
-    data = call.stored(side, place)
-    width = int(stored.dtype[1:]) // 8
-    length = stored.shape[-1] * width
-    for start in range(0, len(data or b""), length):
-        row = bytes((data or b"")[start : start + length])
-        if len({row[i : i + width] for i in range(0, length, width)}) >= _FEWEST_IDS:
-            yield row
-
-
-def found_in(path: str, values: Iterable[bytes]) -> list[bytes]:
-    """The values that the bytes of a file have anywhere.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return [value for value in values if data.find(value) >= 0]
+    data = bytes(call.stored(side, place) or b"")
+    code = _FORMATS[stored.dtype]
+    length = stored.shape[-1] * struct.calcsize(code)
+    for start in range(0, len(data), length):
+        row = data[start : start + length]
+        yield row, list(struct.unpack(f"<{stored.shape[-1]}{code}", row))

@@ -1,67 +1,67 @@
 """The values of the tensors of a new tape that keep some.
 
-In come calls and treatments. Out go bytes. One walk over the tape before tells the ranges that new
-values keep to, and the rules that integers follow.
+In come calls and treatments. Out go bytes, and how far chance decided what they are.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, NamedTuple
 
-from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
-from calltape_analyzer.observing.groups import SortedCall
-from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.caches import has_cache_word
-from calltape_analyzer.pytree.node_paths import nodes_with_paths
-from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_analyzer.pytree.nested_tensors import nested_places, table_leaves
 from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
-from calltape_analyzer.redacting.tensor_values import NoiseRange, is_mask, noisy, permuted
-from calltape_analyzer.redacting.treatment import Treatment, Treatments
-from calltape_analyzer.tape import Tape
+from calltape_analyzer.redacting.tensor_values import Drawn, NoiseRange, is_mask, noisy, permuted
+from calltape_analyzer.redacting.treatment import Treatment
+from calltape_analyzer.redacting.value_facts import ValueFacts, is_computable
 from calltape_analyzer.writing.stored_values import stored_bytes
-from calltape_schema.errors import TapeError
 from calltape_schema.leaves import Leaf
 from calltape_schema.records import Range, Tree
-from calltape_schema.tree import TensorNode
 
-__all__ = ["NewValues"]
+__all__ = ["NewValue", "NewValues"]
 
-_INTEGERS = frozenset(
-    f"torch.{name}" for name in ("uint8", "int8", "int16", "int32", "int64", "bool")
-)
-_TIMES_STORED, _ANY_BYTES = 4, 2**21
-_PACKED = "torch.float4_e2m1fn_x2"
-"""Floats that stand in pairs in a byte: torch has no arithmetic for them."""
+_MAX_KNOWN = 1024
+
+
+class NewValue(NamedTuple):
+    """The values of a tensor on the new tape.
+
+    Attributes:
+        key: of the entry of the blob.
+        data: the bytes.
+        drawn: how its whole numbers were replaced; None if the values are those that it had, or
+            floats.
+        stays: whether the values are those that it had.
+    """
+
+    key: str
+    data: Any
+    drawn: Drawn | None = None
+    stays: bool = False
+
+
+class _Made(NamedTuple):
+    data: Any
+    drawn: Drawn | None = None
+    stays: bool = False
 
 
 class NewValues:
     """Makes values.
 
     Args:
-        tape: is read once if any values are to be made.
-        treatments: what was asked for.
+        facts: of the tensors of the tape.
         pseudonyms: have the permutations.
         special: whether NaN and infinities stay where they are.
-
-    Raises:
-        TapeError: the tape cannot be read.
     """
 
-    def __init__(
-        self, tape: Tape, treatments: Treatments, pseudonyms: Pseudonyms, *, special: bool
-    ) -> None:
+    def __init__(self, facts: ValueFacts, pseudonyms: Pseudonyms, *, special: bool) -> None:
+        self._facts = facts
         self._pseudonyms = pseudonyms
         self._special = special
-        self._highest = 0
-        self._noise: dict[str, NoiseRange] = {}
         self._ids: dict[tuple[int, int], int] = {}
-        self._shared: dict[tuple[str, str], tuple[str, Any]] = {}
-        self._sorter = CallSorter.of(tape)
-        self._rules: list[tuple[Any, dict[int, ValueRule]]] = []
-        if treatments.has("permute") or treatments.has("noise"):
-            self._learn(tape, treatments)
+        self._shared: dict[tuple[str, str], NewValue] = {}
+        self._nested: dict[bytes, frozenset[int]] = {}
 
     def forget(self) -> None:
         """Ends a call."""
@@ -69,117 +69,105 @@ class NewValues:
 
     def of(
         self, call: Call, side: Side, place: int, path: str, treatment: Treatment
-    ) -> tuple[str, Any] | None:
-        """The key and the bytes of a leaf on the new tape; None if its values are left out, because
-        they cannot be computed with.
+    ) -> NewValue | None:
+        """The values of a leaf on the new tape; None if they are left out, because they cannot be
+        computed with.
 
         Raises:
             TapeError: the call is damaged.
         """
         tree = call.record.inputs if side == "inputs" else call.record.outputs
         leaf = tree.facts()[place] if tree is not None else None
-        if leaf is None or leaf.key is None:
+        if tree is None or leaf is None or leaf.key is None:
             return None
         known = self._shared.get((leaf.key, treatment.way))
         if known is not None:
             return known
         if treatment.way == "keep":
-            data: Any = call.stored(side, place)
+            made: _Made | None = _Made(call.stored(side, place), stays=True)
+        elif place in self._tables(tree) and not self._says_sizes(call, side, place):
+            return None  # other numbers would give no nested tensor; a reader makes some up
         else:
-            data = self._made(call, side, place, path, leaf, treatment)
-            if data is None:
-                return None
-        found = self._shared[leaf.key, treatment.way] = f"t{len(self._shared)}", data
+            made = self._made(call, side, place, path, leaf, treatment)
+        if made is None:
+            return None
+        found = self._shared[leaf.key, treatment.way] = NewValue(f"t{len(self._shared)}", *made)
         return found
+
+    def _tables(self, tree: Tree) -> frozenset[int]:
+        """The leaves of a tree that say where the components of its nested tensors are."""
+        known = self._nested.get(tree.structure)
+        if known is None:
+            if len(self._nested) >= _MAX_KNOWN:
+                self._nested.clear()
+            places = nested_places(tree.spec().root)
+            known = frozenset(leaf for node, _ in places for leaf in table_leaves(node))
+            self._nested[tree.structure] = known
+        return known
+
+    def _says_sizes(self, call: Call, side: Side, place: int) -> bool:
+        """Whether a tensor keeps to a rule whose numbers follow from sizes."""
+        rule, tensor = self._facts.rule(call, side, place), call.tensor(side, place)
+        return (
+            rule is not None
+            and is_computable(tensor)
+            and tensor.numel() > 0
+            and _follows_from_sizes(tensor.detach().long(), *rule)
+        )
 
     def range_of(self, treatment: Treatment, one: Range) -> tuple[int, int] | None:
         """The range that new integers are in."""
         if treatment.way == "permute":
-            return min(one.min, 0), max(self._highest, 1)
-        noise = self._noise.get(treatment.pattern)
+            return min(one.min, 0), max(self._facts.highest, 1)
+        noise = self._facts.noise.get(treatment.pattern)
         if treatment.way != "noise" or noise is None or noise.low > noise.high:
             return None
         return min(int(noise.low), 0), max(int(noise.high), 1)
 
     def _made(
         self, call: Call, side: Side, place: int, path: str, leaf: Leaf, treatment: Treatment
-    ) -> Any:
+    ) -> _Made | None:
         tensor = call.tensor(side, place)
-        if not _computable(tensor):
+        if not is_computable(tensor):
             return None
         tensor = tensor.detach()
         if is_mask(tensor):
-            return call.stored(side, place)
+            return _Made(call.stored(side, place), stays=True)
         if treatment.way == "noise":
-            span = self._noise.get(treatment.pattern, NoiseRange())
+            span = self._facts.noise.get(treatment.pattern, NoiseRange())
             by_value = leaf.storage is not None or any(map(has_cache_word, path.split(".")))
             seed = self._pseudonyms.seed(
                 "values" if by_value else f"{call.ref.tape.hex()} {call.number} {leaf.key}"
             )
             made = noisy(tensor, span, seed, by_value=by_value, special=self._special)
-            return stored_bytes(leaf, made)
+            return _Made(stored_bytes(leaf, made), _drawn_from(span, tensor))
         if tensor.dtype.is_floating_point:
             return None
-        below, in_order = None, False
-        rule = self._rule(call, side, place)
+        return self._permuted(call, side, place, leaf, tensor)
+
+    def _permuted(self, call: Call, side: Side, place: int, leaf: Leaf, tensor: Any) -> _Made:
+        size, in_order = None, False
+        rule = self._facts.rule(call, side, place)
         if rule is not None:
             name, size = rule
             if _follows_from_sizes(tensor.long(), name, size):
-                return call.stored(side, place)
+                return _Made(call.stored(side, place), stays=True)
             in_order = name in ("sorted", "offsets")
             size = tensor.shape[-1] if name == "permutation" else size
-            # A rule holds in the calls that were looked at. In another one a number may be larger:
-            # it must not stay because of that.
-            below = size if size is not None and int(tensor.max()) < size else None
-        made = permuted(
-            tensor, self._highest, self._pseudonyms, self._ids, below=below, in_order=in_order
-        )
-        return stored_bytes(leaf, made)
+        # A rule holds in the calls that were looked at. In another one a number may be larger: it
+        # must not stay because of that.
+        below = self._facts.highest + 1
+        if size is not None and int(tensor.max()) < size:
+            below = min(size, below)
+        drawn = Drawn(1, below - 1, in_order=in_order)
+        made = permuted(tensor, self._facts.highest, self._pseudonyms, self._ids, drawn)
+        return _Made(stored_bytes(leaf, made), drawn)
 
-    def _rule(self, call: Call, side: Side, place: int) -> tuple[str, int | None] | None:
-        """The name of the rule that a tensor follows, and the size that its numbers are below."""
-        if side != "inputs" or not self._rules:
-            return None
-        placed = self._sorter.sorted(call.record.inputs)
-        for facts, rules in self._rules:
-            if not facts.group.key.takes(placed.key):
-                continue
-            for number, rule in rules.items():
-                if placed.layout.tensors[number].number == place:
-                    return rule.name, _size(facts, rule, placed)
+
+def _drawn_from(span: NoiseRange, tensor: Any) -> Drawn | None:
+    if tensor.dtype.is_floating_point or span.low > span.high:
         return None
-
-    def _learn(self, tape: Tape, treatments: Treatments) -> None:
-        for call in tape.calls:
-            record = call.record
-            sides: tuple[tuple[Side, Tree | None, str], ...] = (
-                ("inputs", record.inputs, ""), ("outputs", record.outputs, "outputs")
-            )  # fmt: skip
-            for side, tree, root in sides:
-                for path, node in nodes_with_paths(tree.spec().root, root) if tree else ():
-                    if isinstance(node, TensorNode):
-                        self._widen(call, side, node.leaf, treatments.of(path))
-        if treatments.has("permute"):
-            for variant in tape.variants():
-                rules = value_rules(variant.facts, tape.calls.at, self._sorter)
-                self._rules.append((variant.facts, rules))
-
-    def _widen(self, call: Call, side: Side, leaf: int, treatment: Treatment | None) -> None:
-        if treatment is None or treatment.way not in ("permute", "noise"):
-            return
-        try:
-            tensor = call.tensor(side, leaf)
-        except TapeError:
-            return  # a damaged call is left out later
-        if not _computable(tensor) or not tensor.numel():
-            return
-        tensor = tensor.detach()
-        if is_mask(tensor):
-            return
-        if treatment.way == "noise":
-            self._noise.setdefault(treatment.pattern, NoiseRange()).widen(tensor)
-        elif not tensor.dtype.is_floating_point:
-            self._highest = max(self._highest, int(tensor.max()))
+    return Drawn(int(span.low), int(span.high), among_all=True)
 
 
 def _follows_from_sizes(tensor: Any, name: str, size: int | None) -> bool:
@@ -195,29 +183,3 @@ def _follows_from_sizes(tensor: Any, name: str, size: int | None) -> bool:
     if name == "segments":
         return bool((steps <= 1).all())
     return name == "offsets" and int(flat[-1]) == size
-
-
-def _size(facts: Any, rule: ValueRule, placed: SortedCall) -> int | None:
-    if rule.symbol is None:
-        return None
-    column = facts.symbols[rule.symbol].columns[0]
-    row = placed.row
-    if column.axis is None:
-        return int(row.ints[column.index])
-    return int(row.shapes[column.index][column.axis])
-
-
-def _computable(tensor: Any) -> bool:
-    """Whether a value is a dense tensor of plain numbers, and not far larger than its bytes, as one
-    that was expanded may be."""
-    return (
-        not isinstance(tensor, Placeholder)
-        and not tensor.is_meta
-        and not tensor.is_quantized
-        and not tensor.dtype.is_complex
-        and (tensor.dtype.is_floating_point or str(tensor.dtype) in _INTEGERS)
-        and str(tensor.dtype) != _PACKED
-        # torch's own product of the shape may overflow.
-        and math.prod(tensor.shape) * tensor.itemsize
-        <= max(_TIMES_STORED * tensor.untyped_storage().nbytes(), _ANY_BYTES)
-    )

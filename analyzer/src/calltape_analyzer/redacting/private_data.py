@@ -13,20 +13,22 @@ from typing import Any, NamedTuple
 from calltape_analyzer.editing.contents import is_redacted, looks_like
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.plain_data import PlainData, Text
-from calltape_analyzer.pytree.node_paths import names_of_children, nodes_with_paths
+from calltape_analyzer.pytree.node_paths import names_of_children
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.redacting.long_numbers import is_long
+from calltape_analyzer.redacting.placed_nodes import is_long_list, placed_nodes
 from calltape_analyzer.redacting.tape_facts import plain_platform
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import alike, counted, printable
-from calltape_schema.privacy import MANY, is_name, is_without_text
+from calltape_schema.privacy import is_name, is_without_text
 from calltape_schema.records import Tree
 from calltape_schema.tree import (
     DictNode,
     EnumNode,
     FieldsNode,
     ScalarNode,
-    SequenceNode,
     TensorNode,
+    children_of,
 )
 
 __all__ = ["PrivateData", "PrivateFinding", "private_data"]
@@ -41,6 +43,8 @@ _ADVICE: dict[str, str] = {
     "audio": "`calltape redact` takes it out, and --noise PLACE keeps noise of its range",
     "values": "`calltape redact` takes them out",
     "long_list": "`calltape redact` replaces its numbers",
+    "number": "`calltape redact` replaces it, unless sizes have to do with it; record with "
+    "values={'PLACE': 'none'} to never write it",
     "key": "`calltape redact` replaces keys that look like data; a key that is a plain word stays",
     "enum_value": _REDACT,
     "exception": "`calltape redact` keeps its class and its length",
@@ -60,9 +64,9 @@ class PrivateFinding(PlainData):
     """One thing that may tell of a person or a machine. ``str()`` of it is text for people.
 
     Attributes:
-        kind: ``text``, ``token_ids``, ``image``, ``audio``, ``values``, ``long_list``, ``key``,
-            ``enum_value``, ``exception``, ``thread``, ``time``, ``host``, ``platform``, ``files``,
-            ``module``, ``policy`` or ``dump``.
+        kind: ``text``, ``token_ids``, ``image``, ``audio``, ``values``, ``long_list``, ``number``,
+            ``key``, ``enum_value``, ``exception``, ``thread``, ``time``, ``host``, ``platform``,
+            ``files``, ``module``, ``policy`` or ``dump``.
         place: where it stands in a call (``prompt``, ``outputs.text``); None for what is said of a
             call or of the tape.
         calls: how many calls have it; None for what is said of the tape.
@@ -95,6 +99,7 @@ _WORDS = {
     "audio": "numbers that may be audio",
     "values": "values of a tensor",
     "long_list": "a long list of numbers",
+    "number": "a number that may be data",
     "key": "a key that looks like data",
     "enum_value": "the value of an enum",
     "exception": "the message of an exception",
@@ -117,7 +122,7 @@ class PrivateData(PlainData):
         findings: by place; or by call, if that was asked for.
         more: how many findings are left out because there are too many.
         redacted: whether the tape was redacted: texts and numbers that are left are pseudonyms
-            then, but for what its history says was kept.
+            then, but for what its history says was kept, and for numbers that follow from sizes.
         never: what no tape has, in words.
     """
 
@@ -143,7 +148,7 @@ class PrivateData(PlainData):
         if self.redacted:
             lines.append(
                 "the tape was redacted: what is left of texts and ids are pseudonyms, but for the "
-                "paths that its history says were kept"
+                "paths that its history says were kept, and numbers that follow from sizes"
             )
         return "\n".join([*lines, self.never])
 
@@ -217,17 +222,22 @@ def _of_call(call: Call, tape: Tape) -> Iterator[tuple[str, str | None]]:
 
 def _of_tree(tree: Tree, root: str) -> Iterator[tuple[str, str]]:
     facts = tree.facts()
-    for path, node in nodes_with_paths(tree.spec().root, root):
+    for placed in placed_nodes(tree.spec().root, root):
+        path, node = placed.path, placed.node
         if isinstance(node, ScalarNode) and node.kind in ("str", "bytes"):
             if tree.scalars[node.scalar]:
                 yield path, "text"
+        elif isinstance(node, ScalarNode):
+            is_told = placed.in_list or placed.in_cache
+            if not is_told and is_long(tree.scalars[node.scalar]):
+                yield path, "number"
         elif isinstance(node, TensorNode) and facts[node.leaf].key is not None:
             kinds = looks_like(facts[node.leaf]) or ("values",)
             yield from ((path, kind) for kind in kinds)
         elif isinstance(node, EnumNode) and isinstance(node.value, str | bytes):
             yield path, "enum_value"
-        elif isinstance(node, SequenceNode) and len(node.children) > MANY:
-            if any(isinstance(child, ScalarNode) for child in node.children):
+        elif is_long_list(placed):
+            if any(isinstance(child, ScalarNode) for child in children_of(node)):
                 yield path, "long_list"
         elif isinstance(node, DictNode | FieldsNode):
             names: Any = names_of_children(node)

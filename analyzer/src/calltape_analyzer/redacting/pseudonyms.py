@@ -15,7 +15,7 @@ import secrets
 import struct
 from collections.abc import Callable, Collection
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from calltape_analyzer.observing.switches import looks_like_name, may_select
 
@@ -35,21 +35,22 @@ class Pseudonyms:
     """The pseudonyms of one tape. Two objects give different ones.
 
     Args:
-        fixed: texts that stand for themselves, such as the defaults of parameters, which are code.
+        fixed: values that stand for themselves, such as the defaults of parameters, which are code.
         names: words that no pseudonym is to be, such as the names of arguments.
         texts: the texts of the tape, which no pseudonym is to be either. There may be as many of
             them as there are of their kind (single letters): then some become each other.
 
     Attributes:
-        fixed: these.
+        fixed: the texts that stand for themselves.
     """
 
     def __init__(
-        self, fixed: Collection[str] = (), *, names: Collection[str] = (),
+        self, fixed: Collection[Any] = (), *, names: Collection[str] = (),
         texts: Collection[str] = (),
     ) -> None:  # fmt: skip
         self._key = secrets.token_bytes(32)
-        self.fixed = frozenset(fixed)
+        self.fixed = frozenset(one for one in fixed if isinstance(one, str))
+        self._numbers = frozenset((type(one), one) for one in fixed if type(one) in (int, float))
         self._names = frozenset(name for name in names if len(name) < _LONG)
         self._avoided = self._names.union(text for text in texts if len(text) < _LONG)
         self._placed: dict[str, str] = {}
@@ -74,13 +75,13 @@ class Pseudonyms:
 
     def integer(self, value: int) -> int:
         """An int of the same sign and number of bits; 0 and 1 stay."""
-        if -2 < value < 2:
+        if -2 < value < 2 or (int, value) in self._numbers:
             return value
         return _remembered(self._integers, value, lambda: self._new_integer(value))
 
     def number(self, value: float) -> float:
         """A float between 0 and 1; 0, NaN and the infinities stay."""
-        if not value or not math.isfinite(value):
+        if not value or not math.isfinite(value) or (float, value) in self._numbers:
             return value
         (bits,) = struct.unpack(">Q", self._digest(b"float", struct.pack(">d", value))[:8])
         return (int(bits >> 11) + 1) / 2**53
@@ -102,8 +103,12 @@ class Pseudonyms:
 
     def _new_integer(self, value: int) -> int:
         size = 1 << (abs(value).bit_length() - 1)
-        found = size + self._permuted(abs(value) - size, size, b"int")
-        return found if value > 0 else -found
+        found = abs(value)
+        while True:
+            found = size + self._permuted(found - size, size, b"int")
+            made = found if value > 0 else -found
+            if (int, made) not in self._numbers:
+                return made
 
     def _text(self, value: str, kind_of: Callable[[str], str]) -> str:
         kind = kind_of(value)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call, Side
+from calltape_analyzer.redacting.long_numbers import long_numbers
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_analyzer.redacting.treatment import Treatments, Way
 from calltape_analyzer.redacting.tree_plan import Fates, Replaced, TreePlan
@@ -44,8 +45,9 @@ def removed_places(tape: Tape, asked: Mapping[Way, Sequence[str]]) -> list[Remov
         TapeError: a call is damaged.
     """
     treatments = Treatments(dict(asked), tape.signature)
-    defaults = [one.default for one in tape.signature.parameters if isinstance(one.default, str)]
-    fates = Fates(treatments, Pseudonyms(defaults), tape.signature, Replaced(), {})
+    defaults = [one.default for one in tape.signature.parameters if one.default is not None]
+    numbers = long_numbers(tape, treatments).replaced
+    fates = Fates(treatments, Pseudonyms(defaults), tape.signature, Replaced(), {}, numbers)
     facts: dict[str, str] = {}
     groups: dict[str, set[str]] = {}
     for call in tape.calls:

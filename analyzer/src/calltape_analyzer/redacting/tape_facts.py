@@ -10,9 +10,10 @@ import re
 
 from calltape_analyzer.editing.rewriting import Revision
 from calltape_analyzer.redacting.call_redaction import CallRedaction
+from calltape_schema.endings import Dump
 from calltape_schema.history import Source, Step
 from calltape_schema.privacy import without_text
-from calltape_schema.records import Dump, Manifest, Policy, Producer
+from calltape_schema.records import Manifest, Policy, Producer
 from calltape_schema.traffic import Traffic
 
 __all__ = ["BEGIN_NS", "TapeFacts", "plain_platform"]

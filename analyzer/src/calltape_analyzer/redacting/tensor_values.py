@@ -8,6 +8,7 @@ sorted, and numbers below a size stay below it.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["NoiseRange", "is_mask", "noisy", "permuted"]
+__all__ = ["Drawn", "NoiseRange", "is_mask", "noisy", "permuted"]
 
 _FEW = 2
 _LARGEST_SIGNAL = 1e30
@@ -38,6 +39,30 @@ class NoiseRange:
             self.high = max(self.high, float(values.max()))
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """How the whole numbers of a tensor were replaced.
+
+    Attributes:
+        low, high: what each became by chance: a number of this range.
+        in_order: whether each row was sorted, as it had been.
+        among_all: whether numbers outside of the range were replaced too; else they stay.
+    """
+
+    low: int
+    high: int
+    in_order: bool = False
+    among_all: bool = False
+
+    def bits(self, row: Collection[int]) -> float:
+        """How improbable it is that a row becomes itself, or any other row that was fixed before:
+        the binary logarithm of how many rows it might have become."""
+        values = {one for one in row if self.among_all or self.low <= one <= self.high}
+        many = max(self.high - self.low + 1, len(values))
+        orders = (taken + 1 if self.in_order else 1 for taken in range(len(values)))
+        return sum(math.log2((many - taken) / own) for taken, own in enumerate(orders))
+
+
 def is_mask(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a mask: zeros and ones, or floats of at most two values, of which one is
     zero or one."""
@@ -57,25 +82,25 @@ def is_mask(tensor: torch.Tensor) -> bool:
 
 def permuted(
     tensor: torch.Tensor, highest: int, pseudonyms: Pseudonyms, known: dict[tuple[int, int], int],
-    *, below: int | None = None, in_order: bool = False,
+    drawn: Drawn,
 ) -> torch.Tensor:  # fmt: skip
-    """Whole numbers from 1 to the highest one, permuted; 0 and negative ones stay.
+    """Whole numbers, permuted; 0 and negative ones stay.
 
     Args:
         tensor: of integers.
         highest: the largest number in any tensor that is permuted.
-        pseudonyms: have the permutation.
+        pseudonyms: have the permutation of all numbers up to this one.
         known: remembers it.
-        below: all results are to be below this size, as the numbers are.
-        in_order: whether each row is to be sorted, as it was.
+        drawn: which numbers are permuted among each other; all of the tensor that are not 0 or
+            negative must be among them.
     """
     import torch
 
-    size = highest + 1 if below is None else min(below, highest + 1)
+    size = drawn.high + 1
     values, places = torch.unique(tensor.long(), return_inverse=True)
     made = [_one(value, highest, size, pseudonyms, known) for value in values.tolist()]
     found = torch.tensor(made, dtype=torch.long)[places].reshape(tensor.shape)
-    return (found.sort(-1).values if in_order else found).to(tensor.dtype)
+    return (found.sort(-1).values if drawn.in_order else found).to(tensor.dtype)
 
 
 def _one(

@@ -6,15 +6,16 @@ it, and a fate for each scalar and each tensor. This is found once per structure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.editing.withholding import left_of, names_of_path, opaque
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.node_paths import names_of_children
+from calltape_analyzer.redacting.placed_nodes import PlacedNode, placed_nodes
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_analyzer.redacting.treatment import Treatment, Treatments
-from calltape_schema.privacy import MANY, is_name
+from calltape_schema.privacy import is_name
 from calltape_schema.tree import (
     CustomNode,
     DictNode,
@@ -35,7 +36,6 @@ Fate = Literal["kept", "replaced", "withheld"]
 
 _FATES: tuple[Fate, ...] = ("kept", "replaced", "withheld")
 _ORDER = ("keep", "permute", "noise", None, "shapes_only")
-_LISTS = frozenset({"list", "tuple", "set", "frozenset"})
 
 
 class Replaced:
@@ -54,18 +54,18 @@ class Replaced:
 
 
 class Fates(NamedTuple):
-    """The treatments of a tape, and what they need."""
+    """The treatments of a tape, and what they need.
+
+    Attributes:
+        long_numbers: the places of numbers that are data, though nobody asked for them.
+    """
 
     treatments: Treatments
     pseudonyms: Pseudonyms
     signature: Signature
     replaced: Replaced
     keys: Mapping[str, str]
-
-
-class _At(NamedTuple):
-    path: str
-    crowded: bool = False
+    long_numbers: Collection[str] = ()
 
 
 class TreePlan:
@@ -90,7 +90,13 @@ class TreePlan:
         self._side = side
         self.scalars: dict[int, tuple[Fate, str]] = {}
         self.tensors: dict[int, tuple[str, Treatment | None]] = {}
-        self._walk(root, _At(side))
+        for placed in placed_nodes(root, side):
+            if isinstance(placed.node, TensorNode):
+                self._tensor(placed.node.leaf, placed.path)
+            elif isinstance(placed.node, ScalarNode) and placed.is_setting:
+                self.scalars.setdefault(placed.node.scalar, ("kept", placed.node.kind))
+            elif isinstance(placed.node, ScalarNode):
+                self._scalar(placed.node, placed)
         self.root = self._made(root)
         made = self.root.model_dump(exclude_none=True)
         document = {"root": made, "leaves": leaves, "scalars": scalars}
@@ -113,25 +119,6 @@ class TreePlan:
         """Whether traffic counters must not have the values of an int."""
         return self.scalars.get(place, ("kept", ""))[0] != "kept"
 
-    def _walk(self, node: Node, at: _At) -> None:
-        if isinstance(node, TensorNode):
-            self._tensor(node.leaf, at.path)
-        elif isinstance(node, ScalarNode):
-            self._scalar(node, at)
-        crowded = at.crowded or (
-            isinstance(node, SequenceNode)
-            and node.kind in _LISTS
-            and len(node.children) > MANY
-            and at.path != "args"
-        )
-        names: Any = names_of_children(node)
-        if not at.path and len(names) == 2:
-            names = ("args", "kwargs")
-        for name, child in zip(names, children_of(node), strict=True):
-            self._walk(child, _At(f"{at.path}.{name}" if at.path else str(name), crowded))
-        if isinstance(node, CustomNode):
-            self._walk(node.context, _At(f"{at.path}.context", crowded))
-
     def _tensor(self, leaf: int, path: str) -> None:
         treatment = self._fates.treatments.of(path)
         if treatment is not None and treatment.way == "hash":
@@ -142,8 +129,9 @@ class TreePlan:
             name = list(names_of_path(path, self._fates.signature))[-1]
             self.tensors[leaf] = name, treatment
 
-    def _scalar(self, node: ScalarNode, at: _At) -> None:
-        fate = self._fate(node, at)
+    def _scalar(self, node: ScalarNode, placed: PlacedNode) -> None:
+        name = list(names_of_path(placed.path, self._fates.signature))[-1]
+        fate = self._fate(node, placed, name)
         known = self.scalars.get(node.scalar)
         if known is not None:
             fate = _FATES[max(_FATES.index(fate), _FATES.index(known[0]))]
@@ -151,21 +139,22 @@ class TreePlan:
         if fate == "withheld" and not self._side:
             self._fates.replaced.has_withheld = True
         if fate != "kept" and node.kind not in ("str", "bytes"):
-            name = list(names_of_path(at.path, self._fates.signature))[-1]
             self._fates.replaced.numbers.add(name)
 
-    def _fate(self, node: ScalarNode, at: _At) -> Fate:
-        treatment = self._fates.treatments.of(at.path)
-        is_text = node.kind in ("str", "bytes")
+    def _fate(self, node: ScalarNode, placed: PlacedNode, name: str) -> Fate:
+        treatment = self._fates.treatments.of(placed.path)
+        is_data = (
+            node.kind in ("str", "bytes") or placed.in_list or name in self._fates.long_numbers
+        )
         if treatment is None:
             if self._side:
                 return "withheld"
-            return "replaced" if is_text or at.crowded else "kept"
+            return "replaced" if is_data else "kept"
         if treatment.way == "keep":
             return "kept"
-        if treatment.way == "shapes_only":
-            return "withheld" if is_text or at.crowded or treatment.names_one else "kept"
-        return "replaced"
+        if not self._side and not is_data and not treatment.names_one:
+            return "kept"  # it is a size, or a setting, and nobody named it
+        return "withheld" if treatment.way == "shapes_only" else "replaced"
 
     def _made(self, node: Node, at: str | None = None) -> Node:
         at = self._side if at is None else at

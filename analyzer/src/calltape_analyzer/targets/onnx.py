@@ -19,12 +19,13 @@ from calltape_analyzer.inference.patterns import CallPattern
 from calltape_analyzer.observing.declarations import BatchFor, DimNames, is_batch
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener, Slot
+from calltape_analyzer.reading.seen_inputs import SeenInputs
 
 if TYPE_CHECKING:
     from calltape_analyzer.inference.aligned_calls import AlignedCalls
     from calltape_analyzer.tape import Tape
     from calltape_analyzer.variant import Variant
-    from calltape_schema.records import Tree
+from calltape_schema.records import Tree
 
 __all__ = ["DynamicAxes", "dynamic_axes"]
 
@@ -127,15 +128,13 @@ def _slots(aligned: AlignedCalls) -> tuple[list[AlignedSlot], list[AlignedSlot]]
 
 def _observed(aligned: AlignedCalls) -> list[tuple[CallPattern, AlignedRow, Tree]]:
     """Every combination of input pattern and output tree once, in the order of the calls."""
-    combinations: dict[Any, tuple[int, CallPattern, Tree]] = {}
-    for pattern in aligned.patterns:
-        for position in pattern.calls:
-            tree = aligned.calls[position].record.outputs
-            if tree is not None:
-                key = (id(pattern), tree.structure, tree.leaves)
-                combinations.setdefault(key, (position, pattern, tree))
-    ordered = sorted(combinations.values(), key=lambda found: found[0])
-    return [(pattern, aligned.alignment.row(pattern), tree) for _, pattern, tree in ordered]
+    found: dict[Any, tuple[CallPattern, Tree]] = {}
+    for position, call in enumerate(aligned.calls):
+        tree = call.record.outputs
+        if tree is not None:
+            pattern = aligned.reduced.pattern(SeenInputs.of(call, position))
+            found.setdefault((id(pattern), tree.structure, tree.leaves), (pattern, tree))
+    return [(pattern, aligned.alignment.row(pattern), tree) for pattern, tree in found.values()]
 
 
 def _output_slots(tree: Tree) -> list[Slot]:

@@ -19,6 +19,7 @@ from calltape_analyzer.variants.counted_sizes import CountedSizes
 from calltape_analyzer.variants.counting_ints import counting_ints_of
 from calltape_analyzer.variants.row_conditions import Condition
 from calltape_analyzer.variants.symbols import Symbol
+from calltape_analyzer.variants.zero_sizes import ZeroSizes
 
 __all__ = ["DimensionDecision", "Reason", "VariantFacts"]
 
@@ -67,6 +68,7 @@ class VariantFacts:
             find broadcasting, or equal dimensions that differ in other variants.
         held: texts and floats, by their number among the layout's scalars, that vary over the calls
             and are constants of the program, because the model does something else with others.
+        zeros: what is known of sizes of 0 that no call had.
     """
 
     group: Group
@@ -81,6 +83,7 @@ class VariantFacts:
     name: str = ""
     held: dict[int, Any] = field(default_factory=dict)
     capped: bool = False
+    zeros: ZeroSizes = field(default_factory=ZeroSizes)
     _every: SizeTable | None = None
 
     @property
@@ -142,17 +145,27 @@ class VariantFacts:
         completion = self.completion_of(key)
         return None if completion is None else completion.row(row)
 
+    def new_zeros(self, row: SizeRow) -> list[Column]:
+        """The dynamic dimensions of a row that are 0, and were not in any call."""
+        return [
+            column
+            for column in self.dynamic()
+            if not column.is_int
+            and value_in(row, column) == 0
+            and 0 not in self.every.distinct(column)
+        ]
+
     def refuses(self, row: SizeRow) -> str | None:
         """Why a row of the same group does not belong to it; None if it does."""
         layout = self.group.layout
         for condition in self.conditions:
             if not condition.holds(row):
                 return f"not {condition.text(layout)}"
-        for column in self.dynamic():
-            # Many models treat size 0 in a special way, so that no trace is made with it.
-            is_new = 0 not in self.every.distinct(column)
-            if not column.is_int and value_in(row, column) == 0 and is_new:
-                return f"{layout.column_name(column)} is 0, which was never recorded"
+        zeros = self.new_zeros(row)
+        if zeros:
+            reason = self.zeros.refusal(set(zeros), ", ".join(map(layout.column_name, zeros)))
+            if reason is not None:
+                return reason
         for column, found in self.dimensions.items():
             if not found.dynamic and found.reason != "counter":
                 expected, got = self.rows.value(0, column), value_in(row, column)

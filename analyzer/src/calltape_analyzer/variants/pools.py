@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = ["EqualColumns", "Occurrences", "Pools", "key_over_lists", "pool_key"]
 
 _IN_LISTS = re.compile(r"(?<=\.)\d+(?=\.|$)")
 _MAX_COMPARED = 64
+_MAX_PATHS = 256  # the columns of one tensor come one after the other
 
 
 class Pools:
@@ -131,7 +133,12 @@ def key_over_lists(key: Any) -> Hashable:
     """Equal for pools that are one, or that are of elements of one list: the key of
     ``.layers.0.keys`` becomes the key of ``.layers.*.keys``."""
     argument, path, *rest = key
-    return argument, _IN_LISTS.sub("*", path), *rest
+    return argument, _over_lists(path), *rest
+
+
+@lru_cache(_MAX_PATHS)
+def _over_lists(path: str) -> str:
+    return _IN_LISTS.sub("*", path)
 
 
 class EqualColumns:

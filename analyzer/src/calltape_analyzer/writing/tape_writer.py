@@ -1,7 +1,8 @@
 """Writes a sealed tape, call by call.
 
 In come calls of other tapes, or records with the values of their tensors. Out goes one file. Memory
-holds one record, a window of one blob and 16 bytes per call, however large the tape is.
+holds one record, a window of one blob, 16 bytes per call and the distinct inputs (up to 65,536),
+however large the tape is.
 """
 
 from __future__ import annotations
@@ -22,26 +23,22 @@ from calltape_analyzer.writing.encoded_records import Moved, blob_of, encoded, r
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_analyzer.writing.stored_values import stored_bytes, stored_form
 from calltape_schema.blob import Stored, build_header
+from calltape_schema.endings import Coverage, Dump, Trailer, encode_trailer
 from calltape_schema.errors import TapeError
 from calltape_schema.framing import (
     END,
     MANIFEST,
+    SUMMARY,
     TRAILER,
     blob_name,
     member_header,
     padding,
     record_name,
 )
-from calltape_schema.records import (
-    BlobFacts,
-    CallRecord,
-    Coverage,
-    Dump,
-    Manifest,
-    Trailer,
-    encode_manifest,
-    encode_trailer,
-)
+from calltape_schema.locator import Locator, with_locator
+from calltape_schema.records import BlobFacts, CallRecord, Manifest, encode_manifest
+from calltape_schema.summary import LEAST_CALLS, encode_summary
+from calltape_schema.summing import CallFacts, SummaryBuilder, facts_of
 from calltape_schema.traffic import Traffic
 
 __all__ = ["LEFT_OUT", "TapeWriter"]
@@ -92,6 +89,7 @@ class TapeWriter:
         self._tape = manifest.tape
         self._file = OutputFile(path, overwrite=overwrite, inputs=inputs, mode=mode)
         self._index = array("Q")
+        self._sums = SummaryBuilder()
         self._last = -1  # the highest number
         self._last_ns = manifest.created_ns
         self._known: set[int] | None = None
@@ -143,7 +141,7 @@ class TapeWriter:
                 self._file.cut(start)
                 raise call.blob_damage()
             self._file.append([bytes(padding(blob.size))])
-        self._commit(number, start, content)
+        self._commit(number, start, content, facts_of(content))
 
     def write(self, record: CallRecord, values: Mapping[str, Any] | None = None) -> None:
         """Writes a call that is given by its record.
@@ -185,7 +183,7 @@ class TapeWriter:
             self._file.append([member_header(blob_name(record.call), facts.size), *blob])
             self._file.append([bytes(padding(facts.size))])
         self._last_ns = max(self._last_ns, record.time_ns)
-        self._commit(record.call, start, content)
+        self._commit(record.call, start, content, facts_of(content))
 
     def seal(
         self,
@@ -225,7 +223,13 @@ class TapeWriter:
             traffic=traffic,
             dumps=tuple(dumps),
         )
-        self._member(TRAILER, encode_trailer(trailer))
+        content, start = encode_trailer(trailer), self._file.end
+        summary = self._sums.summary(trailer) if self.calls >= LEAST_CALLS else None
+        if summary is not None:
+            self._member(SUMMARY, encode_summary(summary))
+            locator = Locator(trailer=self._file.end, summary=start)
+            content = with_locator(content, locator)
+        self._member(TRAILER, content)
         self._file.append([END])
         self._is_sealed = True
 
@@ -251,12 +255,13 @@ class TapeWriter:
         if number in self._known:
             raise UsageError(f"there is a call {number} on the new tape already")
 
-    def _commit(self, number: int, start: int, content: bytes) -> None:
+    def _commit(self, number: int, start: int, content: bytes, facts: CallFacts) -> None:
         try:
             self._member(record_name(number), content)
         except BaseException:
             self._file.cut(start)
             raise
+        self._sums.add(facts)
         self._index.extend((number, start))
         self._last = max(self._last, number)
         if self._known is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from calltape_recorder.capture.nested_tensors import check_unnested
 from calltape_recorder.capture.structures import Structure
 
 __all__ = ["CallView", "Row", "row_of", "with_ints"]
@@ -43,7 +44,11 @@ class CallView:
 
 
 def row_of(leaves: list[Any]) -> Row:
-    """The dtypes and shapes of the leaves of one side of a call."""
+    """The dtypes and shapes of the leaves of one side of a call.
+
+    Raises:
+        NestedLeaf: a leaf is a nested tensor in the strided layout.
+    """
     row: list[Any] = []
     try:
         for leaf in leaves:
@@ -53,6 +58,7 @@ def row_of(leaves: list[Any]) -> Row:
             else:
                 row += _careful(leaf)
     except Exception:  # a nested tensor has the class of a plain one, but no shape
+        check_unnested(leaves)
         row = [part for leaf in leaves for part in _careful(leaf)]
     return tuple(row)
 

@@ -10,6 +10,7 @@ from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.pseudonyms import of_value
 from calltape_recorder.capture.withholding import MANY, Degree, Withholding, is_name
 from calltape_schema.cache_classes import is_cache
+from calltape_schema.nested_tensors import NESTED_TENSOR
 from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.tree import encode_structure
 
@@ -311,6 +312,17 @@ class _Builder:
             "children": [self._node(child) for child in self._below(shown, names, inside)],
         }
 
+    def _nested(self, token: Any, at: _At) -> dict[str, Any]:
+        # The ragged dimension is a setting, as a cache has some: it is never withheld.
+        inside = at._replace(is_state=True)
+        names = token[1]
+        return {
+            "kind": "object",
+            "type": NESTED_TENSOR,
+            "fields": list(names),
+            "children": [self._node(inside.below(name)) for name in names],
+        }
+
     def _shown(self, keys: Sequence[Any], at: _At, declared: Container[str] = ()) -> Sequence[Any]:
         """The keys as they stand on the tape. If the value at a key is withheld and the key does
         not look like a name, its position stands for it."""
@@ -348,6 +360,7 @@ _builders: dict[str, Callable[[_Builder, Any, _At], dict[str, Any]]] = {
     "opaque": _Builder._opaque,
     "dict": _Builder._dict,
     **dict.fromkeys(("namedtuple", "dataclass", "object"), _Builder._fields),
+    "nested": _Builder._nested,
     "custom": _Builder._custom,
 }
 

@@ -25,6 +25,7 @@ from torch.utils._pytree import SUPPORTED_NODES
 
 from calltape_recorder.capture.keys import key_token, names_fit, why_unfit
 from calltape_recorder.capture.known_classes import is_named_tuple, is_record
+from calltape_recorder.capture.nested_tensors import jagged
 from calltape_recorder.capture.scalars import (
     Visitor,
     Walk,
@@ -55,6 +56,7 @@ from calltape_schema.attributes import (
 )
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.interning import MAX_DEPTH, MAX_NODES
+from calltape_schema.nested_tensors import is_jagged_class
 from calltape_schema.tree import MAX_KEY_CHARACTERS
 
 __all__ = ["Capture", "capture_inputs", "capture_output"]
@@ -366,6 +368,8 @@ def _visitor_of(value: Any) -> Visitor:
 
 
 def _classify(cls: type) -> Visitor:
+    if is_jagged_class(cls):
+        return jagged
     for base, visitor in _by_base:
         if issubclass(cls, base):
             return visitor

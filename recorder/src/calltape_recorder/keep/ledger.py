@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from calltape_recorder.counting import Count, value_of
-from calltape_schema.records import UNWANTED, Coverage
+from calltape_schema.endings import UNWANTED, Coverage
 
 __all__ = ["Ledger", "State", "Stats"]
 
@@ -40,6 +40,10 @@ class Stats:
             is a fork of the one that records, and has not called the model yet).
         control: why the control file is not followed; None if it is followed, or if there is
             none.
+        path: the file that is written to, or was written to last.
+        last_write_ns: when a call was written last, Unix time in nanoseconds; None before the
+            first.
+        last_error: what went wrong last, as it was logged; None if nothing did.
     """
 
     seen: int
@@ -52,6 +56,9 @@ class Stats:
     paused: bool = False
     state: State = "open"
     control: str | None = None
+    path: str | None = None
+    last_write_ns: int | None = None
+    last_error: str | None = None
 
     @property
     def unwanted(self) -> dict[str, int]:

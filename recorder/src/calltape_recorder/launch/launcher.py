@@ -108,7 +108,6 @@ def _start(target: Any, directory: str, options: Mapping[str, Any], *, running: 
             if error.kind != "exists":
                 raise
         else:
-            _log.info("recording %s to %s", name, path)
             return recorder
     raise TapeError("exists", f"{_MAX_TAPES} tapes are there", path=stem, advice="move them away")
 

@@ -30,14 +30,16 @@ class Shared:
         side: the recorded side, if no bytes of it are kept.
         encoded: their leaf records.
         packed: ``side`` as a record has it.
+        ranges: of the integer leaves of ``side``: leaf, smallest and largest element.
     """
 
-    __slots__ = ("encoded", "packed", "side")
+    __slots__ = ("encoded", "packed", "ranges", "side")
 
     def __init__(self) -> None:
         self.side: Side | None = None
         self.encoded: EncodedLeaves | None = None
         self.packed: bytes | None = None
+        self.ranges: tuple[tuple[int, int, int], ...] = ()
 
 
 class Side:

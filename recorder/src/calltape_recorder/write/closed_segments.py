@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from calltape_recorder.write.tape_writer import TapeWriter
 from calltape_recorder.write.trailers import traffic_in
-from calltape_schema.records import Coverage, Dump
+from calltape_schema.endings import Coverage, Dump
 from calltape_schema.traffic import Traffic
 
 __all__ = ["Closed", "Unsealed", "traffic_of"]

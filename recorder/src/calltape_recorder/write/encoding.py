@@ -12,6 +12,7 @@ from calltape_recorder.snapshot.facts import DTYPES, Facts, is_plain, leaf_docum
 from calltape_recorder.snapshot.look import RANGE_BYTES
 from calltape_recorder.snapshot.side import EncodedLeaves, Side
 from calltape_recorder.write.checksum import Checksum, checksum, crc32
+from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.ranges import has_many, range_of
 from calltape_recorder.write.tape_writer import Late, member
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
@@ -19,6 +20,7 @@ from calltape_schema.framing import BLOCK, blob_name, padding, record_name
 from calltape_schema.leaves import checked_leaves
 from calltape_schema.packing import pack, pack_int, pack_text, seal_envelope
 from calltape_schema.records import encode_call
+from calltape_schema.summing import CallFacts
 
 __all__ = ["Encoder"]
 
@@ -42,8 +44,8 @@ class Encoder:
         self._leaves: dict[Any, EncodedLeaves] = {}
         self._headers: dict[Any, bytes] = {}
 
-    def encode(self, call: Call, *, others_wait: bool) -> tuple[int, list[Any], int]:
-        """The number of a call, and the parts of its two members with their size in bytes.
+    def encode(self, call: Call, *, others_wait: bool) -> EncodedCall:
+        """A call as the bytes of its two members.
 
         Args:
             others_wait: whether other calls wait to be written. If so, the checksum of a large call
@@ -62,10 +64,13 @@ class Encoder:
         if alike is not None:
             parts: list[Any] = []
             record: Any = _joined_record(document, alike)
+            blob, ranges = 0, call.inputs.repeat.ranges  # type: ignore[union-attr]
         else:
-            parts, record = self._whole(call.number, document, sides, known, others_wait)
+            parts, record, blob = self._whole(call.number, document, sides, known, others_wait)
+            ranges = _ranges_in(document["inputs"])
         size = sum(map(len, parts)) + BLOCK + len(record) + padding(len(record))
-        return call.number, parts + member(record_name(call.number), [record], len(record)), size
+        parts = parts + member(record_name(call.number), [record], len(record))
+        return EncodedCall(parts, size, _facts(call, known[0], blob, ranges))
 
     def _whole(
         self,
@@ -74,19 +79,19 @@ class Encoder:
         sides: list[Side],
         known: list[EncodedLeaves],
         others_wait: bool,
-    ) -> tuple[list[Any], Any]:
-        """Parts of the blob, if there is one, and the record."""
+    ) -> tuple[list[Any], Any, int]:
+        """Parts of the blob, if there is one, the record, and the size of the blob."""
         for name, side, leaves in zip(("inputs", "outputs"), sides, known, strict=False):
             document[name] = _tree(side, leaves)
         if not any(leaves.stored for leaves in known):
-            return [], encode_call(document)
+            return [], encode_call(document), 0
         blob = [self._header(known), *_stored(sides, known)]
         length = sum([len(data) for data in blob])
         parts = member(blob_name(number), blob, length)
         if others_wait and length > _AT_ONCE_BYTES:
-            return parts, _late_record(document, blob, length)
+            return parts, _late_record(document, blob, length), length
         document["blob"] = {"size": length, "crc32": checksum(blob)}
-        return parts, encode_call(document)
+        return parts, encode_call(document), length
 
     def _leaves_of(self, side: Side) -> EncodedLeaves:
         repeat = side.repeat
@@ -174,7 +179,9 @@ def _packed_sides(sides: list[Side], known: list[EncodedLeaves]) -> list[bytes] 
         if repeat is None or repeat.side is not side:
             return None
         if repeat.packed is None:
-            repeat.packed = pack(_tree(side, leaves))
+            tree = _tree(side, leaves)
+            repeat.ranges = _ranges_in(tree)
+            repeat.packed = pack(tree)
         found.append(repeat.packed)
     return found
 
@@ -239,6 +246,26 @@ def _tree(side: Side, known: EncodedLeaves) -> dict[str, Any]:
     if ranges:
         tree["ranges"] = [found for found in ranges if found is not None]
     return tree
+
+
+def _ranges_in(tree: dict[str, Any]) -> tuple[tuple[int, int, int], ...]:
+    found = tree.get("ranges")
+    return tuple((one["leaf"], one["min"], one["max"]) for one in found) if found else ()
+
+
+def _facts(
+    call: Call, leaves: EncodedLeaves, blob: int, ranges: tuple[tuple[int, int, int], ...]
+) -> CallFacts:
+    inputs = call.inputs
+    assert inputs is not None
+    scalars = pack([_packed(value) for value in inputs.scalars]) if inputs.scalars else _NO_SCALARS
+    return CallFacts(
+        call.number, call.time_ns, call.time_ns + (call.duration_ns or 0), call.error is not None,
+        blob, inputs.structure.encoded, leaves.encoded, scalars, ranges,
+    )  # fmt: skip
+
+
+_NO_SCALARS = pack([])
 
 
 def _packed(value: Any) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from calltape_recorder.call import Call
 from calltape_schema import TapeError
-from calltape_schema.records import Dump
+from calltape_schema.endings import Dump
 
 __all__ = ["FlightRecorder", "HeldCalls"]
 

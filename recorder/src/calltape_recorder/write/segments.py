@@ -8,15 +8,21 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.write.closed_segments import Closed, Unsealed, traffic_of
 from calltape_recorder.write.disk_budget import Bounds, DiskBudget, Refusal
-from calltape_recorder.write.tape_writer import TRAILER_FRAME_BYTES, TapeWriter, manifest_bytes
+from calltape_recorder.write.encoded_call import EncodedCall
+from calltape_recorder.write.tape_writer import (
+    SUMMARY_FRAME_BYTES,
+    TRAILER_FRAME_BYTES,
+    TapeWriter,
+    manifest_bytes,
+)
 from calltape_recorder.write.trailers import calls_of, fitted
 from calltape_schema import TapeError
-from calltape_schema.records import Coverage, Dump, Manifest, Segment
+from calltape_schema.endings import Coverage, Dump
+from calltape_schema.records import Manifest, Segment
 from calltape_schema.traffic import Traffic
 
 __all__ = ["Bounds", "Refusal", "Segments"]
@@ -118,15 +124,15 @@ class Segments:
         self._new_bytes = manifest_bytes(manifest.model_copy(update={"segment": segment}))
         self.budget.claim(self._needed())
 
-    def append(self, calls: Sequence[tuple[int, Sequence[Any], int]]) -> None:
+    def append(self, calls: Sequence[EncodedCall]) -> None:
         """Appends whole calls, to the next file if this one is full.
 
         Raises:
             OSError: none of these calls counts as written.
             Refusal: a bound is reached. No file is deleted for calls that would not fit anyway.
         """
-        size = sum(size for _, _, size in calls)
-        first = min(number for number, _, _ in calls)
+        size = sum(call.size for call in calls)
+        first = min(call.number for call in calls)
         self._refuse(size, len(calls))
         if self._is_full(size, len(calls)):
             self.roll()
@@ -287,7 +293,15 @@ class Segments:
         def encode(traffic: Traffic, dumps: tuple[Dump, ...]) -> bytes:
             return tape.trailer(self._tape_id, coverage, traffic, dumps, continues=not is_last)
 
-        tape.seal(fitted(encode, traffic, dumps, fits, least - TRAILER_FRAME_BYTES))
+        trailer = fitted(encode, traffic, dumps, fits, least - TRAILER_FRAME_BYTES)
+        summary = tape.summary(trailer)
+        if summary is not None:
+            both = len(trailer) + TRAILER_FRAME_BYTES + len(summary) + SUMMARY_FRAME_BYTES
+            if self.budget.claim(others + both):
+                with contextlib.suppress(OSError):  # there may be room for the trailer
+                    tape.seal(trailer, summary)
+                    return
+        tape.seal(trailer)
 
     def _is_full(self, size: int, calls: int) -> bool:
         """Whether these calls must go to the next file."""

@@ -9,23 +9,39 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.permissions import OWNER_ONLY, make_folders, set_mode
 from calltape_schema import TapeError
-from calltape_schema.framing import BLOCK, END, MANIFEST, TRAILER, member_header, padding
-from calltape_schema.records import (
-    Coverage,
-    Dump,
-    Manifest,
-    Trailer,
-    encode_manifest,
-    encode_trailer,
+from calltape_schema.endings import Coverage, Dump, Trailer, decode_trailer, encode_trailer
+from calltape_schema.framing import (
+    BLOCK,
+    END,
+    MANIFEST,
+    SUMMARY,
+    TRAILER,
+    member_header,
+    padding,
 )
+from calltape_schema.locator import Locator, with_locator
+from calltape_schema.records import Manifest, encode_manifest
+from calltape_schema.summary import LEAST_CALLS, encode_summary
+from calltape_schema.summing import SummaryBuilder
 from calltape_schema.traffic import Traffic
 
-__all__ = ["TRAILER_FRAME_BYTES", "Late", "TapeWriter", "manifest_bytes", "member"]
+__all__ = [
+    "SUMMARY_FRAME_BYTES",
+    "TRAILER_FRAME_BYTES",
+    "Late",
+    "TapeWriter",
+    "manifest_bytes",
+    "member",
+]
 
 TRAILER_FRAME_BYTES = 4 * BLOCK
 """At most so many bytes stand around the content of a trailer."""
+
+SUMMARY_FRAME_BYTES = 3 * BLOCK
+"""At most so many bytes stand around the content of a summary, with those that say where it is."""
 
 _MAX_PARTS = 512  # POSIX promises 16, Linux and macOS take 1024
 _ZEROS = bytes(BLOCK)
@@ -68,13 +84,17 @@ class TapeWriter:
         path: the path of the file. Missing directories are made.
         overwrite: whether to replace an existing file.
         mode: the permissions of the file.
+        sums: whether the file gets a summary.
 
     Raises:
         TapeError: at construction, ``exists`` or ``io``.
     """
 
-    def __init__(self, path: str, overwrite: bool, mode: int = OWNER_ONLY) -> None:
+    def __init__(
+        self, path: str, overwrite: bool, mode: int = OWNER_ONLY, *, sums: bool = True
+    ) -> None:
         self.path = path
+        self._sums = SummaryBuilder() if sums else None
         self.end = 0  # of the last whole member
         self._dirty = False  # bytes of a failed append may lie behind ``end``
         self._index = bytearray()
@@ -116,6 +136,8 @@ class TapeWriter:
         self._dirty = False
         self.end = len(self._head)
         self._index.clear()
+        if self._sums is not None:
+            self._sums.clear()
 
     def is_there(self) -> bool:
         """Whether the path still leads to the file, as far as the disk tells."""
@@ -126,18 +148,28 @@ class TapeWriter:
         except OSError:  # the disk does not answer: the file may be there
             return True
 
-    def append(self, calls: Sequence[tuple[int, Sequence[Any], int]]) -> None:
-        """Appends whole calls: per call its number, its parts, and their size in bytes.
+    def append(self, calls: Sequence[EncodedCall]) -> None:
+        """Appends whole calls.
 
         Raises:
             OSError: none of these calls counts as written. The file ends with the last whole
                 member, or is cut there before the next append.
         """
         start = self.end
-        self._append([part for _, parts, _ in calls for part in parts])
-        for number, _, size in calls:
-            self._index += _ENTRY.pack(number, start)
-            start += size
+        self._append([part for call in calls for part in call.parts])
+        for call in calls:
+            self._index += _ENTRY.pack(call.number, start)
+            start += call.size
+        if self._sums is not None:
+            self._sum_up(calls, self._sums)
+
+    def _sum_up(self, calls: Sequence[EncodedCall], sums: SummaryBuilder) -> None:
+        """Counts calls for the summary. The calls are in the file, whatever happens here."""
+        try:
+            for call in calls:
+                sums.add(call.facts)
+        except Exception:
+            self._sums = None  # the file is read without a summary
 
     def trailer(
         self, tape: bytes, coverage: Coverage, traffic: Traffic, dumps: tuple[Dump, ...],
@@ -156,11 +188,31 @@ class TapeWriter:
             )
         )  # fmt: skip
 
-    def seal(self, trailer: bytes) -> None:
-        """Writes the trailer. Then the tape is complete."""
-        start = self.end + BLOCK
-        self._append([*member(TRAILER, [trailer], len(trailer)), END])
-        self._trailer = start, len(trailer)
+    def summary(self, trailer: bytes) -> bytes | None:
+        """The content of the summary for this trailer; None if the file has few calls, or if it
+        cannot be made."""
+        if self._sums is None or self.calls < LEAST_CALLS:
+            return None
+        try:
+            made = self._sums.summary(decode_trailer(trailer))
+            return None if made is None else encode_summary(made)
+        except Exception:  # the file is read without a summary
+            return None
+
+    def seal(self, trailer: bytes, summary: bytes | None = None) -> None:
+        """Writes the summary, if there is one, and the trailer. Then the tape is complete.
+
+        Raises:
+            OSError: neither is written.
+        """
+        parts: list[Any] = []
+        start = self.end
+        if summary is not None:
+            parts = member(SUMMARY, [summary], len(summary))
+            start += sum(map(len, parts))
+            trailer = with_locator(trailer, Locator(trailer=start, summary=self.end))
+        self._append([*parts, *member(TRAILER, [trailer], len(trailer)), END])
+        self._trailer = start + BLOCK, len(trailer)
 
     def read_trailer(self) -> bytes | None:
         """The content of the written trailer; None if there is none, or if the file is gone."""
@@ -185,6 +237,7 @@ class TapeWriter:
                 os.close(self._file)
             self._file = -1
             self._index = bytearray()
+            self._sums = None
 
     def remove(self) -> bool:
         """Removes the file, if the path still leads to it; False if it is still there."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from calltape_schema import TapeError
+from calltape_schema.endings import Dump, decode_trailer
 from calltape_schema.packing import pack
-from calltape_schema.records import Dump, decode_trailer
 from calltape_schema.traffic import Axis, Group, Traffic
 
 __all__ = ["calls_of", "fitted", "traffic_in"]

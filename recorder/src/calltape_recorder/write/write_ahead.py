@@ -124,7 +124,7 @@ class WriteAhead:
             number, self._number = self._number, self._number + 1
             try:
                 path = f"{self._stem}.ahead-{number}.tape"
-                return TapeWriter(path, self._overwrite, self._file_mode)
+                return TapeWriter(path, self._overwrite, self._file_mode, sums=False)
             except TapeError as error:
                 if error.kind != "exists":
                     self._number = number
@@ -163,8 +163,8 @@ class _File:
             if self.tape.calls or self._lent_to_call:
                 self._clear()
             encoded = self._encoder.encode(call, others_wait=True)  # the model waits
-            self._borrow(encoded[2])
-            self._lent_to_call = encoded[2]
+            self._borrow(encoded.size)
+            self._lent_to_call = encoded.size
             self.tape.append([encoded])
 
     def clear(self) -> None:

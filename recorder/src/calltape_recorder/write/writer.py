@@ -16,6 +16,7 @@ from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.locks import HasLock, lent
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import release
+from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.segments import Refusal, Segments
 
@@ -74,6 +75,7 @@ class Writer:
     logged, because they may quote a value.
 
     Attributes:
+        last_write_ns, last_error: as in :class:`~calltape_recorder.keep.ledger.Stats`.
         is_full: whether so many calls wait that they would reach the byte bound even without
             tensors. Then the next call must not be recorded.
         waits_with: the objects whose locks the writer takes. Whoever waits for the writer lends
@@ -102,6 +104,8 @@ class Writer:
         self._stopping = False
         self._turns = 0  # rounds that the thread made
         self._said: set[str] = set()
+        self.last_write_ns: int | None = None
+        self.last_error: str | None = None
         self._process = 0
         self._over = threading.Event()
         self._over.set()
@@ -172,11 +176,13 @@ class Writer:
 
     def complain(self, about: str, error: BaseException) -> None:
         """Logs what went wrong, once per kind of problem. Recording goes on."""
+        what = _one_line(error) if self._written is None else _without_text(error)
+        self.last_error = f"{about}: {what}"
         if about not in self._said:
             self._said.add(about)
             with contextlib.suppress(Exception):  # a log handler of the host may raise
-                what = _one_line(error) if self._written is None else _without_text(error)
-                log.warning("%s: %s (said once; see Recorder.stats())", about, what)
+                said = "process %d: %s: %s (said once; see Recorder.stats())"
+                log.warning(said, os.getpid(), about, what)
                 if self._written is None:
                     log.debug("%s", about, exc_info=error)
                 else:
@@ -184,10 +190,16 @@ class Writer:
 
     def warn(self, text: str) -> None:
         """Logs a text once."""
+        self.last_error = text
         if text not in self._said:
             self._said.add(text)
             with contextlib.suppress(Exception):
-                log.warning("%s", text)
+                log.warning("process %d: %s", os.getpid(), text)
+
+    def tell(self, text: str) -> None:
+        """Logs what the recording does."""
+        with contextlib.suppress(Exception):
+            log.info("process %d: %s", os.getpid(), text)
 
     def _run(self) -> None:
         try:
@@ -235,7 +247,7 @@ class Writer:
 
     def _write_batch(self) -> None:
         calls: list[Call] = []
-        encoded = []
+        encoded: list[EncodedCall] = []
         size = 0
         task = None
         begun = time.monotonic()
@@ -251,7 +263,7 @@ class Writer:
             if parts is not None:
                 calls.append(item)
                 encoded.append(parts)
-                size += parts[2]
+                size += parts.size
         try:
             if calls:
                 self._write(calls, encoded)
@@ -268,7 +280,7 @@ class Writer:
         finally:
             task.done.set()
 
-    def _encode(self, call: Call) -> tuple[int, list[object], int] | None:
+    def _encode(self, call: Call) -> EncodedCall | None:
         try:
             following = self._items[0] if self._items else None
             return self._encoder.encode(call, others_wait=type(following) is Call)
@@ -277,7 +289,7 @@ class Writer:
             self._account(call, "internal")
             return None
 
-    def _write(self, calls: list[Call], encoded: list[tuple[int, list[object], int]]) -> None:
+    def _write(self, calls: list[Call], encoded: list[EncodedCall]) -> None:
         try:
             self._segments.append(encoded)
         except Refusal as refusal:
@@ -293,12 +305,11 @@ class Writer:
             for call in calls:
                 self._account(call, "io" if isinstance(error, OSError) else "internal")
             return
+        self.last_write_ns = time.time_ns()
         for call in calls:
             self._account(call, None)
 
-    def _refuse(
-        self, calls: list[Call], encoded: list[tuple[int, list[object], int]], reason: str
-    ) -> None:
+    def _refuse(self, calls: list[Call], encoded: list[EncodedCall], reason: str) -> None:
         if len(calls) > 1:
             for call, parts in zip(calls, encoded, strict=False):
                 self._write([call], [parts])

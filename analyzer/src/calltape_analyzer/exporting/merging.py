@@ -1,0 +1,113 @@
+"""One program for several variants: a prefill and its decode steps.
+
+In come the variants of a tape. Out go programs that serve several of them, and what trying that in
+vain cost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from calltape_analyzer.arguments.samples import recorded_sample
+from calltape_analyzer.exporting.exporter import Exporter
+from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.text import some_of
+from calltape_analyzer.variants.derivation import merged
+from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.merging import can_merge, completion_of
+from calltape_analyzer.variants.symbol_names import name_symbols
+
+if TYPE_CHECKING:
+    from calltape_analyzer.tape import Tape
+
+__all__ = ["Merging"]
+
+_WORTH_SAYING = 1.0
+"""Seconds; a shorter time nobody misses."""
+_MAX_SHOWN = 2
+
+
+@dataclass
+class Merging:
+    """The programs that serve several variants of one tape.
+
+    Attributes:
+        tape: the calls.
+        exporter: tries to make a program for a variant.
+        programs: what was found.
+        failed: the names of merged variants that have no program, although one was traced.
+        seconds: how long these took.
+    """
+
+    tape: Tape
+    exporter: Exporter
+    programs: list[Program] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def run(self, variants: Sequence[VariantFacts]) -> list[VariantFacts]:
+        """Exports as one program what can be one.
+
+        Returns:
+            The variants that still need a program.
+        """
+        left = list(variants)
+        for larger in variants:
+            others = [v for v in left if v is not larger] if larger in left else []
+            smaller = [v for v in others if can_merge(v, larger) and self._completes(larger, v)]
+            if smaller and self._has_program(larger, smaller):
+                left = [v for v in left if v is not larger and v not in smaller]
+        return left
+
+    @property
+    def hint(self) -> str | None:
+        """What ``merge="never"`` would have saved. None if it would have made other programs, or
+        saved nothing worth saying."""
+        cost_nothing = not self.failed or self.seconds < _WORTH_SAYING
+        if cost_nothing or self.programs or self.exporter.verifier.budget.is_spent:
+            return None
+        return (
+            f"merge='never' (--merge never) would have saved {self.seconds:.0f} s, with the same "
+            f"programs: one for {some_of(self.failed, _MAX_SHOWN)} was tried in vain"
+        )
+
+    def _has_program(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> bool:
+        self.exporter.warm_up()  # else the first trace would have to wait for imports
+        begin = time.perf_counter()
+        whole = self.exporter.loosened(self._merged(larger, smaller))
+        outcome = self.exporter.export(whole, static="never", whole=True)
+        attempt = outcome.attempt
+        if outcome.program and attempt and attempt.ok and outcome.program.only is None:
+            self.programs.append(outcome.program)
+            return True
+        self.exporter.forget_slow(whole)
+        self.failed.append(whole.name)
+        self.seconds += time.perf_counter() - begin
+        return False
+
+    def _completes(self, larger: VariantFacts, smaller: VariantFacts) -> bool:
+        """Whether the model itself takes calls of a smaller variant as calls of a larger one, with
+        an empty cache. An encoder-decoder does not: it takes an empty cache for a full one. A run
+        shows that, and saves a trace."""
+        made = self._merged(larger, [smaller])
+        call = self.tape.calls.at(smaller.rows.first)
+        if self.exporter.verifier.completes(made, call):
+            return True
+        error = f"call {call.number}: the model itself returns other values with an empty cache"
+        self.exporter.attempts.append(
+            Attempt(variant=made.name, what="one program for both", error=error)
+        )
+        return False
+
+    def _merged(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> VariantFacts:
+        call = self.tape.calls.at(larger.rows.first)
+        scalars = recorded_sample(call, self.exporter.verifier.sorter).scalars
+        completions = [completion_of(v.group, larger, scalars) for v in smaller]
+        made = merged(larger, completions, smaller)
+        made.name = " + ".join([*(v.name for v in smaller), larger.name])
+        name_symbols(made)
+        return made

@@ -1,0 +1,42 @@
+"""What no trace can take, so that nobody waits for one: nested tensors.
+
+torch.export (2.15) fails on a nested tensor, as an argument and where the model makes one; with
+``strict=True`` it makes a program of one that can be neither run nor saved. In come a variant and
+its first call. Out goes a sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+from calltape_analyzer.pytree.nested_tensors import nested_places
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.text import listed, printable
+from calltape_analyzer.variants.facts import VariantFacts
+
+__all__ = ["why_untraceable"]
+
+
+def why_untraceable(variant: VariantFacts, call: Call) -> str | None:
+    """Why torch.export can make no program of a variant, and what to do; None if it may.
+
+    Args:
+        variant: what is to be exported.
+        call: the first call of the variant.
+    """
+    passed = [path for _, path in variant.group.layout.nested_places]
+    if passed:
+        are = "is a nested tensor" if len(passed) == 1 else "are nested tensors"
+        return (
+            f"{printable(listed(passed))} {are}, and torch.export makes no program that takes one "
+            "and can be run: give the model a forward that takes the values and the offsets and "
+            "computes on them, or padded tensors with a mask, and record that"
+        )
+    outputs = call.record.outputs
+    places = () if outputs is None else nested_places(outputs.spec().root, "output")
+    made = [path for _, path in places]
+    if made:
+        return (
+            f"the model returns a nested tensor ({printable(listed(made))}), and "
+            "torch.export makes no program that makes one: compute on values and offsets, or on "
+            "padded tensors with a mask, return these, and record that"
+        )
+    return None

@@ -1,0 +1,43 @@
+"""The command that shows how the smallest tape fails.
+
+In come a check, and the tape that fails it. Out goes a line for a shell, which a user can run or
+paste as it stands.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from calltape_analyzer.minimising.changed_calls import is_changed
+from calltape_analyzer.minimising.checks import Check
+from calltape_analyzer.tape import Tape
+
+__all__ = ["command_of"]
+
+_PREDICATE = (
+    "import calltape_analyzer, {module} as checks; "
+    "found = checks.{name}(calltape_analyzer.open_tape({path!r})); print(found); exit(bool(found))"
+)
+
+
+def command_of(check: Check, tape: Tape, path: str) -> str | None:
+    """The command; None if there is none, because commands do not load classes by name.
+
+    Args:
+        check: what the tape fails.
+        tape: the smallest one.
+        path: where it is.
+    """
+    if check.classes:
+        return None
+    module, _, name = check.name.partition(":")
+    if check.kind == "predicate":
+        code = _PREDICATE.format(module=module, name=name, path=path)
+        return shlex.join(["python", "-c", code])
+    words = ["calltape", check.kind, path, "--model", check.name]
+    if check.kind == "export":
+        words += ["--to", check.to, "--probe", "none"]
+    elif any(map(is_changed, tape.calls)):
+        # What the model did with these arguments is not on the tape: it only has to return.
+        words += ["--expect", "success"]
+    return shlex.join([*words, *(["--train"] if check.train else [])])

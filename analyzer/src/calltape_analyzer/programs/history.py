@@ -1,0 +1,36 @@
+"""What was tried to export programs, as JSON documents and back: it is saved with them.
+
+It may come from a stranger: it is text and numbers to print, and decides about no call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from calltape_analyzer.programs.attempts import Attempt
+
+__all__ = ["MAX_NOTE", "attempt_documents", "attempts_of"]
+
+MAX_NOTE = 10_000
+"""Characters of a text that is saved; what is longer is cut."""
+
+
+def attempt_documents(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
+    """Attempts as JSON, without what names rows and sizes of the export."""
+    return [
+        {name: _cut(value) for name, value in one.model_dump(mode="json").items()}
+        | {"by_values": one.by_values}
+        for one in attempts
+    ]
+
+
+def attempts_of(documents: Sequence[Any]) -> list[Attempt]:
+    """The attempts of :func:`attempt_documents`."""
+    return [Attempt.model_validate(document) for document in documents]
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_cut(one) for one in value]
+    return value[:MAX_NOTE] if isinstance(value, str) else value

@@ -1,0 +1,221 @@
+"""Nested tensors: from the parts on a tape to a tensor of torch, and from a tensor to its parts.
+
+torch does not check that the offsets of a nested tensor are within its values, and reads memory
+that it does not own if they are not. So parts that come from a tape are checked before.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_schema.nested_tensors import (
+    JAGGED_DIM,
+    JAGGED_FIELDS,
+    NESTED_TENSOR,
+    STRIDED_FIELDS,
+    is_jagged_class,
+    jagged_parts,
+    strided_parts,
+)
+from calltape_schema.tree import FieldsNode, Node, ScalarNode, TensorNode
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "check_offsets", "is_nested_node", "is_ragged_dimension", "nested_parts", "nested_places",
+    "nested_tensor", "table_leaves",
+]  # fmt: skip
+
+_MAX_RANK = 64
+_MAX_EMPTY = 2**31 - 1
+"""What the sizes of a component without elements may come to, zeros counted as 1."""
+
+
+def is_nested_node(node: Any) -> TypeGuard[FieldsNode]:
+    """Whether a node of a spec stands for a nested tensor."""
+    return isinstance(node, FieldsNode) and node.type == NESTED_TENSOR and node.kind == "object"
+
+
+def is_ragged_dimension(node: Node, name: Any) -> bool:
+    """Whether the child of this name is the int that says which dimension of a nested tensor is
+    ragged."""
+    if name != JAGGED_DIM or not is_nested_node(node):
+        return False
+    child = node.children[node.fields.index(name)]
+    return isinstance(child, ScalarNode) and child.kind == "int"
+
+
+def nested_places(root: Node, path: str = "") -> Iterator[tuple[FieldsNode, str]]:
+    """The nested tensors in a tree, each with its path.
+
+    Args:
+        root: of a side of a call, or any node.
+        path: of the root.
+    """
+    for at, node in nodes_with_paths(root, path):
+        if is_nested_node(node):
+            yield node, at
+
+
+def table_leaves(node: FieldsNode) -> list[int]:
+    """The leaves of a nested tensor that say where its components are."""
+    pairs = zip(node.fields, node.children, strict=True)
+    return [
+        child.leaf
+        for name, child in pairs
+        if isinstance(child, TensorNode) and name not in ("values", "buffer")
+    ]
+
+
+def nested_parts(value: Any, *, of_input: bool = True) -> dict[str, Any] | None:
+    """The parts of a live nested tensor as the recorder names them; None for any other value, and
+    for a nested tensor that torch has in another way.
+
+    Args:
+        value: anything.
+        of_input: whether it is an argument, and no result.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor) or not value.is_nested:
+        return None
+    try:
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            if is_jagged_class(type(value)):
+                return jagged_parts(value, of_input=of_input)
+            return strided_parts(value) if type(value) is torch.Tensor else None
+    except Exception:  # a fake one has no memory
+        return None
+
+
+def nested_tensor(parts: Mapping[str, Any]) -> torch.Tensor:
+    """The nested tensor of these parts, in their memory. If the values of some are not on the tape,
+    it is a meta tensor.
+
+    Raises:
+        ValueError: no nested tensor has these parts.
+    """
+    if all(name in STRIDED_FIELDS for name in parts) and len(parts) == len(STRIDED_FIELDS):
+        return _strided(*(_tensor(name, parts[name]) for name in STRIDED_FIELDS))
+    needed = ("values", "offsets", JAGGED_DIM)
+    if not all(map(parts.__contains__, needed)) or not set(parts) <= set(JAGGED_FIELDS):
+        raise ValueError("these are not the parts of a nested tensor")
+    return _jagged(parts)
+
+
+def _tensor(name: str, part: Any) -> torch.Tensor:
+    import torch
+
+    if isinstance(part, Placeholder):
+        raise ValueError(f"its {name} were not kept ({part.reason})")
+    if not isinstance(part, torch.Tensor) or part.layout is not torch.strided or part.is_nested:
+        raise ValueError(f"its {name} are no plain tensor")
+    return part
+
+
+def _jagged(parts: Mapping[str, Any]) -> torch.Tensor:
+
+    values, offsets = _tensor("values", parts["values"]), _tensor("offsets", parts["offsets"])
+    lengths = _tensor("lengths", parts["lengths"]) if "lengths" in parts else None
+    dim = parts[JAGGED_DIM]
+    if type(dim) is not int or not 1 <= dim <= values.dim():
+        raise ValueError(f"its ragged dimension is {dim!r:.40}, its values have {values.dim()}")
+    _check_indices(offsets, lengths)
+    known = [values, offsets] if lengths is None else [values, offsets, lengths]
+    if any(part.is_meta for part in known):
+        values, offsets = values.to("meta"), offsets.to("meta")
+        lengths = None if lengths is None else lengths.to("meta")
+    else:
+        check_offsets(offsets, lengths, values.shape[dim - 1])
+    if values.is_quantized or values.device != offsets.device:
+        raise ValueError("its values are quantized, or on another device than its offsets")
+    # What torch.nested.nested_tensor_from_jagged calls, which also logs a warning.
+    from torch.nested._internal.nested_tensor import nested_view_from_values_offsets_lengths
+
+    build: Any = nested_view_from_values_offsets_lengths  # torch does not say what it takes
+    made: torch.Tensor = build(values, offsets, lengths, ragged_idx=dim)
+    if parts.get("requires_grad") is True and made.dtype.is_floating_point:
+        made.requires_grad_(True)
+    return made
+
+
+def _check_indices(offsets: torch.Tensor, lengths: torch.Tensor | None) -> None:
+    import torch
+
+    of_indices = (torch.int64, torch.int32)
+    if offsets.dtype not in of_indices or offsets.dim() != 1 or not len(offsets):
+        raise ValueError("its offsets are no row of integers")
+    if lengths is None:
+        return
+    if lengths.dtype not in of_indices or lengths.shape != (len(offsets) - 1,):
+        raise ValueError("its lengths are not one integer per component")
+
+
+def check_offsets(offsets: torch.Tensor, lengths: torch.Tensor | None, size: int) -> None:
+    """Raises ValueError if a component would be outside of the values.
+
+    Args:
+        offsets: integers of rank 1, at least one.
+        lengths: integers, one per component; None if each ends where the next one begins.
+        size: of the values, on the axis on which the components lie.
+    """
+    wide = offsets.detach().long()
+    # Not a difference, which may overflow.
+    if not bool((wide[1:] >= wide[:-1]).all()):
+        raise ValueError("its offsets are not sorted")
+    if int(wide[0]) < 0 or int(wide[-1]) > size:
+        raise ValueError(f"its offsets are beyond its values, which have size {size}")
+    if lengths is None:
+        return
+    counts = lengths.detach().long()
+    if bool(((counts < 0) | (counts > size)).any()) or bool((wide[:-1] + counts > size).any()):
+        raise ValueError(f"its lengths are beyond its values, which have size {size}")
+
+
+def _strided(
+    buffer: torch.Tensor, sizes: torch.Tensor, strides: torch.Tensor, begins: torch.Tensor
+) -> torch.Tensor:
+    import torch
+
+    if buffer.dim() != 1 or not buffer.is_contiguous() or buffer.is_quantized:
+        raise ValueError("its buffer is no row of elements")
+    if sizes.dim() != 2 or sizes.shape != strides.shape or sizes.shape[1] >= _MAX_RANK:
+        raise ValueError("its sizes and strides do not fit")
+    if not sizes.numel():  # torch would be given a table without memory
+        raise ValueError("it has no components, or components without dimensions")
+    tables = (sizes, strides, begins)
+    if begins.shape != sizes.shape[:1] or any(part.dtype is not torch.int64 for part in tables):
+        raise ValueError("its storage offsets do not fit, or are no int64")
+    if any(part.is_meta for part in (buffer, *tables)):
+        raise ValueError("its sizes, or its values, are not on the tape")
+    _check_components(buffer.numel(), *(part.tolist() for part in tables))
+    sizes, strides, begins = (part.detach().cpu().contiguous() for part in tables)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the strided layout is no longer developed
+        view: Any = torch._nested_view_from_buffer  # pyright: ignore
+        made: torch.Tensor = view(buffer.detach(), sizes, strides, begins)
+    return made.requires_grad_(buffer.requires_grad)
+
+
+def _check_components(
+    room: int, sizes: list[list[int]], strides: list[list[int]], begins: list[int]
+) -> None:
+    """Raises ValueError if a component is outside of a buffer of so many elements, or if all of
+    them have more elements than the buffer."""
+    total = 0
+    for shape, steps, begin in zip(sizes, strides, begins, strict=True):
+        if min((*shape, *steps, begin), default=0) < 0:
+            raise ValueError("a size, a stride or a storage offset is negative")
+        most = math.prod(max(size, 1) for size in shape)
+        if max((most, *steps)) > max(room, _MAX_EMPTY):
+            raise ValueError("a size or a stride is larger than any tensor")
+        total += math.prod(shape)
+        last = begin + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
+        if begin > room or (0 not in shape and last >= room) or total > room:
+            raise ValueError(f"a component is beyond the buffer, which has {room} elements")

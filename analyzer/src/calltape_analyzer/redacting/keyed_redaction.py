@@ -1,0 +1,208 @@
+"""The redaction of a tape under one key, and the proof of it.
+
+A key decides what stands for a text, a number or an id. In come a tape, and what is known of it
+beforehand. Out go a new tape; and that the analysis says the same of it, or an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from calltape_analyzer.editing.edit_report import EditReport
+from calltape_analyzer.editing.numbering import numbering_of
+from calltape_analyzer.editing.rewriting import Rewriting, rewrite
+from calltape_analyzer.errors import RedactionError
+from calltape_analyzer.observing.switches import looks_like_name
+from calltape_analyzer.opening import open_tape
+from calltape_analyzer.redacting.answers import Comparison, difference
+from calltape_analyzer.redacting.byte_search import found_in
+from calltape_analyzer.redacting.call_redaction import CallRedaction
+from calltape_analyzer.redacting.element_ranges import ElementRanges
+from calltape_analyzer.redacting.leak_search import RemovedValues
+from calltape_analyzer.redacting.long_numbers import LongNumbers
+from calltape_analyzer.redacting.new_values import NewValues
+from calltape_analyzer.redacting.ordered_keys import ordered_keys
+from calltape_analyzer.redacting.pseudonyms import Pseudonyms
+from calltape_analyzer.redacting.reference_tape import write_reference
+from calltape_analyzer.redacting.tape_facts import BEGIN_NS, TapeFacts
+from calltape_analyzer.redacting.tape_words import TapeWords
+from calltape_analyzer.redacting.treatment import Treatments
+from calltape_analyzer.redacting.tree_plan import Fates, Replaced
+from calltape_analyzer.redacting.value_facts import ValueFacts
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.variant import Variant
+from calltape_schema.errors import TapeError
+
+__all__ = ["Asked", "KeyedRedaction"]
+
+_MAX_NAMED = 8
+
+
+class Asked(NamedTuple):
+    """What is to be redacted and how, and what is known of it whatever the key is."""
+
+    tape: Tape
+    treatments: Treatments
+    special: bool
+    words: TapeWords
+    ranges: ElementRanges
+    values: ValueFacts
+    numbers: LongNumbers
+
+
+class KeyedRedaction:
+    """One redaction, under a new key that nobody keeps."""
+
+    def __init__(self, asked: Asked) -> None:
+        tape = self._tape = asked.tape
+        self._asked = asked
+        self._treatments = asked.treatments
+        defaults = (one.default for one in tape.signature.parameters)
+        self._pseudonyms = Pseudonyms(
+            [one for one in defaults if one is not None],
+            names=asked.words.names, texts=asked.words.texts,
+        )  # fmt: skip
+        self._replaced = Replaced()
+        fates = Fates(
+            self._treatments, self._pseudonyms, tape.signature, self._replaced,
+            ordered_keys(asked.words.keys), asked.numbers.replaced,
+        )  # fmt: skip
+        values = NewValues(asked.values, self._pseudonyms, special=asked.special)
+        first = min(one.created_ns for one in tape.manifests)
+        draws = self._treatments.has("permute") or self._treatments.has("noise")
+        self._removed = RemovedValues(draws=draws)
+        self._calls = CallRedaction(fates, asked.ranges, values, BEGIN_NS - first, self._removed)
+        self._note_names()
+
+    def _note_names(self) -> None:
+        """What the manifest says stays, and is no leak."""
+        for manifest in self._tape.manifests:
+            target = manifest.target
+            if target is not None:
+                self._removed.name(target.type)
+                for parameter in target.signature or ():
+                    self._removed.name(parameter.name)
+                    self._removed.name(str(parameter.default))
+                    self._removed.stays(parameter.default)
+        for one in self._treatments:
+            self._removed.name(one.pattern)
+
+    def write(self, path: str) -> EditReport:
+        """Writes the new tape."""
+        options = {**self._tape.selected, **self._treatments.options()}
+        if self._asked.special:
+            options["special"] = True
+        how = Rewriting(
+            "redact", options, change=self._calls, revision=TapeFacts(self._calls), thorough=True
+        )
+        calls = self._tape.calls
+        report = rewrite(self._tape, path, calls, len(calls), how)
+        self._tape._leave_out_damaged()  # they are on no new tape, and no evidence
+        return report
+
+    def prove(self, path: str) -> list[str]:
+        """Compares the new tape with the old one.
+
+        Returns:
+            What the user should know, in words.
+
+        Raises:
+            RedactionError: they differ.
+        """
+        self._search(path)
+        is_open = ("permute", "noise", "shapes_only")
+        comparison = Comparison(
+            self._pseudonyms, self._replaced, self._is_kept,
+            ranges=not any(one.way in is_open for one in self._treatments),
+            numbered=not numbering_of(self._tape.segments).changes,
+        )  # fmt: skip
+        known = self._tape.class_index.by_name
+        with open_tape(path, classes=known) as new, self._reference(path) as old:
+            before = comparison.answers(old, is_new=False)
+            found = difference(before, comparison.answers(new, is_new=True))
+            if found is not None:
+                raise RedactionError(
+                    f"the analysis would say something else of the new tape ({found})",
+                    advice="the numbers or keys that were replaced mean something: name their "
+                    "paths with `keep`; nothing was written",
+                )
+            return [*self._notes(comparison.variants)]
+
+    def _search(self, path: str) -> None:
+        """Looks for what was removed."""
+        try:
+            found = found_in(path, self._removed)
+        except OSError as error:
+            raise TapeError("io", f"cannot read it: {error.strerror}", path=path) from None
+        found = [value for value in found if not self._removed.is_name(value)]
+        if found:  # it may be a part of what stays elsewhere
+            for call in self._tape.calls:
+                for data in self._calls.staying(call):
+                    found = [value for value in found if value not in data]
+        if found:
+            raise RedactionError(
+                f"{counted(len(found), 'value')} that were to be removed would be on the new tape",
+                advice="report this, and name other paths meanwhile; nothing was written",
+            )
+
+    @contextlib.contextmanager
+    def _reference(self, path: str) -> Iterator[Tape]:
+        """What the new tape is compared with: the old one, without what was to be withheld."""
+        if not self._replaced.has_withheld:
+            yield self._tape
+            return
+        beside = os.path.join(os.path.dirname(path), "reference.tape")
+        write_reference(self._tape, self._calls, beside)
+        with open_tape(beside, classes=self._tape.class_index.by_name) as reference:
+            yield reference
+
+    def _is_kept(self, place: str) -> bool:
+        treatment = self._treatments.of_place(place)
+        return treatment is not None and treatment.way == "keep"
+
+    def _notes(self, variants: Sequence[Variant]) -> Iterator[str]:
+        unmet = self._treatments.unmet
+        if unmet:
+            yield f"no value has a path like {some_of(unmet, _MAX_NAMED)}"
+        if self._calls.withheld:
+            yield f"{counted(self._calls.withheld, 'tensor')} without values"
+        if self._removed.skipped:
+            yield (
+                f"{counted(self._removed.skipped, 'more removed value')} were not searched for: "
+                "there are too many"
+            )
+        names = dict.fromkeys(
+            place
+            for variant in variants
+            for place, value in variant.findings.constants.items()
+            if isinstance(value, str) and looks_like_name(value) and not self._is_kept(place)
+        )
+        yield from self._notes_of_numbers()
+        changed = [name for name in names if not self._stands_for_itself(variants, name)]
+        if changed:
+            yield (
+                f"the text at {some_of(changed, _MAX_NAMED)} tells variants apart and has a "
+                "pseudonym now; keep it if it is a setting and no data"
+            )
+
+    def _notes_of_numbers(self) -> Iterator[str]:
+        replaced, needed = map(sorted, self._asked.numbers[:2])
+        if replaced:
+            yield (
+                f"the numbers at {some_of(replaced, _MAX_NAMED)} may be data and are others now; "
+                "keep them if they are settings"
+            )
+        if needed:
+            yield (
+                f"the numbers at {some_of(needed, _MAX_NAMED)} may be data and stay: what the "
+                "analysis says follows from them; shapes_only takes them out"
+            )
+
+    def _stands_for_itself(self, variants: Sequence[Variant], place: str) -> bool:
+        """Whether a text that a variant has is a default, which is code."""
+        found = (variant.findings.constants.get(place) for variant in variants)
+        return all(value is None or value in self._pseudonyms.fixed for value in found)

@@ -1,0 +1,89 @@
+"""What ``calltape shapes`` takes on a sealed tape of a million calls, against one of a thousand
+calls with the same structures: both answer from their ends. And what the scan of all records
+takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from benchmarks.report import Row
+from benchmarks.rounds import measure
+from calltape_recorder import Recorder
+
+__all__ = ["rows"]
+
+_FEW = 1000
+_SIZES = [(batch, length) for batch in (1, 2, 4, 8) for length in range(1, 250)]
+
+
+class _Model(torch.nn.Module):
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, keep: int = 1
+    ) -> torch.Tensor:
+        return input_ids
+
+
+def _record(path: Path, calls: int) -> None:
+    model = _Model()
+    sent = [(torch.zeros(size, dtype=torch.int64), torch.ones(size)) for size in _SIZES]
+    recorder = Recorder(path, values="none").attach(model)
+    for call in range(calls):
+        model(*sent[call * 7919 % len(sent)], keep=call % 3)
+        if call % 1000 == 999:
+            recorder.flush()
+    recorder.close()
+    if recorder.stats().kept != calls:
+        raise RuntimeError(f"recorded {recorder.stats()}")
+
+
+def _shapes(path: Path, *options: str) -> None:
+    command = [sys.executable, "-m", "calltape_analyzer", "shapes", str(path), *options]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _peak(path: Path, *options: str) -> int:
+    """The most memory that the command had, in bytes; Linux counts it in KiB."""
+    code = (
+        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], capture_output=True); "
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    command = [sys.executable, "-m", "calltape_analyzer", "shapes", str(path), *options]
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *command], check=True, capture_output=True, text=True
+    )
+    return int(ran.stdout) * 1024
+
+
+def rows(scale: float) -> Iterator[Row]:
+    """Seconds of the whole command, its memory, and the ratio to the small tape."""
+    many = max(int(1_000_000 * scale), 2 * _FEW)
+    with tempfile.TemporaryDirectory() as name:
+        small, large = Path(name) / "small.tape", Path(name) / "large.tape"
+        _record(small, _FEW)
+        _record(large, many)
+        nbytes = large.stat().st_size
+        samples = measure(
+            {
+                "small": lambda: _shapes(small),
+                "large": lambda: _shapes(large),
+                "scan": lambda: _shapes(large, "--scan"),
+            },
+            max(int(5 * scale), 3),
+        )
+        few, seconds, scan = map(samples.median, ("small", "large", "scan"))
+        yield Row(
+            f"calltape shapes of a sealed tape of {many:,} calls ({nbytes / 2**20:.0f} MiB)",
+            f"{seconds:.2f} s, {_peak(large) / 2**20:.0f} MiB",
+            (f"{seconds / few:.2f} × one of {_FEW:,} calls ({few:.2f} s)",),
+        )
+        yield Row(
+            "the same with --scan",
+            f"{scan:.1f} s, {_peak(large, '--scan') / 2**20:.0f} MiB",
+            (f"{scan / seconds:.0f} × without",),
+        )

@@ -1,0 +1,105 @@
+"""The end of a sealed tape: what became of all calls, and where they are.
+
+In come models, and out go the contents of members; or the other way round.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, model_validator
+from typing_extensions import Self
+
+from calltape_schema.fields import Count, Nanoseconds, Record, Short, TapeId
+from calltape_schema.packing import open_envelope, unpack
+from calltape_schema.records import decode_record, encode_record
+from calltape_schema.traffic import Traffic
+
+__all__ = ["UNWANTED", "Coverage", "Dump", "Ending", "Trailer", "decode_trailer", "encode_trailer"]
+
+UNWANTED = frozenset(
+    ("policy", "paused", "max_calls", "max_seconds", "flight_recorder", "tracing", "not extracted")
+)
+"""The reasons of dropped calls that were not to be on the tape. A call with any other reason should
+be there, and is lost."""
+
+
+class Coverage(Record):
+    """How many calls are on the tape: ``seen = kept + sum(dropped.values())``. Calls before the
+    recorder was attached are not counted (:class:`Observed`)."""
+
+    seen: Count = 0
+    kept: Count = 0
+    dropped: Annotated[dict[Short, Count], Field(max_length=1000)] = Field(default_factory=dict)
+
+    @property
+    def unwanted(self) -> dict[str, int]:
+        """The part of ``dropped`` that was not to be kept."""
+        return {reason: calls for reason, calls in self.dropped.items() if reason in UNWANTED}
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """The part of ``dropped`` that should be on the tape, or may have been."""
+        return {reason: calls for reason, calls in self.dropped.items() if reason not in UNWANTED}
+
+
+class Dump(Record):
+    """When the calls of a flight recorder were written (Unix time in nanoseconds), why, and how
+    many they were."""
+
+    time_ns: Nanoseconds
+    reason: Short
+    calls: Count
+
+
+class Ending(Record):
+    """What a sealed tape says of all its calls.
+
+    Attributes:
+        closed_ns: Unix time in nanoseconds.
+        traffic: counts over all calls since the file began, kept or not.
+        dumps: the latest dumps of a flight recorder.
+        continues: whether the recording goes on in another file. Then the coverage there may have
+            calls that the traffic here counts.
+    """
+
+    tape: TapeId
+    closed_ns: Nanoseconds
+    coverage: Coverage
+    traffic: Traffic | None = None
+    dumps: Annotated[tuple[Dump, ...], Field(max_length=1000)] = ()
+    continues: bool | None = None
+
+
+class Trailer(Ending):
+    """The last member of a sealed tape.
+
+    Attributes:
+        index: for each kept call, in file order, its number and the offset of the header of its
+            first member: two unsigned 64-bit ints, little-endian.
+    """
+
+    index: bytes = b""
+
+    @model_validator(mode="after")
+    def _index_is_whole(self) -> Self:
+        if len(self.index) != 16 * self.coverage.kept:
+            raise ValueError(f"an index of {len(self.index)} bytes for {self.coverage.kept} calls")
+        return self
+
+
+_trailers: TypeAdapter[Trailer] = TypeAdapter(Trailer)
+
+
+def encode_trailer(trailer: Trailer) -> bytes:
+    """The content of the member ``trailer.msgpack``."""
+    return encode_record(trailer)
+
+
+def decode_trailer(data: bytes) -> Trailer:
+    """The trailer of a sealed tape.
+
+    Raises:
+        TapeError: ``damaged``, ``invalid`` or ``limit``.
+    """
+    return decode_record(_trailers, unpack(open_envelope(data)), "trailer")

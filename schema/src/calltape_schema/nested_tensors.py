@@ -1,0 +1,81 @@
+"""How a nested tensor stands on a tape: as an object with its parts, which are plain tensors.
+
+In comes a nested tensor of torch. Out go its parts by the names that tapes have for them. The
+recorder describes arguments and outputs with this, and the analyzer the live results that it
+compares with them. torch is not imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+__all__ = [
+    "JAGGED_DIM", "JAGGED_FIELDS", "NESTED_TENSOR", "STRIDED_FIELDS", "is_jagged_class",
+    "jagged_parts", "strided_parts",
+]  # fmt: skip
+
+NESTED_TENSOR: Final = "torch.nested:NestedTensor"
+"""The type name that nested tensors of both layouts have on a tape."""
+
+JAGGED_DIM: Final = "jagged_dim"
+
+JAGGED_FIELDS: Final = ("values", "offsets", "lengths", JAGGED_DIM, "requires_grad")
+"""Of the layout ``torch.jagged``; ``lengths`` and ``requires_grad`` may be absent."""
+
+STRIDED_FIELDS: Final = ("buffer", "sizes", "strides", "storage_offsets")
+"""Of the layout ``torch.strided``."""
+
+
+def is_jagged_class(cls: type) -> bool:
+    """Whether this is torch's class of nested tensors in the jagged layout, and no subclass."""
+    return cls.__name__ == "NestedTensor" and cls.__module__.startswith("torch.nested.")
+
+
+def jagged_parts(value: Any, *, of_input: bool) -> dict[str, Any] | None:
+    """The parts of a nested tensor in the jagged layout, read without an operator of torch; None
+    if it has other attributes than those of the torch that we know.
+
+    Args:
+        value: an instance of a class that :func:`is_jagged_class` knows.
+        of_input: whether it is an argument. Of a result nobody asks whether it requires a gradient.
+    """
+    state: dict[str, Any] = vars(value)
+    values: Any = state.get("_values")
+    offsets: Any = state.get("_offsets")
+    lengths, dim = state.get("_lengths"), state.get("_ragged_idx")
+    if type(dim) is not int or not all(map(_is_whole, (values, offsets))):
+        return None
+    found = {"values": values, "offsets": offsets}
+    if lengths is not None:
+        if not _is_whole(lengths):
+            return None
+        found["lengths"] = lengths
+    found[JAGGED_DIM] = dim
+    # The values of a nested tensor that is a leaf of autograd do not require a gradient themselves.
+    if of_input and value.requires_grad and not values.requires_grad:
+        found["requires_grad"] = True
+    return found
+
+
+def _is_whole(part: Any) -> bool:
+    """Whether a part is a tensor, and not a nested one."""
+    return hasattr(part, "untyped_storage") and not part.is_nested
+
+
+def strided_parts(value: Any) -> dict[str, Any] | None:
+    """The parts of a nested tensor in the strided layout: its memory as a flat tensor, and per
+    component its sizes, its strides and where it begins. None if torch gives something else.
+
+    Operators of torch run; the caller hides them from its host.
+
+    Args:
+        value: a plain tensor for which ``is_nested`` is True.
+    """
+    buffer = value.values()
+    sizes, strides = value._nested_tensor_size(), value._nested_tensor_strides()
+    begins = value._nested_tensor_storage_offsets()
+    count = len(sizes)
+    fits = buffer.dim() == 1 and sizes.dim() == 2 and begins.shape == (count,)
+    if not fits or sizes.shape != strides.shape:
+        return None
+    return dict(zip(STRIDED_FIELDS, (buffer, sizes, strides, begins), strict=True))

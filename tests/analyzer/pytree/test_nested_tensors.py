@@ -1,0 +1,232 @@
+"""Nested tensors are rebuilt of checked parts; of parts that do not fit nothing is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import Placeholder, Tape, open_tape, render
+from calltape_analyzer.pytree.nested_tensors import nested_parts, nested_tensor
+from calltape_analyzer.pytree.recorded_description import describe_as_recorded, describe_result
+from calltape_analyzer.testing import call, write_tape
+from calltape_recorder import record
+from tests.analyzer.nested import LAYOUTS, Scales, nested
+
+
+class Keeps(torch.nn.Module):
+    def forward(self, *args: Any) -> Any:
+        return args[0]
+
+
+def recorded(folder: Path, *args: Any, **options: Any) -> Tape:
+    model = Keeps()
+    with record(model, folder / "a.tape", **options) as recorder:
+        model(*args)
+    assert recorder.stats().dropped == {}
+    return open_tape(folder / "a.tape")
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    assert one.is_nested
+    assert one.layout is other.layout
+    pairs = list(zip(one.unbind(), other.unbind(), strict=True))
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_was_recorded_is_rebuilt(tmp_path: Path, layout: torch.layout, turned: bool) -> None:
+    value = nested(2, 0, 3, layout=layout)
+    value = value.transpose(1, 2) if turned else value
+    with recorded(tmp_path, value, 3) as tape:
+        (found, number), _ = tape.calls[0].inputs
+        assert number == 3
+        assert same(found, value)
+        assert same(tape.calls[0].outputs, value)
+
+
+def test_lengths_and_gradients_are_rebuilt(tmp_path: Path) -> None:
+    starts, lengths = torch.tensor([0, 1, 2]), torch.tensor([2, 3, 2])
+    narrowed = torch.nested.narrow(torch.randn(3, 5, 4), 1, starts, lengths, layout=torch.jagged)
+    leaf = nested(1, 2).requires_grad_()
+    with recorded(tmp_path, narrowed, leaf, nested(3)) as tape:
+        (first, second, third), _ = tape.calls[0].inputs
+    assert same(first, narrowed)
+    assert torch.equal(first.lengths(), lengths)
+    assert [part.requires_grad for part in (first, second, third)] == [False, True, False]
+
+
+def test_one_ragged_dimension_stays_one(tmp_path: Path) -> None:
+    value = nested(2, 3)
+    with recorded(tmp_path, value, [value * 2], nested(2, 3)) as tape:
+        (first, (second,), third), _ = tape.calls[0].inputs
+    assert same(first + second, value * 3)
+    with pytest.raises(RuntimeError):
+        first + third  # as in the recorded process
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_spec_and_an_object_are_shown_alike(tmp_path: Path, layout: torch.layout) -> None:
+    with recorded(tmp_path, nested(2, 3, layout=layout)) as tape:
+        (one,) = tape.calls
+        shown = render(one.record.inputs)
+        assert render(one.inputs) == shown
+        assert render(one.outputs) == render(one.record.outputs)
+    jagged = "(NestedTensor(values=float32[5,8], offsets=int64[3]))"
+    strided = (
+        "(NestedTensor(buffer=float32[40], sizes=int64[2,2], strides=int64[2,2], "
+        "storage_offsets=int64[2]))"
+    )
+    assert shown == (jagged if layout is torch.jagged else strided)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_live_ones_are_described_as_recorded(tmp_path: Path, layout: torch.layout) -> None:
+    value = nested(2, 3, layout=layout).requires_grad_()
+    value.note = "set by somebody"  # type: ignore[attr-defined]
+    with recorded(tmp_path, value) as tape:
+        record_ = tape.calls[0].record
+        assert record_.outputs is not None
+        passed = record_.inputs.spec().root.children[0].children[0]  # type: ignore[union-attr]
+        returned = record_.outputs.spec().root
+    assert describe_as_recorded(value).node == passed
+    assert describe_result(value).node == returned
+
+
+def test_meta_parts_make_a_meta_tensor(tmp_path: Path) -> None:
+    with recorded(tmp_path, nested(2, 3), values="none") as tape:
+        found = tape.calls[0].inputs.args[0]
+    assert found.is_nested
+    assert found.is_meta
+    with recorded(tmp_path / "b", nested(2, layout=torch.strided), values="none") as tape:
+        found = tape.calls[0].inputs.args[0]
+    assert isinstance(found, Placeholder)
+    assert "not on the tape" in found.reason
+    assert render(found).startswith("NestedTensor(buffer=float32[16]")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tapes_that_are_written_by_hand(tmp_path: Path, layout: torch.layout) -> None:
+    value = nested(2, 3, layout=layout)
+    path = write_tape(tmp_path / "a.tape", [call(value).returns([value])], Keeps())
+    with open_tape(path) as tape:
+        assert same(tape.calls[0].inputs.args[0], value)
+        assert same(tape.calls[0].outputs[0], value)
+
+
+# --- parts from a hostile tape ------------------------------------------------------------------
+
+_BIG = 2**62
+_values, _offsets = torch.arange(10.0).reshape(5, 2), torch.tensor([0, 2, 5])
+
+
+def of(**parts: Any) -> dict[str, Any]:
+    return {"values": _values, "offsets": _offsets, "jagged_dim": 1, **parts}
+
+
+JAGGED: dict[str, dict[str, Any]] = {
+    "not sorted": of(offsets=torch.tensor([0, 4, 2])),
+    "beyond": of(offsets=torch.tensor([0, 2, 6])),
+    "far beyond": of(offsets=torch.tensor([0, 2, _BIG])),
+    "negative": of(offsets=torch.tensor([-1, 2, 5])),
+    "wraps around": of(offsets=torch.tensor([-(2**63), 2**63 - 1, 2**63 - 1])),
+    "floats": of(offsets=torch.tensor([0.0, 2.0, 5.0])),
+    "bytes": of(offsets=torch.tensor([0, 2, 5], dtype=torch.uint8)),
+    "a table": of(offsets=torch.tensor([[0, 2, 5]])),
+    "no offsets": of(offsets=torch.tensor([], dtype=torch.int64)),
+    "a number": of(offsets=5),
+    "a scalar": of(values=torch.tensor(1.0)),
+    "dimension 0": of(jagged_dim=0),
+    "dimension 3": of(jagged_dim=3),
+    "dimension -1": of(jagged_dim=-1),
+    "dimension true": of(jagged_dim=True),
+    "large dimension": of(jagged_dim=2**300),
+    "other axis": of(jagged_dim=2),
+    "too many lengths": of(lengths=torch.tensor([1, 1, 1])),
+    "negative length": of(lengths=torch.tensor([-1, 1])),
+    "long length": of(lengths=torch.tensor([1, 4])),
+    "vast length": of(lengths=torch.tensor([1, 2**63 - 1])),
+    "quantized": of(values=torch.quantize_per_tensor(_values, 0.1, 0, torch.qint8)),
+    "sparse": of(values=_values.to_sparse()),
+    "nested": of(values=nested(2, 3)),
+    "lost": of(values=Placeholder("torch:Tensor", "it has no memory")),
+    "unknown part": of(more=_values),
+    "no values": {"offsets": _offsets, "jagged_dim": 1},
+    "nothing": {},
+}
+
+
+def table(*rows: Any) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.int64)
+
+
+def memory(**parts: Any) -> dict[str, Any]:
+    return {
+        "buffer": torch.arange(10.0),
+        "sizes": table([2, 2], [3, 2]),
+        "strides": table([2, 1], [2, 1]),
+        "storage_offsets": table(0, 4),
+        **parts,
+    }
+
+
+STRIDED: dict[str, dict[str, Any]] = {
+    "beyond": memory(storage_offsets=table(0, 5)),
+    "negative size": memory(sizes=table([-2, 2], [3, 2])),
+    "negative stride": memory(strides=table([2, -1], [2, 1])),
+    "negative offset": memory(storage_offsets=table(-1, 4)),
+    "large size": memory(sizes=table([_BIG, 2], [3, 2])),
+    "large size of nothing": memory(sizes=table([_BIG, 0], [3, 2])),
+    "product that overflows": memory(sizes=table([_BIG, 4], [0, 2])),
+    "expanded": memory(sizes=table([_BIG, 1], [3, 2]), strides=table([0, 0], [2, 1])),
+    "overlapping": memory(sizes=table([4, 2], [3, 2])),
+    "large stride": memory(strides=table([_BIG, 1], [2, 1])),
+    "fewer strides": memory(strides=table([2, 1])),
+    "fewer offsets": memory(storage_offsets=table(0)),
+    "other rank": memory(sizes=table(2, 3)),
+    "many dimensions": memory(sizes=torch.ones(2, 99).long(), strides=torch.ones(2, 99).long()),
+    "floats": memory(sizes=torch.ones(2, 2)),
+    "int32": memory(sizes=table([2, 2], [3, 2]).int()),
+    "a table of values": memory(buffer=torch.ones(5, 2)),
+    "gaps": memory(buffer=torch.ones(20)[::2]),
+    "no tensor": memory(buffer=None),
+    "no components": {name: torch.zeros(0, 2).long() for name in ("sizes", "strides")}
+    | {"buffer": torch.ones(2), "storage_offsets": torch.zeros(0).long()},
+    "no dimensions": memory(sizes=torch.zeros(2, 0).long(), strides=torch.zeros(2, 0).long()),
+}
+
+
+@pytest.mark.parametrize("name", JAGGED)
+def test_parts_of_no_jagged_tensor(name: str) -> None:
+    assert nested_tensor(of()).is_nested
+    with pytest.raises(ValueError, match=r"\w"):
+        nested_tensor(JAGGED[name])
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_parts_of_no_strided_tensor(name: str) -> None:
+    assert nested_tensor(memory()).is_nested
+    with pytest.raises(ValueError, match=r"\w"):
+        nested_tensor(STRIDED[name])
+
+
+def test_a_tape_with_such_parts_gives_a_placeholder(tmp_path: Path) -> None:
+    value = nested(2, 3)
+    vars(value)["_offsets"] = torch.tensor([0, 2, 2**40])
+    with recorded(tmp_path, value, 1) as tape:
+        found, one = tape.calls[0].inputs.args
+    assert one == 1
+    assert isinstance(found, Placeholder)
+    assert "beyond its values" in found.reason
+    assert torch.equal(found["offsets"], torch.tensor([0, 2, 2**40]))
+
+
+def test_what_is_no_nested_tensor_has_no_parts() -> None:
+    for value in (None, 3, torch.ones(2), torch.eye(2).to_sparse(), Scales(), [nested(2)]):
+        assert nested_parts(value) is None
+    foreign = nested(2)
+    del vars(foreign)["_ragged_idx"]
+    assert nested_parts(foreign) is None

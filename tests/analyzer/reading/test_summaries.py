@@ -1,0 +1,403 @@
+"""Sealed tapes answer from their ends, and say the same as their records."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calltape_analyzer import Tape, TapeError, UsageError, diff, filter_tape, merge_tapes, open_tape
+from calltape_analyzer.reading import segment
+from calltape_analyzer.reading.scan import Scan
+from calltape_recorder import record
+from calltape_recorder.write import tape_writer as recorder_writer
+from calltape_schema.endings import Trailer
+from calltape_schema.leaves import decode_leaves, encode_leaves
+from calltape_schema.packing import pack
+from calltape_schema.summary import Summary
+from calltape_schema.summing import CallFacts, SummaryBuilder
+from calltape_schema.traffic import Traffic
+from tests.analyzer.cli.commands import run
+from tests.analyzer.tapes import Recorded, write_tape
+
+
+class Model(torch.nn.Module):
+    def forward(
+        self, x: Any, mask: Any = None, cache: Any = (), *, n: int = 1, mode: str = "mean"
+    ) -> Any:
+        return x
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> list[Recorded]:
+    sizes = st.integers(1, 4)
+    made = []
+    for number in draw(st.lists(st.integers(0, 200), min_size=1, max_size=14, unique=True)):
+        batch, length = draw(sizes), draw(sizes)
+        kind = draw(st.sampled_from([torch.float32, torch.int64]))
+        x = torch.full((batch, length), draw(st.integers(0, 9)), dtype=kind)
+        kwargs: dict[str, Any] = {}
+        if draw(st.booleans()):
+            kwargs["mask"] = torch.ones(batch, length + draw(st.integers(0, 1)))
+        if draw(st.booleans()):
+            kwargs["cache"] = [torch.zeros(batch, 2, draw(sizes))]
+        if draw(st.booleans()):
+            kwargs["n"] = draw(st.integers(0, 3))
+        if draw(st.booleans()):
+            kwargs["mode"] = draw(st.sampled_from(["mean", "sum", "a prompt of a user"]))
+        error = ("builtins:ValueError", "no") if draw(st.integers(0, 5)) == 0 else None
+        made.append(Recorded((x,), kwargs, error=error, number=number))
+    return made
+
+
+def answers(tape: Tape) -> dict[str, Any]:
+    """What a tape says of all its calls together."""
+    found: dict[str, Any] = {"coverage": tape.coverage, "calls": len(tape)}
+    try:
+        found["shapes"] = tape.shape_findings(dim_names=True).model_dump()
+    except TapeError as error:
+        found["shapes"] = str(error)
+    found["variants"] = [variant.findings.model_dump() for variant in tape.variants()]
+    found["dynamic"] = [repr(variant.infer_dynamic_shapes(True)) for variant in tape.variants()]
+    observed = tape.observations()
+    found["ranges"] = sorted(map(repr, (g.ranges for g in observed.groups.values())))
+    found["leaves"] = [leaf.argument for leaf in observed.leaves()]
+    arguments = dict.fromkeys(leaf.argument for leaf in observed.leaves())
+    found["explained"] = [str(tape.explain(argument)) for argument in arguments]
+    found["missing"] = len(tape.counters.missing)
+    return found
+
+
+@given(calls())
+def test_an_end_says_what_the_records_say(
+    tmp_path_factory: pytest.TempPathFactory, made: list[Recorded]
+) -> None:
+    path = write_tape(tmp_path_factory.mktemp("a") / "a.tape", made, target=Model(), summary=True)
+    with open_tape(path) as quick, open_tape(path, scan=True) as thorough:
+        assert quick.source == "summary"
+        assert thorough.source == "records"
+        assert answers(quick) == answers(thorough)
+        assert quick.source == "summary", "no question needed the records"
+        assert str(diff(quick, thorough)) == str(diff(thorough, thorough))
+        assert not thorough.damage
+
+
+@given(calls(), st.integers(0, 2**16))
+def test_any_split_into_files_says_the_same(
+    tmp_path_factory: pytest.TempPathFactory, made: list[Recorded], seed: int
+) -> None:
+    from calltape_schema.records import Segment
+
+    folder = tmp_path_factory.mktemp("a")
+    rng = random.Random(seed)
+    parts: list[list[Recorded]] = [[], [], []]
+    for call in made:
+        rng.choice(parts).append(call)
+    for at, part in enumerate(parts):
+        write_tape(
+            folder / f"{at}.tape", part, target=Model(), summary=rng.random() < 0.8,
+            segment=Segment(number=at),
+        )  # fmt: skip
+    with open_tape(folder) as quick, open_tape(folder, scan=True) as thorough:
+        assert answers(quick) == answers(thorough)
+        assert quick.damage == thorough.damage == []
+
+
+def some(count: int = 3) -> list[Recorded]:
+    return [Recorded((torch.zeros(2, 1 + i % 3),), {"n": i % 2}) for i in range(count)]
+
+
+def test_the_file_is_scanned_when_a_call_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    scans: list[Any] = []
+    real = Scan.run
+    monkeypatch.setattr(Scan, "run", lambda *args: (scans.append(args), real(*args)))
+    with open_tape(path) as tape:
+        assert (len(tape), tape.sealed, tape.unfinished) == (9, True, 0)
+        tape.variants()
+        assert not scans
+        assert tape.calls[4].inputs.kwargs == {"n": 0}
+        assert len(scans) == 1
+        assert tape.source == "records"
+        assert [call.number for call in tape.calls] == list(range(9))
+        assert len(scans) == 1
+
+
+def test_representative_arguments_come_from_the_records(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    with open_tape(path) as quick, open_tape(path, scan=True) as thorough:
+        for one, other in zip(quick.variants(), thorough.variants(), strict=True):
+            args, expected = one.infer_arguments(), other.infer_arguments()
+            assert torch.equal(args.args[0], expected.args[0])
+        assert quick.source == "records"
+
+
+def forged(summary: Summary, **changes: Any) -> Summary:
+    return summary.model_copy(update=changes)
+
+
+def with_other_counts(summary: Summary) -> Summary:
+    assert summary.inputs is not None
+    column = summary.inputs.calls
+    assert len(column) == 16
+    swapped = summary.inputs.model_copy(update={"calls": column[8:] + column[:8]})
+    return forged(summary, inputs=swapped)
+
+
+def with_other_inputs(summary: Summary) -> Summary:
+    other = SummaryBuilder()
+    for number in range(9):
+        other.add(CallFacts(number, 0, 1, False, 0, b"structure", b"leaves", pack([])))
+    trailer = Trailer(tape=bytes(16), closed_ns=1, coverage=summary.coverage, index=bytes(9 * 16))
+    made = other.summary(trailer)
+    assert made is not None
+    return forged(summary, inputs=made.inputs)
+
+
+FORGERIES = {
+    "closed_ns": (lambda s: forged(s, closed_ns=1), "closed_ns is not that of the trailer"),
+    "traffic": (lambda s: forged(s, traffic=Traffic(other_calls=9)), "traffic is not that of"),
+    "counts": (with_other_counts, "counts other calls with the inputs of call 0"),
+    "inputs": (with_other_inputs, "it has 9 calls with inputs that no record has"),
+}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_a_forged_summary_is_damage_when_the_file_is_scanned(tmp_path: Path, what: str) -> None:
+    forge, reason = FORGERIES[what]
+    made = [Recorded((torch.zeros(2, 1 + (i % 3 == 0)),)) for i in range(9)]
+    path = write_tape(tmp_path / "a.tape", made, target=Model(), summary=True, forge=forge)
+    with open_tape(path) as tape:
+        assert tape.source == "summary"
+        list(tape.calls)
+        late = list(map(str, tape.damage))
+    with open_tape(path, scan=True) as tape:
+        found = list(map(str, tape.damage))
+    assert any("forged or stale summary" in text and reason in text for text in found), found
+    assert found == late
+
+
+def test_a_summary_that_contradicts_itself_is_damage_at_once(tmp_path: Path) -> None:
+    def forge(summary: Summary) -> Summary:
+        return forged(summary, last_call=77)
+
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True, forge=forge)
+    with open_tape(path) as tape:
+        assert tape.source == "records"
+        assert len(tape.variants()) == 2
+        assert ["forged or stale summary" in str(error) for error in tape.damage] == [True]
+
+
+def test_lost_calls_hide_no_more_than_themselves(tmp_path: Path) -> None:
+    made = [Recorded((torch.zeros(2, 1 + (i % 3 == 0)),)) for i in range(9)]
+    for forge, told in ((lambda s: s, 1), (with_other_inputs, 4)):
+        path = write_tape(tmp_path / "a.tape", made, target=Model(), summary=True, forge=forge)
+        data = bytearray(path.read_bytes())
+        data[data.index(b"calls/00000004.msgpack") + 600] ^= 0xFF
+        path.write_bytes(data)
+        with open_tape(path, scan=True) as tape:
+            assert len(tape) == 8
+            forgeries = [e for e in tape.damage if "forged or stale" in str(e)]
+        assert bool(forgeries) == (told > 1), forgeries
+
+
+def test_a_file_that_changes_after_its_end_was_read(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    whole = path.read_bytes()
+    other = write_tape(tmp_path / "b.tape", some(12), target=Model(), tape_id=bytes(16))
+    for changed in (whole[:4000], other.read_bytes()):
+        path.write_bytes(whole)
+        with open_tape(path) as tape:
+            assert len(tape) == 9
+            path.write_bytes(changed)
+            with pytest.raises(TapeError, match="changed since it was opened"):
+                tape.calls[0]
+
+
+def test_answers_follow_the_records_once_these_were_read(tmp_path: Path) -> None:
+    path = write_tape(
+        tmp_path / "a.tape", some(9), target=Model(), summary=True, forge=with_other_inputs_of(7)
+    )
+    with open_tape(path) as tape, open_tape(path, scan=True) as thorough:
+        before = answers(tape)
+        part = tape.only(ignore=["n"])
+        list(part.calls)
+        assert len(tape) == 9
+        assert before != answers(tape) == answers(thorough)
+
+
+def with_other_inputs_of(rows: int) -> Any:
+    """Forges a summary of calls whose first argument had other rows."""
+
+    def forge(summary: Summary) -> Summary:
+        assert summary.inputs is not None
+        made = SummaryBuilder()
+        for row in summary.inputs.rows():
+            (leaf,) = decode_leaves(row.leaves)
+            leaves = encode_leaves([{**leaf.model_dump(exclude_none=True), "shape": [rows, 1]}])
+            for number in [row.first, *[row.last] * (row.calls - 1)]:
+                made.add(
+                    CallFacts(number, 0, 1, False, 0, row.structure, leaves, pack(row.scalars))
+                )
+        trailer = Trailer(tape=bytes(16), closed_ns=1, coverage=summary.coverage, index=bytes(144))
+        found = made.summary(trailer)
+        assert found is not None
+        return forged(summary, inputs=found.inputs)
+
+    return forge
+
+
+def test_threads_may_ask_at_once(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", some(200), target=Model(), summary=True)
+    for _ in range(5):
+        with open_tape(path) as tape, ThreadPoolExecutor(8) as pool:
+            calls = list(pool.map(lambda at, tape=tape: tape.calls[at].number, range(200)))
+        assert calls == list(range(200))
+
+
+def test_a_summary_that_cannot_be_unpacked_is_damage_and_the_records_answer(
+    tmp_path: Path,
+) -> None:
+    def broken(summary: Summary) -> Summary:
+        assert summary.inputs is not None
+        return forged(summary, inputs=summary.inputs.model_copy(update={"packed": b"no zlib"}))
+
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True, forge=broken)
+    whole = write_tape(tmp_path / "b.tape", some(9), target=Model())
+    with open_tape(path) as tape, open_tape(whole) as expected:
+        assert answers(tape) == answers(expected)
+        assert tape.source == "records"
+        assert len([e for e in tape.damage if "forged or stale" in str(e)]) == 1
+
+
+def test_a_damaged_record_is_found_when_the_file_is_scanned(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"calls/00000004.msgpack") + 600
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+    with open_tape(path) as tape:
+        assert len(tape) == 9, "so the end says"
+        assert [call.number for call in tape.calls] == [0, 1, 2, 3, 5, 6, 7, 8]
+        assert len(tape) == 8
+        assert tape.damage
+        with pytest.raises(TapeError):
+            tape.find(4)
+
+
+def test_a_tape_that_was_killed_is_scanned(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    data = path.read_bytes()
+    for cut in (len(data) - 1, len(data) - 1024, data.index(b"summary.msgpack")):
+        path.write_bytes(data[:cut])
+        with open_tape(path) as tape:
+            assert tape.source == "records"
+            assert len(tape) == 9
+
+
+def test_a_part_of_the_calls_is_read_from_the_records(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    with open_tape(path) as tape:
+        part = tape.only(calls="0..1")
+        assert (len(part), part.source) == (2, "records")
+        assert len(part.variants()) == 1 or part.variants()
+    with open_tape(path) as tape, pytest.raises(UsageError):
+        tape.only(calls="12")
+
+
+def test_the_recorder_writes_one_for_many_calls(tmp_path: Path) -> None:
+    model = torch.nn.Identity()
+    for count in (255, 256):
+        with record(model, tmp_path / f"{count}.tape", values="none"):
+            for n in range(count):
+                model(torch.zeros(1 + n % 5))
+        with open_tape(tmp_path / f"{count}.tape") as tape:
+            assert tape.source == ("records" if count == 255 else "summary")
+            assert len(tape) == count
+            (variant,) = tape.variants()
+            assert len(variant) == count
+
+
+def test_rolling_files_have_one_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_writer, "LEAST_CALLS", 1)
+    model = torch.nn.Identity()
+    with record(model, tmp_path / "a.tape", values="none", segment_bytes=20_000):
+        for n in range(100):
+            model(torch.zeros(1 + n % 5))
+    assert len(list(tmp_path.glob("*.tape"))) > 2
+    with open_tape(tmp_path) as quick, open_tape(tmp_path, scan=True) as thorough:
+        assert quick.source == "summary"
+        assert answers(quick) == answers(thorough)
+        assert quick.source == "summary"
+
+
+def test_tapes_that_are_made_of_others_have_one(tmp_path: Path) -> None:
+    for name in "ab":
+        model = torch.nn.Identity()
+        with record(model, tmp_path / f"{name}.tape"):
+            for n in range(300):
+                model(torch.zeros(1 + n % 5, dtype=torch.int64))
+    (tmp_path / "filtered").mkdir()
+    (tmp_path / "merged").mkdir()
+    with open_tape(tmp_path / "a.tape") as tape:
+        filter_tape(tape, tmp_path / "filtered" / "c.tape", drop_outputs=True)
+    with open_tape([tmp_path / "a.tape", tmp_path / "b.tape"]) as tape:
+        merge_tapes(tape, tmp_path / "merged" / "d.tape")
+    for path in (tmp_path / "filtered", tmp_path / "merged"):
+        with open_tape(path) as quick, open_tape(path, scan=True) as thorough:
+            assert quick.source == "summary"
+            assert answers(quick) == answers(thorough)
+            assert not thorough.damage
+
+
+def test_commands_say_what_they_read(tmp_path: Path) -> None:
+    path = str(write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True))
+    for words in (["shapes"], ["variants"], ["explain", "x"], ["diff"]):
+        given = [words[0], path, *(words[1:] or ([path] if words[0] == "diff" else []))]
+        code, out, err = run(*given)
+        assert (code, "--scan" in err) == (0, True), err
+        scanned = run(*given, "--scan")
+        assert (scanned[0], scanned[1], scanned[2]) == (0, out, "")
+    assert "what the tape says of all calls at its end" in run("info", path, "--quick")[1]
+    assert "the record of each call" in run("info", path)[1]
+    quick, thorough = (run("info", path, *o)[1] for o in (["--quick"], ["--quick", "--scan"]))
+    assert quick.replace("what the tape says of all calls at its end (--scan compares it with the "
+                         "records)", "the record of each call") == thorough  # fmt: skip
+
+
+def counted_reads(patch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all reads from now on."""
+    found: list[int] = []
+    real = segment.TapeFile.read
+
+    def read(self: Any, at: int, size: int) -> bytes:
+        data = real(self, at, size)
+        found.append(len(data))
+        return data
+
+    patch.setattr(segment.TapeFile, "read", read)
+    return found
+
+
+def test_reads_do_not_grow_with_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two places of a sealed tape are read: its manifest and its end."""
+    found = []
+    for count in (30, 3000):
+        path = write_tape(tmp_path / f"{count}.tape", some(count), target=Model(), summary=True)
+        with monkeypatch.context() as patch:
+            reads = counted_reads(patch)
+            with open_tape(path) as tape:
+                tape.variants()
+                tape.counters  # noqa: B018
+        found.append((len(reads), sum(reads)))
+    (few_reads, few_bytes), (many_reads, many_bytes) = found
+    assert few_reads == many_reads <= 10
+    assert many_bytes < few_bytes + 200

@@ -1,0 +1,153 @@
+"""A key decides what stands for a value. One under which the result would be wrong is not used."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import RedactionError, open_tape, redact
+from calltape_analyzer.redacting import new_values, redaction
+from calltape_recorder import record
+from tests.analyzer.redacting.random_calls import written
+from tests.fixture_files import FIXTURES
+
+Patch = pytest.MonkeyPatch
+_KEY = 32
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Two calls with numbers that have nothing to do with sizes. What stands for them may have."""
+    calls: list[Any] = [
+        ((torch.ones(size, 3),), {"more": [number] * 9}) for size, number in ((8, 4), (9, 6))
+    ]
+    return written(tmp_path / "a.tape", calls)
+
+
+def of_numbers(patch: Patch, numbers: Iterator[int]) -> None:
+    """The next keys follow from these numbers."""
+    others = secrets.token_bytes
+
+    def token_bytes(size: int) -> bytes:
+        return next(numbers).to_bytes(size, "big") if size == _KEY else others(size)
+
+    patch.setattr(secrets, "token_bytes", token_bytes)
+
+
+def is_refused(source: Path, number: int) -> bool:
+    """Whether nothing is written under one key."""
+    result = source.with_name("try.tape")
+    with pytest.MonkeyPatch.context() as patch, open_tape(source) as tape:
+        patch.setattr(redaction, "_MAX_KEYS", 1)
+        of_numbers(patch, iter([number]))
+        try:
+            redact(tape, result, overwrite=True)
+        except RedactionError:
+            return True
+    return False
+
+
+def test_another_key_is_tried(source: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    refused = {number: is_refused(source, number) for number in range(40)}
+    bad = [number for number, is_bad in refused.items() if is_bad]
+    assert 0 < len(bad) < len(refused), "it depends on the key"
+    good = next(number for number in refused if number not in bad)
+    of_numbers(monkeypatch, iter([bad[0], bad[1], good]))
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape")
+    assert sorted(os.listdir(tmp_path)) == ["a.tape", "b.tape", "try.tape"]
+
+
+def test_it_ends(source: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    bad = next(number for number in itertools.count() if is_refused(source, number))
+    given = itertools.count()
+    keys = (bad for _ in given)
+    of_numbers(monkeypatch, keys)
+    with open_tape(source) as tape:
+        with pytest.raises(RedactionError):
+            redact(tape, tmp_path / "b.tape")
+        assert next(given) == 6
+        monkeypatch.setattr(redaction, "_MAX_SECONDS", 0.0)
+        with pytest.raises(RedactionError):
+            redact(tape, tmp_path / "b.tape")
+        assert next(given) == 8, "one more"
+    assert not (tmp_path / "b.tape").exists()
+
+
+def test_a_number_that_is_kept_beside_equal_ones_that_are_not(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(redaction, "_MAX_KEYS", 1)
+    with open_tape(FIXTURES / "v1" / "containers.tape") as tape:
+        for number in range(20):
+            redact(tape, tmp_path / f"{number}.tape", keep="args.0.0.0")
+
+
+class Model(torch.nn.Module):
+    def forward(self, ids: Any, **more: Any) -> Any:
+        return ids
+
+
+def recorded(path: Path, *calls: dict[str, Any]) -> Path:
+    model = Model()
+    with record(model, path):
+        for one in calls:
+            model(**one)
+    return path
+
+
+def test_a_row_of_ids_that_became_itself_is_found(tmp_path: Path, monkeypatch: Patch) -> None:
+    """No key helps here: what permutes does not."""
+    rows = {
+        "ids": torch.tensor([[7, 30_000, 412, 5], [9001, 2, 17_000, 44]]),
+        "in_order": torch.tensor([0, 30, 4100, 9000, 9100, 10_000, 29_000]),
+    }
+    source = recorded(tmp_path / "a.tape", {**rows, "mask": torch.tensor([[1, 1, 1, 0]])})
+    real = new_values.permuted
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape", permute="*")
+        for name, kept in rows.items():
+
+            def permuted(tensor: Any, *given: Any, kept: Any = kept) -> Any:
+                found = real(tensor, *given)
+                if torch.equal(tensor, kept):
+                    found[-1] = kept[-1] if kept.dim() > 1 else found[-1]
+                    found = found if kept.dim() > 1 else kept
+                return found
+
+            monkeypatch.setattr(new_values, "permuted", permuted)
+            with pytest.raises(RedactionError, match="1 value"):
+                redact(tape, tmp_path / f"{name}.tape", permute=name)
+
+
+def test_rows_of_few_small_numbers_may_become_themselves(tmp_path: Path) -> None:
+    """Nobody can tell them from others: it is no reason to refuse."""
+    rows = torch.cartesian_prod(*[torch.arange(1, 5)] * 4)
+    source = recorded(tmp_path / "a.tape", {"ids": rows})
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape", permute="ids")
+        redact(tape, tmp_path / "c.tape", noise="ids")
+    with open_tape(tmp_path / "b.tape") as tape:
+        found = tape.calls[0].inputs.kwargs["ids"]
+    assert sorted(found.tolist()) == sorted(rows.tolist()), "each row is one of them"
+
+
+def test_a_row_that_is_kept_at_another_path(tmp_path: Path) -> None:
+    """It is on the new tape, because somebody wants it there."""
+    ids = torch.tensor([[700, 30_000, 412, 5]])
+    source = recorded(
+        tmp_path / "a.tape",
+        {"ids": ids, "labels": ids.clone(), "text": "a long text", "title": "a long text, once"},
+    )
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape", keep=["ids", "title"])
+        redact(tape, tmp_path / "c.tape", keep="ids", permute="labels")
+    data = (tmp_path / "c.tape").read_bytes()
+    assert data.count(ids.numpy().tobytes()) == 1
