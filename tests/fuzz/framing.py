@@ -23,6 +23,15 @@ from calltape_schema.framing import (
     members,
     padding,
 )
+from calltape_schema.gathered import (
+    Repeat,
+    entry,
+    group_name,
+    is_group,
+    payload_of,
+    places,
+    repeating_entry,
+)
 from calltape_schema.packing import open_envelope, pack, unpack
 from tests.fuzz.values import INTS
 
@@ -31,7 +40,8 @@ __all__ = ["Listed", "joined", "reframe", "split"]
 _NAMES = (
     "tape.msgpack", "trailer.msgpack", "calls/00000000.msgpack", "calls/00000001.msgpack",
     "calls/00000000.safetensors", "calls/00000099.msgpack", "calls/9223372036854775807.msgpack",
-    "calls/9223372036854775808.msgpack", "calls/1.msgpack", "notes/x", "../x", "calls/\x1b[2J",
+    "calls/9223372036854775808.msgpack", "calls/1.msgpack", "notes/x",
+    "calls/00000000.records", "calls/1.records", "../x", "calls/\x1b[2J",
 )  # fmt: skip
 _FIELDS = ((100, 8), (108, 8), (116, 8), (124, 12), (136, 12), (156, 1), (157, 20), (257, 8))
 """Offset and length of the fields of a header that a change may fill."""
@@ -69,11 +79,56 @@ def joined(listed: list[Listed], *, sealed: bool, indexed: bool = True) -> bytes
             blob_at[own] = len(data)
         elif number is not None:
             index += struct.pack("<QQ", number, blob_at.get(number, len(data)))
+        elif is_group(one.name):
+            for found in _numbers_in(content):
+                index += struct.pack("<QQ", found, len(data))
         elif one.name == TRAILER and indexed:
             content = _indexed(content, index)
         data += (one.header or member_header(one.name, len(content))) + content
         data += bytes(padding(len(content)))
     return bytes(data) + (END if sealed else b"")
+
+
+def _referring(rng: random.Random, records: list[bytes]) -> list[bytes]:
+    """The entries of a group. Later records refer to the first one, rightly or not."""
+    entries: list[bytes] = []
+    done, base = 0, b""
+    for record in records:
+        made = entry(record)
+        try:
+            payload = open_envelope(record)
+        except Exception:  # an earlier change made it no envelope
+            payload = b""
+        common = _common_end(payload, base)
+        if common:
+            far = done if rng.random() < 0.8 else rng.choice((0, -1, done + 1, 2**32, 2**64 - 1))
+            size = common if rng.random() < 0.8 else rng.choice((0, common + 1, 2**32))
+            repeat = Repeat(zlib.crc32(payload), payload[:-common], bytes(min(size, 2**20)))
+            made = repeating_entry(repeat, far)
+        base = base or payload
+        entries.append(made)
+        done += len(made)
+    return entries
+
+
+def _common_end(one: bytes, other: bytes) -> int:
+    """How many bytes at the end of both are equal."""
+    pairs = zip(reversed(one), reversed(other), strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _numbers_in(content: bytes) -> list[int]:
+    """The numbers of the calls in a group, as far as it can be read."""
+    found: list[int] = []
+    entries = {start - 4: content[start : start + size] for start, size in places(content)}
+    for at, one in entries.items():
+        try:
+            number = dict(unpack(payload_of(one, at, entries.__getitem__)))["call"]
+        except Exception:  # an earlier change made it no record
+            continue
+        if type(number) is int and 0 <= number < 2**64:
+            found.append(number)
+    return found
 
 
 def _indexed(content: bytes, index: bytes) -> bytes:
@@ -122,6 +177,33 @@ class _Reframing:
             listed[at], listed[other] = listed[other], listed[at]
         else:
             listed.insert(at, Listed(rng.choice(_NAMES), rng.choice((b"", b"x", bytes(512)))))
+
+    def gather(self) -> None:
+        """Small records share a member, with room left or not; or their lengths lie."""
+        small = [
+            m for m in self.listed if call_number(m.name) is not None and len(m.content) < 8192
+        ]
+        blobs = {blob_call_number(m.name) for m in self.listed}
+        small = [m for m in small if call_number(m.name) not in blobs]
+        if not small:
+            return
+        rng = self.rng
+        chosen = small[: rng.randrange(1, len(small) + 1)]
+        entries = [entry(m.content) for m in chosen]
+        if rng.random() < 0.5:
+            entries = _referring(rng, [m.content for m in chosen])
+        if rng.random() < 0.5:
+            at = rng.randrange(len(entries))
+            length = rng.choice((0, 1, len(entries[at]), 2**31, 2**32 - 1))
+            entries[at] = rng.choice((
+                struct.pack("<I", length) + entries[at][4:], entries[at][:-1], entries[at] * 2,
+                bytes(len(entries[at])), entries[at][:-1] + b"x", b"\0" + entries[at],
+            ))  # fmt: skip
+        content = b"".join(entries) + bytes(rng.choice((0, 0, 3, 4, 512, 60000)))
+        number = call_number(chosen[0].name)
+        place = self.listed.index(chosen[0])
+        self.listed[:] = [m for m in self.listed if not any(m is one for one in chosen)]
+        self.listed.insert(place, Listed(group_name(number or 0), content))
 
     def name(self) -> None:
         one = self.one()
@@ -266,7 +348,7 @@ def _tail(rng: random.Random, data: bytes) -> bytes:
 
 _CHANGES = (
     "order", "order", "name", "field", "field", "payload", "payload", "payload", "envelope",
-    "blob", "blob", "blob",
+    "blob", "blob", "blob", "gather", "gather",
 )  # fmt: skip
 
 

@@ -14,7 +14,9 @@ import torch
 from calltape_schema import TapeError, framing
 from calltape_schema.blob import header_size, parse_header, stored_as
 from calltape_schema.endings import Trailer, decode_trailer
+from calltape_schema.gathered import is_group, payload_of, places
 from calltape_schema.locator import locator_of, summary_member
+from calltape_schema.packing import seal_envelope
 from calltape_schema.records import CallRecord, Manifest, Tree, decode_call, decode_manifest
 from calltape_schema.summary import Summary, decode_summary
 from calltape_schema.summing import CallFacts, SummaryBuilder, facts_of
@@ -114,6 +116,10 @@ def read(path: Path | str) -> ReadTape:
             trailer = decode_trailer(content)
         elif member.name == framing.SUMMARY:
             summary = decode_summary(content)
+        elif is_group(member.name):
+            for record in records_in(content):
+                calls.append(_call(record, b""))
+                facts.append(facts_of(record))
         elif number is None:
             blobs[int(member.name.split("/")[1].split(".")[0])] = content
         else:
@@ -124,6 +130,12 @@ def read(path: Path | str) -> ReadTape:
         assert trailer is not None
         _check_summary(summary, trailer, facts, data)
     return ReadTape(manifest, calls, trailer, damage, summary)
+
+
+def records_in(content: bytes) -> list[bytes]:
+    """The records of a group, each in its envelope."""
+    entries = {start - 4: content[start : start + size] for start, size in places(content)}
+    return [seal_envelope(payload_of(one, at, entries.__getitem__)) for at, one in entries.items()]
 
 
 def _check_summary(summary: Summary, trailer: Trailer, facts: list[CallFacts], data: bytes) -> None:

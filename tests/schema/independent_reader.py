@@ -52,18 +52,45 @@ def document(content):
         return None
 
 
+def entries(content):
+    """The documents of the records in a group."""
+    payloads, at = {}, 0
+    while at + 4 <= len(content) and (size := int.from_bytes(content[at : at + 4], "little")):
+        try:
+            checksum, payload, *more = unpack(content[at + 4 : at + 4 + size])
+            if len(more) > 1:  # its end is that of another entry, this many bytes before
+                payload += payloads[at - more[0]][-more[1] :]
+            else:
+                payloads[at] = payload
+            if zlib.crc32(payload) == checksum:
+                yield unpack(payload)
+        except (ValueError, TypeError, KeyError):
+            pass
+        at += 4 + size
+
+
+def with_trees(record):
+    for tree in filter(None, (record["inputs"], record.get("outputs"))):
+        tree |= {part: unpack(tree[part]) for part in ("structure", "leaves")}
+    return record
+
+
 def read_tape(data):
     """(manifest, calls, trailer or None). A call is its record with its trees decoded; "tensors"
     holds their bytes by name, or None where the checksum of the blob does not hold."""
     manifest, trailer, calls, blob = None, None, {}, (None, b"")
     for name, content in members(data):
-        call = re.fullmatch(r"calls/(\d{8}|[1-9]\d{8,18})\.(msgpack|safetensors)", name)
+        call = re.fullmatch(r"calls/(\d{8}|[1-9]\d{8,18})\.(msgpack|safetensors|records)", name)
         if name == "tape.msgpack" and manifest is None:
             manifest = document(content)
         elif name == "trailer.msgpack":
             trailer = document(content)
         elif call and call[2] == "safetensors":
             blob = int(call[1]), content
+        elif call and call[2] == "records":
+            for record in entries(content):
+                if record["tape"] == manifest["tape"] and "blob" not in record:
+                    calls.setdefault(record["call"], with_trees(record | {"tensors": {}}))
         elif call and (record := document(content)):
             (number, own), facts = blob, record.get("blob", {"size": 0, "crc32": 0})
             own = own if number == record["call"] else b""
@@ -73,7 +100,5 @@ def read_tape(data):
                 whole = zlib.crc32(own) == facts["crc32"]
                 record["tensors"] = dict(safetensors.deserialize(own)) if own and whole else {}
                 record["tensors"] = record["tensors"] if whole else None
-                for tree in filter(None, (record["inputs"], record.get("outputs"))):
-                    tree |= {part: unpack(tree[part]) for part in ("structure", "leaves")}
-                calls.setdefault(record["call"], record)
+                calls.setdefault(record["call"], with_trees(record))
     return manifest, [calls[number] for number in sorted(calls)], trailer

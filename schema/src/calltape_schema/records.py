@@ -43,7 +43,7 @@ __all__ = [
 
 FORMAT = "calltape"
 VERSION = 1
-MINOR = 4
+MINOR = 5
 
 MAX_PARAMETERS = 10_000
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from zlib import crc32
 
 from calltape_schema.interning import MAX_NODES
-from calltape_schema.packing import unpack_plain
+from calltape_schema.packing import seal_envelope, unpack_plain
 from calltape_schema.records import decode_call
 
 __all__ = ["Skimmer", "TreeBytes"]
@@ -93,9 +93,18 @@ class Skimmer(Generic[T]):
         checksum, payload = envelope
         if type(checksum) is not int or type(payload) is not bytes or crc32(payload) != checksum:
             return self._reduced(_thoroughly(data))
+        return self._skimmed(payload) or self._reduced(_thoroughly(data))
+
+    def payload(self, payload: bytes) -> tuple[bytes, int, int | None, T]:
+        """As :meth:`__call__`, of the payload of a record whose checksum was compared."""
+        return self._skimmed(payload) or self._reduced(_thoroughly(seal_envelope(payload)))
+
+    def _skimmed(self, payload: bytes) -> tuple[bytes, int, int | None, T] | None:
+        """None for a record in another form, which may be valid too."""
         head = _match_head(payload)
         if head is None:
-            return self._reduced(_by_hand(payload) or _thoroughly(data))
+            facts = _by_hand(payload)
+            return None if facts is None else self._reduced(facts)
         start, end = head.end(), payload.rfind(_BLOB)
         blob = _match_blob(payload, end) if end >= start else None
         if blob is None:
@@ -109,7 +118,7 @@ class Skimmer(Generic[T]):
             return head[1], call, size, known[1]
         found = _by_hand(payload)
         if found is None:
-            return self._reduced(_thoroughly(data))
+            return None
         reduced = self._reduced(found)
         # Searching for ranges takes time, and most tapes have them in all records or in none.
         self._ranged = self._ranged or _RANGES in body

@@ -339,12 +339,12 @@ def test_a_disk_that_takes_a_byte_at_a_time(
         tape_writer, "pwritev", lambda file, parts, at: real(file, [b"".join(parts)[:1]], at)
     )
     tape = TapeWriter(str(tmp_path / "t"), overwrite=False)
-    parts = [b"", bytes(range(256)) * 8, b"", b"end"]
-    facts = CallFacts(0, 0, 0, False, 0, b"", b"", pack([]))
-    tape.append([EncodedCall(parts, 2051, facts)])
-    assert (tmp_path / "t").read_bytes() == b"".join(parts)
-    assert tape.end == 2051
+    facts = CallFacts(0, 0, 0, False, 2048, b"", b"", pack([]))
+    call = EncodedCall([b"", bytes(range(256)) * 8, b""], b"end", facts)
+    tape.append([call])
+    assert (tmp_path / "t").read_bytes() == b"".join(call.members())
+    assert tape.end == call.size == 512 + 2048 + 512 + 512
     monkeypatch.setattr(tape_writer, "pwritev", lambda *_: 0)
     with pytest.raises(OSError, match="no more bytes"):
-        tape.append([EncodedCall([b"more"], 4, facts._replace(number=1))])
+        tape.append([EncodedCall([], b"more", facts._replace(number=1))])
     tape.close()

@@ -210,7 +210,7 @@ def test_many_parts_before_and_after_a_late_one(tmp_path: Path) -> None:
     writer = tape_writer.TapeWriter(str(tmp_path / "t"), overwrite=False)
     late = tape_writer.Late(4, lambda: b"late")
     parts: list[Any] = [*([b"ab"] * 1300), late, *([b"cd"] * 700), late]
-    writer._append(parts)
+    writer._append_parts(parts)
     writer.close()
     expected = b"ab" * 1300 + b"late" + b"cd" * 700 + b"late"
     assert (tmp_path / "t").read_bytes() == expected

@@ -28,12 +28,21 @@ from calltape_schema.framing import (
     record_beside,
     record_name,
 )
+from calltape_schema.gathered import (
+    LENGTH_BYTES,
+    MAX_GROUP_BYTES,
+    is_group,
+    payload_of,
+    places,
+)
 from calltape_schema.packing import MAX_DOCUMENT_BYTES
 from calltape_schema.skimming import Skimmer
 
-__all__ = ["NO_BLOB", "Scan", "content_of"]
+__all__ = ["GATHERED", "NO_BLOB", "Scan", "content_of"]
 
 NO_BLOB = 2**64 - 1
+GATHERED = 2**64 - 2
+"""In place of a blob's offset: the call has no blob, and its record is in a group."""
 
 _MAX_RECORD_BYTES = MAX_DOCUMENT_BYTES + BLOCK
 
@@ -57,7 +66,8 @@ class Scan:
         numbers: the numbers of the calls.
         records: the offsets of the records' contents.
         record_sizes: the sizes of these contents, in bytes.
-        blobs: the offsets of the blobs' headers; :data:`NO_BLOB` for a call without a blob.
+        blobs: the offsets of the blobs' headers; :data:`NO_BLOB` or :data:`GATHERED` for a call
+            without a blob.
         inputs: the numbers of the inputs in ``distinct_inputs``.
         unfinished: how many bytes at the end belong to a call that was being written.
     """
@@ -80,8 +90,9 @@ class Scan:
         self._skim = Skimmer(self.distinct_inputs.number_of)
         # A blob whose record is expected next: the record's name, the call's number, the blob.
         self._pending: tuple[str, int, Member] | None = None
-        self._offsets: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}  # of each call's first member, or of its group
         self._lost: set[int] = set()
+        self._torn_entry: tuple[TapeError, int] | None = None  # and how many bytes it has
         self._tail = TornTail(self._add)
 
     def run(self, start: int) -> None:
@@ -90,6 +101,8 @@ class Scan:
         for member in members(self._read, self._size, tail.hold, start, self._next_data):
             if tail.held is not None:
                 tail.release()
+            if self._torn_entry is not None:
+                self._release_entry()
             self._add_member(member)
         if self.trailer is None:
             self._end_unsealed()
@@ -113,9 +126,8 @@ class Scan:
         else:
             call = call_member(member.name)
             if call is None:
-                if member.name == TRAILER:
-                    self._add_trailer(member)
-                return  # a newer format may have members of other names
+                self._add_other(member)
+                return
             number, is_record = call
             self._drop_pending()
             if not is_record:
@@ -135,28 +147,107 @@ class Scan:
             self._lose(number, TapeError("damaged", "its record is missing"), member)
 
     def _commit(self, member: Member, number: int, blob: Member | None) -> None:
-        tape, call, blob_size, inputs = self._skim(content_of(self._read, member))
-        if tape != self._tape:
-            raise TapeError("damaged", "its record belongs to another tape")
+        call, blob_size, inputs = self._known(self._skim(content_of(self._read, member)))
         if call != number:
             raise TapeError("damaged", f"its record says that it is call {call}")
-        if number in self._offsets:
-            raise TapeError("damaged", "another call before it has the same number")
+        self._expect_new(number)
         _, offset, size = member
         if blob_size is None:
-            first, blob_offset = offset, NO_BLOB
+            self._add_call(number, offset, offset + BLOCK, size, NO_BLOB, inputs)
         elif blob is None or blob.size != blob_size:
             found = "has no blob" if blob is None else f"has a blob of {blob.size} bytes"
             reason = f"its record says that its blob has {blob_size} bytes, but the tape {found}"
             raise TapeError("damaged", reason)
         else:
-            first = blob_offset = blob.offset
+            self._add_call(number, blob.offset, offset + BLOCK, size, blob.offset, inputs)
+
+    def _known(self, skimmed: tuple[bytes, int, int | None, int]) -> tuple[int, int | None, int]:
+        """The number of a record's call, the size of its blob, and the number of its inputs."""
+        tape, call, blob_size, inputs = skimmed
+        if tape != self._tape:
+            raise TapeError("damaged", "its record belongs to another tape")
+        return call, blob_size, inputs
+
+    def _expect_new(self, number: int) -> None:
+        if number in self._offsets:
+            raise TapeError("damaged", "another call before it has the same number")
+
+    def _add_call(
+        self, number: int, first: int, record: int, size: int, blob: int, inputs: int
+    ) -> None:
         self._offsets[number] = first
         self.numbers.append(number)
-        self.records.append(offset + BLOCK)
+        self.records.append(record)
         self.record_sizes.append(size)
-        self.blobs.append(blob_offset)
+        self.blobs.append(blob)
         self.inputs.append(inputs)
+
+    def _add_other(self, member: Member) -> None:
+        """Adds a group of records, or the trailer. A newer format may have other members."""
+        if member.name == TRAILER:
+            self._add_trailer(member)
+        elif is_group(member.name):
+            self._drop_pending()
+            try:
+                self._add_group(member)
+            except DescriptorError:
+                raise
+            except TapeError as error:
+                self._add(error.at(member=member.name, offset=member.offset))
+
+    def _add_group(self, member: Member) -> None:
+        if member.size > MAX_GROUP_BYTES:
+            reason = f"a group of records has {member.size} bytes (at most {MAX_GROUP_BYTES})"
+            raise TapeError("limit", reason)
+        content, end = self._read(member.start, member.size), 0
+        entries: dict[int, bytes] = {}
+        for start, size in places(content):
+            end = start + size
+            try:
+                if end > len(content):
+                    raise TapeError("damaged", "an entry of a group is longer than the group")
+                entries[start - LENGTH_BYTES] = content[start:end]
+                self._commit_entry(member, start, size, entries)
+            except DescriptorError:
+                raise
+            except TapeError as error:
+                self._add_bad_entry(error, member, content, start, end)
+        if content.count(0, end) != max(len(content) - end, 0):
+            reason = f"{len(content) - end} bytes of a group of records are no entries"
+            raise TapeError("damaged", reason)
+
+    def _commit_entry(
+        self, member: Member, start: int, size: int, entries: dict[int, bytes]
+    ) -> None:
+        at = start - LENGTH_BYTES
+        payload = payload_of(entries[at], at, lambda other: entries.get(other, b""))
+        number, blob_size, inputs = self._known(self._skim.payload(payload))
+        if blob_size is not None:
+            self._lost.add(number)
+            raise TapeError("damaged", f"call {number} is skipped: a record in a group has a blob")
+        try:
+            self._expect_new(number)
+        except TapeError as error:
+            raise TapeError("damaged", f"call {number} is skipped: {error.reason}") from None
+        self._add_call(number, member.offset, member.start + start, size, GATHERED, inputs)
+
+    def _add_bad_entry(
+        self, error: TapeError, member: Member, content: bytes, start: int, end: int
+    ) -> None:
+        """Adds the damage of an entry. If it is the last thing on the tape, its writer may have
+        been interrupted."""
+        error.at(member=member.name, offset=member.start + start - LENGTH_BYTES)
+        rest = content[end:]
+        if rest.count(0) == len(rest) and end <= len(content):
+            self._torn_entry = error, end - start + LENGTH_BYTES
+        else:
+            self._add(error)
+
+    def _release_entry(self) -> None:
+        """Reports the entry that is held, if any: something follows it, so it is not torn."""
+        if self._torn_entry is not None:
+            self._add(self._torn_entry[0])
+            self._torn_entry = None
 
     def _add_trailer(self, member: Member) -> None:
         self._drop_pending()
@@ -176,12 +267,16 @@ class Scan:
         unfinished = self._tail.unfinished_bytes(self._size, blob)
         if unfinished is None:
             self._drop_pending()
+            self._release_entry()
         else:
             self.unfinished = unfinished
+            if self._torn_entry is not None:
+                self.unfinished += self._torn_entry[1]
 
     def _end_sealed(self, trailer: Trailer) -> None:
         """Compares the calls with the index of a sealed tape, which says where each call is."""
         self._drop_pending()
+        self._release_entry()
         self._tail.release()
         coverage = trailer.coverage
         told = coverage.kept + sum(coverage.dropped.values())

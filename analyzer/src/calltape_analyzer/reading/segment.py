@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.distinct_inputs import NOT_NUMBERED, EncodedInputs
 from calltape_analyzer.reading.file_descriptors import DescriptorError
-from calltape_analyzer.reading.scan import NO_BLOB, Scan, content_of
+from calltape_analyzer.reading.scan import GATHERED, NO_BLOB, Scan, content_of
 from calltape_analyzer.reading.summary_rows import InputsOfCalls, differences, rows_of, stale
 from calltape_analyzer.reading.tape_end import summary_of
 from calltape_analyzer.reading.tape_file import TapeFile, Window, is_ahead
@@ -25,6 +25,8 @@ from calltape_analyzer.reading.torn_tail import coverage_without_trailer
 from calltape_schema.endings import Coverage, Ending
 from calltape_schema.errors import TapeError
 from calltape_schema.framing import BLOCK, MANIFEST, SUMMARY, Member, members, record_name
+from calltape_schema.gathered import LARGEST_GATHERED, LENGTH_BYTES, payload_of
+from calltape_schema.packing import seal_envelope
 from calltape_schema.records import CallRecord, Manifest, decode_call, decode_manifest
 from calltape_schema.summary import Summary
 
@@ -315,12 +317,25 @@ class Segment:
         return found
 
     def content(self, position: int) -> bytes:
-        """The record of a call as it stands in the file."""
-        return self.read(self._scan.records[position], self._scan.record_sizes[position])
+        """The record of a call, in its envelope."""
+        return self._content(position, self.read)
 
     def contents(self) -> Iterator[bytes]:
         """The records of all its calls, in the order of the file."""
-        return map(Window(self._file).read, self._scan.records, self._scan.record_sizes)
+        read = Window(self._file).read
+        return (self._content(position, read) for position in range(len(self._scan.numbers)))
+
+    def _content(self, position: int, read: Callable[[int, int], bytes]) -> bytes:
+        start = self._scan.records[position]
+        content = read(start, self._scan.record_sizes[position])
+        if self._scan.blobs[position] != GATHERED:
+            return content
+
+        def entry_at(offset: int) -> bytes:
+            size = int.from_bytes(read(offset, LENGTH_BYTES), "little")
+            return read(offset + LENGTH_BYTES, min(size, LARGEST_GATHERED + 1))
+
+        return seal_envelope(payload_of(content, start - LENGTH_BYTES, entry_at))
 
     def blob_parts(self, position: int, size: int) -> Iterator[bytes]:
         """The first ``size`` bytes of a call's blob, in parts of at most 1 MiB. A blob of holes
@@ -400,12 +415,16 @@ class Segment:
     def blob(self, position: int) -> int | None:
         """The offset of the content of a call's blob, or None."""
         header = self._scan.blobs[position]
-        return None if header == NO_BLOB else header + BLOCK
+        return None if header in (NO_BLOB, GATHERED) else header + BLOCK
 
     def located(self, error: TapeError, position: int) -> TapeError:
-        """The error, with the file, the member and the offset of the call."""
+        """The error, with the file, the member and the offset of the call. The offset of a record
+        in a group is that of its entry."""
+        offset = self._scan.records[position]
+        if self._scan.blobs[position] == GATHERED:
+            return error.at(path=self.path, offset=offset - LENGTH_BYTES)
         name = record_name(self._scan.numbers[position])
-        return error.at(path=self.path, member=name, offset=self._scan.records[position] - BLOCK)
+        return error.at(path=self.path, member=name, offset=offset - BLOCK)
 
     def check_blob(self, position: int, record: CallRecord) -> None:
         """Compares a call's blob with its checksum. The bytes are read the first time only.

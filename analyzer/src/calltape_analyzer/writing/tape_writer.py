@@ -1,8 +1,8 @@
 """Writes a sealed tape, call by call.
 
 In come calls of other tapes, or records with the values of their tensors. Out goes one file. Memory
-holds one record, a window of one blob, 16 bytes per call and the distinct inputs (up to 65,536),
-however large the tape is.
+holds a group of records, a window of one blob, 16 bytes per call and the distinct inputs (up to
+65,536), however large the tape is.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing_extensions import Self
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.writing.encoded_records import Moved, blob_of, encoded, renumbered
+from calltape_analyzer.writing.gathered_records import Group
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_analyzer.writing.stored_values import stored_bytes, stored_form
 from calltape_schema.blob import Stored, build_header
@@ -35,6 +36,7 @@ from calltape_schema.framing import (
     padding,
     record_name,
 )
+from calltape_schema.gathered import LARGEST_GATHERED
 from calltape_schema.locator import Locator, with_locator
 from calltape_schema.records import BlobFacts, CallRecord, Manifest, encode_manifest
 from calltape_schema.summary import LEAST_CALLS, encode_summary
@@ -89,6 +91,7 @@ class TapeWriter:
         self._tape = manifest.tape
         self._file = OutputFile(path, overwrite=overwrite, inputs=inputs, mode=mode)
         self._index = array("Q")
+        self._group = Group()  # small records that wait for their member
         self._sums = SummaryBuilder()
         self._last = -1  # the highest number
         self._last_ns = manifest.created_ns
@@ -133,14 +136,17 @@ class TapeWriter:
         blob = blob_of(content)
         if (call.ref.tape, call.number) != (self._tape, number) or moved is not None:
             content = renumbered(content, self._tape, number, moved)
-        start = self._file.end
         self._expect_new(number)
-        if blob is not None:
-            self._file.append([member_header(blob_name(number), blob.size)])
-            if not self._copied(call, blob):
-                self._file.cut(start)
-                raise call.blob_damage()
-            self._file.append([bytes(padding(blob.size))])
+        if blob is None:
+            self._commit(number, None, content, facts_of(content))
+            return
+        self._write_group()
+        start = self._file.end
+        self._file.append([member_header(blob_name(number), blob.size)])
+        if not self._copied(call, blob):
+            self._file.cut(start)
+            raise call.blob_damage()
+        self._file.append([bytes(padding(blob.size))])
         self._commit(number, start, content, facts_of(content))
 
     def write(self, record: CallRecord, values: Mapping[str, Any] | None = None) -> None:
@@ -171,15 +177,16 @@ class TapeWriter:
                     parts[leaf.key] = form, stored_bytes(leaf, values[leaf.key])
                 elif known[0] != form:
                     raise UsageError(f"two leaves of different form have the key {leaf.key}")
-        start = self._file.end
         self._expect_new(record.call)
-        facts, blob = None, list[Any]()
+        start, facts, blob = None, None, list[Any]()
         if parts:
             header = build_header({key: stored for key, (stored, _) in parts.items()})
             blob = [header, *(data for _, data in parts.values())]
             facts = BlobFacts(size=sum(map(len, blob)), crc32=_checksum(blob))
         content = encoded(record, self._tape, facts)
         if facts is not None:
+            self._write_group()
+            start = self._file.end
             self._file.append([member_header(blob_name(record.call), facts.size), *blob])
             self._file.append([bytes(padding(facts.size))])
         self._last_ns = max(self._last_ns, record.time_ns)
@@ -223,6 +230,7 @@ class TapeWriter:
             traffic=traffic,
             dumps=tuple(dumps),
         )
+        self._write_group()
         content, start = encode_trailer(trailer), self._file.end
         summary = self._sums.summary(trailer) if self.calls >= LEAST_CALLS else None
         if summary is not None:
@@ -255,18 +263,48 @@ class TapeWriter:
         if number in self._known:
             raise UsageError(f"there is a call {number} on the new tape already")
 
-    def _commit(self, number: int, start: int, content: bytes, facts: CallFacts) -> None:
-        try:
-            self._member(record_name(number), content)
-        except BaseException:
-            self._file.cut(start)
-            raise
+    def _commit(self, number: int, start: int | None, content: bytes, facts: CallFacts) -> None:
+        """Writes a record.
+
+        Args:
+            number: of the call.
+            start: where its blob begins; None for a call without a blob.
+            content: the record.
+            facts: for the summary.
+        """
+        if start is None:
+            start = self._gather(number, content)
+        else:
+            try:
+                self._member(record_name(number), content)
+            except BaseException:
+                self._file.cut(start)
+                raise
         self._sums.add(facts)
         self._index.extend((number, start))
         self._last = max(self._last, number)
         if self._known is not None:
             self._known.add(number)
         self.calls += 1
+
+    def _gather(self, number: int, content: bytes) -> int:
+        """Keeps a record for the group that will stand at the end of the file, and gives the offset
+        of that group. A large record gets a member of its own."""
+        if len(content) > LARGEST_GATHERED:
+            self._write_group()
+            start = self._file.end
+            self._member(record_name(number), content)
+            return start
+        if not self._group.add(number, content):
+            self._write_group()
+            self._group.add(number, content)
+        return self._file.end
+
+    def _write_group(self) -> None:
+        """Writes the records that wait."""
+        if self._group:
+            self._member(*self._group.member())
+            self._group = Group()
 
     def _member(self, name: str, content: bytes) -> None:
         header = member_header(name, len(content))

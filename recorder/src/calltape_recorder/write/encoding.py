@@ -1,4 +1,4 @@
-"""Encodes a captured call as the bytes of its two members."""
+"""Encodes a captured call as bytes: its blob and its record."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from calltape_recorder.snapshot.side import EncodedLeaves, Side
 from calltape_recorder.write.checksum import Checksum, checksum, crc32
 from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.ranges import has_many, range_of
-from calltape_recorder.write.tape_writer import Late, member
+from calltape_recorder.write.tape_writer import Late
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
-from calltape_schema.framing import BLOCK, blob_name, padding, record_name
+from calltape_schema.gathered import Repeat
 from calltape_schema.leaves import checked_leaves
 from calltape_schema.packing import pack, pack_int, pack_text, seal_envelope
 from calltape_schema.records import encode_call
@@ -45,7 +45,7 @@ class Encoder:
         self._headers: dict[Any, bytes] = {}
 
     def encode(self, call: Call, *, others_wait: bool) -> EncodedCall:
-        """A call as the bytes of its two members.
+        """A call as the bytes of its blob and its record.
 
         Args:
             others_wait: whether other calls wait to be written. If so, the checksum of a large call
@@ -62,36 +62,19 @@ class Encoder:
             document["thread"] = of_thread(call.thread)
         alike = _packed_sides(sides, known)
         if alike is not None:
-            parts: list[Any] = []
-            record: Any = _joined_record(document, alike)
-            blob, ranges = 0, call.inputs.repeat.ranges  # type: ignore[union-attr]
-        else:
-            parts, record, blob = self._whole(call.number, document, sides, known, others_wait)
-            ranges = _ranges_in(document["inputs"])
-        size = sum(map(len, parts)) + BLOCK + len(record) + padding(len(record))
-        parts = parts + member(record_name(call.number), [record], len(record))
-        return EncodedCall(parts, size, _facts(call, known[0], blob, ranges))
-
-    def _whole(
-        self,
-        number: int,
-        document: dict[str, Any],
-        sides: list[Side],
-        known: list[EncodedLeaves],
-        others_wait: bool,
-    ) -> tuple[list[Any], Any, int]:
-        """Parts of the blob, if there is one, the record, and the size of the blob."""
-        for name, side, leaves in zip(("inputs", "outputs"), sides, known, strict=False):
-            document[name] = _tree(side, leaves)
+            return _encoded_small(call, document, known[0], alike, call.inputs.repeat.ranges)  # type: ignore[union-attr]
+        trees = [_tree(side, leaves) for side, leaves in zip(sides, known, strict=True)]
+        ranges = _ranges_in(trees[0])
         if not any(leaves.stored for leaves in known):
-            return [], encode_call(document), 0
+            return _encoded_small(call, document, known[0], list(map(pack, trees)), ranges)
+        document.update(zip(_SIDES, trees, strict=False))
         blob = [self._header(known), *_stored(sides, known)]
         length = sum([len(data) for data in blob])
-        parts = member(blob_name(number), blob, length)
+        facts = _facts(call, known[0], length, ranges)
         if others_wait and length > _AT_ONCE_BYTES:
-            return parts, _late_record(document, blob, length), length
+            return EncodedCall(blob, _late_record(document, blob, length), facts)
         document["blob"] = {"size": length, "crc32": checksum(blob)}
-        return parts, encode_call(document), length
+        return EncodedCall(blob, encode_call(document), facts)
 
     def _leaves_of(self, side: Side) -> EncodedLeaves:
         repeat = side.repeat
@@ -149,6 +132,16 @@ class Encoder:
         return header
 
 
+def _encoded_small(
+    call: Call, document: dict[str, Any], leaves: EncodedLeaves, sides: list[bytes],
+    ranges: tuple[tuple[int, int, int], ...],
+) -> EncodedCall:  # fmt: skip
+    """A call without a blob, with these packed sides."""
+    repeat = _repeat(document, sides)
+    record = seal_envelope(repeat.head + repeat.rest)
+    return EncodedCall([], record, _facts(call, leaves, 0, ranges), repeat)
+
+
 def _encoded(
     facts: tuple[Facts, ...], documents: list[dict[str, Any]]
 ) -> tuple[bytes, list[Stored | None]]:
@@ -186,17 +179,17 @@ def _packed_sides(sides: list[Side], known: list[EncodedLeaves]) -> list[bytes] 
     return found
 
 
-def _joined_record(document: dict[str, Any], sides: list[bytes]) -> bytes:
+def _repeat(document: dict[str, Any], sides: list[bytes]) -> Repeat:
     """The record of a document, to which these packed sides are added."""
     payload = pack(document)
     # The first byte of a map with fewer than 16 keys says how many keys there are.
-    parts = [bytes((payload[0] + len(sides),)), payload[1:]]
-    for name, side in zip(_PACKED_SIDES, sides, strict=False):
-        parts += name, side
-    return seal_envelope(b"".join(parts))
+    head = bytes((payload[0] + len(sides),)) + payload[1:]
+    rest = b"".join([part for pair in zip(_PACKED_SIDES, sides, strict=False) for part in pair])
+    return Repeat(crc32(rest, crc32(head)), head, rest)
 
 
-_PACKED_SIDES = pack("inputs"), pack("outputs")
+_SIDES = "inputs", "outputs"
+_PACKED_SIDES = tuple(map(pack, _SIDES))
 
 
 def _late_record(document: dict[str, Any], blob: list[Any], length: int) -> Late:

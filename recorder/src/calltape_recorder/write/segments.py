@@ -17,6 +17,7 @@ from calltape_recorder.write.tape_writer import (
     SUMMARY_FRAME_BYTES,
     TRAILER_FRAME_BYTES,
     TapeWriter,
+    growth_of_new,
     manifest_bytes,
 )
 from calltape_recorder.write.trailers import calls_of, fitted
@@ -131,12 +132,11 @@ class Segments:
             OSError: none of these calls counts as written.
             Refusal: a bound is reached. No file is deleted for calls that would not fit anyway.
         """
-        size = sum(call.size for call in calls)
         first = min(call.number for call in calls)
-        self._refuse(size, len(calls))
-        if self._is_full(size, len(calls)):
+        self._refuse(calls)
+        if self._is_full(calls):
             self.roll()
-        self._make_room(size, len(calls))
+        self._make_room(calls)
         tape = self._current(first)
         try:
             tape.append(calls)
@@ -303,14 +303,18 @@ class Segments:
                     return
         tape.seal(trailer)
 
-    def _is_full(self, size: int, calls: int) -> bool:
+    def _growth(self, calls: Sequence[EncodedCall]) -> int:
+        """How many bytes the current file grows by with these calls, or the next one."""
+        return growth_of_new(calls) if self._tape is None else self._tape.growth(calls)
+
+    def _is_full(self, calls: Sequence[EncodedCall]) -> bool:
         """Whether these calls must go to the next file."""
         tape = self._tape
         if tape is None or not tape.calls:
             return False
         most = self._bounds.most_in_segment
-        is_large = most is not None and tape.end + size > most
-        return is_large or tape.calls + calls > _MAX_CALLS
+        is_large = most is not None and tape.end + tape.growth(calls) > most
+        return is_large or tape.calls + len(calls) > _MAX_CALLS
 
     def _needed(self, *, besides: TapeWriter | None = None, is_last: bool = False) -> int:
         """How many bytes all files need with the trailers that they will get, and one more file
@@ -331,16 +335,22 @@ class Segments:
         end = 0 if is_last else self._new_bytes + _LAST_TRAILER_BYTES
         return self._tape_bytes + trailers + end
 
-    def _refuse(self, size: int, calls: int) -> None:
+    def _refuse(self, calls: Sequence[EncodedCall]) -> None:
         """Refuses calls that would not fit even if all other files were deleted."""
         most = self.budget.for_tapes
+        if most is None:
+            return
         alone = 2 * self._new_bytes + self._trailer_bytes + _LAST_TRAILER_BYTES
-        if most is not None and alone + size + _INDEX_BYTES * calls > most:
+        if alone + growth_of_new(calls) + _INDEX_BYTES * len(calls) > most:
             raise Refusal("max_disk_bytes")
 
-    def _make_room(self, size: int, calls: int) -> None:
+    def _make_room(self, calls: Sequence[EncodedCall]) -> None:
+        bounds = self._bounds
+        if bounds.max_disk_bytes is None and bounds.min_free_bytes is None:
+            return
         while True:
-            more = size + _INDEX_BYTES * calls
+            size = self._growth(calls)
+            more = size + _INDEX_BYTES * len(calls)
             if self._tape is None:
                 more += self._new_bytes + self._trailer_bytes
             if self.budget.claim(self._needed() + more):

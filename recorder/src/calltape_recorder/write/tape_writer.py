@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
@@ -9,8 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from calltape_recorder.write.encoded_call import EncodedCall
+from calltape_recorder.write.encoded_call import EncodedCall, member
 from calltape_recorder.write.permissions import OWNER_ONLY, make_folders, set_mode
+from calltape_recorder.write.placement import Placement, Position, Write, placed
 from calltape_schema import TapeError
 from calltape_schema.endings import Coverage, Dump, Trailer, decode_trailer, encode_trailer
 from calltape_schema.framing import (
@@ -19,8 +21,6 @@ from calltape_schema.framing import (
     MANIFEST,
     SUMMARY,
     TRAILER,
-    member_header,
-    padding,
 )
 from calltape_schema.locator import Locator, with_locator
 from calltape_schema.records import Manifest, encode_manifest
@@ -33,8 +33,8 @@ __all__ = [
     "TRAILER_FRAME_BYTES",
     "Late",
     "TapeWriter",
+    "growth_of_new",
     "manifest_bytes",
-    "member",
 ]
 
 TRAILER_FRAME_BYTES = 4 * BLOCK
@@ -44,7 +44,6 @@ SUMMARY_FRAME_BYTES = 3 * BLOCK
 """At most so many bytes stand around the content of a summary, with those that say where it is."""
 
 _MAX_PARTS = 512  # POSIX promises 16, Linux and macOS take 1024
-_ZEROS = bytes(BLOCK)
 _ENTRY = struct.Struct("<QQ")
 
 # It is looked up in this module, so that tests can make the disk fail.
@@ -62,19 +61,15 @@ class Late:
         return self._size
 
 
-def member(name: str, content: Sequence[Any], size: int) -> list[Any]:
-    """Header, content and padding of one member, as parts for one write."""
-    parts = [member_header(name, size), *content]
-    fill = padding(size)
-    if fill:
-        parts.append(_ZEROS[:fill])
-    return parts
-
-
 def manifest_bytes(manifest: Manifest) -> int:
     """Length of a tape that has no calls yet."""
     content = encode_manifest(manifest)
     return sum(map(len, member(MANIFEST, [content], len(content))))
+
+
+def growth_of_new(calls: Sequence[EncodedCall]) -> int:
+    """How many bytes these calls take in a tape that has no calls yet."""
+    return placed(Position.at(0), calls, gathers=True).position.end
 
 
 class TapeWriter:
@@ -84,19 +79,21 @@ class TapeWriter:
         path: the path of the file. Missing directories are made.
         overwrite: whether to replace an existing file.
         mode: the permissions of the file.
-        sums: whether the file gets a summary.
+        gathers: whether small records share members, and the file gets a summary. A file of one
+            call needs neither.
 
     Raises:
         TapeError: at construction, ``exists`` or ``io``.
     """
 
     def __init__(
-        self, path: str, overwrite: bool, mode: int = OWNER_ONLY, *, sums: bool = True
+        self, path: str, overwrite: bool, mode: int = OWNER_ONLY, *, gathers: bool = True
     ) -> None:
         self.path = path
-        self._sums = SummaryBuilder() if sums else None
-        self.end = 0  # of the last whole member
-        self._dirty = False  # bytes of a failed append may lie behind ``end``
+        self._gathers = gathers
+        self._sums = SummaryBuilder() if gathers else None
+        self._position = Position.at(0)
+        self._dirty = False  # bytes of a failed append may lie behind the position
         self._index = bytearray()
         self._head = b""  # the manifest as the file has it
         self._trailer: tuple[int, int] | None = None  # offset and length of its content
@@ -117,8 +114,13 @@ class TapeWriter:
         """Writes the manifest, the first member."""
         content = encode_manifest(manifest)
         parts = member(MANIFEST, [content], len(content))
-        self._append(parts)
+        self._append_parts(parts)
         self._head = b"".join(parts)
+
+    @property
+    def end(self) -> int:
+        """The end of the last whole member, in bytes."""
+        return self._position.end
 
     @property
     def calls(self) -> int:
@@ -134,7 +136,7 @@ class TapeWriter:
         self._check()
         os.ftruncate(self._file, len(self._head))
         self._dirty = False
-        self.end = len(self._head)
+        self._position = Position.at(len(self._head))
         self._index.clear()
         if self._sums is not None:
             self._sums.clear()
@@ -148,20 +150,26 @@ class TapeWriter:
         except OSError:  # the disk does not answer: the file may be there
             return True
 
+    def growth(self, calls: Sequence[EncodedCall]) -> int:
+        """How many bytes the file grows by if these calls are appended."""
+        return self._placed(calls).position.end - self.end
+
     def append(self, calls: Sequence[EncodedCall]) -> None:
         """Appends whole calls.
 
         Raises:
-            OSError: none of these calls counts as written. The file ends with the last whole
-                member, or is cut there before the next append.
+            OSError: none of these calls counts as written. The file ends with the last whole call,
+                or is cut there before the next append.
         """
-        start = self.end
-        self._append([part for call in calls for part in call.parts])
-        for call in calls:
-            self._index += _ENTRY.pack(call.number, start)
-            start += call.size
+        placement = self._placed(calls)
+        self._append(placement.writes, placement.position)
+        for call, offset in zip(calls, placement.offsets, strict=True):
+            self._index += _ENTRY.pack(call.number, offset)
         if self._sums is not None:
             self._sum_up(calls, self._sums)
+
+    def _placed(self, calls: Sequence[EncodedCall]) -> Placement:
+        return placed(self._position, calls, gathers=self._gathers)
 
     def _sum_up(self, calls: Sequence[EncodedCall], sums: SummaryBuilder) -> None:
         """Counts calls for the summary. The calls are in the file, whatever happens here."""
@@ -211,7 +219,7 @@ class TapeWriter:
             parts = member(SUMMARY, [summary], len(summary))
             start += sum(map(len, parts))
             trailer = with_locator(trailer, Locator(trailer=start, summary=self.end))
-        self._append([*parts, *member(TRAILER, [trailer], len(trailer)), END])
+        self._append_parts([*parts, *member(TRAILER, [trailer], len(trailer)), END])
         self._trailer = start + BLOCK, len(trailer)
 
     def read_trailer(self) -> bytes | None:
@@ -281,31 +289,41 @@ class TapeWriter:
         self._file, self._identity = file, _identity(status)
 
     def _cut(self) -> None:
-        """Cuts the file after the last whole member."""
+        """Cuts the file after the last whole call. What a group still has room for is a hole
+        again."""
         self._check()
-        os.ftruncate(self._file, self.end)
+        os.ftruncate(self._file, self._position.entry)
+        if self._position.end > self._position.entry:
+            os.ftruncate(self._file, self._position.end)
 
-    def _append(self, parts: list[Any]) -> None:
+    def _append_parts(self, parts: list[Any]) -> None:
+        """Appends members that are no calls."""
+        end = self.end
+        self._append([Write(end, parts, end)], Position.at(end + sum(map(len, parts))))
+
+    def _append(self, writes: Sequence[Write], after: Position) -> None:
         if self._dirty:
             self._cut()
         self._dirty = True
-        end = self._write(parts, self.end)
-        self._dirty = False
-        self.end = end
-
-    def _write(self, parts: list[Any], offset: int) -> int:
         try:
-            for some in _at_once(parts):
-                offset = self._write_some(some, offset)
+            for write in writes:
+                self._write(write)
         except OSError:
             # If the disk refuses to cut as well, the file is cut before the next append.
-            try:
+            with contextlib.suppress(OSError):
                 self._cut()
                 self._dirty = False
-            except OSError:
-                pass
             raise
-        return offset
+        self._dirty = False
+        self._position = after
+
+    def _write(self, write: Write) -> None:
+        if write.end > self.end:
+            self._check()
+            os.ftruncate(self._file, write.end)
+        offset = write.offset
+        for some in _at_once(write.parts):
+            offset = self._write_some(some, offset)
 
     def _write_some(self, parts: list[Any], offset: int) -> int:
         while parts:

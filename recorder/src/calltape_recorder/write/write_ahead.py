@@ -124,7 +124,7 @@ class WriteAhead:
             number, self._number = self._number, self._number + 1
             try:
                 path = f"{self._stem}.ahead-{number}.tape"
-                return TapeWriter(path, self._overwrite, self._file_mode, sums=False)
+                return TapeWriter(path, self._overwrite, self._file_mode, gathers=False)
             except TapeError as error:
                 if error.kind != "exists":
                     self._number = number

@@ -1,0 +1,177 @@
+"""Where the calls of a file go.
+
+A call with tensors gets members of its own at the end of the file. Small records share a member, a
+group: its header says from the beginning how long it is, and the rest of it is a hole that later
+records fill, so that each record is on its way to the disk as soon as it is written, and nothing is
+ever written twice. A record that ends like an earlier one of its group refers to it.
+
+In come a position and calls. Out go the writes that they take, and the position after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from calltape_recorder.write.encoded_call import EncodedCall
+from calltape_schema.framing import BLOCK, member_header, padding
+from calltape_schema.gathered import GROUP_BYTES, entry, group_name, repeating_entry
+
+__all__ = ["Placement", "Position", "Write", "placed"]
+
+
+_NONE: Mapping[bytes, int] = MappingProxyType({})
+
+
+class Position(NamedTuple):
+    """Where the next call goes.
+
+    Attributes:
+        end: of the file, in bytes.
+        entry: where the next entry goes; ``end`` if no group has room.
+        group: the offset of the group that takes entries.
+        next_bytes: how many bytes the next group gets if its first record needs no more.
+        rests: the ends of records in the group that others may refer to, and where the entries of
+            these records are.
+    """
+
+    end: int
+    entry: int
+    group: int
+    next_bytes: int = 0
+    rests: Mapping[bytes, int] = _NONE
+
+    @classmethod
+    def at(cls, end: int) -> Position:
+        """The position in a file without an open group."""
+        return cls(end, end, end)
+
+    def closed(self) -> Position:
+        """The position after the group, if one is open. The next group gets as many bytes as this
+        one used: calls with tensors that come as often again would leave the rest of it empty."""
+        if self.entry == self.end:
+            return self
+        return Position(self.end, self.end, self.end, _whole_blocks(self._used))
+
+    def full(self) -> Position:
+        """The position after a group that has no room left. The next group gets twice its bytes."""
+        twice = 2 * (self.end - self.group - BLOCK)
+        return Position(self.end, self.end, self.end, min(twice, GROUP_BYTES))
+
+    @property
+    def _used(self) -> int:
+        return self.entry - self.group - BLOCK
+
+
+class Write(NamedTuple):
+    """One write.
+
+    Attributes:
+        offset: in the file.
+        parts: the bytes.
+        end: how many bytes the file must have before; the rest of a group is a hole.
+    """
+
+    offset: int
+    parts: list[Any]
+    end: int
+
+
+class Placement(NamedTuple):
+    """Where some calls go.
+
+    Attributes:
+        writes: in this order.
+        offsets: for each call that of the header of its first member, or of its group.
+        position: after these calls.
+    """
+
+    writes: list[Write]
+    offsets: list[int]
+    position: Position
+
+
+def placed(position: Position, calls: Sequence[EncodedCall], *, gathers: bool) -> Placement:
+    """Places calls, in their order.
+
+    Args:
+        position: where the first of them goes.
+        calls: some.
+        gathers: whether small records share a member.
+    """
+    writes: list[Write] = []
+    offsets: list[int] = []
+    first = 0
+    while first < len(calls):
+        is_small, after = gathers and calls[first].is_small, first + 1
+        while after < len(calls) and (gathers and calls[after].is_small) == is_small:
+            after += 1
+        place = _place_small if is_small else _place_large
+        position = place(position, calls[first:after], writes, offsets)
+        first = after
+    return Placement(writes, offsets, position)
+
+
+def _place_large(
+    position: Position, calls: Sequence[EncodedCall], writes: list[Write], offsets: list[int]
+) -> Position:
+    start = end = position.end
+    for call in calls:
+        offsets.append(end)
+        end += call.size
+    writes.append(Write(start, [part for call in calls for part in call.members()], start))
+    return Position.at(end)._replace(next_bytes=position.closed().next_bytes)
+
+
+def _place_small(
+    position: Position, calls: Sequence[EncodedCall], writes: list[Write], offsets: list[int]
+) -> Position:
+    parts: list[Any] = []
+    start, rests = position.entry, dict(position.rests)
+    for call in calls:
+        made = _entry_of(call, position.entry, rests)
+        if position.entry + len(made) > position.end:
+            if parts:
+                writes.append(Write(start, parts, position.end))
+            made = entry(call.record)
+            position = _with_new_group(position, len(made))
+            parts = [member_header(group_name(call.number), _content_bytes(position))]
+            start, rests = position.group, {}
+        if call.repeat is not None:
+            rests.setdefault(call.repeat.rest, position.entry)
+        parts.append(made)
+        offsets.append(position.group)
+        position = position._replace(entry=position.entry + len(made))
+    writes.append(Write(start, parts, position.end))
+    return position._replace(rests=rests)
+
+
+def _entry_of(call: EncodedCall, at: int, rests: Mapping[bytes, int]) -> bytes:
+    """The entry of a call at an offset: short, if an earlier record of the group ends like it."""
+    earlier = None if call.repeat is None else rests.get(call.repeat.rest)
+    if earlier is None:
+        return entry(call.record)
+    assert call.repeat is not None
+    return repeating_entry(call.repeat, at - earlier)
+
+
+def _with_new_group(position: Position, least: int) -> Position:
+    """The position in a new group at the end of the file.
+
+    Args:
+        position: in a group without room for the next entry, or without a group.
+        least: the bytes of this entry.
+    """
+    after = position if position.entry == position.end else position.full()
+    size = max(after.next_bytes, _whole_blocks(least))
+    group = after.end
+    return Position(group + BLOCK + size, group + BLOCK, group, after.next_bytes)
+
+
+def _content_bytes(position: Position) -> int:
+    return position.end - position.group - BLOCK
+
+
+def _whole_blocks(size: int) -> int:
+    return size + padding(size)
