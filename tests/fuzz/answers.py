@@ -15,7 +15,8 @@ from typing import Any
 import tests.fixture_files  # noqa: F401 - makes the readers of fixtures/ importable
 from calltape_analyzer import TapeError
 from calltape_schema.framing import call_number
-from tests.fuzz.framing import split
+from calltape_schema.gathered import is_group
+from tests.fuzz.framing import numbers_in, split
 from tests.fuzz.steps import WrongAnswerError
 from tests.schema import independent_command, independent_reader
 
@@ -145,7 +146,11 @@ def independent(path: Path, tape: Any) -> None:
         return
     theirs = {str(call["call"]): call for call in calls if type(call.get("call")) is int}
     # Of two records with one number, the first that holds counts; that reader knows of no other.
-    numbers = Counter(call_number(member.name) for member in split(path.read_bytes()))
+    listed = split(path.read_bytes())
+    numbers = Counter(call_number(member.name) for member in listed)
+    for member in listed:
+        if is_group(member.name):
+            numbers.update(numbers_in(member.content))
     theirs = {name: call for name, call in theirs.items() if numbers[call["call"]] == 1}
     for ours in calltape_reader.document(str(path)).get("calls", ()):
         call = theirs.get(ours["number"])

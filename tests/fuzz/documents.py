@@ -21,7 +21,9 @@ from calltape_schema.framing import (
     padding,
     record_name,
 )
+from calltape_schema.gathered import is_group
 from calltape_schema.packing import open_envelope, pack, unpack
+from tests.fuzz.framing import payloads_in
 
 __all__ = ["CallDocument", "TapeDocument", "document_of", "encoded"]
 
@@ -80,13 +82,15 @@ def _parsed(data: bytes, name: str) -> TapeDocument | None:
         elif (call := call_member(member.name)) is not None and not call[1]:
             blob = content
         elif call is not None:
-            calls.append(_call(content, blob))
+            calls.append(_call(open_envelope(content), blob))
             blob = b""
+        elif is_group(member.name):
+            calls += [_call(payload, b"") for payload in payloads_in(content)]
     return None if manifest is None else TapeDocument(name, manifest, calls, trailer)
 
 
-def _call(content: bytes, blob: bytes) -> CallDocument:
-    record = _plain(unpack(open_envelope(content)))
+def _call(payload: bytes, blob: bytes) -> CallDocument:
+    record = _plain(unpack(payload))
     for side in ("inputs", "outputs"):
         for part in ("structure", "leaves") if side in record else ():
             record[side][part] = _plain(unpack(record[side][part]))

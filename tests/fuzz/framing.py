@@ -5,11 +5,12 @@ Every checksum is made anew. What lies is what the checksum is over.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ from calltape_schema.gathered import (
 from calltape_schema.packing import open_envelope, pack, unpack
 from tests.fuzz.values import INTS
 
-__all__ = ["Listed", "joined", "reframe", "split"]
+__all__ = ["Listed", "joined", "numbers_in", "payloads_in", "reframe", "split"]
 
 _NAMES = (
     "tape.msgpack", "trailer.msgpack", "calls/00000000.msgpack", "calls/00000001.msgpack",
@@ -80,7 +81,7 @@ def joined(listed: list[Listed], *, sealed: bool, indexed: bool = True) -> bytes
         elif number is not None:
             index += struct.pack("<QQ", number, blob_at.get(number, len(data)))
         elif is_group(one.name):
-            for found in _numbers_in(content):
+            for found in numbers_in(content):
                 index += struct.pack("<QQ", found, len(data))
         elif one.name == TRAILER and indexed:
             content = _indexed(content, index)
@@ -117,14 +118,21 @@ def _common_end(one: bytes, other: bytes) -> int:
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
-def _numbers_in(content: bytes) -> list[int]:
-    """The numbers of the calls in a group, as far as it can be read."""
-    found: list[int] = []
+def payloads_in(content: bytes) -> Iterator[bytes]:
+    """The payloads of the records in a group, as far as they can be read."""
     entries = {start - 4: content[start : start + size] for start, size in places(content)}
     for at, one in entries.items():
+        with contextlib.suppress(Exception):  # an earlier change made it no record
+            yield payload_of(one, at, entries.__getitem__)
+
+
+def numbers_in(content: bytes) -> list[int]:
+    """The numbers of the calls in a group, as far as it can be read."""
+    found: list[int] = []
+    for payload in payloads_in(content):
         try:
-            number = dict(unpack(payload_of(one, at, entries.__getitem__)))["call"]
-        except Exception:  # an earlier change made it no record
+            number = dict(unpack(payload))["call"]
+        except Exception:
             continue
         if type(number) is int and 0 <= number < 2**64:
             found.append(number)
