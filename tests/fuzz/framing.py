@@ -25,13 +25,12 @@ from calltape_schema.framing import (
     padding,
 )
 from calltape_schema.gathered import (
-    Repeat,
     entry,
     group_name,
     is_group,
+    packed_entry,
     payload_of,
     places,
-    repeating_entry,
 )
 from calltape_schema.packing import open_envelope, pack, unpack
 from tests.fuzz.values import INTS
@@ -100,22 +99,17 @@ def _referring(rng: random.Random, records: list[bytes]) -> list[bytes]:
             payload = open_envelope(record)
         except Exception:  # an earlier change made it no envelope
             payload = b""
-        common = _common_end(payload, base)
-        if common:
+        if base and payload:
             far = done if rng.random() < 0.8 else rng.choice((0, -1, done + 1, 2**32, 2**64 - 1))
-            size = common if rng.random() < 0.8 else rng.choice((0, common + 1, 2**32))
-            repeat = Repeat(zlib.crc32(payload), payload[:-common], bytes(min(size, 2**20)))
-            made = repeating_entry(repeat, far)
+            made = packed_entry(payload, base, far)
+            if rng.random() < 0.1:
+                found = list(unpack(made[4:]))
+                found[3] = rng.choice((0, -1, len(payload) + 1, 2**15, 2**15 + 1, 2**64 - 1))
+                made = entry(pack(found))
         base = base or payload
         entries.append(made)
         done += len(made)
     return entries
-
-
-def _common_end(one: bytes, other: bytes) -> int:
-    """How many bytes at the end of both are equal."""
-    pairs = zip(reversed(one), reversed(other), strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def payloads_in(content: bytes) -> Iterator[bytes]:

@@ -58,13 +58,14 @@ def entries(content):
     while at + 4 <= len(content) and (size := int.from_bytes(content[at : at + 4], "little")):
         try:
             checksum, payload, *more = unpack(content[at + 4 : at + 4 + size])
-            if len(more) > 1:  # its end is that of another entry, this many bytes before
-                payload += payloads[at - more[0]][-more[1] :]
+            if len(more) > 1:  # deflated, with another entry so many bytes before as dictionary
+                inflater = zlib.decompressobj(-15, payloads[at - more[0]])
+                payload = inflater.decompress(payload, more[1])
             else:
                 payloads[at] = payload
             if zlib.crc32(payload) == checksum:
                 yield unpack(payload)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, zlib.error):
             pass
         at += 4 + size
 

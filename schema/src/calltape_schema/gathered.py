@@ -1,8 +1,8 @@
 """Members that hold the records of many small calls.
 
 A member of its own takes at least two blocks for a record of a hundred bytes. So records of calls
-without tensor bytes stand one after another in a group. Many of them end alike, because their
-inputs do: such an entry says which earlier entry of the group has the rest of its record.
+without tensor bytes stand one after another in a group. Most of what a record says an earlier one
+said too, so an entry may be packed: deflated, with an earlier record of the group as dictionary.
 
 In come records, and out go the entries of a group; or in comes the content of a group, and out go
 the places of its entries, and their records.
@@ -14,7 +14,6 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import pack, unpack_plain
@@ -24,13 +23,14 @@ __all__ = [
     "LARGEST_GATHERED",
     "LENGTH_BYTES",
     "MAX_GROUP_BYTES",
-    "Repeat",
+    "MAX_TIMES",
     "entry",
     "group_name",
     "is_group",
+    "packed_entry",
+    "payload_bytes",
     "payload_of",
     "places",
-    "repeating_entry",
 ]
 
 _LENGTH = struct.Struct("<I")
@@ -41,9 +41,13 @@ GROUP_BYTES = 64 * 1024
 """The content of a group that a writer makes has at most so many bytes."""
 MAX_GROUP_BYTES = 1024 * 1024
 """The content of a group that a reader takes has at most so many bytes."""
-LARGEST_GATHERED = 4096
-"""A writer puts records of at most so many bytes into groups. A larger one gains little. No reader
-lets an entry refer to a larger one."""
+LARGEST_GATHERED = 32 * 1024
+"""The payload of a record in a group has at most so many bytes."""
+MAX_TIMES = 128
+"""The payloads of all entries of a group have at most so many times the bytes of the group."""
+
+_WINDOW = -15  # a window of 32 KiB, and neither header nor checksum: the entry has one
+_LEVEL, _MEMORY = 1, 4  # a higher level makes records a tenth smaller
 
 _NAME = re.compile(r"calls/(?:[0-9]{8}|[1-9][0-9]{8,18})\.records")
 
@@ -58,29 +62,34 @@ def is_group(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-class Repeat(NamedTuple):
-    """A record in two parts.
-
-    Attributes:
-        crc32: of its whole payload.
-        head: the first part of the payload, which differs from call to call.
-        rest: the last part, which is equal in many records.
-    """
-
-    crc32: int
-    head: bytes
-    rest: bytes
-
-
 def entry(record: bytes) -> bytes:
     """The entry of a record: its length in 4 bytes, and the record."""
     return _LENGTH.pack(len(record)) + record
 
 
-def repeating_entry(repeat: Repeat, distance: int) -> bytes:
-    """The entry of a record whose payload ends like that of an earlier entry, which begins
-    ``distance`` bytes before this one."""
-    return entry(pack([repeat.crc32, repeat.head, distance, len(repeat.rest)]))
+def packed_entry(payload: bytes, other: bytes, distance: int) -> bytes:
+    """The entry of a record as its difference to an earlier one.
+
+    Args:
+        payload: of the record.
+        other: the payload of an earlier entry, which is not packed.
+        distance: how many bytes before this entry that one begins.
+    """
+    deflater = zlib.compressobj(
+        _LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, other
+    )
+    packed = deflater.compress(payload) + deflater.flush()
+    return entry(pack([zlib.crc32(payload), packed, distance, len(payload)]))
+
+
+def payload_bytes(content: bytes) -> int:
+    """How many bytes the payload of an entry has, by what the entry says.
+
+    Raises:
+        TapeError: ``damaged``.
+    """
+    _, packed, reference = _opened(content)
+    return len(packed) if reference is None else reference[1]
 
 
 def payload_of(content: bytes, at: int, read: Callable[[int], bytes]) -> bytes:
@@ -94,25 +103,33 @@ def payload_of(content: bytes, at: int, read: Callable[[int], bytes]) -> bytes:
     Raises:
         TapeError: ``damaged``.
     """
-    checksum, head, reference = _opened(content)
-    payload = head
+    checksum, payload, reference = _opened(content)
     if reference is not None:
-        payload += _end_of(read(at - reference[0]), reference[1])
+        distance, size = reference
+        payload = _inflated(payload, read(at - distance), size)
     if zlib.crc32(payload) != checksum:
         raise TapeError("damaged", "the checksum of the record does not match its bytes")
     return payload
 
 
-def _end_of(content: bytes, size: int) -> bytes:
-    _, payload, reference = _opened(content)
-    if reference is not None or len(content) > LARGEST_GATHERED or size > len(payload):
+def _inflated(packed: bytes, other: bytes, size: int) -> bytes:
+    _, dictionary, reference = _opened(other)
+    if reference is not None or len(dictionary) > LARGEST_GATHERED:
         raise TapeError("damaged", "an entry refers to one that it cannot refer to")
-    return payload[-size:]
+    try:
+        inflater = zlib.decompressobj(_WINDOW, dictionary)
+        found = inflater.decompress(packed, size)
+        more = inflater.decompress(inflater.unconsumed_tail, 1)
+    except zlib.error:
+        raise TapeError("damaged", "an entry cannot be inflated") from None
+    if len(found) != size or more or not inflater.eof or inflater.unused_data:
+        raise TapeError("damaged", "an entry has more or fewer bytes than it says")
+    return found
 
 
 def _opened(content: bytes) -> tuple[int, bytes, tuple[int, int] | None]:
-    """The checksum and the bytes of an entry, and if the rest of its payload is that of another
-    entry, how many bytes before this one that is, and how many of its last bytes they are."""
+    """The checksum and the bytes of an entry. If these are packed, how many bytes before this one
+    the entry is that unpacks them, and how many bytes they are then."""
     found = unpack_plain(content)
     if (
         type(found) is not tuple or len(found) < 2
@@ -124,6 +141,8 @@ def _opened(content: bytes) -> tuple[int, bytes, tuple[int, int] | None]:
     distance, size = found[2:4]
     if type(distance) is not int or type(size) is not int or distance < 1 or size < 1:
         raise TapeError("damaged", "an entry refers to no other entry")
+    if size > LARGEST_GATHERED:
+        raise TapeError("limit", f"an entry has {size} bytes (at most {LARGEST_GATHERED})")
     return found[0], found[1], (distance, size)
 
 

@@ -330,7 +330,7 @@ def test_rolling_files_have_one_each(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(recorder_writer, "LEAST_CALLS", 1)
     model = torch.nn.Identity()
     with record(model, tmp_path / "a.tape", values="none", segment_bytes=20_000):
-        for n in range(500):
+        for n in range(700):
             model(torch.zeros(1 + n % 5))
     assert len(list(tmp_path.glob("*.tape"))) > 2
     with open_tape(tmp_path) as quick, open_tape(tmp_path, scan=True) as thorough:

@@ -31,7 +31,9 @@ from calltape_schema.framing import (
 from calltape_schema.gathered import (
     LENGTH_BYTES,
     MAX_GROUP_BYTES,
+    MAX_TIMES,
     is_group,
+    payload_bytes,
     payload_of,
     places,
 )
@@ -201,12 +203,16 @@ class Scan:
             raise TapeError("limit", reason)
         content, end = self._read(member.start, member.size), 0
         entries: dict[int, bytes] = {}
+        room = MAX_TIMES * member.size
         for start, size in places(content):
             end = start + size
             try:
                 if end > len(content):
                     raise TapeError("damaged", "an entry of a group is longer than the group")
                 entries[start - LENGTH_BYTES] = content[start:end]
+                room -= payload_bytes(content[start:end])
+                if room < 0:
+                    raise TapeError("limit", "the records of a group are too large together")
                 self._commit_entry(member, start, size, entries)
             except DescriptorError:
                 raise

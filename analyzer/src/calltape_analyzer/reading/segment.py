@@ -333,7 +333,7 @@ class Segment:
 
         def entry_at(offset: int) -> bytes:
             size = int.from_bytes(read(offset, LENGTH_BYTES), "little")
-            return read(offset + LENGTH_BYTES, min(size, LARGEST_GATHERED + 1))
+            return read(offset + LENGTH_BYTES, min(size, LARGEST_GATHERED + BLOCK))
 
         return seal_envelope(payload_of(content, start - LENGTH_BYTES, entry_at))
 

@@ -5,21 +5,18 @@ In come encoded records. Out goes the member: a group, or for a single record on
 
 from __future__ import annotations
 
-from zlib import crc32
-
 from calltape_schema.framing import record_name
 from calltape_schema.gathered import (
     GROUP_BYTES,
-    Repeat,
+    LARGEST_GATHERED,
+    MAX_TIMES,
     entry,
     group_name,
-    repeating_entry,
+    packed_entry,
 )
 from calltape_schema.packing import open_envelope
 
 __all__ = ["Group"]
-
-_INPUTS = b"\xa6inputs"  # the name of the first field that is equal in many records
 
 
 class Group:
@@ -29,27 +26,37 @@ class Group:
         self._first: tuple[int, bytes] | None = None
         self._entries = bytearray()
         self._count = 0
-        self._rests: dict[bytes, int] = {}
+        self._payloads = 0
+        self._others: dict[bytes, tuple[int, bytes]] = {}
 
     def __bool__(self) -> bool:
         return self._count > 0
 
-    def add(self, number: int, content: bytes) -> bool:
+    def add(self, number: int, content: bytes, structure: bytes) -> bool:
         """Adds the record of a call. False, and nothing changes, if there is no room for it.
+
+        Args:
+            number: of the call.
+            content: the record.
+            structure: of its inputs: records that share it differ little.
 
         Raises:
             TapeError: ``damaged`` for a record that is no envelope.
         """
-        repeat = _repeat_of(content)
-        at = len(self._entries)
-        base = self._rests.get(repeat.rest) if repeat.rest else None
-        made = entry(content) if base is None else repeating_entry(repeat, at - base)
-        if at and at + len(made) > GROUP_BYTES:
+        payload, at = open_envelope(content), len(self._entries)
+        if len(payload) > LARGEST_GATHERED:
             return False
-        if base is None and repeat.rest:
-            self._rests[repeat.rest] = at
+        other = self._others.get(structure)
+        made = entry(content)
+        if other is not None:
+            made = packed_entry(payload, other[1], at - other[0])
+        size = at + len(made)
+        if at and (size > GROUP_BYTES or self._payloads + len(payload) > MAX_TIMES * size):
+            return False
+        self._others.setdefault(structure, (at, payload))
         self._first = self._first or (number, content)
         self._entries += made
+        self._payloads += len(payload)
         self._count += 1
         return True
 
@@ -60,11 +67,3 @@ class Group:
         if self._count == 1:
             return record_name(number), content
         return group_name(number), bytes(self._entries)
-
-
-def _repeat_of(content: bytes) -> Repeat:
-    """A record in two parts. Where they are divided does not matter to a reader."""
-    payload = open_envelope(content)
-    place = payload.find(_INPUTS)
-    place = len(payload) if place < 0 else place
-    return Repeat(crc32(payload), payload[:place], payload[place:])

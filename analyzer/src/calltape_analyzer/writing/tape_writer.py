@@ -36,7 +36,6 @@ from calltape_schema.framing import (
     padding,
     record_name,
 )
-from calltape_schema.gathered import LARGEST_GATHERED
 from calltape_schema.locator import Locator, with_locator
 from calltape_schema.records import BlobFacts, CallRecord, Manifest, encode_manifest
 from calltape_schema.summary import LEAST_CALLS, encode_summary
@@ -273,7 +272,7 @@ class TapeWriter:
             facts: for the summary.
         """
         if start is None:
-            start = self._gather(number, content)
+            start = self._gather(number, content, facts.structure)
         else:
             try:
                 self._member(record_name(number), content)
@@ -287,18 +286,16 @@ class TapeWriter:
             self._known.add(number)
         self.calls += 1
 
-    def _gather(self, number: int, content: bytes) -> int:
+    def _gather(self, number: int, content: bytes, structure: bytes) -> int:
         """Keeps a record for the group that will stand at the end of the file, and gives the offset
         of that group. A large record gets a member of its own."""
-        if len(content) > LARGEST_GATHERED:
-            self._write_group()
-            start = self._file.end
+        if self._group.add(number, content, structure):
+            return self._file.end
+        self._write_group()
+        start = self._file.end
+        if not self._group.add(number, content, structure):
             self._member(record_name(number), content)
-            return start
-        if not self._group.add(number, content):
-            self._write_group()
-            self._group.add(number, content)
-        return self._file.end
+        return start
 
     def _write_group(self) -> None:
         """Writes the records that wait."""

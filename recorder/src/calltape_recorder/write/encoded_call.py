@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from calltape_schema.framing import BLOCK, blob_name, member_header, padding, record_name
-from calltape_schema.gathered import LARGEST_GATHERED, Repeat
+from calltape_schema.gathered import LARGEST_GATHERED
 from calltape_schema.summing import CallFacts
 
 __all__ = ["EncodedCall", "member"]
@@ -22,13 +22,13 @@ class EncodedCall(NamedTuple):
         record: the content of its record: bytes, or something of a known length whose bytes are
             made later.
         facts: what the summary of its file needs of it.
-        repeat: the record in two parts, if other calls have the same inputs and outputs.
+        payload: of the record, if the call has no blob.
     """
 
     blob: list[Any]
     record: Any
     facts: CallFacts
-    repeat: Repeat | None = None
+    payload: bytes | None = None
 
     @property
     def number(self) -> int:
@@ -45,7 +45,7 @@ class EncodedCall(NamedTuple):
     @property
     def is_small(self) -> bool:
         """Whether the call is one record that may share a member with others."""
-        return not self.blob and type(self.record) is bytes and len(self.record) <= LARGEST_GATHERED
+        return self.payload is not None and len(self.payload) <= LARGEST_GATHERED
 
     def members(self) -> list[Any]:
         """Its members, as parts for one write."""

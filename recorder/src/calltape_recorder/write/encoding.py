@@ -16,7 +16,6 @@ from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.ranges import has_many, range_of
 from calltape_recorder.write.tape_writer import Late
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
-from calltape_schema.gathered import Repeat
 from calltape_schema.leaves import checked_leaves
 from calltape_schema.packing import pack, pack_int, pack_text, seal_envelope
 from calltape_schema.records import encode_call
@@ -137,9 +136,8 @@ def _encoded_small(
     ranges: tuple[tuple[int, int, int], ...],
 ) -> EncodedCall:  # fmt: skip
     """A call without a blob, with these packed sides."""
-    repeat = _repeat(document, sides)
-    record = seal_envelope(repeat.head + repeat.rest)
-    return EncodedCall([], record, _facts(call, leaves, 0, ranges), repeat)
+    payload = _payload(document, sides)
+    return EncodedCall([], seal_envelope(payload), _facts(call, leaves, 0, ranges), payload)
 
 
 def _encoded(
@@ -179,13 +177,14 @@ def _packed_sides(sides: list[Side], known: list[EncodedLeaves]) -> list[bytes] 
     return found
 
 
-def _repeat(document: dict[str, Any], sides: list[bytes]) -> Repeat:
-    """The record of a document, to which these packed sides are added."""
+def _payload(document: dict[str, Any], sides: list[bytes]) -> bytes:
+    """The payload of the record of a document, to which these packed sides are added."""
     payload = pack(document)
     # The first byte of a map with fewer than 16 keys says how many keys there are.
-    head = bytes((payload[0] + len(sides),)) + payload[1:]
-    rest = b"".join([part for pair in zip(_PACKED_SIDES, sides, strict=False) for part in pair])
-    return Repeat(crc32(rest, crc32(head)), head, rest)
+    parts = [bytes((payload[0] + len(sides),)), payload[1:]]
+    for name, side in zip(_PACKED_SIDES, sides, strict=False):
+        parts += name, side
+    return b"".join(parts)
 
 
 _SIDES = "inputs", "outputs"

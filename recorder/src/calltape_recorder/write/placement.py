@@ -3,7 +3,7 @@
 A call with tensors gets members of its own at the end of the file. Small records share a member, a
 group: its header says from the beginning how long it is, and the rest of it is a hole that later
 records fill, so that each record is on its way to the disk as soon as it is written, and nothing is
-ever written twice. A record that ends like an earlier one of its group refers to it.
+ever written twice. A record of a structure that the group has is packed: it says how it differs.
 
 In come a position and calls. Out go the writes that they take, and the position after them.
 """
@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_schema.framing import BLOCK, member_header, padding
-from calltape_schema.gathered import GROUP_BYTES, entry, group_name, repeating_entry
+from calltape_schema.gathered import GROUP_BYTES, MAX_TIMES, entry, group_name, packed_entry
 
 __all__ = ["Placement", "Position", "Write", "placed"]
 
 
-_NONE: Mapping[bytes, int] = MappingProxyType({})
+_Others: TypeAlias = "Mapping[bytes, tuple[int, bytes]]"
+_NONE: _Others = MappingProxyType({})
 
 
 class Position(NamedTuple):
@@ -32,15 +33,17 @@ class Position(NamedTuple):
         entry: where the next entry goes; ``end`` if no group has room.
         group: the offset of the group that takes entries.
         next_bytes: how many bytes the next group gets if its first record needs no more.
-        rests: the ends of records in the group that others may refer to, and where the entries of
-            these records are.
+        room: how many bytes the payloads of later entries in the group may have.
+        others: for each structure of inputs in the group the offset and the payload of a record,
+            which later records of this structure refer to.
     """
 
     end: int
     entry: int
     group: int
     next_bytes: int = 0
-    rests: Mapping[bytes, int] = _NONE
+    room: int = 0
+    others: _Others = _NONE
 
     @classmethod
     def at(cls, end: int) -> Position:
@@ -128,32 +131,32 @@ def _place_small(
     position: Position, calls: Sequence[EncodedCall], writes: list[Write], offsets: list[int]
 ) -> Position:
     parts: list[Any] = []
-    start, rests = position.entry, dict(position.rests)
+    start, others = position.entry, dict(position.others)
     for call in calls:
-        made = _entry_of(call, position.entry, rests)
-        if position.entry + len(made) > position.end:
+        assert call.payload is not None
+        made, size = _entry_of(call, position.entry, others), len(call.payload)
+        if position.entry + len(made) > position.end or size > position.room:
             if parts:
                 writes.append(Write(start, parts, position.end))
             made = entry(call.record)
             position = _with_new_group(position, len(made))
             parts = [member_header(group_name(call.number), _content_bytes(position))]
-            start, rests = position.group, {}
-        if call.repeat is not None:
-            rests.setdefault(call.repeat.rest, position.entry)
+            start, others = position.group, {}
+        others.setdefault(call.facts.structure, (position.entry, call.payload))
         parts.append(made)
         offsets.append(position.group)
-        position = position._replace(entry=position.entry + len(made))
+        after, room = position.entry + len(made), position.room - size
+        position = position._replace(entry=after, room=room)
     writes.append(Write(start, parts, position.end))
-    return position._replace(rests=rests)
+    return position._replace(others=others)
 
 
-def _entry_of(call: EncodedCall, at: int, rests: Mapping[bytes, int]) -> bytes:
-    """The entry of a call at an offset: short, if an earlier record of the group ends like it."""
-    earlier = None if call.repeat is None else rests.get(call.repeat.rest)
-    if earlier is None:
+def _entry_of(call: EncodedCall, at: int, others: _Others) -> bytes:
+    """The entry of a call at an offset: packed, if the group has a record of its structure."""
+    other = others.get(call.facts.structure)
+    if other is None or call.payload is None:
         return entry(call.record)
-    assert call.repeat is not None
-    return repeating_entry(call.repeat, at - earlier)
+    return packed_entry(call.payload, other[1], at - other[0])
 
 
 def _with_new_group(position: Position, least: int) -> Position:
@@ -166,7 +169,8 @@ def _with_new_group(position: Position, least: int) -> Position:
     after = position if position.entry == position.end else position.full()
     size = max(after.next_bytes, _whole_blocks(least))
     group = after.end
-    return Position(group + BLOCK + size, group + BLOCK, group, after.next_bytes)
+    room = MAX_TIMES * size
+    return Position(group + BLOCK + size, group + BLOCK, group, after.next_bytes, room)
 
 
 def _content_bytes(position: Position) -> int:

@@ -93,6 +93,7 @@ class TapeWriter:
         self._gathers = gathers
         self._sums = SummaryBuilder() if gathers else None
         self._position = Position.at(0)
+        self._plan: tuple[Sequence[EncodedCall], Position, Placement] | None = None
         self._dirty = False  # bytes of a failed append may lie behind the position
         self._index = bytearray()
         self._head = b""  # the manifest as the file has it
@@ -161,7 +162,7 @@ class TapeWriter:
             OSError: none of these calls counts as written. The file ends with the last whole call,
                 or is cut there before the next append.
         """
-        placement = self._placed(calls)
+        placement, self._plan = self._placed(calls), None
         self._append(placement.writes, placement.position)
         for call, offset in zip(calls, placement.offsets, strict=True):
             self._index += _ENTRY.pack(call.number, offset)
@@ -169,7 +170,12 @@ class TapeWriter:
             self._sum_up(calls, self._sums)
 
     def _placed(self, calls: Sequence[EncodedCall]) -> Placement:
-        return placed(self._position, calls, gathers=self._gathers)
+        """Where these calls go. Who asks how much the file grows, appends them next."""
+        plan = self._plan
+        if plan is None or plan[0] is not calls or plan[1] is not self._position:
+            placement = placed(self._position, calls, gathers=self._gathers)
+            plan = self._plan = calls, self._position, placement
+        return plan[2]
 
     def _sum_up(self, calls: Sequence[EncodedCall], sums: SummaryBuilder) -> None:
         """Counts calls for the summary. The calls are in the file, whatever happens here."""
