@@ -33,6 +33,9 @@ class Position(NamedTuple):
         entry: where the next entry goes; ``end`` if no group has room.
         group: the offset of the group that takes entries.
         next_bytes: how many bytes the next group gets if its first record needs no more.
+        spare: how many bytes of groups may be left empty: those that the small calls would take
+            with members of their own, less those that closed groups left empty. So a file has at
+            most twice the bytes that it would have without groups.
         room: how many bytes the payloads of later entries in the group may have.
         others: for each structure of inputs in the group the offset and the payload of a record,
             which later records of this structure refer to.
@@ -42,6 +45,7 @@ class Position(NamedTuple):
     entry: int
     group: int
     next_bytes: int = 0
+    spare: int = 0
     room: int = 0
     others: _Others = _NONE
 
@@ -55,12 +59,16 @@ class Position(NamedTuple):
         one used: calls with tensors that come as often again would leave the rest of it empty."""
         if self.entry == self.end:
             return self
-        return Position(self.end, self.end, self.end, _whole_blocks(self._used))
+        return self._without_group(_whole_blocks(self._used))
 
     def full(self) -> Position:
         """The position after a group that has no room left. The next group gets twice its bytes."""
         twice = 2 * (self.end - self.group - BLOCK)
-        return Position(self.end, self.end, self.end, min(twice, GROUP_BYTES))
+        return self._without_group(min(twice, GROUP_BYTES))
+
+    def _without_group(self, next_bytes: int) -> Position:
+        spare = self.spare - (self.end - self.entry)
+        return Position(self.end, self.end, self.end, next_bytes, spare)
 
     @property
     def _used(self) -> int:
@@ -124,7 +132,8 @@ def _place_large(
         offsets.append(end)
         end += call.size
     writes.append(Write(start, [part for call in calls for part in call.members()], start))
-    return Position.at(end)._replace(next_bytes=position.closed().next_bytes)
+    closed = position.closed()
+    return Position(end, end, end, closed.next_bytes, closed.spare)
 
 
 def _place_small(
@@ -145,8 +154,11 @@ def _place_small(
         others.setdefault(call.facts.structure, (position.entry, call.payload))
         parts.append(made)
         offsets.append(position.group)
-        after, room = position.entry + len(made), position.room - size
-        position = position._replace(entry=after, room=room)
+        position = position._replace(
+            entry=position.entry + len(made),
+            room=position.room - size,
+            spare=position.spare + call.size,
+        )
     writes.append(Write(start, parts, position.end))
     return position._replace(others=others)
 
@@ -167,10 +179,16 @@ def _with_new_group(position: Position, least: int) -> Position:
         least: the bytes of this entry.
     """
     after = position if position.entry == position.end else position.full()
-    size = max(after.next_bytes, _whole_blocks(least))
+    size = _whole_blocks(max(least, min(after.next_bytes, least + after.spare)))
     group = after.end
-    room = MAX_TIMES * size
-    return Position(group + BLOCK + size, group + BLOCK, group, after.next_bytes, room)
+    return Position(
+        group + BLOCK + size,
+        group + BLOCK,
+        group,
+        after.next_bytes,
+        after.spare,
+        MAX_TIMES * size,
+    )
 
 
 def _content_bytes(position: Position) -> int:
