@@ -92,6 +92,11 @@ if TYPE_CHECKING:
     from calltape_analyzer.replaying.checking import check
     from calltape_analyzer.replaying.replaying import replay
     from calltape_analyzer.scripting import script
+    from calltape_analyzer.surveying.file_facts import FileFacts, FileKey
+    from calltape_analyzer.surveying.survey import Survey
+    from calltape_analyzer.surveying.survey_file import read_survey, write_survey
+    from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
+    from calltape_analyzer.surveying.surveying import survey
     from calltape_analyzer.tape import Tape
     from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
     from calltape_analyzer.variant import Acceptance, Variant, VariantShapes
@@ -131,6 +136,8 @@ __all__ = [
     "ElementDifference",
     "Explanation",
     "ExportError",
+    "FileFacts",
+    "FileKey",
     "InferenceError",
     "InputCandidate",
     "InputObserver",
@@ -165,6 +172,8 @@ __all__ = [
     "SizeSeen",
     "Sizing",
     "Span",
+    "Survey",
+    "SurveyedTape",
     "SymbolFinding",
     "Symptom",
     "Tally",
@@ -194,12 +203,15 @@ __all__ = [
     "minimise_tape",
     "open_tape",
     "private_data",
+    "read_survey",
     "recover_tape",
     "redact",
     "register_flattening_functions",
     "render",
     "replay",
     "script",
+    "survey",
+    "write_survey",
 ]
 
 __version__ = "0.1.0"
@@ -276,6 +288,11 @@ _NAMES = {
     "replaying.checking": ("check",),
     "replaying.replaying": ("replay",),
     "scripting": ("script",),
+    "surveying.file_facts": ("FileFacts", "FileKey"),
+    "surveying.survey": ("Survey",),
+    "surveying.survey_file": ("read_survey", "write_survey"),
+    "surveying.surveyed_tape": ("SurveyedTape",),
+    "surveying.surveying": ("survey",),
     "tape": ("Tape",),
     "targets.onnx": ("DynamicAxes", "dynamic_axes"),
     "variant": ("Acceptance", "Variant", "VariantShapes"),

@@ -30,6 +30,7 @@ from calltape_analyzer.cli import (
     replays,
     scripts,
     shapes,
+    surveys,
     variants,
 )
 from calltape_analyzer.cli.bisection import git_codes
@@ -53,6 +54,7 @@ app.command()(info.info)
 app.command()(calls.ls)
 app.command()(call.show)
 app.command()(shapes.shapes)
+app.command()(surveys.survey)
 app.command()(arguments.args)
 app.command()(variants.variants)
 # A dimension may be counted from the end: -1 is no option.

@@ -32,11 +32,13 @@ from calltape_analyzer.cli.recordings import (
     size,
     traffic_lines,
 )
+from calltape_analyzer.cli.surveys import print_survey, survey_facts
 from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Scan, Variants, opened
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
 from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
 from calltape_schema.errors import TapeError
@@ -81,6 +83,9 @@ def info(
     """
     check_form(json, markdown, private)
     with opened(paths, Part(calls, variant, ignore), scan=scan or None) as tape:
+        if isinstance(tape, SurveyedTape):
+            print_json(survey_facts(tape)) if json else print_survey(tape)
+            return
         if markdown:
             from calltape_analyzer.markdown.tape_summary import tape_summary
 

@@ -16,6 +16,7 @@ import typer
 
 from calltape_analyzer.cli.budget import limits, reading
 from calltape_analyzer.cli.output import DAMAGED, complain
+from calltape_analyzer.cli.surveys import tape_of_surveys
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.pytree.memory_limit import granted
@@ -142,7 +143,10 @@ def opened(
             stack.enter_context(granted(limits.nbytes))
         with ExitStack() as opening:
             (opening if runs else stack).enter_context(reading(files_of(given)))
-            tape = stack.enter_context(open_tape(given, scan=bool(scan)))
+            found = tape_of_surveys(files_of(given), scan=bool(scan)) or open_tape(
+                given, scan=bool(scan)
+            )
+            tape = stack.enter_context(found)
             chosen = part.of(tape)
         yield chosen
         sys.stdout.flush()

@@ -17,6 +17,7 @@ from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.distinct_inputs import NOT_NUMBERED, EncodedInputs
 from calltape_analyzer.reading.file_descriptors import DescriptorError
+from calltape_analyzer.reading.file_piece import PlannedPiece, begin_of
 from calltape_analyzer.reading.scan import GATHERED, NO_BLOB, Scan, content_of
 from calltape_analyzer.reading.summary_rows import InputsOfCalls, differences, rows_of, stale
 from calltape_analyzer.reading.tape_end import summary_of
@@ -56,14 +57,15 @@ class Segment:
     Args:
         path: as the caller gave it; errors show it like this.
         damage: gets what is wrong with single calls.
-        scan: whether the file is scanned now, and its summary compared with the records.
+        scan: whether the file is scanned now, and its summary compared with the records. None for
+            a file that is not scanned before somebody asks for a call, with a summary or without.
 
     Raises:
         TapeError: ``not_found``, ``io``, ``not_a_tape``, ``version``, ``damaged`` or ``invalid``
             (the last two if it is the manifest that is wrong).
     """
 
-    def __init__(self, path: str, damage: Damage, *, scan: bool = False) -> None:
+    def __init__(self, path: str, damage: Damage, *, scan: bool | None = False) -> None:
         self.path = path
         self.damage = damage
         self.left_out = 0
@@ -78,7 +80,7 @@ class Segment:
         try:
             first, self.manifest = self._read_manifest()
             self._summary = self._read_summary(first.end)
-            if scan or self._summary is None:
+            if scan or (scan is not None and self._summary is None):
                 self.scan()
         except TapeError as error:
             self.close()
@@ -135,6 +137,30 @@ class Segment:
             for error in differences(self._summary, found):
                 self.damage.add(error.at(path=self.path, member=SUMMARY))
         self._found = found  # last, because other threads ask for it
+
+    def scan_piece(self, piece: PlannedPiece) -> int:
+        """Finds the calls of a piece of the file; they are the only ones of this object then.
+
+        Returns:
+            The offset at which the piece began.
+
+        Raises:
+            TapeError: ``io``; ``damaged`` if the file changed since the pieces were planned.
+        """
+        self._file.size = piece.size
+        first, manifest = self._read_manifest()
+        begin = first.end if piece.start is None else begin_of(self._file, piece.start)
+        found = Scan(self._file, manifest.tape, self.damage)
+        found.run(begin, piece.stop, is_piece=True)
+        self._checked = bytearray(len(found.numbers))
+        self._order = self._sorted(found.numbers)
+        self._found = found
+        return begin
+
+    @property
+    def found(self) -> Scan:
+        """What the scan of the file, or of a piece of it, found."""
+        return self._scan
 
     @property
     def _scan(self) -> Scan:
