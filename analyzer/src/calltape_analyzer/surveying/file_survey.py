@@ -29,6 +29,7 @@ __all__ = [
     "FileCounts",
     "FileSurvey",
     "Listed",
+    "digest_of_calls",
     "error_of",
     "listed",
     "scanned_facts",
@@ -170,6 +171,17 @@ def digest_of_summary(summary: Summary) -> bytes:
     return digest_of(encode_summary(summary))
 
 
+def digest_of_calls(numbers: bytes, places: bytes, closed_ns: int | None) -> bytes:
+    """Equal for copies of a file that was scanned.
+
+    Args:
+        numbers, places: of its calls, in the order of the file: their numbers, and the offsets of
+            their records.
+        closed_ns: when it was sealed; None if it is not.
+    """
+    return digest_of(numbers, places, repr(closed_ns).encode())
+
+
 def _summed_rows(segment: Segment) -> list[SurveyedRow] | None:
     """The rows of a summary; None if there is none, or one that cannot be read: that is damage, and
     the file is scanned."""
@@ -280,7 +292,8 @@ def _sound(table: InputsTable, segment: Segment) -> InputsTable:
 def scanned_facts(segment: Segment, table: InputsTable) -> FileFacts:
     """The facts of a file, or of a piece of it, that was scanned."""
     found = segment.found
-    digest = digest_of(found.numbers.tobytes(), found.records.tobytes())
+    closed_ns = None if found.trailer is None else found.trailer.closed_ns
+    digest = digest_of_calls(found.numbers.tobytes(), found.records.tobytes(), closed_ns)
     first_ns, last_ns = times_of(segment)
     return _facts(segment, digest)._replace(
         calls=len(found.numbers),

@@ -21,6 +21,7 @@ from calltape_analyzer.surveying.file_facts import FileFacts, head_of
 from calltape_analyzer.surveying.file_survey import (
     FileSurvey,
     Listed,
+    digest_of_calls,
     listed,
     scanned_facts,
     scanned_inputs,
@@ -91,7 +92,9 @@ def united(pieces: Sequence[PieceSurvey]) -> FileSurvey | None:
     damage = tuple(one for piece in pieces for one in piece.damage)
     first = pieces[0]
     facts = _facts(
-        pieces, ordered, digest_of(numbers.tobytes(), b"".join(p.places for p in pieces))
+        pieces,
+        ordered,
+        digest_of_calls(numbers.tobytes(), b"".join(p.places for p in pieces), None),
     )
     facts = facts._replace(
         head=digest_of(first.head),

@@ -8,6 +8,7 @@ survey is asked.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
@@ -23,6 +24,8 @@ __all__ = ["MAX_LISTED", "TargetSurvey"]
 
 MAX_LISTED = 1000
 _MOST_NAMED = 3
+_MOST_FILES_OF_A_CALL = 16
+"""A call is counted when it begins, and written when it ends: in a later file, if it takes long."""
 
 
 class TargetSurvey:
@@ -36,7 +39,8 @@ class TargetSurvey:
         final: the inputs of all calls on sealed files.
         unsealed: the inputs of each other file.
         kinds: the traffic counters of all files that have some.
-        doubtful: counters of files that have calls which are not counted there.
+        doubtful: counters of files that have calls which are not counted there, nor in a file
+            before that is known.
         spare: per sealed file of a recording, the calls that are counted there and are not on it.
         paths: of all files that were read, copies too.
     """
@@ -115,8 +119,12 @@ class TargetSurvey:
         known = self.files.get(facts.key)
         if known is not None:
             first, other = sorted((known.path, facts.path))
-            is_counted = known.counted or facts.counted
-            self.files[facts.key] = min(known, facts, key=_preference)._replace(counted=is_counted)
+            if known.sealed is facts.sealed:  # otherwise one of them lies
+                kept, is_counted = (
+                    min(known, facts, key=_preference),
+                    known.counted or facts.counted,
+                )
+                self.files[facts.key] = kept._replace(counted=is_counted)
             if first != other:
                 self._note_copy(other, facts.key)
             return False
@@ -127,7 +135,7 @@ class TargetSurvey:
                 return False
             if facts.has_all_of(self.files[key]):
                 self._note_copy(self.files.pop(key).path, key)
-                self.unsealed.pop(key)
+                self.unsealed.pop(key, None)
                 alike.remove(key)
         alike.append(facts.key)
         self.files[facts.key] = facts
@@ -145,19 +153,24 @@ class TargetSurvey:
             self.doubtful[key] = counts
         else:
             self._add_counts(counts)
-        after = (key.tape, key.part + 1)
-        for one in (key, *self._by_place.get(after, ())):
-            self._settle(one)
+        for part in range(key.part, key.part + _MOST_FILES_OF_A_CALL + 1):
+            for one in self._by_place.get((key.tape, part), ()):
+                self._settle(one)
 
     def _settle(self, key: FileKey) -> None:
-        """Uses counters whose missing calls are counted in the file before."""
+        """Uses counters whose missing calls are counted in the files before."""
         counts = self.doubtful.get(key)
-        spare = self.spare.get((key.tape, key.part - 1))
-        if counts is None or spare is None or not _covers(spare, counts.short):
+        if counts is None or not _covers(self._spare_before(key), counts.short):
             return
         del self.doubtful[key]
         self._add_counts(counts)
         self.files[key] = self.files[key]._replace(counted=True)
+
+    def _spare_before(self, key: FileKey) -> Counter[bytes]:
+        found: Counter[bytes] = Counter()
+        for part in range(max(key.part - _MOST_FILES_OF_A_CALL, 0), key.part):
+            found.update(self.spare.get((key.tape, part), {}))
+        return found
 
     def _add_counts(self, counts: FileCounts) -> None:
         for group in counts.groups:
