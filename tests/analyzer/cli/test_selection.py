@@ -12,6 +12,7 @@ import torch
 
 from calltape_analyzer import diff, open_tape
 from calltape_analyzer.cli import app
+from calltape_analyzer.cli.verbs import VERBS
 from tests.analyzer.cli.commands import run
 from tests.analyzer.cli.models import MODULE
 from tests.analyzer.tapes import Recorded, write_tape
@@ -59,7 +60,7 @@ def test_every_reading_command_takes_a_part(verb: str) -> None:
 
 
 def test_every_command_is_tried_here() -> None:
-    commands = {command.callback.__name__ for command in app.registered_commands}
+    commands = {verb.function for verb in VERBS}
     assert commands == {*READING, *WHOLE, *OWN_PARTS}
 
 
