@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from calltape_analyzer import diff, open_tape
-from calltape_analyzer.cli import app
 from calltape_analyzer.cli.verbs import VERBS
 from tests.analyzer.cli.commands import run
 from tests.analyzer.cli.models import MODULE
