@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         ShapeFindings,
     )
     from calltape_analyzer.inference.one_program import OneProgram
+    from calltape_analyzer.listing import Recording, Recordings, recordings
     from calltape_analyzer.minimising.minimise_report import MinimiseReport
     from calltape_analyzer.minimising.minimising import minimise_tape
     from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
@@ -153,6 +154,8 @@ __all__ = [
     "PrivateFinding",
     "Program",
     "Programs",
+    "Recording",
+    "Recordings",
     "RedactionError",
     "Report",
     "ReportRow",
@@ -194,6 +197,7 @@ __all__ = [
     "minimise_tape",
     "open_tape",
     "private_data",
+    "recordings",
     "recover_tape",
     "redact",
     "register_flattening_functions",
@@ -244,6 +248,7 @@ _NAMES = {
         "ShapeFindings",
     ),
     "inference.one_program": ("OneProgram",),
+    "listing": ("Recording", "Recordings", "recordings"),
     "minimising.minimise_report": ("MinimiseReport",),
     "minimising.minimising": ("minimise_tape",),
     "observing.columns": ("Column", "SizeRow"),

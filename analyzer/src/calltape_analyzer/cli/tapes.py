@@ -28,6 +28,7 @@ __all__ = [
     "Address",
     "Calls",
     "Ignore",
+    "OfTarget",
     "Part",
     "Paths",
     "Scan",
@@ -36,7 +37,7 @@ __all__ = [
     "opened",
 ]
 
-FILES = "Files, directories of *.tape (or .tape.gz, .tape.zst), or patterns"
+FILES = "Files, directories with *.tape (or .tape.gz, .tape.zst) in or below them, or patterns"
 
 Paths = Annotated[list[str], typer.Argument(metavar="TAPE...", help=f"{FILES}; read as one tape.")]
 Calls = Annotated[
@@ -58,6 +59,15 @@ Ignore = Annotated[
     list[str] | None,
     typer.Option(
         "--ignore", metavar="ARG", help="Leave this argument out. Several times for several."
+    ),
+]
+OfTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="Of tapes of several models only those of this one: class and method, or a part of "
+        "it. info lists them.",
     ),
 ]
 
@@ -97,11 +107,12 @@ Address = Annotated[
 
 
 class Part(NamedTuple):
-    """The options that choose a part of a tape."""
+    """The options that choose a tape of several, and a part of it."""
 
     calls: str | None = None
     variant: Sequence[str] | None = None
     ignore: Sequence[str] | None = None
+    target: str | None = None
 
     def of(self, tape: Tape) -> Tape:
         """That part of a tape; the tape itself if nothing was chosen.
@@ -142,7 +153,7 @@ def opened(
             stack.enter_context(granted(limits.nbytes))
         with ExitStack() as opening:
             (opening if runs else stack).enter_context(reading(files_of(given)))
-            tape = stack.enter_context(open_tape(given, scan=bool(scan)))
+            tape = stack.enter_context(open_tape(given, target=part.target, scan=bool(scan)))
             chosen = part.of(tape)
         yield chosen
         sys.stdout.flush()

@@ -17,9 +17,12 @@ from typing import IO, Any
 from calltape_analyzer.pytree.memory_limit import granted_bytes
 from calltape_schema.errors import TapeError
 
-__all__ = ["SUFFIXES", "unpacked"]
+__all__ = ["COMPRESSIONS", "SUFFIXES", "unpacked"]
 
-SUFFIXES = (".tape", ".tape.gz", ".tape.zst")
+COMPRESSIONS = (".zst", ".gz")
+"""What is added to the name of a tape when it is compressed."""
+
+SUFFIXES = (".tape", *(f".tape{added}" for added in COMPRESSIONS))
 """How the names of tapes end."""
 
 _LEAST_BYTES, _TIMES_FILE = 2**28, 64

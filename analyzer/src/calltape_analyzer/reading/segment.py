@@ -57,13 +57,17 @@ class Segment:
         path: as the caller gave it; errors show it like this.
         damage: gets what is wrong with single calls.
         scan: whether the file is scanned now, and its summary compared with the records.
+        head_only: whether a file without a summary is not scanned now either. Then :meth:`scan`
+            raises what is wrong with it.
 
     Raises:
         TapeError: ``not_found``, ``io``, ``not_a_tape``, ``version``, ``damaged`` or ``invalid``
             (the last two if it is the manifest that is wrong).
     """
 
-    def __init__(self, path: str, damage: Damage, *, scan: bool = False) -> None:
+    def __init__(
+        self, path: str, damage: Damage, *, scan: bool = False, head_only: bool = False
+    ) -> None:
         self.path = path
         self.damage = damage
         self.left_out = 0
@@ -78,7 +82,7 @@ class Segment:
         try:
             first, self.manifest = self._read_manifest()
             self._summary = self._read_summary(first.end)
-            if scan or self._summary is None:
+            if scan or (self._summary is None and not head_only):
                 self.scan()
         except TapeError as error:
             self.close()
