@@ -1,7 +1,7 @@
 """The ``calltape`` command: what is on a tape, and what follows from it.
 
 Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged; 4 if the tapes of ``diff``
-differ. ``replay --bisect`` has those of ``git bisect run``. Only
+differ; ``health`` has codes of its own. ``replay --bisect`` has those of ``git bisect run``. Only
 ``args``, ``export`` and ``replay`` import torch, and ``check`` of a ``.pt2``.
 """
 
@@ -24,6 +24,7 @@ from calltape_analyzer.cli import (
     doctor,
     edits,
     exports,
+    health,
     info,
     minimising,
     redactions,
@@ -71,6 +72,9 @@ app.command()(doctor.doctor)
 app.command()(redactions.redact)
 app.command()(redactions.privacy)
 app.command()(conversions.convert)
+# `calltape_analyzer.__main__` runs it without importing the others; this is for `calltape --help`.
+_any = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+app.command(context_settings=_any)(health.health)
 
 
 def _version(wanted: bool) -> None:
