@@ -81,6 +81,10 @@ class Options(TypedDict, total=False):
         min_free_bytes: how much space of the disk stays free.
         when_full: what happens if one of these two is reached. ``"stop"`` drops calls until there
             is space again, ``"delete_oldest"`` deletes the oldest file of this recorder.
+        max_age_seconds: delete sealed files of this recorder that ended so long ago. Their calls
+            count as ``expired``. If ``segment_seconds`` is not given, it is an eighth of this. So a
+            call is deleted at most ``max_age_seconds + segment_seconds`` after it was recorded.
+            What an earlier process wrote is never deleted.
         segment_bytes, segment_seconds: go on in another file (``<name>-00001.tape`` and so on) when
             a file has this size or age.
         file_mode: the permissions of the files. The umask does not change them. By default only the
@@ -109,6 +113,7 @@ class Options(TypedDict, total=False):
     max_disk_bytes: int | None
     min_free_bytes: int | None
     when_full: Literal["stop", "delete_oldest"]
+    max_age_seconds: float | None
     segment_bytes: int | None
     segment_seconds: float | None
     file_mode: int
@@ -121,7 +126,7 @@ _DEFAULTS: dict[str, Any] = {
     "overwrite": False, "outputs": True, "values": "all", "redact": False, "keep": Every(),
     "flight_recorder": None, "write_ahead": False, "max_calls": None, "max_seconds": None,
     "max_queue_bytes": 256 * 1024 * 1024, "max_disk_bytes": None, "min_free_bytes": None,
-    "when_full": "stop", "segment_bytes": None, "segment_seconds": None,
+    "when_full": "stop", "max_age_seconds": None, "segment_bytes": None, "segment_seconds": None,
     "file_mode": OWNER_ONLY, "control": None,
     "via": "hook", "method": "forward",
 }  # fmt: skip
@@ -164,7 +169,7 @@ def check_options(options: Mapping[str, Any]) -> Choices:
             raise TapeError("usage", f"{name}={chosen[name]!r}", advice="pass True or False")
     for name in _COUNTS:
         _check_count(name, chosen[name])
-    for name in ("max_seconds", "segment_seconds"):
+    for name in ("max_seconds", "segment_seconds", "max_age_seconds"):
         value = chosen[name]
         if value is not None and not (type(value) in (int, float) and 0 < value < float("inf")):
             raise TapeError("usage", f"{name}={value!r}", advice="pass a positive number")
@@ -202,6 +207,7 @@ def _settings(chosen: Mapping[str, Any]) -> Settings:
     bounds = Bounds(
         chosen["max_disk_bytes"], chosen["min_free_bytes"], chosen["segment_bytes"],
         _seconds(chosen["segment_seconds"]), chosen["when_full"],
+        _seconds(chosen["max_age_seconds"]),
     )  # fmt: skip
     if bounds.deletes and not bounds.is_rolling:
         raise TapeError(

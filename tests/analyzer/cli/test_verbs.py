@@ -13,11 +13,14 @@ from tests.analyzer.cli.commands import run
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
 def test_the_summary_is_the_first_line_of_the_help(verb: Verb) -> None:
+    assert verb.load().help.splitlines()[0] == verb.summary
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_each_verb_has_help(verb: Verb) -> None:
     ran = run(verb.name, "--help")
     assert ran.code == 0
-    paragraphs = ran.out.split("\n\n")
-    assert paragraphs[0].startswith(f"Usage: calltape {verb.name} ")
-    assert " ".join(paragraphs[1].split()) == verb.summary
+    assert ran.out.lower().startswith(f"usage: calltape {verb.name} ")
 
 
 def test_the_help_has_every_verb() -> None:

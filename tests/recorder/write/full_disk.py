@@ -68,7 +68,7 @@ def main(folder: Path, kind: str) -> None:
             number = call(model, number)
             assert recorder.flush()
         full = recorder.stats()
-        assert full.dropped["io"] > 5 * (done + 1)
+        assert full.dropped["disk_full"] > 5 * (done + 1)
         os.unlink(folder / "other")
         for _ in range(8):
             number = call(model, number)
@@ -83,7 +83,8 @@ def main(folder: Path, kind: str) -> None:
     check_trailers(stats, tapes)
     assert not any(tape.damage for tape in tapes)
     assert not list(folder.glob("*.ahead*"))
-    assert len(said.texts) == len(set(said.texts))
+    # Once, and once more after the disk had room again; not in each round.
+    assert all(said.texts.count(text) <= 2 for text in said.texts)
     counts = {"seen": stats.seen, "kept": stats.kept, **stats.dropped}
     print(json.dumps({**counts, "rounds": ROUNDS, "warnings": len(said.texts)}))
 

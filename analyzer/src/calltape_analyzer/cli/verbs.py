@@ -46,6 +46,10 @@ class Verb(NamedTuple):
 
 # A dimension may be counted from the end: -1 is no option.
 _DIMENSIONS = MappingProxyType({"ignore_unknown_options": True})
+# This verb reads its options itself.
+_ANY = MappingProxyType(
+    {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+)
 
 VERBS = (
     Verb("info", "info", "info", "Target, calls, sizes, coverage and damage."),
@@ -98,6 +102,13 @@ VERBS = (
         "conversions",
         "convert",
         "Calls in the form of another tool, or a tape of what one wrote.",
+    ),
+    Verb(
+        "health",
+        "health",
+        "health",
+        "Whether the recorders that write to a directory record; for containers.",
+        _ANY,
     ),
 )
 

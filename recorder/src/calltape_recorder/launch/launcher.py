@@ -263,6 +263,7 @@ _HELP = {
     "max_seconds": "stop after this time: 90, 10m, 24h",
     "max_queue_bytes": "the most memory that calls not yet written may use: 256MiB",
     "max_disk_bytes": "the most bytes that one recorder may write: 20GiB",
+    "max_age_seconds": "delete files that ended so long ago: 7d",
     "min_free_bytes": "leave this many bytes of the disk free",
     "segment_bytes": "begin another file after this many bytes",
     "segment_seconds": "begin another file after this time",

@@ -239,6 +239,7 @@ OPTIONS: dict[str, Callable[[object], Any]] = {
     "max_seconds": parse_duration,
     "max_queue_bytes": parse_size,
     "max_disk_bytes": parse_size,
+    "max_age_seconds": parse_duration,
     "min_free_bytes": parse_size,
     "segment_bytes": parse_size,
     "segment_seconds": parse_duration,
