@@ -71,6 +71,7 @@ class Settings:
     bounds: Bounds
     file_mode: int = OWNER_ONLY
     redacts: bool = False
+    compress: str | None = None
 
     def policy(self) -> Policy:
         """The settings as the manifest notes them."""
@@ -144,6 +145,7 @@ class Pipeline:
         self.segments = Segments(
             path, overwrite, settings.file_mode, settings.bounds, self.ledger, self._drain_traffic,
             self._gone, lambda about, error: self.writer.complain(about, error),
+            settings.compress,
         )  # fmt: skip
         self.writer = Writer(
             self.segments, Encoder(self.tape_id, redacts=settings.redacts), self.ledger,
@@ -304,6 +306,7 @@ class Pipeline:
         """Lets go of all files in a fork: they are the parent's. It takes no lock, because a thread
         that does not exist here may hold it."""
         self._is_abandoned = True
+        self.segments.compression.abandon()
         self.segments.close()
         if self.write_ahead is not None:
             self.write_ahead.abandon()
@@ -357,5 +360,5 @@ def free_path(stem: str) -> str:
 
 
 def _has_files(name: str, there: list[str]) -> bool:
-    file = re.compile(re.escape(name) + r"(-\d{5,}|\.ahead-\d+)?\.tape")
+    file = re.compile(re.escape(name) + r"(-\d{5,}|\.ahead-\d+)?\.tape(\.zst|\.gz)?")
     return any(file.fullmatch(other) for other in there)

@@ -159,6 +159,8 @@ class Recorder:
             found = replace(
                 pipeline.ledger.snapshot(segments.written_bytes, segments.count, self._state),
                 path=segments.path,
+                compressed=segments.compression.done,
+                uncompressed=segments.compression.left,
                 last_write_ns=pipeline.writer.last_write_ns,
                 last_error=pipeline.writer.last_error,
             )

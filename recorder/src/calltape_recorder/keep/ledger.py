@@ -44,6 +44,9 @@ class Stats:
         last_write_ns: when a call was written last, Unix time in nanoseconds; None before the
             first.
         last_error: what went wrong last, as it was logged; None if nothing did.
+        compressed: files that were compressed.
+        uncompressed: complete files that stay as they are although ``compress`` was asked for,
+            because they would hardly shrink, or because it failed.
     """
 
     seen: int
@@ -59,6 +62,8 @@ class Stats:
     path: str | None = None
     last_write_ns: int | None = None
     last_error: str | None = None
+    compressed: int = 0
+    uncompressed: int = 0
 
     @property
     def unwanted(self) -> dict[str, int]:
