@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from calltape_recorder.keep.policies import Every, Keep
 from calltape_recorder.pipeline import Settings
+from calltape_recorder.write.compressed_file import check_form
 from calltape_recorder.write.flight_recorder import FlightRecorder
 from calltape_recorder.write.permissions import OWNER_ONLY
 from calltape_recorder.write.segments import Bounds
@@ -87,6 +88,10 @@ class Options(TypedDict, total=False):
             What an earlier process wrote is never deleted.
         segment_bytes, segment_seconds: go on in another file (``<name>-00001.tape`` and so on) when
             a file has this size or age.
+        compress: ``"zstd"`` (needs the extra ``zstd``) or ``"gz"`` compresses each file when it is
+            complete, in the background, and adds ``.zst`` or ``.gz`` to its name. The file that is
+            being written is never compressed. :meth:`Recorder.close` waits up to 10 s for it; a
+            file that is not compressed by then, or would hardly shrink, stays as it is.
         file_mode: the permissions of the files. The umask does not change them. By default only the
             owner has access (0o600). New directories can be searched by everybody who may read the
             files.
@@ -116,6 +121,7 @@ class Options(TypedDict, total=False):
     max_age_seconds: float | None
     segment_bytes: int | None
     segment_seconds: float | None
+    compress: Literal["zstd", "gz"] | None
     file_mode: int
     control: str | os.PathLike[str] | None
     via: Literal["hook", "method"]
@@ -127,7 +133,7 @@ _DEFAULTS: dict[str, Any] = {
     "flight_recorder": None, "write_ahead": False, "max_calls": None, "max_seconds": None,
     "max_queue_bytes": 256 * 1024 * 1024, "max_disk_bytes": None, "min_free_bytes": None,
     "when_full": "stop", "max_age_seconds": None, "segment_bytes": None, "segment_seconds": None,
-    "file_mode": OWNER_ONLY, "control": None,
+    "compress": None, "file_mode": OWNER_ONLY, "control": None,
     "via": "hook", "method": "forward",
 }  # fmt: skip
 
@@ -177,6 +183,7 @@ def check_options(options: Mapping[str, Any]) -> Choices:
         if not isinstance(chosen[name], kind) and not (name != "keep" and chosen[name] is None):
             advice = f"pass a {kind.__name__} of calltape_recorder"
             raise TapeError("usage", f"{name}={chosen[name]!r}", advice=advice)
+    check_form(chosen["compress"])
     mode = chosen["file_mode"]
     if type(mode) is not int or mode & ~0o777 or mode & OWNER_ONLY != OWNER_ONLY:
         advice = "pass permissions that let the owner read and write, such as 0o640"
@@ -226,7 +233,7 @@ def _settings(chosen: Mapping[str, Any]) -> Settings:
         chosen["outputs"], values, chosen["keep"], chosen["flight_recorder"],
         chosen["write_ahead"], chosen["max_calls"], _seconds(chosen["max_seconds"]),
         chosen["max_queue_bytes"], bounds, chosen["file_mode"],
-        chosen["redact"] is not False,
+        chosen["redact"] is not False, chosen["compress"],
     )  # fmt: skip
 
 

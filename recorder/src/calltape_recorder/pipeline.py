@@ -74,6 +74,7 @@ class Settings:
     bounds: Bounds
     file_mode: int = OWNER_ONLY
     redacts: bool = False
+    compress: str | None = None
 
     def policy(self) -> Policy:
         """The settings as the manifest notes them."""
@@ -148,7 +149,7 @@ class Pipeline:
         self.notices = Notices(withholds=self.withholds)
         self.segments = Segments(
             path, overwrite, settings.file_mode, settings.bounds, self.ledger, self._drain_traffic,
-            self._gone, self.notices,
+            self._gone, self.notices, settings.compress,
         )  # fmt: skip
         self.writer = Writer(
             self.segments, Encoder(self.tape_id, redacts=settings.redacts), self.ledger,
@@ -329,12 +330,14 @@ class Pipeline:
             target=self.heartbeat.target, losing=self.heartbeat.losing,
             path=segments.path, last_write_ns=self.writer.last_write_ns,
             last_error=self.notices.last_error, last_error_ns=self.notices.last_error_ns,
+            compressed=segments.compression.done, uncompressed=segments.compression.left,
         )  # fmt: skip
 
     def abandon(self) -> None:
         """Lets go of all files in a fork: they are the parent's. It takes no lock, because a thread
         that does not exist here may hold it."""
         self._is_abandoned = True
+        self.segments.compression.abandon()
         self.segments.close()
         if self.write_ahead is not None:
             self.write_ahead.abandon()
@@ -392,5 +395,5 @@ def free_path(stem: str) -> str:
 
 
 def _has_files(name: str, there: list[str]) -> bool:
-    file = re.compile(re.escape(name) + r"(-\d{5,}|\.ahead-\d+)?\.tape")
+    file = re.compile(re.escape(name) + r"(-\d{5,}|\.ahead-\d+)?\.tape(\.zst|\.gz)?")
     return any(file.fullmatch(other) for other in there)

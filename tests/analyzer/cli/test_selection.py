@@ -135,7 +135,8 @@ def test_an_address_that_is_printed_is_taken(directory: Path) -> None:
     for address in addresses:
         assert f"call {address} of " in run("show", directory, address).out
         assert len(run("ls", directory, "--calls", address).out.splitlines()) == 2
-    out = run("args", directory, "--call", addresses[5], "--ignore", "mask", "--ignore", "past").out
+    (seventh,) = [line.split()[0] for line in lines if "float32[7,4]" in line]
+    out = run("args", directory, "--call", seventh, "--ignore", "mask", "--ignore", "past").out
     assert "float32[7,4]" in out
     listed = json.loads(run("ls", directory, "--json").out)
     assert [call["address"] for call in listed] == addresses

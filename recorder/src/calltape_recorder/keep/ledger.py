@@ -49,6 +49,9 @@ class Stats:
             first.
         last_error: what went wrong last, as it was logged; None if nothing did.
         last_error_ns: when that was, Unix time in nanoseconds.
+        compressed: files that were compressed.
+        uncompressed: complete files that stay as they are although ``compress`` was asked for,
+            because they would hardly shrink, or because it failed.
     """
 
     seen: int
@@ -67,6 +70,8 @@ class Stats:
     last_write_ns: int | None = None
     last_error: str | None = None
     last_error_ns: int | None = None
+    compressed: int = 0
+    uncompressed: int = 0
 
     @property
     def unwanted(self) -> dict[str, int]:

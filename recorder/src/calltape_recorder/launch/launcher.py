@@ -267,6 +267,7 @@ _HELP = {
     "min_free_bytes": "leave this many bytes of the disk free",
     "segment_bytes": "begin another file after this many bytes",
     "segment_seconds": "begin another file after this time",
+    "compress": "compress complete files: zstd, gz or none",
     "when_full": "if the disk limit is reached: stop or delete_oldest",
     "file_mode": "permissions of the files, such as 640; the default is 600",
     "control": "a JSON file that is read for pause, rate, seal and dump",

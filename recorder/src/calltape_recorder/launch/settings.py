@@ -221,6 +221,12 @@ def _when_full(value: object) -> str:
     return str(value)
 
 
+def _compress(value: object) -> str | None:
+    if value not in ("zstd", "gz", "none"):
+        _refuse(f"{value!r:.100}", "write zstd, gz or none")
+    return None if value == "none" else str(value)
+
+
 def _mode(value: object) -> int:
     """Reads permissions as chmod takes them: ``640``."""
     if not isinstance(value, str) or not re.fullmatch(r"(0o?)?[0-7]{3}", value):
@@ -244,6 +250,7 @@ OPTIONS: dict[str, Callable[[object], Any]] = {
     "segment_bytes": parse_size,
     "segment_seconds": parse_duration,
     "when_full": _when_full,
+    "compress": _compress,
     "file_mode": _mode,
     "control": _text,
     "via": _text,

@@ -69,6 +69,11 @@ class ClosedSegments:
         """How many there are."""
         return len(self._all)
 
+    @property
+    def oldest(self) -> TapeWriter | None:
+        """The file that is deleted first."""
+        return self._all[0].tape if self._all else None
+
     def add(
         self, tape: TapeWriter, coverage: Coverage, traffic: Traffic, dumps: tuple[Dump, ...]
     ) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.write.closed_segments import ClosedSegments
+from calltape_recorder.write.compression import Compression
 from calltape_recorder.write.disk_budget import Bounds, DiskBudget, Refusal
 from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.notices import Notices
@@ -49,9 +50,11 @@ class Segments:
         drain_traffic: gives the counters and the dumps since it was called last.
         gone: is called for a file that is gone, with the counters that it had.
         notices: what people are told.
+        compress: the form in which complete files are kept: ``zstd``, ``gz``, or None.
 
     Attributes:
         budget: who has how much of ``max_disk_bytes``.
+        compression: of the complete files.
 
     Raises:
         TapeError: ``exists`` or ``io``.
@@ -67,6 +70,7 @@ class Segments:
         drain_traffic: Callable[[], tuple[Traffic, tuple[Dump, ...]]],
         gone: Callable[[Traffic], None],
         notices: Notices,
+        compress: str | None = None,
     ) -> None:
         self.first_path = path
         self._bounds = bounds
@@ -84,6 +88,8 @@ class Segments:
         self._began = self._looked = time.monotonic()
         self._free_left = 0
         self._file_mode = file_mode
+        self.compression = Compression(compress, file_mode, notices.complain)
+        self.compression.claim(path, overwrite=overwrite)
         self._tape: TapeWriter | None = TapeWriter(path, overwrite, file_mode)
 
     @property
@@ -100,7 +106,8 @@ class Segments:
     @property
     def _tape_bytes(self) -> int:
         tape = self._tape
-        return self._closed.nbytes + (tape.end if tape else 0)
+        files = self._closed.nbytes + (tape.end if tape else 0)
+        return files + self.compression.nbytes
 
     @property
     def count(self) -> int:
@@ -155,6 +162,7 @@ class Segments:
             return
         coverage = self._ledger.drain_coverage()
         self._closed.add(tape, coverage, *self._drain_counters())
+        self.compression.add(tape)
         with contextlib.suppress(OSError):  # it is tried again when the disk takes the next file
             self._closed.seal(self._finish)
 
@@ -198,11 +206,28 @@ class Segments:
                 self._finish(tape, coverage, *self._drain_counters(), is_last=True)
             finally:
                 tape.close()
+            self.compression.add(tape)
+        self.compression.finish(self._has_room)
         if refused is not None:
             raise refused
 
+    def compress_some(self) -> bool:
+        """Compresses a piece of a complete file; False if there is none to compress."""
+        return self.compression.step(self._has_room)
+
+    def _has_room(self, nbytes: int, tape: TapeWriter) -> bool:
+        """Whether so many bytes may be written to compress a file. The oldest files give way."""
+        floor = self._bounds.min_free_bytes
+        if floor is not None and self._free() < floor + nbytes:
+            return False
+        while not self.budget.claim(self._needed() + nbytes):
+            if self._closed.oldest in (None, tape) or not self._delete_oldest():
+                return False
+        return True
+
     def close(self) -> None:
         """Closes the files as they are."""
+        self.compression.close()
         for unsealed in list(self._closed.unsealed):
             unsealed.closed.tape.close()
         if self._tape is not None:
@@ -231,6 +256,7 @@ class Segments:
         while True:
             path = f"{self._stem}-{self._number + 1:05d}.tape"
             try:
+                self.compression.claim(path, overwrite=False)
                 tape = TapeWriter(path, overwrite=False, mode=self._file_mode)
             except TapeError as error:
                 if error.kind != "exists":
