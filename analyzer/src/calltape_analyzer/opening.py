@@ -7,11 +7,12 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_analyzer.reading.files import Paths, files_of
+from calltape_analyzer.reading.opened_segments import opened_segments
 from calltape_analyzer.reading.repeated_calls import without_repeats
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.tape_file import is_ahead
+from calltape_analyzer.reading.urls import is_url
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
 
@@ -27,6 +28,8 @@ def open_tape(
         path: a file, a directory (its ``*.tape``, ``*.tape.gz`` and ``*.tape.zst``), a pattern
             such as ``"runs/*.tape"``, or several of these; together they are one sequence of
             calls. A compressed tape is decompressed once, to a temporary file without a name.
+            URLs of each of these too (``s3://``, ``gs://``, ``https://``, ``memory://``, ...), with
+            the extra ``remote``: only the parts that are needed are read.
         classes: classes that arguments and outputs may be rebuilt from, besides those registered
             with torch's pytree and transformers' caches and outputs (where this process has
             imported it). A mapping gives the names that they have on the tape
@@ -43,7 +46,8 @@ def open_tape(
             if nothing can be read; ``usage`` for tapes of different models. Of several files
             one that cannot be read is damage, like a damaged call. So is a copy of another one, and
             a call that another file has too: it counts once. ``limit`` for a compressed tape that
-            is larger than it should be, ``usage`` for Zstandard without the extra ``zstd``.
+            is larger than it should be, ``usage`` for Zstandard without the extra ``zstd``, or a
+            URL without the extra ``remote``.
     """
     damage = Damage()
     segments = _opened(files_of(path), damage, scan=scan)
@@ -87,13 +91,11 @@ def _opened(names: Sequence[str], damage: Damage, *, scan: bool) -> list[Segment
     segments: list[Segment] = []
     errors: list[TapeError] = []
     try:
-        for name in names:
-            try:
-                segments.append(Segment(name, damage, scan=scan))
-            except DescriptorError:
-                raise
-            except TapeError as error:
-                errors.append(error)
+        for found in opened_segments(names, damage, scan=scan):
+            if isinstance(found, Segment):
+                segments.append(found)
+            else:
+                errors.append(found)
         if not segments:
             raise errors[0]
     except BaseException:
@@ -113,7 +115,7 @@ def _close(segments: Iterable[Segment]) -> None:
 def _holds_no_call(path: str | None) -> bool:
     """Whether this is a file of write-ahead that a recorder is just making, or has removed since
     its name was read."""
-    if path is None or not is_ahead(path):
+    if path is None or is_url(path) or not is_ahead(path):
         return False
     try:
         return os.stat(path).st_size == 0

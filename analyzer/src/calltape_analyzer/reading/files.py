@@ -1,6 +1,7 @@
 """The tape files that a path stands for.
 
-In come a file, a directory, a pattern, or several of these. Out go the paths of files, each once.
+In come a file, a directory, a pattern, a URL of one of these, or several. Out go the paths and URLs
+of files, each once.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.compressed import SUFFIXES
+from calltape_analyzer.reading.urls import is_url, local_path
 from calltape_schema.errors import TapeError
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 def files_of(path: Paths) -> list[str]:
-    """The files that a path, a directory, a pattern or several of these stand for.
+    """The files that a path, a directory, a pattern, a URL or several of these stand for.
 
     Raises:
         TapeError: ``not_found`` if there is no such file, ``io`` if a directory cannot be read.
@@ -48,6 +50,8 @@ def _each(path: Any) -> list[Any]:
 
 def _identity(path: str) -> Hashable:
     """Equal for two paths of one file: other spellings, links."""
+    if is_url(path):
+        return path
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -56,6 +60,11 @@ def _identity(path: str) -> Hashable:
 
 
 def _files(path: str) -> list[str]:
+    if is_url(path):
+        from calltape_analyzer.reading.remote_names import urls_of
+
+        return urls_of(path)
+    path = local_path(path)
     if "\0" in path:
         raise TapeError("not_found", "no such file", path=path.replace("\0", "\\0"))
     if os.path.isdir(path):
