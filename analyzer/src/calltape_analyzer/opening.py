@@ -10,12 +10,13 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.reading.compressed import COMPRESSIONS
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_analyzer.reading.files import Paths, files_of
+from calltape_analyzer.reading.opened_segments import opened_segments, scanned_segments
 from calltape_analyzer.reading.repeated_calls import without_repeats
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.tape_file import is_ahead
 from calltape_analyzer.reading.targets import chosen_target, common_target, target_name
+from calltape_analyzer.reading.urls import is_url
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
 
@@ -37,6 +38,8 @@ def open_tape(
             it that are not hidden), a pattern such as ``"runs/*.tape"``, or several of these;
             together they are one sequence of calls, a recording that began earlier before a later
             one. A compressed tape is decompressed once, to a temporary file without a name.
+            URLs of each of these too (``s3://``, ``gs://``, ``https://``, ``memory://``, ...), with
+            the extra ``remote``: only the parts that are needed are read.
         target: what was recorded, if there are tapes of several models: the name of class and
             method, or a part of it that no other target has. The others are left out.
             :func:`recordings` says what there is.
@@ -57,7 +60,8 @@ def open_tape(
             there. Of several files one that cannot be read is damage, like a damaged call. So is a
             directory that cannot be read, a copy of another file, and a call that another file has
             too: it counts once. ``limit`` for a compressed tape that is larger than it should be,
-            ``usage`` for Zstandard without the extra ``zstd``.
+            ``usage`` for Zstandard without the extra ``zstd``, or a URL without the extra
+            ``remote``.
     """
     if target is not None and not isinstance(target, str):
         advice = "pass the name of a class and method, or a part of it"
@@ -130,21 +134,19 @@ class _Files:
         Raises:
             TapeError: none can be read, or the process may open no more files.
         """
-        for name in files_of(path, self._damage.add):
-            self._try(name)
+        names = files_of(path, self._damage.add)
+        for name, found in zip(names, opened_segments(names, self._damage), strict=True):
+            self._take(name, found)
         self._expect_some()
 
-    def _try(self, name: str) -> None:
-        try:
-            self.segments.append(Segment(name, self._damage, head_only=True))
-        except DescriptorError:
-            raise
-        except TapeError as error:
-            compressed = _compressed(name) if error.kind == "not_found" else None
-            if compressed is None:
-                self._errors.append(error)
-            else:
-                self._try(compressed)
+    def _take(self, name: str, found: Segment | TapeError) -> None:
+        if isinstance(found, Segment):
+            self.segments.append(found)
+        elif found.kind == "not_found" and (compressed := _compressed(name)) is not None:
+            for other in opened_segments([compressed], self._damage):
+                self._take(compressed, other)
+        else:
+            self._errors.append(found)
 
     def keep_only(self, target: str) -> None:
         """Closes the files of other targets."""
@@ -164,19 +166,14 @@ class _Files:
         Raises:
             TapeError: as :meth:`open`.
         """
-        sound: list[Segment] = []
-        for segment in self.segments:
-            try:
-                if every or segment.summary is None:
-                    segment.scan()
-            except DescriptorError:
-                raise
-            except TapeError as error:
+        waiting = [segment for segment in self.segments if every or segment.summary is None]
+        unsound: set[int] = set()
+        for segment, found in zip(waiting, scanned_segments(waiting), strict=True):
+            if isinstance(found, TapeError):
                 segment.close()
-                self._errors.append(error.at(path=segment.path))
-            else:
-                sound.append(segment)
-        self.segments = sound
+                self._errors.append(found.at(path=segment.path))
+                unsound.add(id(segment))
+        self.segments = [segment for segment in self.segments if id(segment) not in unsound]
         self._expect_some()
         for unreadable in self._errors:
             if not _holds_no_call(unreadable.path):
@@ -219,7 +216,7 @@ def _rank(segment: Segment) -> tuple[bool, int]:
 def _holds_no_call(path: str | None) -> bool:
     """Whether this is a file of write-ahead that a recorder is just making, or has removed since
     its name was read."""
-    if path is None or not is_ahead(path):
+    if path is None or is_url(path) or not is_ahead(path):
         return False
     try:
         return os.stat(path).st_size == 0

@@ -30,6 +30,7 @@ from calltape_analyzer.reading.selection import (
     only_one,
     ranges_of,
 )
+from calltape_analyzer.reading.urls import shown
 from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def check_tape(value: Any, what: str) -> None:
         return
     if isinstance(value, str | os.PathLike):
         raise UsageError(
-            f"{what} takes a tape, not a path", advice=f"pass open_tape({str(value)!r})"
+            f"{what} takes a tape, not a path", advice=f"pass open_tape({shown(str(value))!r})"
         )
     kind = type(value).__name__
     one_variant = "pass tape.only(variant=...), which is the part of a tape that is one variant"

@@ -1,7 +1,7 @@
 """The tape files that a path stands for.
 
-In come a file, a directory, a pattern, or several of these. Out go the paths of files, each once.
-A directory stands for all tapes in it and in the directories below it.
+In come a file, a directory, a pattern, a URL of one of these, or several. Out go the paths and URLs
+of files, each once. A directory stands for all tapes in it and in the directories below it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.compressed import SUFFIXES
+from calltape_analyzer.reading.urls import is_url, local_path
 from calltape_schema.errors import TapeError
 
 __all__ = ["Paths", "files_of"]
@@ -25,7 +26,7 @@ _MOST_ENTRIES = 1_000_000
 
 
 def files_of(path: Paths, told: Told | None = None) -> list[str]:
-    """The files that a path, a directory, a pattern or several of these stand for.
+    """The files that a path, a directory, a pattern, a URL or several of these stand for.
 
     Of a directory these are the tapes in it and below it, in the order of their names. Hidden files
     and directories are left out: programs write to those first. A link is followed, and each
@@ -63,6 +64,8 @@ def _each(path: Any) -> list[Any]:
 
 def _identity(path: str) -> Hashable:
     """Equal for two paths of one file: other spellings, links."""
+    if is_url(path):
+        return path
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -75,6 +78,11 @@ def _ignore(error: TapeError) -> None:
 
 
 def _files(path: str, told: Told) -> list[str]:
+    if is_url(path):
+        from calltape_analyzer.reading.remote_names import urls_of
+
+        return urls_of(path)
+    path = local_path(path)
     if "\0" in path:
         raise TapeError("not_found", "no such file", path=path.replace("\0", "\\0"))
     if os.path.isdir(path):

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.distinct_inputs import DistinctInputs
 from calltape_analyzer.reading.file_descriptors import DescriptorError
-from calltape_analyzer.reading.tape_file import TapeFile, Window
+from calltape_analyzer.reading.tape_bytes import TapeBytes
+from calltape_analyzer.reading.tape_file import Window
 from calltape_analyzer.reading.torn_tail import TornTail
 from calltape_schema.endings import Trailer, decode_trailer
 from calltape_schema.errors import TapeError
@@ -74,7 +75,7 @@ class Scan:
         unfinished: how many bytes at the end belong to a call that was being written.
     """
 
-    def __init__(self, file: TapeFile, tape: bytes, damage: Damage) -> None:
+    def __init__(self, file: TapeBytes, tape: bytes, damage: Damage) -> None:
         self.trailer: Trailer | None = None
         self.unfinished = 0
         self.distinct_inputs = DistinctInputs()

@@ -17,10 +17,11 @@ from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.distinct_inputs import NOT_NUMBERED, EncodedInputs
 from calltape_analyzer.reading.file_descriptors import DescriptorError
+from calltape_analyzer.reading.opened_file import opened_file
 from calltape_analyzer.reading.scan import GATHERED, NO_BLOB, Scan, content_of
 from calltape_analyzer.reading.summary_rows import InputsOfCalls, differences, rows_of, stale
 from calltape_analyzer.reading.tape_end import summary_of
-from calltape_analyzer.reading.tape_file import TapeFile, Window, is_ahead
+from calltape_analyzer.reading.tape_file import Window, is_ahead
 from calltape_analyzer.reading.torn_tail import coverage_without_trailer
 from calltape_schema.endings import Coverage, Ending
 from calltape_schema.errors import TapeError
@@ -53,22 +54,23 @@ class Segment:
 
     A sealed file with a summary is not scanned until somebody asks for a single call.
 
+    Attributes:
+        path: as people may see it: without what is secret in a URL.
+        location: what opens the file again.
+
     Args:
-        path: as the caller gave it; errors show it like this.
+        path: of a file, or a URL.
         damage: gets what is wrong with single calls.
-        scan: whether the file is scanned now, and its summary compared with the records.
-        head_only: whether a file without a summary is not scanned now either. Then :meth:`scan`
-            raises what is wrong with it.
+        scan: whether the file is scanned now, and its summary compared with the records. None for
+            a file that is not scanned before somebody asks for a call, with a summary or without;
+            then :meth:`scan` raises what is wrong with it.
 
     Raises:
         TapeError: ``not_found``, ``io``, ``not_a_tape``, ``version``, ``damaged`` or ``invalid``
             (the last two if it is the manifest that is wrong).
     """
 
-    def __init__(
-        self, path: str, damage: Damage, *, scan: bool = False, head_only: bool = False
-    ) -> None:
-        self.path = path
+    def __init__(self, path: str, damage: Damage, *, scan: bool | None = False) -> None:
         self.damage = damage
         self.left_out = 0
         self._found: Scan | None = None
@@ -78,20 +80,20 @@ class Segment:
         self._checked = bytearray()
         self._ahead: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
-        self._file = TapeFile(path)
+        self._file = opened_file(path)
+        self.path, self.location = self._file.path, self._file.location
         try:
             first, self.manifest = self._read_manifest()
             self._summary = self._read_summary(first.end)
-            if scan or (self._summary is None and not head_only):
+            if scan or (scan is not None and self._summary is None):
                 self.scan()
         except TapeError as error:
             self.close()
-            raise error.at(path=path) from None
+            raise error.at(path=self.path) from None
         except BaseException:
             self.close()
             raise
         self.size = self._file.size
-        self.disk_bytes = self._file.disk_bytes
 
     def _read_summary(self, head: int) -> Summary | None:
         if is_ahead(self.path):
@@ -234,6 +236,11 @@ class Segment:
         return (min(numbers), max(numbers)) if numbers else None
 
     @property
+    def disk_bytes(self) -> int:
+        """How many of its bytes are stored on a disk; of a file on a web server, how many came."""
+        return self._file.disk_bytes
+
+    @property
     def closed(self) -> bool:
         return self._file.is_closed
 
@@ -345,7 +352,8 @@ class Segment:
         """The first ``size`` bytes of a call's blob, in parts of at most 1 MiB. A blob of holes
         takes no room in the file, and would take as much as it claims in a copy: it is refused."""
         what = f"a copy of the tensors of call {self._scan.numbers[position]}"
-        check_memory(memory_limit_of(self.disk_bytes), [((size,), 1)], what)
+        if self._file.has_holes:
+            check_memory(memory_limit_of(self.disk_bytes), [((size,), 1)], what)
         start = self.blob(position)
         for offset in range(0, size if start is not None else 0, _PART):
             assert start is not None
