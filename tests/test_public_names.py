@@ -65,6 +65,8 @@ INTERNAL = {
     "Call.stored",
     "Call.raw_blob",
     "Call.blob_damage",
+    "Survey.listed_unreadable",
+    "SurveyedTape.segments",
     "Tape.segments",
 }
 

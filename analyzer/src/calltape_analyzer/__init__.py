@@ -93,6 +93,11 @@ if TYPE_CHECKING:
     from calltape_analyzer.replaying.checking import check
     from calltape_analyzer.replaying.replaying import replay
     from calltape_analyzer.scripting import script
+    from calltape_analyzer.surveying.file_facts import FileFacts, FileKey
+    from calltape_analyzer.surveying.survey import Survey
+    from calltape_analyzer.surveying.survey_file import read_survey, write_survey
+    from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
+    from calltape_analyzer.surveying.surveying import survey
     from calltape_analyzer.tape import Tape
     from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
     from calltape_analyzer.variant import Acceptance, Variant, VariantShapes
@@ -132,6 +137,8 @@ __all__ = [
     "ElementDifference",
     "Explanation",
     "ExportError",
+    "FileFacts",
+    "FileKey",
     "InferenceError",
     "InputCandidate",
     "InputObserver",
@@ -168,6 +175,8 @@ __all__ = [
     "SizeSeen",
     "Sizing",
     "Span",
+    "Survey",
+    "SurveyedTape",
     "SymbolFinding",
     "Symptom",
     "Tally",
@@ -197,6 +206,7 @@ __all__ = [
     "minimise_tape",
     "open_tape",
     "private_data",
+    "read_survey",
     "recordings",
     "recover_tape",
     "redact",
@@ -204,6 +214,8 @@ __all__ = [
     "render",
     "replay",
     "script",
+    "survey",
+    "write_survey",
 ]
 
 __version__ = "0.1.0"
@@ -281,6 +293,11 @@ _NAMES = {
     "replaying.checking": ("check",),
     "replaying.replaying": ("replay",),
     "scripting": ("script",),
+    "surveying.file_facts": ("FileFacts", "FileKey"),
+    "surveying.survey": ("Survey",),
+    "surveying.survey_file": ("read_survey", "write_survey"),
+    "surveying.surveyed_tape": ("SurveyedTape",),
+    "surveying.surveying": ("survey",),
     "tape": ("Tape",),
     "targets.onnx": ("DynamicAxes", "dynamic_axes"),
     "variant": ("Acceptance", "Variant", "VariantShapes"),

@@ -78,7 +78,12 @@ class Skimmer(Generic[T]):
         self._reduce = reduce
         self._bodies: dict[_Body, tuple[int, T]] = {}
         self._room = _MAX_BODY_BYTES
-        self._ranged = False
+        self._ranged = self._seldom_ranged = False
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether a record that was read may have ranges of integer leaves."""
+        return self._ranged or self._seldom_ranged
 
     def __call__(self, data: bytes) -> tuple[bytes, int, int | None, T]:
         """``tape``, ``call`` and ``blob.size`` of one call's record, and what ``reduce`` made of
@@ -89,21 +94,22 @@ class Skimmer(Generic[T]):
         """
         envelope = unpack_plain(data)
         if type(envelope) is not tuple or len(envelope) != 2:
-            return self._reduced(_thoroughly(data))
+            return self._thorough(data)
         checksum, payload = envelope
         if type(checksum) is not int or type(payload) is not bytes or crc32(payload) != checksum:
-            return self._reduced(_thoroughly(data))
-        return self._skimmed(payload) or self._reduced(_thoroughly(data))
+            return self._thorough(data)
+        return self._skimmed(payload) or self._thorough(data)
 
     def payload(self, payload: bytes) -> tuple[bytes, int, int | None, T]:
         """As :meth:`__call__`, of the payload of a record whose checksum was compared."""
-        return self._skimmed(payload) or self._reduced(_thoroughly(seal_envelope(payload)))
+        return self._skimmed(payload) or self._thorough(seal_envelope(payload))
 
     def _skimmed(self, payload: bytes) -> tuple[bytes, int, int | None, T] | None:
         """None for a record in another form, which may be valid too."""
         head = _match_head(payload)
         if head is None:
             facts = _by_hand(payload)
+            self._seldom_ranged = self._seldom_ranged or b"ranges" in payload
             return None if facts is None else self._reduced(facts)
         start, end = head.end(), payload.rfind(_BLOB)
         blob = _match_blob(payload, end) if end >= start else None
@@ -124,6 +130,10 @@ class Skimmer(Generic[T]):
         self._ranged = self._ranged or _RANGES in body
         self._remember(key, fields, body, reduced[3])
         return reduced
+
+    def _thorough(self, data: bytes) -> tuple[bytes, int, int | None, T]:
+        self._seldom_ranged = self._seldom_ranged or b"ranges" in data
+        return self._reduced(_thoroughly(data))
 
     def _reduced(self, found: _Facts) -> tuple[bytes, int, int | None, T]:
         tape, call, size, raised, tree = found

@@ -33,6 +33,7 @@ from calltape_analyzer.cli.recordings import (
     size,
     traffic_lines,
 )
+from calltape_analyzer.cli.surveys import print_survey, survey_facts
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Scan, Variants, opened
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import CountedKind
@@ -40,6 +41,7 @@ from calltape_analyzer.reading.calls import Calls as RecordedCalls
 from calltape_analyzer.reading.places import Days, host_of, short_paths, unsealed_paths
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.targets import TargetsError
+from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
 from calltape_schema.errors import TapeError
@@ -100,6 +102,9 @@ def _tell(
 ) -> None:
     json, markdown, private = form
     with opened(paths, part, scan=scan or None) as tape:
+        if isinstance(tape, SurveyedTape):
+            print_json(survey_facts(tape)) if json else print_survey(tape)
+            return
         if markdown:
             from calltape_analyzer.markdown.tape_summary import tape_summary
 

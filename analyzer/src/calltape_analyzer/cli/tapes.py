@@ -10,12 +10,13 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from calltape_analyzer.cli.budget import limits, reading
 from calltape_analyzer.cli.output import DAMAGED, complain
+from calltape_analyzer.cli.surveys import tape_of_surveys
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.pytree.memory_limit import granted
@@ -153,7 +154,9 @@ def opened(
             stack.enter_context(granted(limits.nbytes))
         with ExitStack() as opening:
             (opening if runs else stack).enter_context(reading(files_of(given)))
-            tape = stack.enter_context(open_tape(given, target=part.target, scan=bool(scan)))
+            how: dict[str, Any] = {"target": part.target, "scan": bool(scan)}
+            found = tape_of_surveys(files_of(given), **how) or open_tape(given, **how)
+            tape = stack.enter_context(found)
             chosen = part.of(tape)
         yield chosen
         sys.stdout.flush()

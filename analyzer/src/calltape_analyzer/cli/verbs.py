@@ -103,6 +103,15 @@ VERBS = (
         "convert",
         "Calls in the form of another tool, or a tape of what one wrote.",
     ),
+    Verb("table", "tables", "table", "The calls as a table in a file."),
+    Verb(
+        "survey",
+        "surveys",
+        "survey",
+        "Many tapes as one: calls, coverage, damage, time and hosts per target.",
+    ),
+    Verb("ship", "shipments", "ship", "Copies sealed tapes to object storage."),
+    Verb("view", "viewing", "view", "Look at tapes in a browser."),
     Verb(
         "health",
         "health",

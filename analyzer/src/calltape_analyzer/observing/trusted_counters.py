@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from calltape_analyzer.observing.counter_arithmetic import contradiction_in
 from calltape_analyzer.observing.traffic_counters import (
@@ -28,7 +28,11 @@ from calltape_schema.errors import TapeError
 from calltape_schema.framing import TRAILER
 from calltape_schema.leaves import Leaf, decode_leaves
 
-__all__ = ["counted_drops", "trusted_counters"]
+__all__ = ["CountersOfFile", "counted_drops", "counters_of_file", "trusted_counters"]
+
+
+CountedInputs: TypeAlias = tuple[bytes, bytes, Sequence[Any], int]
+"""``structure``, ``leaves`` and ``scalars`` of inputs, and how many calls had them."""
 
 
 class _FileCounters(NamedTuple):
@@ -36,6 +40,59 @@ class _FileCounters(NamedTuple):
 
     segment: Segment
     counters: TrafficCounters
+
+
+class CountersOfFile(NamedTuple):
+    """The counters of one file, and how they fit the calls that are in it.
+
+    Attributes:
+        counters: as the trailer has them; None if it has none, or such as contradict themselves or
+            the calls.
+        short: by kind, how many calls of the file are not counted in it. They may be counted in the
+            file before.
+        spare: by kind, how many calls are counted in the file and are not in it, of a file that
+            another one follows; and by None, how many of further kinds.
+    """
+
+    counters: TrafficCounters | None
+    short: Mapping[CountedKind, int]
+    spare: Mapping[CountedKind | None, int]
+
+
+def counters_of_file(
+    segment: Segment, inputs: Iterable[CountedInputs], damage: Damage
+) -> CountersOfFile:
+    """The counters of one file of a recording whose other files are not at hand.
+
+    Args:
+        segment: the file.
+        inputs: the distinct inputs of its calls.
+        damage: gets what is wrong with the counters.
+    """
+    files, _ = _read_counters([segment], damage)
+    if not files:
+        return CountersOfFile(None, {}, {})
+    counters, tallies = files[0].counters, _tallies_of(inputs)
+    spare: dict[CountedKind | None, int] = {}
+    if segment.trailer is not None and segment.trailer.continues:
+        spare[None] = counters.other_calls
+        for kind, group in counters.groups.items():
+            spare[kind] = group.calls - (tallies[kind].calls if kind in tallies else 0)
+        spare = {kind: calls for kind, calls in spare.items() if calls > 0}
+    if _agree([segment], counters, tallies):
+        return CountersOfFile(counters, {}, spare)
+    short = {kind: _uncovered(tally, counters.groups.get(kind)) for kind, tally in tallies.items()}
+    short = {kind: calls for kind, calls in short.items() if calls}
+    if segment.part and short and _fit_the_calls_seen([segment], counters.calls):
+        return CountersOfFile(counters, short, spare)
+    if not _may_be_counted_elsewhere([segment], files):
+        damage.add(_contradicted(segment))
+    return CountersOfFile(None, {}, {})
+
+
+def _contradicted(segment: Segment) -> TapeError:
+    reason = "the counters contradict the calls on the tape, and are not used"
+    return TapeError("damaged", reason, path=segment.path, member=TRAILER)
 
 
 def trusted_counters(segments: Sequence[Segment], damage: Damage) -> TrafficCounters:
@@ -52,8 +109,7 @@ def _of_recording(parts: Sequence[Segment], damage: Damage) -> TrafficCounters:
         # file lacks are in the files before it, if all of them are here.
         if not _may_be_counted_elsewhere(parts, files):
             for segment, _ in doubtful:
-                reason = "the counters contradict the calls on the tape, and are not used"
-                damage.add(TapeError("damaged", reason, path=segment.path, member=TRAILER))
+                damage.add(_contradicted(segment))
         missing += [one.segment for one in doubtful]
         left_out = {id(segment) for segment in missing}
         files = [one for one in files if id(one.segment) not in left_out]
@@ -103,9 +159,15 @@ def _may_be_counted_elsewhere(parts: Sequence[Segment], files: Sequence[_FileCou
 def _agree_with_calls(files: Sequence[_FileCounters]) -> bool:
     segments = [one.segment for one in files]
     counters = TrafficCounters.sum_of(one.counters for one in files)
+    inputs = (found for segment in segments for found in segment.inputs())
+    return _agree(segments, counters, _tallies_of(inputs))
+
+
+def _agree(
+    segments: Sequence[Segment], counters: TrafficCounters, tallies: Mapping[CountedKind, _Tally]
+) -> bool:
     if not _fit_the_calls_seen(segments, counters.calls):
         return False
-    tallies = _tallies_of(segments)
     uncovered = sum(_uncovered(tally, counters.groups.get(kind)) for kind, tally in tallies.items())
     if uncovered or counters.other_calls:
         return uncovered <= counters.other_calls
@@ -182,19 +244,18 @@ class _Tally:
                 self.ints.setdefault(place, Counter())[value] += calls
 
 
-def _tallies_of(segments: Iterable[Segment]) -> dict[CountedKind, _Tally]:
+def _tallies_of(inputs: Iterable[CountedInputs]) -> dict[CountedKind, _Tally]:
     found: dict[CountedKind, _Tally] = {}
-    for segment in segments:
-        for structure, leaves, scalars, calls in segment.inputs():
-            try:
-                facts = decode_leaves(leaves)
-            except TapeError:
-                continue  # reading the call reports it
-            ranks = tuple(len(leaf.shape) for leaf in facts)
-            kind = CountedKind(structure, tuple(leaf.dtype for leaf in facts), ranks)
-            if kind not in found:
-                found[kind] = _Tally(all(map(_is_plain, facts)))
-            found[kind].add(facts, scalars, calls)
+    for structure, leaves, scalars, calls in inputs:
+        try:
+            facts = decode_leaves(leaves)
+        except TapeError:
+            continue  # reading the call reports it
+        ranks = tuple(len(leaf.shape) for leaf in facts)
+        kind = CountedKind(structure, tuple(leaf.dtype for leaf in facts), ranks)
+        if kind not in found:
+            found[kind] = _Tally(all(map(_is_plain, facts)))
+        found[kind].add(facts, scalars, calls)
     return found
 
 

@@ -72,12 +72,15 @@ class Scan:
         blobs: the offsets of the blobs' headers; :data:`NO_BLOB` or :data:`GATHERED` for a call
             without a blob.
         inputs: the numbers of the inputs in ``distinct_inputs``.
+        tensor_bytes: the size of all blobs.
         unfinished: how many bytes at the end belong to a call that was being written.
+        end: where the walk ended: at the size of the file, or at the header of the next member.
     """
 
     def __init__(self, file: TapeBytes, tape: bytes, damage: Damage) -> None:
         self.trailer: Trailer | None = None
-        self.unfinished = 0
+        self.unfinished = self.tensor_bytes = 0
+        self.end = file.size
         self.distinct_inputs = DistinctInputs()
         self.numbers = array("Q")
         self.records = array("Q")
@@ -98,19 +101,50 @@ class Scan:
         self._torn_entry: tuple[TapeError, int] | None = None  # and how many bytes it has
         self._tail = TornTail(self._add)
 
-    def run(self, start: int) -> None:
-        """Walks from the offset of a header to the end of the file."""
+    def run(self, start: int, stop: int | None = None, *, is_piece: bool = False) -> None:
+        """Walks from the offset of a header to the end of the file.
+
+        Args:
+            start: the offset.
+            stop: if given, the walk ends before the first member that begins there or later. A
+                record that begins there, alone or after its blob, still belongs to this walk
+                (:func:`calltape_analyzer.reading.file_piece.begin_of` leaves it out of the next).
+            is_piece: whether the file has calls that this walk does not see: then the calls are
+                not compared with the index of a sealed tape.
+        """
         tail = self._tail
+        is_last = False
         for member in members(self._read, self._size, tail.hold, start, self._next_data):
             if tail.held is not None:
                 tail.release()
             if self._torn_entry is not None:
                 self._release_entry()
+            if stop is not None and member.offset >= stop:
+                call = call_member(member.name)
+                if is_last or call is None or not call[1]:
+                    self._drop_pending()
+                    self.end = member.offset
+                    return
+                is_last = True
             self._add_member(member)
         if self.trailer is None:
             self._end_unsealed()
         else:
-            self._end_sealed(self.trailer)
+            self._drop_pending()
+            self._release_entry()
+            self._tail.release()
+            if not is_piece:
+                self._end_sealed(self.trailer)
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether records may have ranges of integer tensors."""
+        return self._skim.has_ranges
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """The offset of each call's first member, or of its group, by number."""
+        return self._offsets
 
     def _add(self, error: TapeError) -> None:
         self._damage.add(error.at(path=self._path))
@@ -162,6 +196,7 @@ class Scan:
             reason = f"its record says that its blob has {blob_size} bytes, but the tape {found}"
             raise TapeError("damaged", reason)
         else:
+            self.tensor_bytes += blob_size
             self._add_call(number, blob.offset, offset + BLOCK, size, blob.offset, inputs)
 
     def _known(self, skimmed: tuple[bytes, int, int | None, int]) -> tuple[int, int | None, int]:
@@ -282,9 +317,6 @@ class Scan:
 
     def _end_sealed(self, trailer: Trailer) -> None:
         """Compares the calls with the index of a sealed tape, which says where each call is."""
-        self._drop_pending()
-        self._release_entry()
-        self._tail.release()
         coverage = trailer.coverage
         told = coverage.kept + sum(coverage.dropped.values())
         if coverage.seen != told:

@@ -17,6 +17,7 @@ from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.distinct_inputs import NOT_NUMBERED, EncodedInputs
 from calltape_analyzer.reading.file_descriptors import DescriptorError
+from calltape_analyzer.reading.file_piece import PlannedPiece, begin_of
 from calltape_analyzer.reading.opened_file import opened_file
 from calltape_analyzer.reading.scan import GATHERED, NO_BLOB, Scan, content_of
 from calltape_analyzer.reading.summary_rows import InputsOfCalls, differences, rows_of, stale
@@ -141,6 +142,30 @@ class Segment:
             for error in differences(self._summary, found):
                 self.damage.add(error.at(path=self.path, member=SUMMARY))
         self._found = found  # last, because other threads ask for it
+
+    def scan_piece(self, piece: PlannedPiece) -> int:
+        """Finds the calls of a piece of the file; they are the only ones of this object then.
+
+        Returns:
+            The offset at which the piece began.
+
+        Raises:
+            TapeError: ``io``; ``damaged`` if the file changed since the pieces were planned.
+        """
+        self._file.size = piece.size
+        first, manifest = self._read_manifest()
+        begin = first.end if piece.start is None else begin_of(self._file, piece.start)
+        found = Scan(self._file, manifest.tape, self.damage)
+        found.run(begin, piece.stop, is_piece=True)
+        self._checked = bytearray(len(found.numbers))
+        self._order = self._sorted(found.numbers)
+        self._found = found
+        return begin
+
+    @property
+    def found(self) -> Scan:
+        """What the scan of the file, or of a piece of it, found."""
+        return self._scan
 
     @property
     def _scan(self) -> Scan:

@@ -1,0 +1,258 @@
+"""``calltape survey``: many tapes as one. And surveys in the place of tapes.
+
+In come tapes and surveys. Out go the survey of all of them as text or as a file, and, for other
+commands, what it says of one target, as a tape without its calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calltape_analyzer.cli.budget import Exceeded, limits, reading
+from calltape_analyzer.cli.output import DAMAGED, Json, command, complain, line, print_json
+from calltape_analyzer.cli.recordings import coverage_text, size, traffic_lines
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.traffic_counters import CountedKind
+from calltape_analyzer.reading.files import files_of
+from calltape_analyzer.surveying.survey import Survey
+from calltape_analyzer.surveying.survey_file import is_survey_file, read_survey, write_survey
+from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
+from calltape_analyzer.surveying.surveying import survey as make_survey
+from calltape_analyzer.text import counted, some_of
+
+__all__ = ["print_survey", "survey", "survey_facts", "surveyed", "tape_of_surveys"]
+
+_MOST = 3
+_EVERY_SECONDS = 10.0
+
+
+@command
+def survey(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH...",
+            help="Tapes: files, directories, patterns; and surveys, files that end with .json or "
+            ".json.gz. Calls that several of them have count once.",
+        ),
+    ],
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", metavar="N", min=1, help="Processes that read; one per processor."),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            "--dask",
+            metavar="ADDRESS",
+            help="Read on the workers of this Dask scheduler, such as tcp://10.0.0.7:8786.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write the survey here (.json or .json.gz)."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace that file.")] = False,
+    scan: Annotated[
+        bool,
+        typer.Option(
+            "--scan", help="Read every record, and compare sealed tapes with what their ends say."
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Many tapes as one: calls, coverage, damage, time and hosts per target.
+
+    Sealed tapes are read at their ends, others are scanned, large ones in pieces. A tape that
+    cannot be read is told, and costs its own answer only. variants, shapes, explain, diff and info
+    take the file that -o writes wherever they take a tape.
+
+    \b
+    calltape survey runs/ -o monday.json
+    calltape survey 's3://tapes/**/*.tape' --dask tcp://10.0.0.7:8786 -o week.json.gz
+    calltape survey monday.json tuesday.json -o both.json
+    """
+    found = surveyed(paths, jobs=jobs, dask=dask, scan=scan)
+    if output is not None:
+        write_survey(found, output, overwrite=force)
+    tapes = found.tapes
+    if json:
+        print_json([survey_facts(tape) for tape in tapes])
+    else:
+        for number, tape in enumerate(tapes):
+            if number:
+                print()
+            print_survey(tape)
+        if not tapes:
+            line("no tape could be read")
+    sys.stdout.flush()
+    errors = [*found.unreadable, *(error for tape in tapes for error in tape.damage)]
+    for error in errors:
+        complain(str(error))
+    if errors:
+        raise typer.Exit(DAMAGED)
+
+
+def surveyed(
+    paths: Sequence[str], *, jobs: int | None = None, dask: str | None = None, scan: bool = False
+) -> Survey:
+    """The survey of tapes and surveys.
+
+    Raises:
+        TapeError: there is no such file, or a survey breaks its form.
+        UsageError: surveys have some files in common only, or Dask is not installed.
+    """
+    names = files_of(paths)
+    found = Survey().merge(*(read_survey(name) for name in names if is_survey_file(name)))
+    tapes = [name for name in names if not is_survey_file(name)]
+    if not tapes:
+        return found
+    guard = functools.partial(_bounded, limits.seconds, limits.nbytes)
+    with ExitStack() as stack:
+        executor = stack.enter_context(_cluster(dask)) if dask is not None else None
+        advance = stack.enter_context(_progress())
+        return make_survey(
+            tapes, executor, jobs=jobs, onto=found, progress=advance, scan=scan, guard=guard
+        )
+
+
+@contextmanager
+def _bounded(seconds: float | None, nbytes: int | None, paths: Sequence[str]) -> Iterator[None]:
+    """Bounds what reading these files may cost, in any process; in its main thread only."""
+    limits.seconds, limits.nbytes = seconds, nbytes
+    try:
+        with reading(paths):
+            yield
+    except Exceeded as exceeded:
+        raise exceeded.error from None
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Executor]:
+    try:
+        from distributed import Client
+    except ImportError:
+        advice = "install calltape-analyzer[dask]"
+        raise UsageError("--dask needs dask.distributed", advice=advice) from None
+    try:
+        client = Client(address)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"no Dask scheduler at {address}: {error}") from None
+    with client:
+        yield client.get_executor()
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal; elsewhere a line now and then, if it takes long."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        columns = ("reading", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("reading")
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        return
+    told = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _EVERY_SECONDS:
+            told = time.monotonic()
+            complain(f"{done:,} of {counted(total, 'file')} read")
+
+    yield tell
+
+
+def tape_of_surveys(
+    names: Sequence[str], *, target: str | None = None, scan: bool = False
+) -> SurveyedTape | None:
+    """What surveys, and the tapes beside them, say of one target; None if no file is a survey.
+
+    Raises:
+        TapeError: as :func:`surveyed`; ``usage`` if no target or several are meant.
+    """
+    if not any(map(is_survey_file, names)):
+        return None
+    return surveyed(names, jobs=1, scan=scan).tape(target)
+
+
+def print_survey(tape: SurveyedTape) -> None:
+    """Prints what a survey says of one target."""
+    facts = survey_facts(tape)
+    kept: dict[CountedKind, int] = {}
+    for seen in tape.calls.by_inputs():
+        kind = CountedKind.of(seen.inputs)
+        kept[kind] = kept.get(kind, 0) + seen.calls
+    sealed, recordings = facts["sealed"], facts["recordings"]
+    files = f"{counted(facts['files'], 'file')} of {counted(recordings, 'recording')}"
+    traffic = list(traffic_lines(tape.counters, Signature.of(tape.target), kept))
+    rows = [
+        ("target", facts["target"]),
+        ("files", f"{files}, {sealed:,} sealed, {facts['scanned']:,} scanned"),
+        ("copies", f"{facts['copies']:,}, which count once" if facts["copies"] else None),
+        ("calls", f"{facts['calls']:,} with {facts['inputs']:,} different inputs"),
+        ("raised", f"{facts['raised']:,}" if facts["raised"] else None),
+        ("coverage", coverage_text(tape.coverage, sealed=tape.sealed)),
+        ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} of it tensors"),
+        ("time", f"{facts['first_call']} to {facts['last_call_end']}"),
+        *zip(("traffic", *[""] * len(traffic)), traffic, strict=False),
+        ("hosts", some_of(facts["hosts"], _MOST) or None),
+        ("producers", some_of([_producer(one) for one in facts["producers"]], _MOST, "; ")),
+        ("damage", f"{facts['damage']:,} places, told on stderr" if facts["damage"] else "none"),
+    ]
+    for name, text in rows:
+        if text is not None:
+            line(name.ljust(10), text)
+
+
+def _producer(versions: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {text}" for name, text in versions.items() if name != "host")
+
+
+def survey_facts(tape: SurveyedTape) -> dict[str, Any]:
+    """What is known of a target, as plain data."""
+    span = tape.span_ns
+    return {
+        "target": tape.name,
+        "files": len(tape.files),
+        "recordings": len({one.key.tape for one in tape.files}),
+        "sealed": sum(one.sealed for one in tape.files),
+        "scanned": sum(one.scanned for one in tape.files),
+        "copies": len(tape.copies),
+        "calls": len(tape),
+        "inputs": sum(1 for _ in tape.calls.by_inputs()),
+        "raised": sum(one.raised for one in tape.files),
+        "coverage": tape.coverage.model_dump(),
+        "bytes": tape.nbytes,
+        "tensor_bytes": sum(one.tensor_bytes for one in tape.files),
+        "first_call": None if span is None else _time(span[0]),
+        "last_call_end": None if span is None else _time(span[1]),
+        "counted": tape.counters.calls,
+        "files_without_counters": len(tape.counters.missing),
+        "hosts": list(tape.hosts),
+        "producers": list(tape.producers),
+        "damage": len(tape.damage),
+    }
+
+
+def _time(nanoseconds: int) -> str:
+    try:
+        moment = datetime.fromtimestamp(nanoseconds / 1e9, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return f"{nanoseconds} ns"  # a clock that was far off
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

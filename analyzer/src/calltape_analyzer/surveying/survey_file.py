@@ -1,0 +1,146 @@
+"""The file of a survey: JSON, or JSON in gzip if its name ends with ``.gz``.
+
+The same survey gives the same bytes. A file may come from anybody: how much is read of it is
+bounded before it is read.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import zlib
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.surveying.document_models import SurveyDocument
+from calltape_analyzer.surveying.documents import document_of, survey_of_document
+from calltape_analyzer.surveying.survey import Survey
+from calltape_schema.errors import TapeError
+from calltape_schema.interning import problems_of
+
+__all__ = [
+    "MAX_SURVEY_BYTES",
+    "is_survey_file",
+    "read_survey",
+    "survey_from_json",
+    "survey_to_json",
+    "write_survey",
+]
+
+MAX_SURVEY_BYTES = 512 * 1024 * 1024
+"""Of the JSON."""
+
+_SUFFIXES = (".json", ".json.gz")
+_GZIP = 16 + zlib.MAX_WBITS
+_ADVICE = "make it anew with calltape survey PATH... -o FILE"
+
+
+def is_survey_file(path: str) -> bool:
+    """Whether a file is a survey by its name."""
+    return path.endswith(_SUFFIXES)
+
+
+def survey_to_json(survey: Survey) -> bytes:
+    """A survey as JSON in ASCII or UTF-8: equal bytes for equal surveys."""
+    return document_of(survey).model_dump_json(warnings=False).encode("utf-8", "surrogatepass")
+
+
+def survey_from_json(data: bytes) -> Survey:
+    """The survey of a JSON text.
+
+    Raises:
+        TapeError: ``not_a_tape`` if it is no survey; ``version``; ``invalid``, ``damaged`` or
+            ``limit`` if it breaks the form, or contradicts itself.
+    """
+    try:
+        document = SurveyDocument.model_validate_json(data)
+    except ValidationError as error:
+        problems = problems_of(error)
+        places = {problem.loc[:1] for problem in problems}
+        if ("format",) in places or () in places:
+            reason = "the file is no survey of calltape"
+            raise TapeError("not_a_tape", reason, advice=_ADVICE) from None
+        if ("version",) in places:
+            raise TapeError(
+                "version", "a survey of a version that this reader does not know"
+            ) from None
+        raise TapeError(
+            "invalid", "the survey breaks its form", problems=problems, advice=_ADVICE
+        ) from None
+    except RecursionError:
+        raise TapeError("limit", "the survey is too deep", advice=_ADVICE) from None
+    return survey_of_document(document)
+
+
+def read_survey(path: str | os.PathLike[str]) -> Survey:
+    """The survey in a file.
+
+    Raises:
+        TapeError: ``not_found``, ``io``, and as :func:`survey_from_json`.
+    """
+    name = os.fspath(path)
+    try:
+        return survey_from_json(_content(name))
+    except FileNotFoundError:
+        raise TapeError("not_found", "no such file", path=name) from None
+    except OSError as error:
+        raise TapeError("io", f"cannot read the file: {error.strerror}", path=name) from None
+    except TapeError as error:
+        raise error.at(path=name) from None
+
+
+def _content(path: str) -> bytes:
+    size = os.stat(path).st_size
+    if size > MAX_SURVEY_BYTES:
+        raise _too_large()
+    data = Path(path).read_bytes()
+    if not path.endswith(".gz"):
+        return data
+    inflater = zlib.decompressobj(_GZIP)
+    try:
+        found = inflater.decompress(data, MAX_SURVEY_BYTES + 1)
+    except zlib.error as error:
+        raise TapeError("damaged", f"it is no gzip: {error}", advice=_ADVICE) from None
+    if len(found) > MAX_SURVEY_BYTES:
+        raise _too_large()
+    if not inflater.eof or inflater.unused_data:
+        raise TapeError("damaged", "the gzip is cut short, or something follows it", advice=_ADVICE)
+    return found
+
+
+def _too_large() -> TapeError:
+    reason = f"the survey has more than {MAX_SURVEY_BYTES} bytes"
+    return TapeError("limit", reason, advice="survey fewer tapes at once")
+
+
+def write_survey(survey: Survey, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Writes a survey to a file; packed if its name ends with ``.gz``.
+
+    Raises:
+        UsageError: the name ends neither with ``.json`` nor with ``.json.gz``.
+        TapeError: ``exists`` if the file is there and ``overwrite`` is false; ``io``.
+    """
+    name = os.fspath(path)
+    if not is_survey_file(name):
+        raise UsageError(
+            f"{name!r} is no name for a survey", advice="end it with .json or .json.gz"
+        )
+    data = survey_to_json(survey)
+    if name.endswith(".gz"):
+        packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
+        data = packer.compress(data) + packer.flush()
+    beside = f"{name}.{secrets.token_hex(8)}"
+    try:
+        Path(beside).write_bytes(data)
+        if overwrite:
+            os.replace(beside, name)
+        else:
+            os.link(beside, name)
+    except FileExistsError:
+        raise TapeError("exists", "it is there already", path=name) from None
+    except OSError as error:
+        raise TapeError("io", f"cannot write it: {error.strerror}", path=name) from None
+    finally:
+        Path(beside).unlink(missing_ok=True)
