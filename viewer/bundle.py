@@ -1,9 +1,9 @@
-"""Puts the page into one file: ``python viewer/bundle.py`` writes ``viewer/calltape-viewer.html``.
+"""Puts the page into one file: ``python viewer/bundle.py`` writes ``calltape-viewer.html`` here.
 
-Browsers load no modules, and start no threads, from a disk. So the page of one file has its style and
-its modules inside: each module becomes a function, in the order of their imports. Nothing else is
-changed. Content-Security-Policy names the script and the style by their digests. A module may use only
-the forms of ``import`` and ``export`` that are below; every other form is an error here.
+Browsers load no modules, and start no threads, from a disk. So the page of one file has its style
+and its modules inside: each module becomes a function, in the order of their imports. Nothing else
+is changed. Content-Security-Policy names the script and the style by their digests. A module may
+use only the forms of ``import`` and ``export`` that are below; every other form is an error here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Bundle:
             raise ValueError(f"{module.name}: no bundle can be made of {other[0]!r}")
         self._open.pop()
         name = self.names[module] = f"module_{len(self.names)}"
-        made = f"const {name} = (() => {{\n{source.strip()}\nreturn {{ {', '.join(exported)} }};\n}})();"
+        given = f"return {{ {', '.join(exported)} }};"
+        made = f"const {name} = (() => {{\n{source.strip()}\n{given}\n}})();"
         self.parts.append(f"// {module.relative_to(HERE).as_posix()}\n{made}\n")
         return name
 
@@ -75,16 +76,19 @@ def page() -> str:
     page, reader = program("src/page.mjs"), program("src/reader.mjs")
     style = (HERE / "style.css").read_text(encoding="utf-8")
     policy = (
-        f"default-src 'none'; script-src {_digest(page)}; style-src {_digest(style)}; connect-src 'self'; "
-        "worker-src blob:; img-src data:; base-uri 'none'; form-action 'none'; "
-        "require-trusted-types-for 'script'; trusted-types reader"
+        f"default-src 'none'; script-src {_digest(page)}; style-src {_digest(style)}; "
+        "connect-src 'self'; worker-src blob:; img-src data:; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types reader"
     )
     text = (HERE / "index.html").read_text(encoding="utf-8")
     text = re.sub(r'(http-equiv="Content-Security-Policy" content=")[^"]*', rf"\g<1>{policy}", text)
     text = _replaced(text, '<link rel="stylesheet" href="style.css">', f"<style>{style}</style>")
     text = _replaced(text, '<script type="module" src="src/page.mjs"></script>\n', "")
-    text = re.sub(r'<p class="notice">.*?</p>', '<p class="notice">This page needs JavaScript.</p>', text)
-    scripts = f'<script type="text/plain" id="reader-program">{reader}</script>\n<script>{page}</script>\n'
+    text = re.sub(
+        r'<p class="notice">.*?</p>', '<p class="notice">This page needs JavaScript.</p>', text
+    )
+    scripts = f'<script type="text/plain" id="reader-program">{reader}</script>\n'
+    scripts += f"<script>{page}</script>\n"
     return _replaced(text, "</body>", f"{scripts}</body>")
 
 

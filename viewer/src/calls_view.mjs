@@ -35,7 +35,7 @@ export class CallsView {
       onOpen: (row) => this.open(row),
       onSort: () => this.arrange(),
     });
-    this.detail = element("section", { class: "detail", "aria-label": "The open call", hidden: true });
+    this.detail = element("section", { class: "detail", tabindex: 0, "aria-label": "The open call", hidden: true });
     const box = filterBox("Filter calls", "text of the arguments, 10..99, raised", (filter) => {
       this.filter = filter;
       this.arrange();

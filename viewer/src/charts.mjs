@@ -40,6 +40,6 @@ export function series(bins) {
     picture("polygon", { points: [...above, ...below.reverse()].join(" "), class: "band" }),
     picture("polyline", { points: above.join(" "), class: "line" }));
   return element("figure", {},
-    element("div", { class: "chart" }, element("span", { class: "top" }, String(high)), element("span", { class: "bottom" }, String(low)), drawn),
+    element("div", { class: "chart" }, element("span", { class: "high" }, String(high)), element("span", { class: "low" }, String(low)), drawn),
     element("figcaption", {}, `${label}.`));
 }

@@ -20,7 +20,7 @@ export class DamageView {
 
   async load(overview) {
     const rows = await this.link.ask("damage");
-    const verify = element("button", { type: "button", on: { click: () => this.verify(verify) } }, "Compare all checksums");
+    const verify = element("button", { type: "button", on: { click: () => this.verify(verify) } }, "Check every call");
     const told = this.told(overview, rows.length);
     const bar = element("div", { class: "bar" }, verify, element("p", { role: "status" }, told));
     if (rows.length === 0) {
@@ -40,7 +40,7 @@ export class DamageView {
     if (count > 0) return count === 1 ? "1 thing is wrong." : `${grouped(count)} things are wrong.`;
     const unfinished = overview.unfinished > 0 ? ` ${grouped(overview.unfinished)} bytes at the end are a call that was being written.` : "";
     if (!overview.isScanned) return "No damage was seen. The records were not compared yet.";
-    return `No damage was seen in the records.${unfinished} Tensors are compared when they are read, or all at once with the button.`;
+    return `No damage was seen in the records and arguments.${unfinished} Outputs and tensors are checked when they are read, or all at once with the button.`;
   }
 
   async verify(button) {
@@ -49,7 +49,7 @@ export class DamageView {
       const overview = await this.link.ask("verify");
       this.onOverview(overview);
       await this.load(overview);
-      if (overview.damage === 0) this.element.querySelector("[role=status]").textContent = "Everything on the tape was compared: no damage.";
+      if (overview.damage === 0) this.element.querySelector("[role=status]").textContent = "Everything on the tape was checked: no damage.";
     } catch (error) {
       this.onError(error);
     }

@@ -53,13 +53,14 @@ export class Dimensions {
     this.groups = [];
     this.groupOf = new Int32Array(entries.length).fill(-1); // by number of the inputs
     this.entries = entries;
-    this.broken = 0; // calls whose inputs cannot be decoded
+    this.broken = 0; // calls whose inputs break the format
+    this.errors = []; // pairs of an entry and what is wrong with it
     const known = new Map();
     entries.forEach((entry, number) => this.add(entry, number, known));
   }
 
   add(entry, number, known) {
-    const side = this.sideOf(number);
+    const side = this.sideOf(number, (error) => this.errors.push([entry, error]));
     if (side === null) {
       this.broken += Number(entry.calls);
       return;
@@ -83,14 +84,15 @@ export class Dimensions {
     }
   }
 
-  /** The decoded inputs of a number; null if they break the format. */
-  sideOf(number) {
+  /** The decoded inputs of a number; null if they break the format, which `onError` is told. */
+  sideOf(number, onError = () => undefined) {
     const { tree } = this.entries[number];
     try {
       return { tree, ...partsOfInputs(tree) };
     } catch (error) {
-      if (error instanceof TapeError) return null;
-      throw error;
+      if (!(error instanceof TapeError)) throw error;
+      onError(error);
+      return null;
     }
   }
 

@@ -7,13 +7,13 @@ import { grouped } from "./numbers.mjs";
 
 const COLUMNS = [
   { name: "path", title: "Argument", class: "wide" },
-  { name: "axis", title: "Axis", class: "number" },
+  { name: "axis", title: "Axis", class: "number short" },
   { name: "dtype", title: "dtype", class: "dtype" },
-  { name: "min", title: "Smallest", class: "number" },
-  { name: "max", title: "Largest", class: "number" },
-  { name: "distinct", title: "Sizes", class: "number" },
-  { name: "calls", title: "Calls", class: "number" },
-  { name: "group", title: "Kind", class: "number" },
+  { name: "min", title: "Least", class: "number" },
+  { name: "max", title: "Most", class: "number" },
+  { name: "distinct", title: "Sizes", class: "number short" },
+  { name: "calls", title: "Calls", class: "number less" },
+  { name: "group", title: "Kind", class: "number short less" },
 ];
 
 export class DimensionsView {
@@ -35,7 +35,7 @@ export class DimensionsView {
       ],
       onOpen: (row) => this.open(row),
     });
-    this.detail = element("section", { class: "detail", "aria-label": "The chosen dimension", hidden: true });
+    this.detail = element("section", { class: "detail", tabindex: 0, "aria-label": "The chosen dimension", hidden: true });
     const box = filterBox("Filter dimensions", "name, dtype, varied, constant", (filter) => table.setFilter(filter));
     const told = `${rows.length === 1 ? "1 dimension" : `${grouped(rows.length)} dimensions`} of ${groups.length === 1 ? "1 kind" : `${grouped(groups.length)} kinds`} of calls${broken > 0 ? `; ${grouped(broken)} calls cannot be read` : ""}`;
     this.element.replaceChildren(

@@ -23,7 +23,8 @@ function newWorker() {
 }
 
 export class Link {
-  /** @param onProgress called with `what`, `done` and `total` (null if unknown) of long work. */
+  /** @param onProgress called with `what`, `done` and `total` (null if unknown) of long work, and with
+   * null when nothing is asked any more. */
   constructor(onProgress) {
     this.worker = newWorker();
     this.waiting = new Map();
@@ -40,6 +41,7 @@ export class Link {
     }
     const { resolve, reject } = this.waiting.get(id);
     this.waiting.delete(id);
+    if (this.waiting.size === 0) this.onProgress(null);
     if (error === undefined) resolve(answer);
     else reject(new ReaderError(error));
   }

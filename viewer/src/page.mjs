@@ -4,7 +4,7 @@ import { CallsView } from "./calls_view.mjs";
 import { DamageView } from "./damage_view.mjs";
 import { DimensionsView } from "./dimensions_view.mjs";
 import { Link } from "./link.mjs";
-import { element, factList } from "./markup.mjs";
+import { element, factList, visible } from "./markup.mjs";
 import { Tabs } from "./tabs.mjs";
 import { bytesText, grouped } from "./numbers.mjs";
 
@@ -58,7 +58,7 @@ class Page {
 
   async open(given) {
     this.link?.end();
-    const link = new Link((progress) => this.showProgress(progress));
+    const link = new Link((progress) => this.link === link && this.showProgress(progress));
     this.link = link;
     this.message.textContent = "";
     this.about.replaceChildren();
@@ -73,15 +73,13 @@ class Page {
   }
 
   refuse(name, error) {
-    this.progress.hidden = true;
     this.welcome(this.tapes ?? []);
     const words = { not_a_tape: "is no tape", version: "is of a newer format", damaged: "is damaged", invalid: "breaks the format", limit: "exceeds a limit" };
     this.fail(error, `${name} ${words[error.kind] ?? "cannot be read"}: `);
   }
 
   fail(error, before = "") {
-    this.progress.hidden = true;
-    this.message.replaceChildren(...element("span", {}, `${before}${error.message}`).childNodes);
+    this.message.replaceChildren(...visible(`${before}${error.message}`));
   }
 
   async show(overview, link) {
@@ -90,7 +88,7 @@ class Page {
     this.calls = new CallsView(link, onOverview, onError);
     this.dimensions = new DimensionsView(link, onError);
     this.damage = new DamageView(link, onOverview, onError);
-    this.facts = element("div", { class: "list padded" });
+    this.facts = element("div", { class: "list padded", tabindex: 0, role: "region", "aria-label": "Facts of the tape" });
     this.tabs = new Tabs([
       { name: "calls", title: "Calls", panel: this.calls.element },
       { name: "dimensions", title: "Dimensions", panel: this.dimensions.element, onShow: () => this.loadOnce("dimensions", this.dimensions) },
@@ -103,7 +101,6 @@ class Page {
     this.tabs.show("calls");
     this.update(overview);
     await this.calls.arrange();
-    this.progress.hidden = true;
   }
 
   loadOnce(name, view) {
@@ -114,7 +111,6 @@ class Page {
 
   /** Shows what is known of the tape now. */
   update(overview) {
-    this.progress.hidden = true;
     const isNew = this.overview === null || this.overview.isScanned !== overview.isScanned;
     this.overview = overview;
     if (isNew) this.loaded = new Set();
@@ -142,10 +138,12 @@ class Page {
     }
   }
 
-  showProgress({ what, done, total }) {
-    this.progress.hidden = false;
+  showProgress(progress) {
+    this.progress.hidden = progress === null;
+    if (progress === null) return;
+    const { what, done, total } = progress;
     const share = total === null ? "" : ` ${Math.floor((100 * done) / Math.max(1, total))}%`;
-    this.work.textContent = `${what}${share}`;
+    this.work.replaceChildren(...visible(`${what}${share}`));
     if (total === null) this.bar.removeAttribute("value");
     else this.bar.value = done / Math.max(1, total);
   }
@@ -162,7 +160,9 @@ class Page {
     if (!location.pathname.endsWith("/view/")) return;
     const answer = await fetch("tapes.json").catch(() => null);
     if (!answer?.ok) return;
-    this.tapes = await answer.json();
+    const tapes = await answer.json();
+    // The thread that reads has another address than the page.
+    this.tapes = tapes.map((tape) => ({ ...tape, url: new URL(tape.url, location.href).href }));
     if (this.tapes.length === 1) await this.open(this.tapes[0]);
     else this.welcome(this.tapes);
   }

@@ -2,11 +2,13 @@
 
 import { NOT_NUMBERED } from "./columns.mjs";
 import { callFacts, inputsTree, labelOf, outputsTree, positionalNames } from "./descriptions.mjs";
+import { plainInt } from "./documents.mjs";
 import { Dimensions } from "./dimensions.mjs";
 import { elementsIn, isQuantized, storedShape } from "./dtypes.mjs";
 import { TapeError } from "./errors.mjs";
 import { listed, needsRecords } from "./listing.mjs";
 import { tapeFacts } from "./overviews.mjs";
+import { recordName } from "./framing.mjs";
 import { RangeSource, sourceOf } from "./sources.mjs";
 import { openTape } from "./tape.mjs";
 import { bytesText, durationText, timeText } from "./numbers.mjs";
@@ -62,6 +64,10 @@ class Reader {
     const { tape } = this;
     const entries = tape.isScanned ? tape.distinct.entries : tape.summary?.rows ?? [];
     this.dimensions = new Dimensions(entries, this.names);
+    for (const [{ calls, first }, error] of tape.isScanned ? this.dimensions.errors : []) {
+      error.message = `call ${first}${calls > 1n ? `, and ${calls - 1n} more` : ""}: ${error.message}`;
+      tape.addDamage(error.at({ member: recordName(plainInt(first)) }));
+    }
     this.labels = tape.isScanned ? entries.map((_, number) => this.label(this.dimensions.sideOf(number))) : [];
     this.order = tape.columns.order();
     this.shown = this.order;
@@ -234,6 +240,7 @@ let last = Promise.resolve(); // one question after the other
 
 addEventListener("message", ({ data: { id, ask, given } }) => {
   last = last.then(async () => {
+    reader.reported = performance.now(); // short work reports no progress
     try {
       if (!ASKS.includes(ask)) throw new TapeError("usage", "there is no such question");
       postMessage({ id, answer: await reader[ask](given) });

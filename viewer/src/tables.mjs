@@ -90,12 +90,12 @@ export class RowTable {
     this.body.replaceChildren(
       this.spacer(above), ...rows.map((row, at) => this.rowElement(row, from + at)), this.spacer(below),
     );
-    if (rows.length === 0) this.body.append(element("tr", {}, element("td", { colspan: this.columns.length, class: "none" }, "Nothing to show.")));
+    if (rows.length === 0) this.body.append(element("tr", {}, element("td", { class: "none" }, "Nothing to show.")));
     if (hadFocus) this.focusActive();
   }
 
   spacer(height) {
-    const cell = element("td", { colspan: this.columns.length });
+    const cell = element("td");
     cell.style.height = `${height}px`;
     return element("tr", { class: "spacer", "aria-hidden": "true" }, cell);
   }

@@ -1,6 +1,6 @@
 // Tabs as the ARIA practices have them: arrows move between them, and the panel follows.
 
-import { element } from "./markup.mjs";
+import { element, visible } from "./markup.mjs";
 
 export class Tabs {
   /** @param {Array} tabs each with `name`, `title`, `panel` and `onShow`. */
@@ -26,7 +26,7 @@ export class Tabs {
   }
 
   title(name, title) {
-    this.buttons[this.tabs.findIndex((tab) => tab.name === name)].replaceChildren(...element("span", {}, title).childNodes);
+    this.buttons[this.tabs.findIndex((tab) => tab.name === name)].replaceChildren(...visible(title));
   }
 
   key(event) {

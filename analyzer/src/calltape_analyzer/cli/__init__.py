@@ -31,6 +31,7 @@ from calltape_analyzer.cli import (
     scripts,
     shapes,
     variants,
+    viewing,
 )
 from calltape_analyzer.cli.bisection import git_codes
 from calltape_analyzer.cli.budget import limits
@@ -71,6 +72,7 @@ app.command()(doctor.doctor)
 app.command()(redactions.redact)
 app.command()(redactions.privacy)
 app.command()(conversions.convert)
+app.command()(viewing.view)
 
 
 def _version(wanted: bool) -> None:
