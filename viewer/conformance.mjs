@@ -1,5 +1,5 @@
 // The reader of the viewer in the protocol of the conformance suite (fixtures/README.md):
-// `node viewer/conformance.mjs TAPE` prints what is on a tape as JSON.
+// `node viewer/conformance.mjs TAPE...` prints what is on a tape as JSON, a line for each.
 
 import { open } from "node:fs/promises";
 import process from "node:process";
@@ -217,11 +217,12 @@ async function documentOf(source) {
   return made;
 }
 
-const [path] = process.argv.slice(2);
-if (path === undefined) {
-  process.stderr.write("usage: node conformance.mjs TAPE\n");
+const paths = process.argv.slice(2);
+if (paths.length === 0) {
+  process.stderr.write("usage: node conformance.mjs TAPE...\n");
   process.exitCode = 2;
-} else {
+}
+for (const path of paths) {
   const source = await DiskFile.open(path);
   process.stdout.write(`${JSON.stringify(await documentOf(source))}\n`);
   await source.handle.close();

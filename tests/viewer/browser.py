@@ -26,7 +26,6 @@ _CHROMIUM, _DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MISSING = _CHROMIUM is None or _DRIVER is None
 """Whether this machine has no browser to test with."""
 
-_PATIENCE = 20.0
 _DROP = """
 const [input] = arguments, data = new DataTransfer();
 data.items.add(input.files[0]);
@@ -51,6 +50,7 @@ class Browser:
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
+        self.patience = 20.0  # seconds
 
     def size(self, width: int, height: int = 850, *, dark: bool = False) -> None:
         metrics = {
@@ -120,7 +120,7 @@ class Browser:
 
     def until(self, condition: Callable[[], T]) -> T:
         """Waits for a condition."""
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + self.patience
         while not (found := condition()):
             if time.monotonic() > end:
                 body = self.driver.execute_script("return document.body.innerText")

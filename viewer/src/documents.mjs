@@ -39,7 +39,7 @@ export function plainInt(value) {
 
 export const isInt = (value) => typeof value === "number" || typeof value === "bigint";
 
-/** Whether a decoded value is a map. Read its fields with fieldOf: an empty one has a prototype. */
+/** Whether a decoded value is a map. Read its fields with fieldOf: it may have a prototype. */
 export function isMap(value) {
   if (typeof value !== "object" || value === null) return false;
   const prototype = Object.getPrototypeOf(value);
@@ -114,7 +114,7 @@ const extensionCodec = {
   },
 };
 
-// The decoder refuses this key, because it would change a prototype. Its maps have none here.
+// The decoder refuses this key, because it would change a prototype. A map with it has none here.
 const PROTO = "__proto__";
 const PROTO_KEY = new String(PROTO);
 
@@ -150,13 +150,14 @@ class StrictDecoder extends Decoder {
   pushMapState(size) {
     this.announce(2 * size);
     super.pushMapState(size);
-    this.stack.top().map = Object.create(null);
   }
 
   newKey(key) {
+    const state = this.stack.top();
     const name = key === PROTO_KEY ? PROTO : key;
     if (typeof name !== "string") throw damaged("a key of a map is no text");
-    if (name in this.stack.top().map) throw damaged("a map holds the same key twice");
+    if (Object.hasOwn(state.map, name)) throw damaged("a map holds the same key twice");
+    if (name === PROTO) state.map = Object.assign(Object.create(null), state.map);
     return name;
   }
 

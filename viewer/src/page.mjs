@@ -130,6 +130,7 @@ class Page {
   }
 
   async scan() {
+    this.showProgress({ what: "reading every record", done: 0, total: null });
     try {
       this.update(await this.link.ask("scan"));
       await this.calls.arrange();

@@ -220,6 +220,7 @@ export class Scan {
 
   compareIndex() {
     const { numbers, offsets } = indexOf(this.trailer);
+    if (this.isInOrder(numbers, offsets)) return;
     const index = new Map();
     for (let at = 0; at < numbers.length; at++) index.set(plainInt(numbers[at]), offsets[at]);
     for (const [number, offset] of index) {
@@ -235,6 +236,13 @@ export class Scan {
       position += 1;
     }
     if (kept.length !== position) this.columns.keep(kept);
+  }
+
+  /** Whether the index has the same calls in the same order, as that of a sound tape. */
+  isInOrder(numbers, offsets) {
+    const { columns } = this;
+    return columns.length === numbers.length &&
+      numbers.every((number, at) => number === columns.numbers[at] && offsets[at] === columns.offsets[at]);
   }
 
   /** A call that the index does not have: bytes inside a damaged tensor that look like members. */
