@@ -11,7 +11,7 @@ BIN := .venv/bin
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-cuda check lint bench fixtures conformance dist fuzz clean
+.PHONY: help setup demo test test-all test-cuda check lint bench fixtures conformance dist viewer fuzz clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -57,6 +57,9 @@ fixtures: $(STAMP)  ## add what is missing to fixtures/
 
 conformance: $(STAMP)  ## hold our own reader to fixtures/
 	$(BIN)/python fixtures/run_conformance.py $(ARGS) -- $(BIN)/python fixtures/calltape_reader.py
+
+viewer: $(STAMP)  ## the page of viewer/ in one file, which the wheel of the analyzer has
+	$(BIN)/python viewer/bundle.py
 
 dist: $(STAMP)  ## sdists and wheels in dist/, checked, and the tour with them in an empty environment
 	rm -rf dist

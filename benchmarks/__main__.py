@@ -20,6 +20,7 @@ from benchmarks import (
     sealed_tapes,
     serving,
     throughput,
+    viewing,
 )
 from benchmarks.report import Row, table
 
@@ -36,6 +37,7 @@ _BY_NAME_ONLY = {
     "device_cost": device_cost.rows,
     "export_memory": export_memory.rows,
     "real_sizes": real_sizes.rows,
+    "viewing": viewing.rows,
 }
 
 

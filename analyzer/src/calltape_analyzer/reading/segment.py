@@ -29,7 +29,13 @@ from calltape_schema.errors import TapeError
 from calltape_schema.framing import BLOCK, MANIFEST, SUMMARY, Member, members, record_name
 from calltape_schema.gathered import LARGEST_GATHERED, LENGTH_BYTES, payload_of
 from calltape_schema.packing import seal_envelope
-from calltape_schema.records import CallRecord, Manifest, decode_call, decode_manifest
+from calltape_schema.records import (
+    CallRecord,
+    Manifest,
+    decode_call,
+    decode_manifest,
+    encode_manifest,
+)
 from calltape_schema.summary import Summary
 
 __all__ = ["UNDER_WAY", "UNDER_WAY_WORDS", "Segment"]
@@ -130,7 +136,7 @@ class Segment:
         if self._summary is not None and not self._file.refresh():
             raise self._file.changed("its end was read before")
         self.manifest, found = self._scanned()
-        if self.manifest != before:
+        if encode_manifest(self.manifest) != encode_manifest(before):  # a NaN equals itself there
             raise self._file.changed("it is another tape")
         self._checked = bytearray(len(found.numbers))
         if is_ahead(self.path) and len(found.numbers):
