@@ -28,7 +28,7 @@ from calltape_schema.endings import Coverage, Ending
 from calltape_schema.errors import TapeError
 from calltape_schema.framing import BLOCK, MANIFEST, SUMMARY, Member, members, record_name
 from calltape_schema.gathered import LARGEST_GATHERED, LENGTH_BYTES, payload_of
-from calltape_schema.packing import seal_envelope
+from calltape_schema.packing import seal_envelope, unpack_plain
 from calltape_schema.records import (
     CallRecord,
     Manifest,
@@ -367,17 +367,38 @@ class Segment:
         read = Window(self._file).read
         return (self._content(position, read) for position in range(len(self._scan.numbers)))
 
+    def payloads(self) -> Iterator[tuple[int, bytes]]:
+        """Position and record of each call in its list, without the envelope. The checksums were
+        compared when the file was scanned.
+
+        Raises:
+            TapeError: ``damaged`` if the file changed since.
+        """
+        read = Window(self._file).read
+        for position in self.order:
+            if self._scan.blobs[position] == GATHERED:
+                yield position, self._gathered(position, read)
+                continue
+            envelope = unpack_plain(self._content(position, read))
+            if type(envelope) is not tuple or len(envelope) != 2 or type(envelope[1]) is not bytes:
+                raise self._file.changed("another call is there")
+            yield position, envelope[1]
+
     def _content(self, position: int, read: Callable[[int, int], bytes]) -> bytes:
+        if self._scan.blobs[position] == GATHERED:
+            return seal_envelope(self._gathered(position, read))
+        return read(self._scan.records[position], self._scan.record_sizes[position])
+
+    def _gathered(self, position: int, read: Callable[[int, int], bytes]) -> bytes:
+        """The payload of a record in a group."""
         start = self._scan.records[position]
         content = read(start, self._scan.record_sizes[position])
-        if self._scan.blobs[position] != GATHERED:
-            return content
 
         def entry_at(offset: int) -> bytes:
             size = int.from_bytes(read(offset, LENGTH_BYTES), "little")
             return read(offset + LENGTH_BYTES, min(size, LARGEST_GATHERED + BLOCK))
 
-        return seal_envelope(payload_of(content, start - LENGTH_BYTES, entry_at))
+        return payload_of(content, start - LENGTH_BYTES, entry_at)
 
     def blob_parts(self, position: int, size: int) -> Iterator[bytes]:
         """The first ``size`` bytes of a call's blob, in parts of at most 1 MiB. A blob of holes
