@@ -153,6 +153,7 @@ def test_a_disk_that_is_full_and_has_room_again(
 
     with record(model, tmp_path / "a.tape") as recorder:
         model(x, x)
+        assert recorder.flush()
         until(lambda: health_of(str(tmp_path)).state == "recording")
         with monkeypatch.context() as patch:
             patch.setattr(tape_writer, "pwritev", full)

@@ -16,7 +16,7 @@ from calltape_schema.traffic import Traffic
 
 __all__ = ["Closed", "ClosedSegments", "Unsealed"]
 
-_LOOKS = 64  # files that are looked for at once
+_LOOKS = 16  # files that are looked for at once
 _MAX_UNSEALED = 16  # open files that wait for their trailers
 
 
