@@ -92,6 +92,8 @@ if TYPE_CHECKING:
     from calltape_analyzer.replaying.checking import check
     from calltape_analyzer.replaying.replaying import replay
     from calltape_analyzer.scripting import script
+    from calltape_analyzer.shipping.ship_report import ShipReport
+    from calltape_analyzer.shipping.shipment import ship
     from calltape_analyzer.tape import Tape
     from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
     from calltape_analyzer.variant import Acceptance, Variant, VariantShapes
@@ -159,6 +161,7 @@ __all__ = [
     "Seen",
     "SeenInputs",
     "ShapeFindings",
+    "ShipReport",
     "Sighting",
     "Signature",
     "SizeRow",
@@ -200,6 +203,7 @@ __all__ = [
     "render",
     "replay",
     "script",
+    "ship",
 ]
 
 __version__ = "0.1.0"
@@ -276,6 +280,8 @@ _NAMES = {
     "replaying.checking": ("check",),
     "replaying.replaying": ("replay",),
     "scripting": ("script",),
+    "shipping.ship_report": ("ShipReport",),
+    "shipping.shipment": ("ship",),
     "tape": ("Tape",),
     "targets.onnx": ("DynamicAxes", "dynamic_axes"),
     "variant": ("Acceptance", "Variant", "VariantShapes"),

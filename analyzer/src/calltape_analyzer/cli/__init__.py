@@ -30,6 +30,7 @@ from calltape_analyzer.cli import (
     replays,
     scripts,
     shapes,
+    shipments,
     variants,
 )
 from calltape_analyzer.cli.bisection import git_codes
@@ -71,6 +72,7 @@ app.command()(doctor.doctor)
 app.command()(redactions.redact)
 app.command()(redactions.privacy)
 app.command()(conversions.convert)
+app.command()(shipments.ship)
 
 
 def _version(wanted: bool) -> None:
