@@ -1,6 +1,6 @@
 """What ``calltape shapes`` takes on a sealed tape of a million calls, against one of a thousand
-calls with the same structures: both answer from their ends. And what the scan of all records
-takes."""
+calls with the same structures: both answer from their ends. What the scan of all records takes, and
+what the same takes over S3."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.remote_tapes import row_over_s3
 from benchmarks.report import Row
 from benchmarks.rounds import measure
 from calltape_recorder import Recorder
@@ -88,3 +89,4 @@ def rows(scale: float) -> Iterator[Row]:
             f"{scan:.1f} s, {_peak(large, '--scan') / 2**20:.0f} MiB",
             (f"{scan / seconds:.0f} × without",),
         )
+        yield row_over_s3(large, many, seconds)

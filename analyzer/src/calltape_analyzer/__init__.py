@@ -93,6 +93,8 @@ if TYPE_CHECKING:
     from calltape_analyzer.replaying.checking import check
     from calltape_analyzer.replaying.replaying import replay
     from calltape_analyzer.scripting import script
+    from calltape_analyzer.shipping.ship_report import ShipReport
+    from calltape_analyzer.shipping.shipment import ship
     from calltape_analyzer.surveying.file_facts import FileFacts, FileKey
     from calltape_analyzer.surveying.survey import Survey
     from calltape_analyzer.surveying.survey_file import read_survey, write_survey
@@ -169,6 +171,7 @@ __all__ = [
     "Seen",
     "SeenInputs",
     "ShapeFindings",
+    "ShipReport",
     "Sighting",
     "Signature",
     "SizeRow",
@@ -214,6 +217,7 @@ __all__ = [
     "render",
     "replay",
     "script",
+    "ship",
     "survey",
     "write_survey",
 ]
@@ -293,6 +297,8 @@ _NAMES = {
     "replaying.checking": ("check",),
     "replaying.replaying": ("replay",),
     "scripting": ("script",),
+    "shipping.ship_report": ("ShipReport",),
+    "shipping.shipment": ("ship",),
     "surveying.file_facts": ("FileFacts", "FileKey"),
     "surveying.survey": ("Survey",),
     "surveying.survey_file": ("read_survey", "write_survey"),

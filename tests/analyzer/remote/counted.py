@@ -26,11 +26,22 @@ class Asked:
     nbytes: int
 
 
+def nothing(asked: Asked) -> None:
+    pass
+
+
 @dataclass
 class Traffic:
-    """What a server was asked since it was cleared."""
+    """What a server was asked since it was cleared.
+
+    Attributes:
+        before, after: are called with each request before the server looks at it, and when it has
+            done what was asked, and has not answered yet.
+    """
 
     asked: list[Asked] = field(default_factory=list)
+    before: Callable[[Asked], None] = nothing
+    after: Callable[[Asked], None] = nothing
 
     def clear(self) -> None:
         self.asked.clear()
@@ -53,9 +64,11 @@ class _Counted:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         one = Asked(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("HTTP_RANGE"), 0)
         self._traffic.asked.append(one)
-        for part in self._app(environ, start_response):
-            one.nbytes += len(part)
-            yield part
+        self._traffic.before(one)
+        answer = list(self._app(environ, start_response))
+        self._traffic.after(one)
+        one.nbytes = sum(map(len, answer))
+        return answer
 
 
 @contextlib.contextmanager
