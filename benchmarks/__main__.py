@@ -19,6 +19,7 @@ from benchmarks import (
     scan,
     sealed_tapes,
     serving,
+    tables,
     throughput,
     viewing,
 )
@@ -30,6 +31,7 @@ _BENCHMARKS = {
     "serving": serving.rows,
     "scan": scan.rows,
     "sealed_tapes": sealed_tapes.rows,
+    "tables": tables.rows,
     "imports": imports.rows,
 }
 _BY_NAME_ONLY = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import TapeError, UsageError, open_tape, recordings
+from calltape_analyzer import TapeError, UsageError, open_tape, opening, recordings
 from calltape_analyzer.reading import files
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.places import Days, short_paths
@@ -231,6 +231,22 @@ def test_a_file_that_was_compressed_since_is_found(runs: Path) -> None:
     with open_tape(path) as tape:
         assert len(tape) == 3
         assert tape.paths == (f"{path}.gz",)
+
+
+def test_a_file_that_is_compressed_while_the_directory_is_read(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name was read, and the compressed one too; then the recorder removed it."""
+    path = runs / "a" / "x.tape"
+    packed = path.with_name("x.tape.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    both = files_of(path.parent)
+    path.unlink()
+    monkeypatch.setattr(opening, "files_of", lambda *_: both)
+    with open_tape(path.parent, target="Linear") as tape:
+        assert tape.damage == []
+        assert tape.paths == (str(packed),)
+        assert len(tape) == 3
 
 
 # Places and days.

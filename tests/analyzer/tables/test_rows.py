@@ -15,6 +15,7 @@ from calltape_analyzer import UsageError, open_tape
 from calltape_analyzer.tables import call_rows, leaf_rows, size_columns
 from calltape_analyzer.tables.call_rows import CALL_FIELDS
 from calltape_analyzer.tables.leaf_rows import LEAF_FIELDS
+from calltape_analyzer.tables.table_schema import repeated
 from calltape_analyzer.tape import Tape
 from calltape_recorder import record
 from tests.analyzer.tapes import Recorded, write_tape
@@ -242,8 +243,12 @@ def test_records_in_another_form(made: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     with open_tape(made) as tape:
         plain = rows(tape), rows(tape, leaves=True)
-        monkeypatch.setattr(record_fields, "_by_name", lambda pairs: None)
+        monkeypatch.setattr(record_fields, "unpack_plain", lambda data: None)
         assert (rows(tape), rows(tape, leaves=True)) == plain
+
+
+def test_texts_that_utf8_does_not_have() -> None:
+    assert repeated(["a", None, "\ud800", "a"]).to_pylist() == ["a", None, "\\ud800", "a"]
 
 
 def test_without_pyarrow(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from calltape_analyzer.cli.budget import reading
 from calltape_analyzer.cli.edits import Force, forced
 from calltape_analyzer.cli.output import Json, command, complain, line, print_json
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Variants, opened
@@ -47,6 +48,9 @@ def table(
     check_suffix(out)
     require_pyarrow()
     with opened(paths, Part(calls, variant, ignore, target), runs=True) as tape, forced():
+        if not leaves:
+            with reading(tape.paths):  # what a strange tape could make dear; rows cost time alike
+                tape.variants()
         batches = tape.to_arrow(leaves=leaves)
         rows = write_batches(batches, out, overwrite=force, inputs=tape.whole.paths)
         facts = batches.schema.metadata or {}

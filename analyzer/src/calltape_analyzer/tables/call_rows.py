@@ -16,7 +16,7 @@ from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.tables.record_fields import RecordFields, record_fields
 from calltape_analyzer.tables.size_columns import CallSizes, SizeColumns
-from calltape_analyzer.tables.table_schema import REPEATED, schema_of
+from calltape_analyzer.tables.table_schema import REPEATED, repeated, schema_of
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.errors import TapeError
 
@@ -140,17 +140,17 @@ class _Rows:
 
     def _batch(self) -> pa.RecordBatch:
         places = pa.array(self._places, pa.int32())
-        times, durations, threads, parents, errors, sizes, _, _ = zip(*self._fields, strict=True)
+        times, durations, threads, parents, errors, sizes = zip(*self._fields, strict=True)
         columns = [
-            _repeated(self._tapes),
+            repeated(self._tapes),
             pa.array(self._numbers, pa.int64()),
             pa.array(times, pa.int64()).cast(pa.timestamp("ns", tz="UTC")),
             pa.array([None if d is None else d / 1e9 for d in durations], pa.float64()),
             pa.array(threads, pa.uint64()),
-            _repeated([None if parent is None else parent[0].hex() for parent in parents]),
+            repeated([None if parent is None else parent[0].hex() for parent in parents]),
             pa.array([None if parent is None else parent[1] for parent in parents], pa.int64()),
-            _repeated([_text(row.variant) for row in self._rows]).take(places),
-            _repeated([_text(error) for error in errors]),
+            repeated([row.variant for row in self._rows]).take(places),
+            repeated(errors),
             pa.array(sizes, pa.int64()),
         ]
         by_column = zip(*(row.values for row in self._rows), strict=True)
@@ -158,12 +158,3 @@ class _Rows:
         made = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         self._start()
         return made
-
-
-def _repeated(values: Sequence[str | None]) -> pa.Array:
-    return pa.array(values, pa.string()).dictionary_encode()
-
-
-def _text(text: str | None) -> str | None:
-    """A text as Arrow has it: a tape may have lone surrogates, and UTF-8 has none."""
-    return None if text is None else text.encode("utf-8", "backslashreplace").decode()

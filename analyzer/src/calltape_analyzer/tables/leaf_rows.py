@@ -17,8 +17,8 @@ from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.tables.record_fields import TreeFields, record_fields
-from calltape_analyzer.tables.table_schema import REPEATED, schema_of
+from calltape_analyzer.tables.record_fields import TreeFields, sides_of
+from calltape_analyzer.tables.table_schema import REPEATED, repeated, schema_of
 from calltape_schema.blob import contiguous
 from calltape_schema.errors import TapeError
 from calltape_schema.leaves import Leaf
@@ -83,13 +83,9 @@ class _Rows:
             tape = segment.manifest.tape.hex()
             for position, payload in segment.payloads():
                 try:
-                    fields = record_fields(payload)
-                    sides = [("inputs", fields.inputs)]
-                    if fields.outputs is not None:
-                        sides.append(("outputs", fields.outputs))
                     found = [
                         (name, side, self._leaves_of(segment, position, name, side))
-                        for name, side in sides
+                        for name, side in sides_of(payload).items()
                     ]
                 except TapeError as error:
                     if not is_damage(error):
@@ -143,9 +139,7 @@ class _Rows:
 
     def _batch(self) -> pa.RecordBatch:
         columns = [
-            pa.array(self._rows[name], pa.string()).dictionary_encode()
-            if kind == REPEATED
-            else pa.array(self._rows[name], kind)
+            repeated(self._rows[name]) if kind == REPEATED else pa.array(self._rows[name], kind)
             for name, kind, _ in LEAF_FIELDS
         ]
         self._start()
@@ -164,7 +158,7 @@ def _leaves(tree: Tree, signature: Signature | None) -> _Leaves:
     for path, node in _named_nodes(tree.spec().root, signature):
         leaf = getattr(node, "leaf", None)
         if leaf is not None and not paths[leaf]:  # a tensor that is passed twice is one leaf
-            paths[leaf] = path.encode("utf-8", "backslashreplace").decode()
+            paths[leaf] = path
     return _Leaves(
         paths,
         [leaf.dtype for leaf in facts],

@@ -8,18 +8,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from calltape_schema.packing import seal_envelope, unpack_plain
-from calltape_schema.records import CallRecord, decode_call
+from calltape_schema.records import CallRecord, Tree, decode_call
 
-__all__ = ["RecordFields", "TreeFields", "record_fields"]
-
-
-class TreeFields(NamedTuple):
-    """A side of a call: ``structure`` and ``leaves`` are not decoded. ``ranges`` has number,
-    smallest and largest element of integer leaves."""
-
-    structure: bytes
-    leaves: bytes
-    ranges: tuple[tuple[int, int, int], ...]
+__all__ = ["RecordFields", "TreeFields", "record_fields", "sides_of"]
 
 
 class RecordFields(NamedTuple):
@@ -30,7 +21,6 @@ class RecordFields(NamedTuple):
         parent: recording and number of the call that it ran within.
         error: the type of the exception that it raised.
         bytes: of its blob; 0 without one.
-        inputs, outputs: its sides.
     """
 
     time_ns: int
@@ -39,8 +29,15 @@ class RecordFields(NamedTuple):
     parent: tuple[bytes, int] | None
     error: str | None
     bytes: int
-    inputs: TreeFields
-    outputs: TreeFields | None
+
+
+class TreeFields(NamedTuple):
+    """A side of a call: ``structure`` and ``leaves`` are not decoded. ``ranges`` has number,
+    smallest and largest element of integer leaves."""
+
+    structure: bytes
+    leaves: bytes
+    ranges: tuple[tuple[int, int, int], ...]
 
 
 def record_fields(payload: bytes) -> RecordFields:
@@ -53,30 +50,21 @@ def record_fields(payload: bytes) -> RecordFields:
         TapeError: it is not valid any more.
     """
     try:
-        found = _by_name(unpack_plain(payload))
+        return _fields(_named(unpack_plain(payload)))
+    except (TypeError, ValueError, KeyError):  # another form, which may be valid too
+        return _fields_of(decode_call(seal_envelope(payload)))
+
+
+def sides_of(payload: bytes) -> dict[str, TreeFields]:
+    """Inputs, and outputs if there are any, by these names; as :func:`record_fields`."""
+    try:
+        named = _named(unpack_plain(payload))
+        given = ((name, named.get(name)) for name in ("inputs", "outputs"))
+        return {name: _side(_named(pairs)) for name, pairs in given if pairs is not None}
     except (TypeError, ValueError, KeyError):
-        found = None  # another form, which may be valid too
-    return _thoroughly(decode_call(seal_envelope(payload))) if found is None else found
-
-
-def _by_name(pairs: Any) -> RecordFields | None:
-    named = _named(pairs)
-    parent, error, blob = named.get("parent"), named.get("error"), named.get("blob")
-    outputs = named.get("outputs")
-    found = RecordFields(
-        named["time_ns"],
-        named.get("duration_ns"),
-        named.get("thread", 0),
-        None if parent is None else _parent(_named(parent)),
-        None if error is None else _named(error)["type"],
-        0 if blob is None else _named(blob)["size"],
-        _side(_named(named["inputs"])),
-        None if outputs is None else _side(_named(outputs)),
-    )
-    are_ints = type(found.time_ns) is type(found.thread) is type(found.bytes) is int
-    is_text = found.error is None or type(found.error) is str
-    is_duration = found.duration_ns is None or type(found.duration_ns) is int
-    return found if are_ints and is_text and is_duration else None
+        record = decode_call(seal_envelope(payload))
+        sides = {"inputs": record.inputs, "outputs": record.outputs}
+        return {name: _side_of(tree) for name, tree in sides.items() if tree is not None}
 
 
 def _named(pairs: Any) -> dict[str, Any]:
@@ -87,6 +75,21 @@ def _named(pairs: Any) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError
     return found
+
+
+def _fields(named: dict[str, Any]) -> RecordFields:
+    parent, error, blob = named.get("parent"), named.get("error"), named.get("blob")
+    time, duration, thread = named["time_ns"], named.get("duration_ns"), named.get("thread", 0)
+    kind = None if error is None else _named(error)["type"]
+    nbytes = 0 if blob is None else _named(blob)["size"]
+    if (
+        type(time) is not int or type(thread) is not int or type(nbytes) is not int
+        or (duration is not None and type(duration) is not int)
+        or (kind is not None and type(kind) is not str)
+    ):  # fmt: skip
+        raise ValueError
+    within = None if parent is None else _parent(_named(parent))
+    return RecordFields(time, duration, thread, within, kind, nbytes)
 
 
 def _parent(named: dict[str, Any]) -> tuple[bytes, int]:
@@ -108,17 +111,16 @@ def _side(named: dict[str, Any]) -> TreeFields:
     return TreeFields(structure, leaves, ranges)
 
 
-def _thoroughly(record: CallRecord) -> RecordFields:
-    def side(tree: Any) -> TreeFields:
-        ranges = tuple((found.leaf, found.min, found.max) for found in tree.ranges)
-        return TreeFields(tree.structure, tree.leaves, ranges)
-
+def _fields_of(record: CallRecord) -> RecordFields:
     parent, error, blob = record.parent, record.error, record.blob
     return RecordFields(
         record.time_ns, record.duration_ns, record.thread,
         None if parent is None else (parent.tape, parent.call),
         None if error is None else error.type,
         0 if blob is None else blob.size,
-        side(record.inputs),
-        None if record.outputs is None else side(record.outputs),
     )  # fmt: skip
+
+
+def _side_of(tree: Tree) -> TreeFields:
+    ranges = tuple((found.leaf, found.min, found.max) for found in tree.ranges)
+    return TreeFields(tree.structure, tree.leaves, ranges)
