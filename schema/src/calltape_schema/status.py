@@ -86,6 +86,7 @@ class Status:
 
 def encode_status(status: Status) -> bytes:
     """The content of the file, with spaces up to its length. Texts are cut if they are too long."""
+    text = ""
     for most in _TEXTS:
         shown = replace(
             status,

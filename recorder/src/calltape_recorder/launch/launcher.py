@@ -122,7 +122,7 @@ def _start(target: Any, directory: str, options: Mapping[str, Any], *, running: 
 
 
 def _follow_instances(
-    cls: type, directory: str, options: Mapping[str, Any], is_command: bool
+    cls: type, directory: str, options: Mapping[str, Any], is_command: bool = False
 ) -> None:
     """Records every instance of the class and its subclasses: the ones that exist, and the ones
     that are made from now on. Copies are not recorded, because a copy does not run ``__init__``.
