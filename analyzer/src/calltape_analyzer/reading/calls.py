@@ -59,6 +59,11 @@ class Calls(Sequence[Call]):
             self._scan(self._segments)
             self._recount()
 
+    def scan(self) -> None:
+        """Reads the records of all files of which only the ends were read. From here on, there are
+        as many calls as are said."""
+        self._scan_all()
+
     def __len__(self) -> int:
         self._recount()
         return self._ends[-1] if self._ends else 0
