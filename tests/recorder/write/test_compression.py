@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import stat
@@ -244,6 +245,31 @@ def test_a_file_of_another_name_stays(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a.calls"]
     assert recorder.stats().uncompressed == 1
     assert "ends with .tape" in (recorder.stats().last_error or "")
+
+
+def test_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
+    """Else each restart would leave some bytes that nobody counts. A living one has a lock."""
+    for name in ("old.tape.gz.tmp", "new.tape.zst.tmp", "notes.tmp", "x.gz.tmp"):
+        (tmp_path / name).write_bytes(b"half")
+    model = Model()
+    with open(tmp_path / "new.tape.zst.tmp", "rb") as living:
+        fcntl.flock(living, fcntl.LOCK_EX)
+        with record(model, tmp_path / "a.tape", compress="gz"):
+            model(torch.zeros(3))
+    assert names(tmp_path) == ["a.tape.gz", "new.tape.zst.tmp", "notes.tmp", "x.gz.tmp"]
+
+
+def test_a_file_under_way_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "_PIECE", 1)
+    model = Model()
+    with record(model, tmp_path / "a.tape", compress="gz", segment_bytes=20 * KIB) as recorder:
+        run(recorder, model, 20)
+        until(lambda: list(tmp_path.glob("*.tmp")))
+        (path,) = tmp_path.glob("*.tmp")
+        with open(path, "rb") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        monkeypatch.setattr(compression, "_PIECE", 2**18)
+    assert recorder.stats().uncompressed == 0
 
 
 def test_later_files_take_free_names(tmp_path: Path) -> None:

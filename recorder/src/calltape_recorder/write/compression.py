@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import time
 from collections import deque
@@ -23,6 +24,7 @@ from calltape_schema import TapeError
 __all__ = ["Compression"]
 
 _ENDING = ".tape"
+_UNFINISHED = tuple(f"{_ENDING}{suffix}.tmp" for suffix in SUFFIXES.values())
 _PIECE = 256 * 1024  # a call that comes meanwhile waits for so many bytes
 _SYNC_BYTES = 8 * 1024 * 1024  # so that the last write to the disk is short, too
 _TRIAL_BYTES = 8 * 1024 * 1024
@@ -61,6 +63,7 @@ class Compression:
         self._complain = complain
         self._waiting: deque[TapeWriter] = deque()
         self._job: _Job | None = None
+        self._has_tidied = False
         self.done = 0
         self.left = 0
 
@@ -157,6 +160,9 @@ class Compression:
             if not tape.path.endswith(_ENDING):
                 reason = f"only a file whose name ends with {_ENDING} is read when it is compressed"
                 raise OSError(errno.EINVAL, reason)
+            if not self._has_tidied:
+                self._has_tidied = True
+                _remove_unfinished(os.path.dirname(tape.path))
             if tape.trailer_start is not None and tape.is_there():
                 return _Job(tape, self._form, self._mode)
             self.left += tape.is_there()  # a file without its trailer stays as it is
@@ -196,6 +202,8 @@ class _Job:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._made = os.open(self._beside, flags, OWNER_ONLY)
             set_mode(self._made, mode)
+            with contextlib.suppress(OSError):  # some file systems have no locks
+                fcntl.flock(self._made, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:
             self.close()
             raise
@@ -278,3 +286,23 @@ def _sync_folder(path: str) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _remove_unfinished(folder: str) -> None:
+    """Removes what processes that died left half compressed. A process that lives has a lock on its
+    file; without locks on this file system, all are left alone."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder or "."):
+            if name.endswith(_UNFINISHED):
+                with contextlib.suppress(OSError):
+                    _remove_if_unlocked(os.path.join(folder, name))
+
+
+def _remove_if_unlocked(path: str) -> None:
+    file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file).st_uid == os.geteuid():
+            os.unlink(path)
+    finally:
+        os.close(file)
