@@ -131,7 +131,7 @@ class ClosedSegments:
                 files += is_there
                 calls += closed.coverage.kept * is_there
         if files:
-            says = f"deleted {files} files that ended {seconds:g} s ago, with {calls} calls"
+            says = f"deleted what ended {seconds:g} s ago: files {files}, calls {calls}"
             self._notices.tell("expired", says)
 
     def delete_oldest(self) -> bool:
