@@ -189,6 +189,7 @@ def test_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         assert files_of("memory://calltape") == ["memory://calltape/d/a.tape"]
         assert files_of("memory:///calltape/*/*.tape") == ["memory:///calltape/d/a.tape"]
+        assert "memory:///calltape/d/a.tape" in files_of("memory://")
         with open_tape("memory://calltape/d/a.tape") as tape:
             assert tape.source == "summary"
             assert len(list(tape)) == 300

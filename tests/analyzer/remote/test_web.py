@@ -249,6 +249,11 @@ def test_a_server_that_never_answers(site: Site, monkeypatch: pytest.MonkeyPatch
     assert "no number of seconds" in refused(f"{site.address}/a.tape", "usage")
 
 
+def test_an_empty_file(site: Site) -> None:
+    site.files["/a.tape"] = b""
+    assert "empty" in refused(f"{site.address}/a.tape", "not_a_tape")
+
+
 def test_nobody_listens() -> None:
     said = refused("http://127.0.0.1:9/a.tape?token=hidden123")
     assert "Connect" in said

@@ -133,6 +133,20 @@ def test_following_ends_cleanly(bucket: Bucket, tmp_path: Path, number: int) -> 
     assert remote(bucket) == {**files, "z.tape": later.read_bytes()}
 
 
+def test_a_problem_is_told_when_it_comes_and_once(bucket: Bucket, tmp_path: Path) -> None:
+    fill(tmp_path / "tapes", 1)
+    bucket.put("llm-00000.tape", b"other bytes")
+    words = (str(tmp_path / "tapes"), bucket.url, "--follow", "--every", "0.05")
+    process = started(bucket, *words)
+    assert process.stderr is not None
+    assert "other bytes under this name" in process.stderr.readline()
+    write_tape(tmp_path / "tapes" / "b.tape", CALLS, tape_id=b"b" * 16)
+    until(lambda: "b.tape" in remote(bucket))
+    process.send_signal(signal.SIGTERM)
+    code, _, err = finished(process)
+    assert (code, err) == (1, "")
+
+
 def test_what_is_sealed_at_the_end_is_shipped_still(bucket: Bucket, tmp_path: Path) -> None:
     """A server and its sidecar get SIGTERM together: the server seals its tape then."""
     fill(tmp_path / "tapes", 1)

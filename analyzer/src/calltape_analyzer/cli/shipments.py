@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from calltape_analyzer.reading.urls import is_url
 
 if TYPE_CHECKING:
     from calltape_analyzer.shipping.ending import Ending
+    from calltape_analyzer.shipping.ship_report import ShipReport
 
 __all__ = ["ship"]
 
@@ -84,7 +86,7 @@ def ship(
     ending = Ending()
     with _ended_by_signals(ending, grace if follow else 0.0):
         if follow:
-            shipment.follow(every, ending)
+            shipment.follow(every, ending, _Complaints().tell)
         else:
             shipment.look(ending)
     report = shipment.report
@@ -95,14 +97,28 @@ def ship(
         line(head)
         for text in rest[: len(rest) - len(report.problems)]:
             line(text)
-        for problem in report.problems:
-            complain(f"not shipped: {problem}")
+        if not follow:
+            _Complaints().tell(report)
     if not report.ok:
         raise typer.Exit(FAILURE)
 
 
 def _told(name: str, size: int) -> None:
     line(f"shipped {name}: {size:,} bytes")
+    sys.stdout.flush()  # whoever follows a log sees it now
+
+
+class _Complaints:
+    """Tells each problem when it comes, and not at each look again."""
+
+    def __init__(self) -> None:
+        self._told: frozenset[str] = frozenset()
+
+    def tell(self, report: ShipReport) -> None:
+        for problem in report.problems:
+            if problem not in self._told:
+                complain(f"not shipped: {problem}")
+        self._told = frozenset(report.problems)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from calltape_analyzer.reading.file_descriptors import RemoteError
 from calltape_analyzer.reading.remote_access import (
@@ -155,8 +155,8 @@ def _get(url: str, limit: int, headers: Mapping[str, str]) -> _Answer:
     def ask() -> _Answer:
         from fsspec.asyn import sync
 
-        found: _Answer = sync(system.loop, _answered, system, url, limit, headers)
-        return found
+        answered: Any = sync(system.loop, _answered, system, url, limit, headers)
+        return cast("_Answer", answered)
 
     return answer_of(url, ask)
 

@@ -103,7 +103,7 @@ class RemoteFile:
             raise TapeError("not_a_tape", "the file is empty", path=self.path)
 
     def _renew(self) -> None:
-        """Opens the file for this process: connections do not outlive a fork."""
+        """Opens the file for this process."""
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._step, self._end = _FIRST_PIECE, 0
@@ -117,8 +117,8 @@ class RemoteFile:
 
     def refresh(self) -> bool:
         """Asks for size and version as they are now, and returns whether they are as before."""
+        self._expect_open()
         with self._lock:
-            self._expect_open()
             try:
                 found = self._ranges.look()
             except TapeError as error:
@@ -212,11 +212,6 @@ class RemoteFile:
         return self._step
 
     def _fetch(self, offset: int, size: int) -> bytes:
-        if self._process != os.getpid():
-            before = self._ranges.facts
-            self._renew()
-            if self._ranges.facts != before:
-                raise other_facts(self.location)
         found = self._ranges.fetch(offset, offset + size)
         self._received += len(found)
         self._end = offset + size
@@ -227,8 +222,15 @@ class RemoteFile:
             ranges.put(self._number, offset, piece)
 
     def _expect_open(self) -> None:
+        """Raises if the file was closed. In a fork, opens it anew: connections do not outlive it,
+        and a thread that is not there may hold the lock."""
         if self.is_closed:
             raise TapeError("closed", "the tape was closed", path=self.path)
+        if self._process != os.getpid():
+            before = self._ranges.facts
+            self._renew()
+            if self._ranges.facts != before:
+                raise other_facts(self.location)
 
 
 class _Stream(io.RawIOBase):

@@ -100,8 +100,10 @@ def _bounded(found: dict[str, dict[str, Any]], url: str) -> list[str]:
 def _beginnings(url: str, place: str) -> tuple[str, str]:
     """What a URL and its place in the file system begin with, before what is equal in both: host
     and user are in the URL only, a bucket may be written in two ways."""
-    url, place = url.rstrip("/"), place.rstrip("/")
-    equal = 0
+    place = place.rstrip("/")
+    if not place:
+        return url, ""
+    url, equal = url.rstrip("/"), 0
     while equal < len(place) and url[-1 - equal] == place[-1 - equal]:
         equal += 1
     return url[: len(url) - equal], place[: len(place) - equal]

@@ -98,16 +98,20 @@ class Shipment:
             problems=tuple(islice(self._problems(), _MOST_PROBLEMS)),
         )
 
-    def follow(self, every: float, ending: Ending) -> None:
+    def follow(
+        self, every: float, ending: Ending, looked: Callable[[ShipReport], None] = lambda _: None
+    ) -> None:
         """Ships until the end is asked for, and then what was sealed meanwhile.
 
         Args:
             every: how many seconds pass between two looks at the directory.
             ending: is asked for the end by somebody else.
+            looked: is called after each look.
         """
         while True:
             is_last = ending.is_asked
             self.look(ending)
+            looked(self.report)
             if is_last:
                 return
             ending.wait(every)
