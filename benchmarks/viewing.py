@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from tests.viewer.browser import FILE_PAGE, MISSING, Browser, browser
 
 from benchmarks.report import Row
 from benchmarks.sealed_tapes import record_calls
 from calltape_recorder import Recorder
 from calltape_schema.framing import SUMMARY
-from tests.viewer.browser import FILE_PAGE, MISSING, Browser, browser
 
 __all__ = ["rows"]
 
