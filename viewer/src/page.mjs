@@ -83,8 +83,9 @@ class Page {
   }
 
   async show(overview, link) {
-    const onError = (error) => this.fail(error);
-    const onOverview = (found) => this.update(found);
+    // A thread that was ended, because another tape is open, has nothing to say any more.
+    const onError = (error) => this.link === link && this.fail(error);
+    const onOverview = (found) => this.link === link && this.update(found);
     this.calls = new CallsView(link, onOverview, onError);
     this.dimensions = new DimensionsView(link, onError);
     this.damage = new DamageView(link, onOverview, onError);
@@ -106,7 +107,8 @@ class Page {
   loadOnce(name, view) {
     if (this.loaded.has(name)) return;
     this.loaded.add(name);
-    view.load().catch((error) => this.fail(error));
+    const { link } = this;
+    view.load().catch((error) => this.link === link && this.fail(error));
   }
 
   /** Shows what is known of the tape now. */
@@ -130,12 +132,13 @@ class Page {
   }
 
   async scan() {
+    const { link } = this;
     this.showProgress({ what: "reading every record", done: 0, total: null });
     try {
-      this.update(await this.link.ask("scan"));
+      this.update(await link.ask("scan"));
       await this.calls.arrange();
     } catch (error) {
-      this.fail(error);
+      if (this.link === link) this.fail(error);
     }
   }
 
