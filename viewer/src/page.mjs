@@ -119,7 +119,7 @@ class Page {
     if (isNew && this.tabs.shown === "dimensions") this.loadOnce("dimensions", this.dimensions);
     const state = overview.isSealed ? "sealed" : "unsealed";
     this.about.replaceChildren(
-      element("strong", {}, overview.name), element("span", { class: "quiet" }, ` ${overview.size}, ${grouped(overview.calls)} calls, ${state}`),
+      element("strong", {}, overview.name), element("span", { class: "quiet" }, ` ${overview.size}, ${grouped(overview.calls)} ${overview.calls === 1 ? "call" : "calls"}, ${state}`),
       overview.target === null ? "" : element("span", { class: "target" }, overview.target));
     this.tabs.title("damage", overview.damage > 0 ? `Damage (${grouped(overview.damage)}) ⚠` : "Damage");
     this.facts.replaceChildren(factList(overview.facts));
