@@ -1,6 +1,6 @@
 // One call: its facts, the exception, and the trees of arguments and outputs.
 
-import { element, factList } from "./markup.mjs";
+import { element, factList, visibleLines } from "./markup.mjs";
 import { treeOf } from "./trees.mjs";
 
 /**
@@ -14,7 +14,7 @@ export function callView(call, link, onClose) {
   const facts = call.blob === null ? call.facts : [...call.facts, ["tensors", call.blob]];
   const parts = [element("header", {}, title, close), factList(facts)];
   if (call.error !== null) {
-    parts.push(element("section", { class: "raised" }, element("h3", {}, `✖ Raised ${call.error.type}`), element("pre", { tabindex: 0 }, call.error.message)));
+    parts.push(element("section", { class: "raised" }, element("h3", {}, `✖ Raised ${call.error.type}`), element("pre", { tabindex: 0 }, visibleLines(call.error.message))));
   }
   parts.push(element("h3", {}, "Arguments"), treeOf(call.inputs, "inputs", link));
   if (call.outputs !== null) parts.push(element("h3", {}, "Outputs"), treeOf(call.outputs, "outputs", link));

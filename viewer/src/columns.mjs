@@ -12,6 +12,7 @@ export const NOT_NUMBERED = 0xffffffff;
 const TYPES = {
   numbers: BigUint64Array,
   offsets: Float64Array, // of the header of the first member
+  records: Float64Array, // of the header of the record, or of its group; NaN if only the index is known
   times: Float64Array, // nanoseconds since 1970, to about 256 ns
   durations: Float64Array, // nanoseconds; NaN if not measured
   blobs: Float64Array, // bytes of tensors
@@ -26,11 +27,12 @@ export class Columns {
     for (const [name, Type] of Object.entries(TYPES)) this[name] = new Type(room);
   }
 
-  add(number, offset, time, duration, blob, inputs, raised) {
+  add(number, offset, record, time, duration, blob, inputs, raised) {
     const at = this.length;
     if (at === this.numbers.length) this.grow();
     this.numbers[at] = BigInt(number);
     this.offsets[at] = offset;
+    this.records[at] = record;
     this.times[at] = time;
     this.durations[at] = duration;
     this.blobs[at] = blob;

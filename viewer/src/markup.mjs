@@ -4,12 +4,12 @@
 // surrogates without their other half, and characters of private use.
 const INVISIBLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufe00-\ufe0f]/u;
 const SPLIT = new RegExp(`(${INVISIBLE.source})`, "u");
-const CONTROL_PICTURES = 0x2400;
+const ESCAPES = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
 
-/** What stands for an invisible character: a control picture, or its number. */
+/** What stands for an invisible character: its escape, or its number. Few fonts have pictures for it. */
 function pictureOf(character) {
   const code = character.codePointAt(0);
-  if (code < 32) return String.fromCharCode(CONTROL_PICTURES + code);
+  if (code < 32) return ESCAPES[character] ?? `\\x${code.toString(16).padStart(2, "0")}`;
   return `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
 }
 
@@ -47,6 +47,10 @@ function put(made, given, children) {
   made.append(...children.flat().flatMap((child) => (typeof child === "string" ? visible(child) : child ?? [])));
   return made;
 }
+
+/** A text of several lines, each of them visible. */
+export const visibleLines = (text) =>
+  text.split("\n").flatMap((line, at) => [...(at > 0 ? [document.createTextNode("\n")] : []), ...visible(line)]);
 
 /** An element. `given` has attributes (a few are allowed), `class`, and event handlers in `on`. */
 export const element = (tag, given = {}, ...children) => put(document.createElement(tag), given, children);

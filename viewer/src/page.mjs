@@ -83,8 +83,9 @@ class Page {
   }
 
   async show(overview, link) {
-    const onError = (error) => this.fail(error);
-    const onOverview = (found) => this.update(found);
+    // A thread that was ended, because another tape is open, has nothing to say any more.
+    const onError = (error) => this.link === link && this.fail(error);
+    const onOverview = (found) => this.link === link && this.update(found);
     this.calls = new CallsView(link, onOverview, onError);
     this.dimensions = new DimensionsView(link, onError);
     this.damage = new DamageView(link, onOverview, onError);
@@ -106,7 +107,8 @@ class Page {
   loadOnce(name, view) {
     if (this.loaded.has(name)) return;
     this.loaded.add(name);
-    view.load().catch((error) => this.fail(error));
+    const { link } = this;
+    view.load().catch((error) => this.link === link && this.fail(error));
   }
 
   /** Shows what is known of the tape now. */
@@ -117,7 +119,7 @@ class Page {
     if (isNew && this.tabs.shown === "dimensions") this.loadOnce("dimensions", this.dimensions);
     const state = overview.isSealed ? "sealed" : "unsealed";
     this.about.replaceChildren(
-      element("strong", {}, overview.name), element("span", { class: "quiet" }, ` ${overview.size}, ${grouped(overview.calls)} calls, ${state}`),
+      element("strong", {}, overview.name), element("span", { class: "quiet" }, ` ${overview.size}, ${grouped(overview.calls)} ${overview.calls === 1 ? "call" : "calls"}, ${state}`),
       overview.target === null ? "" : element("span", { class: "target" }, overview.target));
     this.tabs.title("damage", overview.damage > 0 ? `Damage (${grouped(overview.damage)}) ⚠` : "Damage");
     this.facts.replaceChildren(factList(overview.facts));
@@ -130,12 +132,13 @@ class Page {
   }
 
   async scan() {
+    const { link } = this;
     this.showProgress({ what: "reading every record", done: 0, total: null });
     try {
-      this.update(await this.link.ask("scan"));
+      this.update(await link.ask("scan"));
       await this.calls.arrange();
     } catch (error) {
-      this.fail(error);
+      if (this.link === link) this.fail(error);
     }
   }
 

@@ -139,7 +139,7 @@ export class Scan {
       const found = blob === null ? "has no blob" : `has a blob of ${blob.size} bytes`;
       throw damaged(`its record says that its blob has ${record.blob.size} bytes, but the tape ${found}`);
     }
-    this.add(record, record.blob === undefined ? member.offset : blob.offset);
+    this.add(record, record.blob === undefined ? member.offset : blob.offset, member.offset);
   }
 
   expectOwn(record) {
@@ -150,13 +150,13 @@ export class Scan {
     if (this.places.has(number)) throw damaged("another call before it has the same number");
   }
 
-  add(record, offset) {
+  add(record, offset, own) {
     this.places.set(record.call, offset);
     const raised = record.error !== undefined;
     const inputs = this.distinct.numberOf(record.inputs, raised, record.call);
     const duration = record.duration_ns === undefined ? NaN : Number(record.duration_ns);
     const blob = record.blob === undefined ? 0 : Number(record.blob.size);
-    this.columns.add(record.call, offset, Number(record.time_ns), duration, blob, inputs, raised);
+    this.columns.add(record.call, offset, own, Number(record.time_ns), duration, blob, inputs, raised);
   }
 
   addGroup(member, content) {
@@ -170,7 +170,7 @@ export class Scan {
           throw damaged(`call ${record.call} is skipped: a record in a group has a blob`);
         }
         this.expectNew(record.call);
-        this.add(record, member.offset);
+        this.add(record, member.offset, member.offset);
       },
       (error, at, end) => {
         error.at({ member: member.name, offset: member.start + at });

@@ -85,7 +85,7 @@ export class Tape {
     }
     const { numbers, offsets } = indexOf(this.trailer);
     const { columns } = this;
-    for (let at = 0; at < numbers.length; at++) columns.add(numbers[at], offsets[at], NaN, NaN, NaN, 0, false);
+    for (let at = 0; at < numbers.length; at++) columns.add(numbers[at], offsets[at], NaN, NaN, NaN, NaN, 0, false);
     if (found.summary !== null) await this.readSummary(found.summary);
     return true;
   }
@@ -127,7 +127,10 @@ export class Tape {
   async call(position) {
     const number = this.columns.number(position);
     const offset = this.columns.offsets[position];
-    const { record, blob } = await this.locate(number, offset);
+    const place = this.columns.records[position];
+    const { record, blob } = Number.isNaN(place)
+      ? await this.locate(number, offset)
+      : await this.recordAt(number, await this.memberAt(place), place === offset ? null : await this.memberAt(offset));
     if (!sameBytes(record.tape, this.manifest.tape)) throw damaged("its record belongs to another tape");
     return new Call(this.source, record, blob);
   }
@@ -138,13 +141,21 @@ export class Tape {
     let member = await this.memberAt(offset);
     for (let tries = 0; tries < MOST_BETWEEN && member !== null; tries++) {
       const call = callMember(member.name);
-      if (call?.kind === "records") return { record: await this.gathered(member, number), blob: null };
-      if (call !== null && call.number !== number) break;
-      if (call?.kind === "msgpack") return { record: await this.recordIn(member, number, blob), blob };
-      if (call?.kind === "safetensors") blob = member;
+      if (call !== null && call.kind !== "safetensors") return this.recordAt(number, member, blob);
+      if (call !== null) blob = member;
       member = await this.memberAt(member.end);
     }
     throw damaged(`call ${number} is not where the tape's index says`).at({ offset });
+  }
+
+  /** The record of a call, which is a member or in one, and the member of its blob, if it has one. */
+  async recordAt(number, member, blob) {
+    const call = member === null ? null : callMember(member.name);
+    if (call?.kind === "records") return { record: await this.gathered(member, number), blob: null };
+    if (call?.kind === "msgpack" && call.number === number) {
+      return { record: await this.recordIn(member, number, blob), blob };
+    }
+    throw damaged(`call ${number} is not where the tape says`);
   }
 
   async memberAt(offset) {
@@ -157,7 +168,8 @@ export class Tape {
     checkMemberSize(member);
     const record = recordOf(openEnvelope(await this.window.at(member.start, member.size)));
     if (record.call !== number) throw damaged(`its record says that it is call ${record.call}`);
-    if (record.blob !== undefined && record.blob.size !== blob?.size) throw damaged("its blob is missing");
+    const isOther = record.blob?.size !== blob?.size || (blob !== null && callMember(blob.name)?.number !== number);
+    if (record.blob !== undefined && isOther) throw damaged("its blob is missing");
     return record;
   }
 

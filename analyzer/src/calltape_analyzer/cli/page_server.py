@@ -88,11 +88,15 @@ class PageServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: PageServer
     server_version = "calltape"
     sys_version = ""
     protocol_version = "HTTP/1.1"
     timeout = 60
+
+    @property
+    def _pages(self) -> PageServer:
+        assert isinstance(self.server, PageServer)
+        return self.server
 
     def do_GET(self) -> None:
         self._answer()
@@ -104,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing is logged: the address has the token."""
 
     def _answer(self) -> None:
-        server = self.server
+        server = self._pages
         if self.headers.get_all("Host") != [server.host]:
             self._send(HTTPStatus.MISDIRECTED_REQUEST)
         elif not secrets.compare_digest(
@@ -117,11 +121,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self, name: str) -> None:
         tape = _TAPE.fullmatch(name)
         if not name:
-            self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", self._pages.page)
         elif name == "tapes.json":
             self._send(HTTPStatus.OK, "application/json", json.dumps(self._tapes()).encode())
-        elif tape is not None and int(tape[1]) < len(self.server.files):
-            self._send_tape(self.server.files[int(tape[1])])
+        elif tape is not None and int(tape[1]) < len(self._pages.files):
+            self._send_tape(self._pages.files[int(tape[1])])
         else:
             self._send(HTTPStatus.NOT_FOUND)
 
@@ -130,9 +134,9 @@ class _Handler(BaseHTTPRequestHandler):
             {
                 "name": os.path.basename(file.path),
                 "size": file.size,
-                "url": f"{self.server.root}tapes/{number}",
+                "url": f"{self._pages.root}tapes/{number}",
             }
-            for number, file in enumerate(self.server.files)
+            for number, file in enumerate(self._pages.files)
         ]
 
     def _send_tape(self, file: TapeFile) -> None:
@@ -173,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {
             "Content-Type": kind,
             "Content-Length": str(length),
-            "Content-Security-Policy": f"{self.server.policy}; frame-ancestors 'none'",
+            "Content-Security-Policy": f"{self._pages.policy}; frame-ancestors 'none'",
             "Cross-Origin-Opener-Policy": "same-origin",
             "Cross-Origin-Resource-Policy": "same-origin",
             "Referrer-Policy": "no-referrer",
