@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NoReturn, overload
 
 from calltape_analyzer.errors import UsageError
@@ -109,7 +110,7 @@ class SurveyedFile(Segment):
     def coverage(self) -> Coverage:
         return self.facts.coverage
 
-    @property
+    @cached_property
     def is_ahead(self) -> bool:
         return self.facts.is_ahead
 
