@@ -11,7 +11,7 @@ BIN := .venv/bin
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-cuda check lint bench fixtures conformance fuzz clean
+.PHONY: help setup demo test test-all test-cuda check lint bench fixtures conformance dist viewer fuzz clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -57,6 +57,17 @@ fixtures: $(STAMP)  ## add what is missing to fixtures/
 
 conformance: $(STAMP)  ## hold our own reader to fixtures/
 	$(BIN)/python fixtures/run_conformance.py $(ARGS) -- $(BIN)/python fixtures/calltape_reader.py
+
+viewer: $(STAMP)  ## the page of viewer/ in one file, which the wheel of the analyzer has
+	$(BIN)/python viewer/bundle.py
+
+dist: $(STAMP)  ## sdists and wheels in dist/, checked, and the tour with them in an empty environment
+	rm -rf dist
+	$(BIN)/uv build --quiet --all-packages --out-dir dist
+	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
+	$(BIN)/uv venv --quiet --clear --no-python-downloads --python $(BIN)/python dist/environment
+	$(BIN)/uv pip install --quiet --python dist/environment/bin/python dist/*.whl 'calltape[onnx]'
+	$(BIN)/python -m tests.tour dist/environment/bin/python
 
 fuzz: $(STAMP)  ## mutants of tapes for SECONDS=600; more with ARGS="--jobs 2 --seed 7"
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)

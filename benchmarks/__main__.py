@@ -19,7 +19,9 @@ from benchmarks import (
     scan,
     sealed_tapes,
     serving,
+    tables,
     throughput,
+    viewing,
 )
 from benchmarks.report import Row, table
 
@@ -29,6 +31,7 @@ _BENCHMARKS = {
     "serving": serving.rows,
     "scan": scan.rows,
     "sealed_tapes": sealed_tapes.rows,
+    "tables": tables.rows,
     "imports": imports.rows,
 }
 _BY_NAME_ONLY = {
@@ -36,6 +39,7 @@ _BY_NAME_ONLY = {
     "device_cost": device_cost.rows,
     "export_memory": export_memory.rows,
     "real_sizes": real_sizes.rows,
+    "viewing": viewing.rows,
 }
 
 

@@ -33,6 +33,7 @@ from tests.analyzer.redacting.answers import (
 from tests.analyzer.redacting.leaks import numbers, standing_in
 from tests.analyzer.redacting.random_calls import CALLS, arguments_of, written
 from tests.fixture_files import FIXTURES
+from tests.unpacked import readable
 
 from benchmarks.redaction_ways import WAYS, Secrets, Way
 from calltape_analyzer import RedactionError, Tape, TapeError, open_tape, redact
@@ -109,7 +110,7 @@ def _one(
         return
     finally:
         score.seconds += time.process_time() - began
-    data = result.read_bytes()
+    data = readable(result.read_bytes())
     texts, rows = way.private(secrets)
     score.texts += len(texts)
     score.rows += len(rows)

@@ -1,6 +1,6 @@
 """What ``calltape shapes`` takes on a sealed tape of a million calls, against one of a thousand
-calls with the same structures: both answer from their ends. And what the scan of all records
-takes."""
+calls with the same structures: both answer from their ends. What the scan of all records takes, and
+what the same takes over S3."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.remote_tapes import row_over_s3
 from benchmarks.report import Row
 from benchmarks.rounds import measure
 from calltape_recorder import Recorder
 
-__all__ = ["rows"]
+__all__ = ["record_calls", "rows"]
 
 _FEW = 1000
 _SIZES = [(batch, length) for batch in (1, 2, 4, 8) for length in range(1, 250)]
@@ -29,7 +30,8 @@ class _Model(torch.nn.Module):
         return input_ids
 
 
-def _record(path: Path, calls: int) -> None:
+def record_calls(path: Path, calls: int) -> None:
+    """A sealed tape of so many calls with a thousand different inputs, without values."""
     model = _Model()
     sent = [(torch.zeros(size, dtype=torch.int64), torch.ones(size)) for size in _SIZES]
     recorder = Recorder(path, values="none").attach(model)
@@ -65,8 +67,8 @@ def rows(scale: float) -> Iterator[Row]:
     many = max(int(1_000_000 * scale), 2 * _FEW)
     with tempfile.TemporaryDirectory() as name:
         small, large = Path(name) / "small.tape", Path(name) / "large.tape"
-        _record(small, _FEW)
-        _record(large, many)
+        record_calls(small, _FEW)
+        record_calls(large, many)
         nbytes = large.stat().st_size
         samples = measure(
             {
@@ -87,3 +89,4 @@ def rows(scale: float) -> Iterator[Row]:
             f"{scan:.1f} s, {_peak(large, '--scan') / 2**20:.0f} MiB",
             (f"{scan / seconds:.0f} × without",),
         )
+        yield row_over_s3(large, many, seconds)

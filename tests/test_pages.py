@@ -17,6 +17,7 @@ NAMES = (
     "docs/privacy.md",
     "docs/minimising.md",
     "docs/testing.md",
+    "docs/remote.md",
     "CONTRIBUTING.md",
     *DECISIONS,
 )

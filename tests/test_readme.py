@@ -3,32 +3,21 @@ prompt section exits with 0; what it names exists."""
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.tour import README, commands, run_command, run_python
+
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the tour was taken, in a fresh process as a reader's would be."""
+    """A folder in which the tour was taken."""
     folder = tmp_path_factory.mktemp("tour")
-    script = folder / "tour.py"
-    script.write_text("\n".join(blocks("python")))
-    done = subprocess.run(
-        [sys.executable, script.name], cwd=folder, capture_output=True, text=True, timeout=300
-    )
+    done = run_python(folder)
     assert done.returncode == 0, done.stderr
     (folder / "printed.txt").write_text(done.stdout)
     return folder
@@ -41,23 +30,10 @@ def test_the_python_blocks_run(tour: Path) -> None:
     assert "DYNAMIC" in printed
 
 
-def commands() -> list[str]:
-    prompts = "\n".join(blocks("console"))
-    return re.findall(r"^\$ (calltape .*)$", prompts, re.MULTILINE)
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize("command", commands())
 def test_the_commands_run(tour: Path, command: str) -> None:
-    arguments = shlex.split(command)[1:]
-    done = subprocess.run(
-        [sys.executable, "-m", "calltape_analyzer", *arguments],
-        cwd=tour,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "COLUMNS": "120"},
-    )
+    done = run_command(tour, command)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

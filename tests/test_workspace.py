@@ -1,4 +1,4 @@
-"""The three distributions as installed: versions, dependencies, and who imports whom."""
+"""The distributions as installed: versions, dependencies, and who imports whom."""
 
 from __future__ import annotations
 
@@ -50,7 +50,23 @@ def imports_of(package: Path) -> Iterator[tuple[Path, str]]:
 
 def test_one_version() -> None:
     versions = {importlib.metadata.version(f"calltape-{member}") for member in MEMBERS}
-    assert len(versions) == 1
+    assert versions == {importlib.metadata.version("calltape")}
+
+
+def test_one_distribution_brings_all_of_this_version() -> None:
+    version = importlib.metadata.version("calltape")
+    requires = [line for line in importlib.metadata.requires("calltape") or [] if ";" not in line]
+    assert sorted(requires) == sorted(f"calltape-{member}=={version}" for member in MEMBERS)
+
+
+def test_one_distribution_has_the_extras_of_all() -> None:
+    extras = {
+        extra
+        for member in MEMBERS
+        for extra in importlib.metadata.metadata(f"calltape-{member}").get_all("Provides-Extra", [])
+    }
+    found = set(importlib.metadata.metadata("calltape").get_all("Provides-Extra", []))
+    assert found == extras - {"observer"}  # which is there anyway
 
 
 @pytest.mark.parametrize("member", MEMBERS)

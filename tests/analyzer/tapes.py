@@ -323,6 +323,7 @@ def write_tape(
     segment: Segment | None = None,
     summary: bool = False,
     forge: Callable[[Summary], Summary] = lambda summary: summary,
+    start_ns: int = START_NS,
 ) -> Path:
     """Writes a tape and returns its path.
 
@@ -337,6 +338,7 @@ def write_tape(
         segment: which file of a recording it is.
         summary: whether a summary is written before the trailer.
         forge: changes it.
+        start_ns: when the recording began, by its manifest.
     """
     if target is not None and not isinstance(target, Target):
         target = target_of(target)
@@ -344,7 +346,7 @@ def write_tape(
         format="calltape",
         version=1,
         tape=tape_id,
-        created_ns=START_NS,
+        created_ns=start_ns,
         producer=Producer(calltape=__version__, **(producer or {})),
         target=target,
         policy=Policy(values="none" if values == "none" else "all"),

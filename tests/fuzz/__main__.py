@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,11 +103,12 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _read(paths: list[Path]) -> int:
-    from tests.fuzz.questions import read
+    from tests.fuzz.questions import read, read_a_copy
     from tests.fuzz.tally import Tally
     from tests.fuzz.target import OTHER
 
-    read(OTHER, OTHER)  # imports are no tape's
+    with tempfile.TemporaryDirectory() as folder:
+        read_a_copy(OTHER, OTHER, Path(folder))  # imports are no tape's
     tally = Tally()
     for path in paths:
         tally.add(path.name, read(path, OTHER))

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import tests.fixture_files  # noqa: F401 - makes the readers of fixtures/ importable
-from calltape_analyzer import TapeError
+from calltape_analyzer import TapeError, open_tape
 from calltape_schema.framing import call_number
 from calltape_schema.gathered import is_group
+from tests.fuzz.classes import CLASSES
 from tests.fuzz.framing import numbers_in, split
 from tests.fuzz.steps import WrongAnswerError
 from tests.schema import independent_command, independent_reader
@@ -102,6 +103,26 @@ def counted(path: Path, tape: Any) -> None:
         _same("calls", len(tape), tape.coverage.kept)
 
 
+def summed(path: Path, tape: Any) -> None:
+    """If the records say that a summary is true, both give the same answers."""
+    with open_tape(path, classes=CLASSES, scan=True) as scanned:
+        if scanned.verify():
+            return
+        with open_tape(path, classes=CLASSES) as quick:
+            for ask in (lambda one: one.shape_findings(), lambda one: one.variants()):
+                _same("by the summary", *(_told(ask, one) for one in (quick, scanned)))
+
+
+def _told(ask: Callable[[Any], Any], tape: Any) -> str:
+    try:
+        found = ask(tape)
+    except TapeError as error:
+        return f"{error.kind}: {error.reason}"
+    if isinstance(found, list):
+        return str([one.findings.model_dump_json() for one in found])
+    return str(found.model_dump_json())
+
+
 def plain_data(path: Path, tape: Any) -> None:
     """Findings can be read back from their JSON, which says the same again."""
     try:
@@ -170,6 +191,7 @@ COMPARISONS: dict[str, Callable[[Path, Any], None]] = {
     "sizes": sizes,
     "partition": partition,
     "counted": counted,
+    "summed": summed,
     "plain data": plain_data,
     "arguments fit": arguments_fit,
     "independent": independent,

@@ -35,7 +35,7 @@ from calltape_schema.gathered import (
 from calltape_schema.packing import open_envelope, pack, unpack
 from tests.fuzz.values import INTS
 
-__all__ = ["Listed", "joined", "numbers_in", "payloads_in", "reframe", "split"]
+__all__ = ["Listed", "enveloped", "joined", "numbers_in", "payloads_in", "reframe", "split"]
 
 _NAMES = (
     "tape.msgpack", "trailer.msgpack", "calls/00000000.msgpack", "calls/00000001.msgpack",
@@ -142,10 +142,10 @@ def _indexed(content: bytes, index: bytes) -> bytes:
     dropped = trailer.get("coverage", {}).get("dropped", {})
     lost = sum(n for n in dropped.values() if type(n) is int) if isinstance(dropped, dict) else 0
     trailer["coverage"] = {"seen": count + lost, "kept": count, "dropped": dropped}
-    return _sealed(pack(trailer | {"index": index}))
+    return enveloped(pack(trailer | {"index": index}))
 
 
-def _sealed(payload: bytes) -> bytes:
+def enveloped(payload: bytes) -> bytes:
     return pack([zlib.crc32(payload), payload])
 
 
@@ -252,7 +252,7 @@ class _Reframing:
             else:
                 start = rng.randrange(len(payload) + 1)
                 payload[at:at] = payload[start : start + rng.randrange(1, 64)]
-        one.content = _sealed(bytes(payload))
+        one.content = enveloped(bytes(payload))
 
     def envelope(self) -> None:
         one, rng = self.one(), self.rng
@@ -292,7 +292,7 @@ class _Reframing:
                 except Exception:
                     continue
                 facts = {"size": len(blob.content), "crc32": zlib.crc32(blob.content)}
-                one.content = _sealed(pack(record | {"blob": facts}))
+                one.content = enveloped(pack(record | {"blob": facts}))
 
 
 def _after_manifest(rng: random.Random) -> int:

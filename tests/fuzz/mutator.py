@@ -13,6 +13,7 @@ from tests.fixture_files import FIXTURES
 from tests.fuzz.documents import TapeDocument, document_of, encoded
 from tests.fuzz.framing import reframe
 from tests.fuzz.grammar import mutate
+from tests.fuzz.summaries import summed
 
 __all__ = ["CORPUS", "MOST_BYTES", "Mutator", "seeds", "subjects"]
 
@@ -20,7 +21,8 @@ CORPUS = Path(__file__).parent / "corpus"
 MOST_BYTES = 256 * 1024
 """Of a mutant: what is to be found shows in small files, and small files are read often."""
 
-_REFRAMED, _KEPT = 0.2, 2048
+_REFRAMED, _SUMMED = 0.2, 0.2
+_KEPT, _TRIES = 2048, 8
 
 
 @cache
@@ -47,17 +49,22 @@ class Mutator:
         self._parsed: OrderedDict[bytes, bytes | None] = OrderedDict()
 
     def mutant(self, data: bytes, rng: random.Random) -> bytes:
-        """Another tape, of at most ``MOST_BYTES``; the same for the same arguments."""
-        for _ in range(4):
+        """Another tape, of at most ``MOST_BYTES``; the same for the same arguments. A change that
+        changes nothing makes no mutant: one of eight did, and was read and counted."""
+        for _ in range(_TRIES):
             try:
                 made = self._made(data, rng)
             except Exception:  # no encoder can write what a change made: no mutant
                 continue
-            if len(made) <= MOST_BYTES:
+            if len(made) <= MOST_BYTES and made != data:
                 return made
-        return data[:MOST_BYTES]
+        return data[: min(MOST_BYTES, len(data) - 1)]
 
     def _made(self, data: bytes, rng: random.Random) -> bytes:
+        made = self._changed(data, rng)
+        return summed(rng, made) if rng.random() < _SUMMED else made
+
+    def _changed(self, data: bytes, rng: random.Random) -> bytes:
         if rng.random() < _REFRAMED:
             return reframe(rng, data)
         tape = self._document(data) or rng.choice(self._others).copied()

@@ -33,9 +33,11 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("redact", "-o", "OUT", "--shapes-only", "*", "--keep", "x"),
     ("bundle", "-o", "OUT"), ("bundle", "-o", "OUT", "--json", "--noise", "*"),
     ("filter", "-o", "OUT", "--last", "2"), ("recover", "-o", "OUT"),
+    ("table", "-o", "OUT.parquet"), ("table", "-o", "OUT.csv", "--json"),
+    ("table", "-o", "OUT.arrow", "--leaves"), ("table", "-o", "OUT.csv", "--leaves", "--json"),
 )  # fmt: skip
 """A verb and its options; the tape comes after the verb. ``OTHER`` is a good tape, ``PROGRAM`` an
-ONNX model, ``OUT`` a new file, which is thrown away.
+ONNX model, ``OUT`` (also with a suffix) a new file, which is thrown away.
 
 ``minimise`` is not among them: each of its tries is a process that imports torch for seconds. What
 it does to a tape is done by ``filter`` and by resizing, which ``args`` and ``script`` reach.
@@ -56,9 +58,11 @@ def command(steps: Steps, path: Path, other: Path, words: tuple[str, ...]) -> No
     if "PROGRAM" in words:
         program.write_bytes(onnx_model().SerializeToString())
     files = {"OTHER": str(other), "OUT": str(out), "PROGRAM": str(program)}
+    tables = {f"OUT{suffix}": path.with_suffix(suffix) for suffix in (".parquet", ".arrow", ".csv")}
+    files |= {word: str(file) for word, file in tables.items()}
     verb, *rest = (files.get(word, word) for word in words)
     result = steps.step(shown, lambda: CliRunner().invoke(_command(), [verb, str(path), *rest]))
-    for made in (out, program):
+    for made in (out, program, *tables.values()):
         made.unlink(missing_ok=True)
     if result is None:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import random
+import shutil
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -32,7 +33,7 @@ from tests.fuzz.program import onnx_model
 from tests.fuzz.prompt import COMMANDS, command
 from tests.fuzz.steps import Outcome, Steps, WrongAnswerError, measured
 
-__all__ = ["DEAR", "chosen_for", "read", "read_some"]
+__all__ = ["DEAR", "chosen_for", "read", "read_a_copy", "read_some"]
 
 _CALLS, _VARIANTS = 4, 3
 """Of how many of each a mutant is asked for values: they have few."""
@@ -48,7 +49,7 @@ class _Questions:
         """What each mutant is asked."""
         step, shown = self.steps.step, self.steps.shown
         shown("repr", lambda: tape)
-        for call in tape.calls[:_CALLS]:
+        for call in step("calls", lambda: tape.calls[:_CALLS]) or ():
             shown("render record", lambda call=call: render(call.record.inputs))
             for side in ("inputs", "outputs"):
                 value = step(side, functools.partial(getattr, call, side))
@@ -62,7 +63,7 @@ class _Questions:
         for name in ("coverage", "counters", "dumps", "missing_files", "under_way", "target",
                      "manifest", "signature", "sealed", "unfinished"):  # fmt: skip
             self.steps.step(name, functools.partial(getattr, tape, name))
-        for call in tape.calls[:_CALLS]:
+        for call in self.steps.step("calls", lambda: tape.calls[:_CALLS]) or ():
             for name in ("duration", "time", "error", "parent", "tree", "address", "under_way"):
                 self.steps.step(name, functools.partial(getattr, call, name))
             self.steps.shown("call", lambda call=call: call)
@@ -78,7 +79,7 @@ class _Questions:
             self.steps.step("findings", lambda: findings.model_dump_json())
         self.steps.step("dynamic", lambda: tape.infer_dynamic_shapes(True, dim_names=True))
         self.steps.step("arguments", tape.infer_arguments)
-        if len(tape):
+        if self.steps.step("length", lambda: len(tape)):
             self.steps.step("arguments of one", lambda: tape.infer_arguments(len(tape) - 1))
         self.steps.step("missing", lambda: tape.infer_dynamic_shapes(value_if_missing={"x": None}))
         self.steps.step("by name", lambda: tape.infer_dynamic_shapes(dim_names={"x": {0: "b"}}))
@@ -225,6 +226,11 @@ def read(path: Path, other: Path, dear: Iterable[str] = DEAR) -> Outcome:
                 command(steps, path, other, words)
     steps.outcome.limited()
     return steps.outcome
+
+
+def read_a_copy(path: Path, other: Path, folder: Path) -> Outcome:
+    """Reads a tape in another folder: what is made of it is written beside it."""
+    return read(Path(shutil.copy(path, folder)), other)
 
 
 def read_some(path: Path, other: Path, rng: random.Random, count: int) -> Outcome:

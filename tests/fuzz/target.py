@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.fixture_files import FIXTURES
-from tests.fuzz.questions import chosen_for, read
+from tests.fuzz.questions import chosen_for, read, read_a_copy
 from tests.fuzz.tally import Tally
 
 __all__ = ["CURRENT", "FAILURES", "OTHER", "Target", "tally_name"]
@@ -64,7 +64,7 @@ class Target:
     def warm_up(self) -> None:
         """Imports and caches are no mutant's: everything is asked once."""
         for name in ("calls-nested-cache-outputs", "structures", "dtypes"):
-            read(FIXTURES / "v1" / f"{name}.tape", OTHER)
+            read_a_copy(FIXTURES / "v1" / f"{name}.tape", OTHER, self._current.parent)
         gc.collect()
         gc.freeze()  # what was imported is no mutant's garbage to look through
         gc.set_threshold(*_GARBAGE)

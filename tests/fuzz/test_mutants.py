@@ -3,6 +3,7 @@ nothing raw on a terminal. ``make fuzz`` reads as many as one likes."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from collections import Counter
@@ -20,7 +21,8 @@ from tests.fuzz.documents import encoded
 from tests.fuzz.framing import joined, split
 from tests.fuzz.guidance import has_atheris
 from tests.fuzz.mutator import CORPUS, MOST_BYTES, Mutator, seeds, subjects
-from tests.fuzz.questions import read, read_some
+from tests.fuzz.questions import read_a_copy, read_some
+from tests.fuzz.summaries import summed
 from tests.fuzz.tally import Tally
 from tests.fuzz.target import OTHER
 
@@ -70,6 +72,31 @@ def test_mutants_are_the_same_for_the_same_seed() -> None:
     assert max(map(len, made)) <= MOST_BYTES
 
 
+def test_a_mutant_is_not_its_seed() -> None:
+    """A change that changed nothing was read and counted, one of eight."""
+    rng, mutator = random.Random(2), Mutator()
+    for seed in (rng.choice(seeds()) for _ in range(100)):
+        assert mutator.mutant(seed, rng) != seed
+
+
+def test_mutants_have_summaries(tmp_path: Path) -> None:
+    """Some are true, so that the analysis answers from them, and some lie or break the format."""
+    path, found, rng = tmp_path / "mutant.tape", Counter[str](), random.Random(4)
+    for tape in subjects()[::2]:
+        data = encoded(tape)
+        path.write_bytes(summed(rng, data))
+        with open_tape(path) as made:
+            if made.segments[0].summary is None:
+                found["refused" if tape.trailer is not None else "unsealed"] += 1
+                continue
+            with contextlib.suppress(TapeError):
+                made.shape_findings()
+            is_used = made.segments[0].summary is not None
+            found["used" if is_used else "broken"] += 1
+            found["true" if not made.verify() else "a lie"] += 1
+    assert min(found[one] for one in ("used", "refused", "broken", "true", "a lie")) > 0, found
+
+
 def test_checksums_of_mutants_are_right() -> None:
     """What readers refuse at once, at a checksum, tests little. Some lie in the envelope on
     purpose."""
@@ -112,10 +139,10 @@ def test_the_corpus_is_small_and_reads_without_findings(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.timeout(1800)
 def test_the_whole_corpus(tmp_path: Path) -> None:
-    read(OTHER, OTHER)  # imports are no tape's
+    read_a_copy(OTHER, OTHER, tmp_path)  # imports are no tape's
     tally = Tally()
     for path in sorted(CORPUS.glob("*.tape")):
-        tally.add(path.name, read(path, OTHER))
+        tally.add(path.name, read_a_copy(path, OTHER, tmp_path))
     assert tally.findings == {}, "\n".join(tally.lines())
 
 

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import msgpack
 import torch
 
+from tests.unpacked import readable
+
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "privacy.md").read_text()
 COLUMNS = ("all", "none", "path", "not kept, all", "not kept, none")
 
@@ -289,7 +291,8 @@ class Model(torch.nn.Module):
         self.weight = torch.nn.Parameter(WEIGHTS.clone())
 
     def look(self) -> None:
-        self.during += [path.read_bytes() for path in self.folder.rglob("*") if path.is_file()]
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        self.during += [readable(path.read_bytes()) for path in files]
 
     def forward(
         self, secret: Any = None, quokka_parameter: Any = _LARGE_DEFAULT, mode: str = _WORD,

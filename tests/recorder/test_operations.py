@@ -14,29 +14,34 @@ from calltape_recorder import Recorder, record
 from calltape_recorder.write import tape_writer
 
 
-def test_a_recording_says_once_what_it_records_and_where(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_recording_says_what_it_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "calltape")
-    model = torch.nn.Linear(2, 3)
-    recorder = record(model, tmp_path / "a.tape")
+    model, path = torch.nn.Linear(2, 3), tmp_path / "a.tape"
+    recorder = record(model, path)
     model(torch.zeros(1, 2))
     recorder.detach()
     recorder.attach(model)
+    for _ in range(3):  # of news of one kind, once a minute
+        model(torch.zeros(1, 2))
+        recorder.seal()
     recorder.close()
-    (line,) = caplog.messages
-    path = tmp_path / "a.tape"
-    type_name = "torch.nn.modules.linear:Linear"
-    assert line == f"process {os.getpid()}: records {type_name}.forward to {path}"
+    name = "torch.nn.modules.linear:Linear.forward"
+    last = tmp_path / "a-00003.tape"
+    assert caplog.messages == [
+        f"process {os.getpid()}: records {name} to {path}",
+        f"process {os.getpid()}: sealed {path}: the next calls go to another file",
+        f"process {os.getpid()}: sealed {last}: 4 of 4 calls are on the tape",
+    ]
+    assert all(record.levelno == logging.INFO for record in caplog.records)
 
 
 def test_accounts_say_where_and_when_was_written(tmp_path: Path) -> None:
     model = torch.nn.Identity()
     recorder = record(model, tmp_path / "a.tape")
     stats = recorder.stats()
-    assert (stats.path, stats.last_write_ns, stats.last_error) == (
-        str(tmp_path / "a.tape"), None, None,
-    )  # fmt: skip
+    assert stats.path == str(tmp_path / "a.tape")
+    assert (stats.last_write_ns, stats.last_error, stats.last_error_ns) == (None, None, None)
+    assert stats.target == "torch.nn.modules.linear:Identity.forward"
     before = time.time_ns()
     model(torch.zeros(1))
     recorder.flush()
@@ -59,6 +64,7 @@ def test_accounts_have_the_last_error(
 
     with monkeypatch.context() as patch:
         patch.setattr(tape_writer, "pwritev", refuses)
+        before = time.time_ns()
         for _ in range(3):
             model(torch.zeros(1))
             recorder.flush()
@@ -66,4 +72,5 @@ def test_accounts_have_the_last_error(
     stats = recorder.stats()
     assert stats.dropped == {"io": 3}
     assert "Input/output error" in (stats.last_error or "")
+    assert before <= (stats.last_error_ns or 0) <= time.time_ns()
     assert [f"process {os.getpid()}: " in text for text in caplog.messages] == [True]

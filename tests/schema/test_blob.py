@@ -114,7 +114,6 @@ GOOD = described()
         (b' {"a": 1}', 0, "does not start with a brace"),
         (b'{"a":{},"a":{}}', 0, "names a tensor twice"),
         (b'{"a":{"dtype":"F32","dtype":"F32"}}', 0, "twice"),
-        (b'{"a":{"dtype":"F32","shape":[NaN],"data_offsets":[0,0]}}', 0, "no valid shape"),
     ],
 )
 def test_headers_that_lie(document: Any, data_bytes: int, match: str) -> None:
@@ -126,7 +125,7 @@ def test_headers_that_lie(document: Any, data_bytes: int, match: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [b"{", b"{oh no}", b'{"\xff":1}', b'{"a":' + b"[" * 60_000, b'{"a":' + b"9" * 5000 + b"}",
-     b"{}{}", b'{"a":1,}'],
+     b"{}{}", b'{"a":1,}', b'{"a":NaN}', b'{"a":-Infinity}'],
     ids=lambda text: repr(text[:12]),
 )  # fmt: skip
 def test_headers_that_are_not_json(text: bytes) -> None:

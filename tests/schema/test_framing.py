@@ -131,6 +131,7 @@ def test_call_names(call: int) -> None:
         "calls/0000_001.msgpack", "calls/٠٠٠٠٠٠٠١.msgpack", "./calls/00000001.msgpack",
         "calls/00000001.msgpack ", "Calls/00000001.msgpack", "calls/00000001.msgpack/x",
         "calls/99999999999999999999.msgpack", "calls/.msgpack", "x/calls/00000001.msgpack",
+        f"calls/{2**63}.msgpack",
     ],
 )  # fmt: skip
 def test_other_spellings_are_unknown_members(name: str) -> None:

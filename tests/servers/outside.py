@@ -24,7 +24,7 @@ def check_sealed_from_outside(command: Sequence[str], folder: Path) -> None:
         load.start()
         load.wait_for(40)
         answered = load.so_far()
-        first = sorted(tapes.iterdir())  # one of each worker
+        first = sorted(tapes.glob("*.tape"))  # one of each worker
         control.write_text(json.dumps({"seal": 1}))
         # A second file is begun when the first one is complete.
         service.wait_until(lambda: len(list(tapes.glob("*-00001.tape"))) == len(first))

@@ -1,5 +1,5 @@
 """The page "Recording in production" is true: its Python blocks run in order, its commands exit
-with 0, its links lead somewhere."""
+with 0, its links lead somewhere, and Kubernetes takes its manifest."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -67,3 +69,71 @@ def test_the_commands_run(tour: Path) -> None:
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#:]+)[^)]*\)", PAGE))
 def test_links_lead_somewhere(target: str) -> None:
     assert (DOCS / target).exists()
+
+
+# --- the manifest -------------------------------------------------------------------------------
+
+
+def manifest() -> Any:
+    return yaml.safe_load(blocks("yaml")[0])
+
+
+def pod() -> Any:
+    return manifest()["spec"]["template"]["spec"]
+
+
+def containers() -> dict[str, Any]:
+    return {one["name"]: one for one in (*pod()["initContainers"], *pod()["containers"])}
+
+
+@pytest.mark.parametrize("version", ["1.29", "1.33", "1.37"])
+def test_kubernetes_takes_the_manifest(version: str) -> None:
+    validation = pytest.importorskip("kubernetes_validate")
+    whole = manifest()
+    validation.validate(whole, version, strict=True)  # strict: no unknown field
+    # With the other probe of the page in it.
+    probe = yaml.safe_load(blocks("yaml")[1])
+    whole["spec"]["template"]["spec"]["containers"][0].update(probe)
+    validation.validate(whole, version, strict=True)
+    whole["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = probe["readinessProbe"]
+    with pytest.raises(validation.ValidationError):
+        validation.validate(whole, version, strict=True)
+
+
+def test_the_manifest_fits_the_recorder() -> None:
+    server, ship = containers()["server"], containers()["ship"]
+    assert ship["restartPolicy"] == "Always"
+    assert ship["command"][:3] == ["calltape", "ship", "/tapes"]
+    assert {"--follow", "--delete-after"} <= set(ship["command"])
+    mounts = [{m["name"]: m["mountPath"] for m in one["volumeMounts"]} for one in (server, ship)]
+    assert mounts[0]["tapes"] == mounts[1]["tapes"] == "/tapes"
+    assert {"name": "TAPES", "value": "/tapes"} in server["env"]
+    assert {volume["name"] for volume in pod()["volumes"]} == {*mounts[0], *mounts[1]}
+    for one in (server, ship):  # both are the user who alone can read tapes
+        assert "runAsUser" not in one["securityContext"]
+        assert one["securityContext"]["readOnlyRootFilesystem"]
+    assert pod()["securityContext"]["runAsUser"] > 0
+    assert pod()["terminationGracePeriodSeconds"] > 30
+
+
+def probes() -> list[list[str]]:
+    (other,) = yaml.safe_load(blocks("yaml")[1]).values()
+    return [containers()["ship"]["livenessProbe"]["exec"]["command"], other["exec"]["command"]]
+
+
+def test_the_probes_run(tmp_path: Path) -> None:
+    """With a folder in the place of the volume, in which nothing records."""
+    codes = []
+    for command in probes():
+        words = [str(tmp_path) if word == "/tapes" else word for word in command]
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path}
+        )
+        assert done.stdout == "nothing: no recorder is at work here\n", done.stderr
+        codes.append(done.returncode)
+    assert codes == [0, 14]
+
+
+def test_the_page_begins_with_the_installation() -> None:
+    assert PAGE.split("\n", 2)[2].startswith("```sh\npip install calltape-recorder")

@@ -58,10 +58,6 @@ REASONS: dict[tuple[str, str], Reason] = {
         "a Python loop over the pictures: their number is a constant of the program",
         "fails as well: the number of pictures is specialized",
     ),
-    ("swin_any_size", ""): Reason(
-        "pads to whole windows: an `if` on each remainder, and minutes of guards per program",
-        "fails as well with free sides; with only the batch free, one program per size works",
-    ),
     ("t5_loss", ""): Reason(
         "two labels are the boundary: shifted by one, a single one is left, which torch"
         " specializes",

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         ShapeFindings,
     )
     from calltape_analyzer.inference.one_program import OneProgram
+    from calltape_analyzer.listing import Recording, Recordings, recordings
     from calltape_analyzer.minimising.minimise_report import MinimiseReport
     from calltape_analyzer.minimising.minimising import minimise_tape
     from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
@@ -92,6 +93,8 @@ if TYPE_CHECKING:
     from calltape_analyzer.replaying.checking import check
     from calltape_analyzer.replaying.replaying import replay
     from calltape_analyzer.scripting import script
+    from calltape_analyzer.shipping.ship_report import ShipReport
+    from calltape_analyzer.shipping.shipment import ship
     from calltape_analyzer.surveying.file_facts import FileFacts, FileKey
     from calltape_analyzer.surveying.survey import Survey
     from calltape_analyzer.surveying.survey_file import read_survey, write_survey
@@ -160,12 +163,15 @@ __all__ = [
     "PrivateFinding",
     "Program",
     "Programs",
+    "Recording",
+    "Recordings",
     "RedactionError",
     "Report",
     "ReportRow",
     "Seen",
     "SeenInputs",
     "ShapeFindings",
+    "ShipReport",
     "Sighting",
     "Signature",
     "SizeRow",
@@ -204,12 +210,14 @@ __all__ = [
     "open_tape",
     "private_data",
     "read_survey",
+    "recordings",
     "recover_tape",
     "redact",
     "register_flattening_functions",
     "render",
     "replay",
     "script",
+    "ship",
     "survey",
     "write_survey",
 ]
@@ -256,6 +264,7 @@ _NAMES = {
         "ShapeFindings",
     ),
     "inference.one_program": ("OneProgram",),
+    "listing": ("Recording", "Recordings", "recordings"),
     "minimising.minimise_report": ("MinimiseReport",),
     "minimising.minimising": ("minimise_tape",),
     "observing.columns": ("Column", "SizeRow"),
@@ -288,6 +297,8 @@ _NAMES = {
     "replaying.checking": ("check",),
     "replaying.replaying": ("replay",),
     "scripting": ("script",),
+    "shipping.ship_report": ("ShipReport",),
+    "shipping.shipment": ("ship",),
     "surveying.file_facts": ("FileFacts", "FileKey"),
     "surveying.survey": ("Survey",),
     "surveying.survey_file": ("read_survey", "write_survey"),

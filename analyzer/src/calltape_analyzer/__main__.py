@@ -1,6 +1,24 @@
-"""``python -m calltape_analyzer``: the ``calltape`` command, if scripts are not on the path."""
+"""The ``calltape`` command, and ``python -m calltape_analyzer`` if scripts are not on the path."""
 
-from calltape_analyzer.cli import main
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Runs the command with the arguments of the process."""
+    if sys.argv[1:2] == ["health"]:
+        # A container asks every few seconds: the other commands take far longer to import.
+        from calltape_schema.health_command import main as health
+
+        return health(sys.argv[2:])
+    from calltape_analyzer.cli import main as command
+
+    command()
+    return 0
+
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

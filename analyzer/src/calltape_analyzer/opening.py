@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
+from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.classes import Classes
+from calltape_analyzer.reading.compressed import COMPRESSIONS
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_analyzer.reading.files import Paths, files_of
+from calltape_analyzer.reading.opened_segments import opened_segments, scanned_segments
 from calltape_analyzer.reading.repeated_calls import without_repeats
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.tape_file import is_ahead
+from calltape_analyzer.reading.targets import chosen_target, common_target, target_name
+from calltape_analyzer.reading.urls import is_url
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
 
-__all__ = ["open_tape"]
+__all__ = ["open_tape", "opened_recordings"]
 
 
 def open_tape(
-    path: Paths, *, classes: Classes = (), verify: bool = False, scan: bool = False
+    path: Paths,
+    *,
+    target: str | None = None,
+    classes: Classes = (),
+    verify: bool = False,
+    scan: bool = False,
 ) -> Tape:
     """Opens a tape for reading: finished, still being written, cut off or damaged.
 
     Args:
-        path: a file, a directory (its ``*.tape``, ``*.tape.gz`` and ``*.tape.zst``), a pattern
-            such as ``"runs/*.tape"``, or several of these; together they are one sequence of
-            calls. A compressed tape is decompressed once, to a temporary file without a name.
+        path: a file, a directory (all ``*.tape``, ``*.tape.gz`` and ``*.tape.zst`` in it and below
+            it that are not hidden), a pattern such as ``"runs/*.tape"``, or several of these;
+            together they are one sequence of calls, a recording that began earlier before a later
+            one. A compressed tape is decompressed once, to a temporary file without a name.
+            URLs of each of these too (``s3://``, ``gs://``, ``https://``, ``memory://``, ...), with
+            the extra ``remote``: only the parts that are needed are read.
+        target: what was recorded, if there are tapes of several models: the name of class and
+            method, or a part of it that no other target has. The others are left out.
+            :func:`recordings` says what there is.
         classes: classes that arguments and outputs may be rebuilt from, besides those registered
             with torch's pytree and transformers' caches and outputs (where this process has
             imported it). A mapping gives the names that they have on the tape
@@ -40,37 +56,156 @@ def open_tape(
 
     Raises:
         TapeError: ``not_found``, ``not_a_tape``, ``version``, ``io``, ``damaged`` or ``invalid``
-            if nothing can be read; ``usage`` for tapes of different models. Of several files
-            one that cannot be read is damage, like a damaged call. So is a copy of another one, and
-            a call that another file has too: it counts once. ``limit`` for a compressed tape that
-            is larger than it should be, ``usage`` for Zstandard without the extra ``zstd``.
+            if nothing can be read; ``usage`` for tapes of different models, or a target that is not
+            there. Of several files one that cannot be read is damage, like a damaged call. So is a
+            directory that cannot be read, a copy of another file, and a call that another file has
+            too: it counts once. ``limit`` for a compressed tape that is larger than it should be,
+            ``usage`` for Zstandard without the extra ``zstd``, or a URL without the extra
+            ``remote``.
     """
+    if target is not None and not isinstance(target, str):
+        advice = "pass the name of a class and method, or a part of it"
+        raise UsageError(f"target={target!r:.100}", advice=advice)
     damage = Damage()
-    segments = _opened(files_of(path), damage, scan=scan)
-    try:
-        tape = Tape(_in_order(segments, damage), damage, classes)
-    except BaseException:
-        _close(segments)
-        raise
+    files = _Files(damage)
+    with files.closed_on_error():
+        files.open(path)
+        if target is not None:
+            names = {target_name(segment.manifest.target) for segment in files.segments}
+            files.keep_only(chosen_target(names, target))
+        common_target(files.segments)  # before anything is scanned
+        files.scan(every=scan)
+        parts = [
+            segment for recording in _recordings(files.segments, damage) for segment in recording
+        ]
+        tape = Tape(parts, damage, classes)
     if verify:
         tape.verify()
         tape._leave_out_damaged()
     return tape
 
 
-def _in_order(segments: list[Segment], damage: Damage) -> list[Segment]:
-    """The files of one recording in its own order, at the place of the first of them: their names
-    sort ``llm-00001.tape`` before ``llm.tape``. Each call of it is in one of them."""
+@contextmanager
+def opened_recordings(
+    path: Paths, damage: Damage, *, scan: bool = False
+) -> Iterator[list[list[Segment]]]:
+    """The files of each recording of any target, in the order of time; see :func:`open_tape`.
+
+    Args:
+        path, scan: as for :func:`open_tape`.
+        damage: gets what is wrong.
+    """
+    files = _Files(damage)
+    try:
+        files.open(path)
+        files.scan(every=scan)
+        yield _recordings(files.segments, damage)
+    finally:
+        files.close()
+
+
+class _Files:
+    """Files that are being opened.
+
+    Args:
+        damage: gets what is wrong with some of several files.
+    """
+
+    def __init__(self, damage: Damage) -> None:
+        self._damage = damage
+        self._errors: list[TapeError] = []
+        self.segments: list[Segment] = []
+
+    @contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.close()
+
+    def open(self, path: Paths) -> None:
+        """Opens the files of a path, as far as their beginning and end.
+
+        Raises:
+            TapeError: none can be read, or the process may open no more files.
+        """
+        names = files_of(path, self._damage.add)
+        for name, found in zip(names, opened_segments(names, self._damage), strict=True):
+            self._take(name, found)
+        self._expect_some()
+
+    def _take(self, name: str, found: Segment | TapeError) -> None:
+        if isinstance(found, Segment):
+            self.segments.append(found)
+        elif found.kind == "not_found" and (compressed := _compressed(name)) is not None:
+            for other in opened_segments([compressed], self._damage):
+                self._take(compressed, other)
+        else:
+            self._errors.append(found)
+
+    def keep_only(self, target: str) -> None:
+        """Closes the files of other targets."""
+        every, self.segments = self.segments, []
+        for segment in every:
+            if target_name(segment.manifest.target) == target:
+                self.segments.append(segment)
+            else:
+                segment.close()
+
+    def scan(self, *, every: bool) -> None:
+        """Finds the calls of the files that do not say at their end what they are.
+
+        Args:
+            every: whether the others are scanned too.
+
+        Raises:
+            TapeError: as :meth:`open`.
+        """
+        waiting = [segment for segment in self.segments if every or segment.summary is None]
+        unsound: set[int] = set()
+        for segment, found in zip(waiting, scanned_segments(waiting), strict=True):
+            if isinstance(found, TapeError):
+                segment.close()
+                self._errors.append(found.at(path=segment.path))
+                unsound.add(id(segment))
+        self.segments = [segment for segment in self.segments if id(segment) not in unsound]
+        self._expect_some()
+        for unreadable in self._errors:
+            if not _holds_no_call(unreadable.path):
+                self._damage.add(unreadable)
+
+    def _expect_some(self) -> None:
+        if not self.segments:
+            raise self._errors[0]
+
+
+def _compressed(path: str) -> str | None:
+    """The file in which the tape of this path is now: a recorder compresses a file when it is
+    complete, and removes it."""
+    found = (f"{path}{added}" for added in COMPRESSIONS)
+    return next((name for name in found if os.path.isfile(name)), None)
+
+
+def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segment]]:
+    """The files of each recording in its own order: their names sort ``llm-00001.tape`` before
+    ``llm.tape``. Each call of it is in one of them. The recording that began first comes first."""
     recordings: dict[Hashable, list[Segment]] = {}
     for segment in segments:
         target = segment.manifest.target
-        model = None if target is None else (target.type, target.method)  # of two: Tape refuses
+        model = None if target is None else (target.type, target.method)
         recordings.setdefault((segment.manifest.tape, model), []).append(segment)
-    return [
-        segment
-        for parts in recordings.values()
-        for segment in without_repeats(sorted(parts, key=_rank), damage)
-    ]
+    found = [without_repeats(sorted(parts, key=_rank), damage) for parts in recordings.values()]
+    return sorted((parts for parts in found if parts), key=_began)
+
+
+def _began(parts: Sequence[Segment]) -> int:
+    """When the first file of a recording was made; of equal times the paths decide."""
+    return min(part.manifest.created_ns for part in parts)
 
 
 def _rank(segment: Segment) -> tuple[bool, int]:
@@ -78,42 +213,10 @@ def _rank(segment: Segment) -> tuple[bool, int]:
     return segment.is_ahead, segment.part
 
 
-def _opened(names: Sequence[str], damage: Damage, *, scan: bool) -> list[Segment]:
-    """The files that can be read; of several, one that cannot be is damage.
-
-    Raises:
-        TapeError: there is none, or the process may open no more files.
-    """
-    segments: list[Segment] = []
-    errors: list[TapeError] = []
-    try:
-        for name in names:
-            try:
-                segments.append(Segment(name, damage, scan=scan))
-            except DescriptorError:
-                raise
-            except TapeError as error:
-                errors.append(error)
-        if not segments:
-            raise errors[0]
-    except BaseException:
-        _close(segments)
-        raise
-    for unreadable in errors:
-        if not _holds_no_call(unreadable.path):
-            damage.add(unreadable)
-    return segments
-
-
-def _close(segments: Iterable[Segment]) -> None:
-    for segment in segments:
-        segment.close()
-
-
 def _holds_no_call(path: str | None) -> bool:
     """Whether this is a file of write-ahead that a recorder is just making, or has removed since
     its name was read."""
-    if path is None or not is_ahead(path):
+    if path is None or is_url(path) or not is_ahead(path):
         return False
     try:
         return os.stat(path).st_size == 0

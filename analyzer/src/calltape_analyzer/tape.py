@@ -30,9 +30,12 @@ from calltape_analyzer.reading.selection import (
     only_one,
     ranges_of,
 )
+from calltape_analyzer.reading.urls import shown
 from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from calltape_analyzer.explanation.explanation import Explanation
     from calltape_analyzer.inference.aligned_calls import AlignedCalls
     from calltape_analyzer.inference.findings import ShapeFindings
@@ -58,7 +61,7 @@ def check_tape(value: Any, what: str) -> None:
         return
     if isinstance(value, str | os.PathLike):
         raise UsageError(
-            f"{what} takes a tape, not a path", advice=f"pass open_tape({str(value)!r})"
+            f"{what} takes a tape, not a path", advice=f"pass open_tape({shown(str(value))!r})"
         )
     kind = type(value).__name__
     one_variant = "pass tape.only(variant=...), which is the part of a tape that is one variant"
@@ -346,6 +349,29 @@ class Tape(RecordedCalls, ProgramSource):
         self._removed.extend(names)
         self._variants = None
         return count
+
+    def to_arrow(self, *, leaves: bool = False) -> pyarrow.RecordBatchReader:
+        """The calls as a table, in batches that are made as they are read: ``.read_all()`` gives a
+        ``pyarrow.Table``, DuckDB and pandas take it as it is. docs/tables.md has the columns, which
+        also say themselves what they are (``schema.field(name).metadata``). Reads every record, and
+        no tensor bytes; calls whose records are damaged are left out, and stand in :attr:`damage`.
+
+        Args:
+            leaves: a row per tensor of each call instead, with path, dtype and shape.
+
+        Raises:
+            UsageError: pyarrow is not installed (the extra ``table``).
+        """
+        from calltape_analyzer.tables.table_file import require_pyarrow
+
+        require_pyarrow()
+        if leaves:
+            from calltape_analyzer.tables.leaf_rows import leaf_table
+
+            return leaf_table(self)
+        from calltape_analyzer.tables.call_rows import call_table
+
+        return call_table(self, [variant.facts for variant in self.variants()])
 
     def inference(self, value_if_missing: Mapping[str | int, Any] | None = None) -> OneProgram:
         """The inference over all calls of this tape, kept from one question to the next."""

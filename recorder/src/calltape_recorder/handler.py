@@ -293,7 +293,7 @@ class CallHandler:
         if pipeline.ledger.see() is not None:
             pipeline.ledger.drop("tracing")
         if said:
-            pipeline.writer.warn(
+            pipeline.notices.warn(
                 "the recorded module is compiled with fullgraph=True, by itself or within something"
                 " larger: its calls are not seen, and each compilation is counted as 'tracing'."
                 " Compile first, then attach the recorder to what was compiled"
@@ -303,7 +303,7 @@ class CallHandler:
         """Logs an error of the recorder itself."""
         pipeline = self.pipeline
         if pipeline is not None:
-            pipeline.writer.complain("a call could not be recorded", error)
+            pipeline.notices.complain("a call could not be recorded", error)
 
     def _home(self, call: Call) -> Pipeline | None:
         """The pipeline of a call. None if the call began before a fork, so that the pipeline is the

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from calltape_recorder.keep.policies import Every, Keep
 from calltape_recorder.pipeline import Settings
+from calltape_recorder.write.compressed_file import check_form
 from calltape_recorder.write.flight_recorder import FlightRecorder
 from calltape_recorder.write.permissions import OWNER_ONLY
 from calltape_recorder.write.segments import Bounds
@@ -81,8 +82,16 @@ class Options(TypedDict, total=False):
         min_free_bytes: how much space of the disk stays free.
         when_full: what happens if one of these two is reached. ``"stop"`` drops calls until there
             is space again, ``"delete_oldest"`` deletes the oldest file of this recorder.
+        max_age_seconds: delete sealed files of this recorder that ended so long ago. Their calls
+            count as ``expired``. If ``segment_seconds`` is not given, it is an eighth of this. So a
+            call is deleted at most ``max_age_seconds + segment_seconds`` after it was recorded.
+            What an earlier process wrote is never deleted.
         segment_bytes, segment_seconds: go on in another file (``<name>-00001.tape`` and so on) when
             a file has this size or age.
+        compress: ``"zstd"`` (needs the extra ``zstd``) or ``"gz"`` compresses each file when it is
+            complete, in the background, and adds ``.zst`` or ``.gz`` to its name. The file that is
+            being written is never compressed. :meth:`Recorder.close` waits up to 10 s for it; a
+            file that is not compressed by then, or would hardly shrink, stays as it is.
         file_mode: the permissions of the files. The umask does not change them. By default only the
             owner has access (0o600). New directories can be searched by everybody who may read the
             files.
@@ -109,8 +118,10 @@ class Options(TypedDict, total=False):
     max_disk_bytes: int | None
     min_free_bytes: int | None
     when_full: Literal["stop", "delete_oldest"]
+    max_age_seconds: float | None
     segment_bytes: int | None
     segment_seconds: float | None
+    compress: Literal["zstd", "gz"] | None
     file_mode: int
     control: str | os.PathLike[str] | None
     via: Literal["hook", "method"]
@@ -121,8 +132,8 @@ _DEFAULTS: dict[str, Any] = {
     "overwrite": False, "outputs": True, "values": "all", "redact": False, "keep": Every(),
     "flight_recorder": None, "write_ahead": False, "max_calls": None, "max_seconds": None,
     "max_queue_bytes": 256 * 1024 * 1024, "max_disk_bytes": None, "min_free_bytes": None,
-    "when_full": "stop", "segment_bytes": None, "segment_seconds": None,
-    "file_mode": OWNER_ONLY, "control": None,
+    "when_full": "stop", "max_age_seconds": None, "segment_bytes": None, "segment_seconds": None,
+    "compress": None, "file_mode": OWNER_ONLY, "control": None,
     "via": "hook", "method": "forward",
 }  # fmt: skip
 
@@ -164,7 +175,7 @@ def check_options(options: Mapping[str, Any]) -> Choices:
             raise TapeError("usage", f"{name}={chosen[name]!r}", advice="pass True or False")
     for name in _COUNTS:
         _check_count(name, chosen[name])
-    for name in ("max_seconds", "segment_seconds"):
+    for name in ("max_seconds", "segment_seconds", "max_age_seconds"):
         value = chosen[name]
         if value is not None and not (type(value) in (int, float) and 0 < value < float("inf")):
             raise TapeError("usage", f"{name}={value!r}", advice="pass a positive number")
@@ -172,6 +183,7 @@ def check_options(options: Mapping[str, Any]) -> Choices:
         if not isinstance(chosen[name], kind) and not (name != "keep" and chosen[name] is None):
             advice = f"pass a {kind.__name__} of calltape_recorder"
             raise TapeError("usage", f"{name}={chosen[name]!r}", advice=advice)
+    check_form(chosen["compress"])
     mode = chosen["file_mode"]
     if type(mode) is not int or mode & ~0o777 or mode & OWNER_ONLY != OWNER_ONLY:
         advice = "pass permissions that let the owner read and write, such as 0o640"
@@ -202,6 +214,7 @@ def _settings(chosen: Mapping[str, Any]) -> Settings:
     bounds = Bounds(
         chosen["max_disk_bytes"], chosen["min_free_bytes"], chosen["segment_bytes"],
         _seconds(chosen["segment_seconds"]), chosen["when_full"],
+        _seconds(chosen["max_age_seconds"]),
     )  # fmt: skip
     if bounds.deletes and not bounds.is_rolling:
         raise TapeError(
@@ -220,7 +233,7 @@ def _settings(chosen: Mapping[str, Any]) -> Settings:
         chosen["outputs"], values, chosen["keep"], chosen["flight_recorder"],
         chosen["write_ahead"], chosen["max_calls"], _seconds(chosen["max_seconds"]),
         chosen["max_queue_bytes"], bounds, chosen["file_mode"],
-        chosen["redact"] is not False,
+        chosen["redact"] is not False, chosen["compress"],
     )  # fmt: skip
 
 

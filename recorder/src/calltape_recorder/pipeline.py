@@ -11,7 +11,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from calltape_recorder.call import Call
@@ -21,7 +21,7 @@ from calltape_recorder.capture.withholding import Withholding
 from calltape_recorder.host.calltree import leave
 from calltape_recorder.host.target import describe_producer
 from calltape_recorder.keep.admission import Admission, Answer
-from calltape_recorder.keep.ledger import Ledger
+from calltape_recorder.keep.ledger import Ledger, State, Stats
 from calltape_recorder.keep.policies import Every, Keep, Rate, start_over
 from calltape_recorder.keep.traffic import TrafficCounter
 from calltape_recorder.locks import HasLock
@@ -30,8 +30,11 @@ from calltape_recorder.snapshot.pinned import HostMemory
 from calltape_recorder.snapshot.repeats import Repeats
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.flight_recorder import FlightRecorder, HeldCalls
+from calltape_recorder.write.heartbeat import Heartbeat
+from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.permissions import OWNER_ONLY
 from calltape_recorder.write.segments import Bounds, Segments
+from calltape_recorder.write.status_file import StatusFile
 from calltape_recorder.write.write_ahead import WriteAhead
 from calltape_recorder.write.writer import Writer
 from calltape_schema.endings import Dump
@@ -71,6 +74,7 @@ class Settings:
     bounds: Bounds
     file_mode: int = OWNER_ONLY
     redacts: bool = False
+    compress: str | None = None
 
     def policy(self) -> Policy:
         """The settings as the manifest notes them."""
@@ -109,6 +113,7 @@ class Pipeline:
         repeats: what is known of calls that look like earlier ones.
         hand_over: takes a call that ended.
         withholds: whether values are withheld.
+        notices: what people are told.
 
     Raises:
         TapeError: ``exists`` if the path is taken, ``io`` if the file cannot be created.
@@ -141,14 +146,15 @@ class Pipeline:
         withholding = Withholding(settings.values)
         self.withholds = withholding.withholds
         self.traffic = TrafficCounter(self.repeats, written_only=self.withholds)
+        self.notices = Notices(withholds=self.withholds)
         self.segments = Segments(
             path, overwrite, settings.file_mode, settings.bounds, self.ledger, self._drain_traffic,
-            self._gone, lambda about, error: self.writer.complain(about, error),
+            self._gone, self.notices, settings.compress,
         )  # fmt: skip
         self.writer = Writer(
             self.segments, Encoder(self.tape_id, redacts=settings.redacts), self.ledger,
             self.buffers, self._each_second,
-            self.evidence_lost, self._written if self.withholds else None,
+            self.evidence_lost, self.notices, self._written if self.withholds else None,
         )  # fmt: skip
         self.writer.waits_with = [
             self.ledger, self.buffers, self.repeats, self.traffic, self.segments.budget, *others,
@@ -166,6 +172,9 @@ class Pipeline:
         self._is_evidence_lost = False
         self._remembers_until = 0.0
         self.set_rate(None)
+        stem = path.removesuffix(".tape")
+        file = StatusFile(stem, self.tape_id, settings.file_mode)
+        self.heartbeat = Heartbeat(file, self.tape_id, self.notices)
 
     def begin(self, target: Target | None, observed: Observed | None = None) -> None:
         """Writes the manifest and starts the writer, once.
@@ -192,12 +201,15 @@ class Pipeline:
         if settings.write_ahead:
             stem = self.segments.first_path.removesuffix(".tape")
             self.write_ahead = WriteAhead(
-                stem, self._fresh_manifest, self.writer.complain, self.segments.budget,
+                stem, self._fresh_manifest, self.notices.complain, self.segments.budget,
                 self._overwrite, settings.file_mode, redacts=settings.redacts,
             )  # fmt: skip
         if settings.max_seconds is not None:
             self._deadline = time.monotonic() + settings.max_seconds
         self.begun = True
+        if target is not None:
+            name = self.heartbeat.target = f"{target.type}.{target.method}"
+            self.notices.tell("records", f"records {name} to {self.segments.first_path}")
         self.writer.start()
 
     def _check_patterns(self, parameters: tuple[Parameter, ...]) -> None:
@@ -209,7 +221,7 @@ class Pipeline:
         for pattern, _ in self.settings.values:
             first = pattern.partition(".")[0]
             if not any(fnmatchcase(name, first) for name in known):
-                self.writer.warn(f"values: no argument matches {pattern!r}")
+                self.notices.warn(f"values: no argument matches {pattern!r}")
 
     def set_rate(self, fraction: float | None) -> None:
         """Keeps only this share of the calls that would be kept. None means all of them again."""
@@ -282,28 +294,50 @@ class Pipeline:
     def close(self) -> None:
         """Writes what is queued, and seals the last file. If an interrupt ends it, it can be called
         again."""
-        path = self.segments.first_path
+        path, is_sealed = self.segments.first_path, False
         try:
             if self.held_calls is not None:
                 self.held_calls.clear()
             is_done = self.writer.stop()
             self.ledger.close("unfinished")
-            if not is_done:  # the writer hangs within a write
-                self.writer.warn(f"the disk does not answer: the tape {path} is not sealed")
+            if not is_done:  # the writer hangs within a write, so it says no news and no status
+                self.notices.warn(f"the disk does not answer: the tape {path} is not sealed")
                 return
             self.segments.seal()
+            is_sealed = True
         except Exception as trouble:
             # A tape is readable without its trailer, too.
-            self.writer.complain(f"the tape {path} cannot be sealed", trouble)
+            self.notices.complain(f"the tape {path} cannot be sealed", trouble)
+        self._say_the_end(is_sealed)
         self.segments.close()
         self.buffers.clear()
         if self.write_ahead is not None:
             self.write_ahead.close()
 
+    def _say_the_end(self, is_sealed: bool) -> None:
+        stats = self.stats("closed")
+        self.heartbeat.end(stats, is_sealed=is_sealed)
+        if is_sealed and self.begun:
+            says = f"sealed {stats.path}: {stats.kept} of {stats.seen} calls are on the tape"
+            self.notices.tell("closed", says)
+        self.notices.say_news()
+
+    def stats(self, state: State) -> Stats:
+        """The accounts at this moment."""
+        segments = self.segments
+        return replace(
+            self.ledger.snapshot(segments.written_bytes, segments.count, state),
+            target=self.heartbeat.target, losing=self.heartbeat.losing,
+            path=segments.path, last_write_ns=self.writer.last_write_ns,
+            last_error=self.notices.last_error, last_error_ns=self.notices.last_error_ns,
+            compressed=segments.compression.done, uncompressed=segments.compression.left,
+        )  # fmt: skip
+
     def abandon(self) -> None:
         """Lets go of all files in a fork: they are the parent's. It takes no lock, because a thread
         that does not exist here may hold it."""
         self._is_abandoned = True
+        self.segments.compression.abandon()
         self.segments.close()
         if self.write_ahead is not None:
             self.write_ahead.abandon()
@@ -333,6 +367,10 @@ class Pipeline:
             self.ledger.stop("max_seconds")
         self.segments.check()
         self._each_second_more()
+        self.heartbeat.look(
+            self.stats("recording"), self.writer.refused, self.ledger.stopped,
+            self.segments.unsealed,
+        )  # fmt: skip
 
 
 def child_path(path: str) -> str:
@@ -357,5 +395,5 @@ def free_path(stem: str) -> str:
 
 
 def _has_files(name: str, there: list[str]) -> bool:
-    file = re.compile(re.escape(name) + r"(-\d{5,}|\.ahead-\d+)?\.tape")
+    file = re.compile(re.escape(name) + r"(-\d{5,}|\.ahead-\d+)?\.tape(\.zst|\.gz)?")
     return any(file.fullmatch(other) for other in there)

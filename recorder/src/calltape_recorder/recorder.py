@@ -155,13 +155,7 @@ class Recorder:
         if pipeline is None:
             found = Stats(0, 0, paused=self._paused, state="forked")
         else:
-            segments = pipeline.segments
-            found = replace(
-                pipeline.ledger.snapshot(segments.written_bytes, segments.count, self._state),
-                path=segments.path,
-                last_write_ns=pipeline.writer.last_write_ns,
-                last_error=pipeline.writer.last_error,
-            )
+            found = pipeline.stats(self._state)
         control = None if self._control is None else self._control.trouble
         return found if control is None else replace(found, control=control)
 
@@ -237,6 +231,7 @@ class Recorder:
 
     def _renew(self) -> Pipeline | None:
         """Makes a tape for a forked child, at its first call. None if it cannot be made."""
+        trouble = None
         with self._lock:
             if self._handler.pipeline is None and self._state == "forked":
                 try:
@@ -246,9 +241,13 @@ class Recorder:
                     self._state = "recording"
                 except Exception as error:
                     self._handler.close()
-                    with contextlib.suppress(Exception):  # the host's log handler may raise
-                        log.warning("nothing is recorded in a forked process: %s", error)
-            return self._handler.pipeline
+                    trouble = error
+            made = self._handler.pipeline
+        if trouble is not None:  # said without the lock, in which other threads' first calls wait
+            with contextlib.suppress(Exception):  # the host's log handler may raise
+                said = "process %d: nothing is recorded in a forked process: %s"
+                log.warning(said, os.getpid(), trouble)
+        return made
 
     def _enter(self, pipeline: Pipeline) -> None:
         """Sends calls to this pipeline from now on, with the pause and the rate that hold."""
@@ -276,7 +275,7 @@ class Recorder:
                 advice='pass via="method", or record a module around it',
             ) from None  # fmt: skip
         if may_be_inlined(module):
-            pipeline.writer.warn(
+            pipeline.notices.warn(
                 "graphs were compiled before attach(): if one of them contains the recorded module,"
                 " the calls in that graph are not seen. Attach before the first compiled call, or"
                 ' pass via="method"'
@@ -320,8 +319,6 @@ class Recorder:
         except OSError as error:
             raise TapeError("io", error.strerror or str(error), path=self.path) from None
         self._target = target
-        if target is not None:
-            pipeline.writer.tell(f"records {target.type}.{target.method} to {self.path}")
         lifecycle.watch(self)
         if pipeline.held_calls is not None:
             lifecycle.watch_exceptions()
@@ -352,7 +349,7 @@ class Recorder:
             if error is not None:
                 self.dying(error)
         except Exception as trouble:
-            pipeline.writer.complain(f"the tape {self.path} cannot be sealed", trouble)
+            pipeline.notices.complain(f"the tape {self.path} cannot be sealed", trouble)
         pipeline.close()
 
     def _met(self, structure: Structure) -> None:

@@ -171,9 +171,16 @@ def _parse_json(text: bytes) -> Any:
     if text[:1] != b"{":
         raise TapeError("invalid", "the safetensors header does not start with a brace")
     try:
-        return json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+        return json.loads(
+            text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
+        )
     except (ValueError, RecursionError) as error:
         raise TapeError("damaged", f"the safetensors header is not JSON: {error}") from None
+
+
+def _no_constant(name: str) -> None:
+    """Refuses ``NaN`` and ``Infinity``, which Python takes and JSON does not have."""
+    raise ValueError(f"{name} is no JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -18,7 +18,16 @@ from calltape_schema.traffic import Traffic
 __all__ = ["UNWANTED", "Coverage", "Dump", "Ending", "Trailer", "decode_trailer", "encode_trailer"]
 
 UNWANTED = frozenset(
-    ("policy", "paused", "max_calls", "max_seconds", "flight_recorder", "tracing", "not extracted")
+    (
+        "policy",
+        "paused",
+        "max_calls",
+        "max_seconds",
+        "flight_recorder",
+        "tracing",
+        "expired",
+        "not extracted",
+    )
 )
 """The reasons of dropped calls that were not to be on the tape. A call with any other reason should
 be there, and is lost."""

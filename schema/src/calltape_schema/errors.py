@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Kind", "Problem", "TapeError"]
+__all__ = ["Kind", "Problem", "TapeError", "printable"]
 
 Kind = Literal[
     "not_found",  # no such file, directory or pattern
@@ -54,7 +54,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Messages quote names of the file. Escape sequences in them must not reach a terminal."""
     if text.isprintable():
         return text
@@ -75,7 +75,7 @@ class Problem:
 
     def __str__(self) -> str:
         where = _short(".".join(str(part) for part in self.loc))
-        return _printable(f"{where}: {_short(self.message)}" if where else _short(self.message))
+        return printable(f"{where}: {_short(self.message)}" if where else _short(self.message))
 
 
 class TapeError(Exception):
@@ -129,7 +129,7 @@ class TapeError(Exception):
             shown += f"; and {len(self.problems) - 3} more"
         reason = f"{self.reason} ({shown})" if shown else self.reason
         advice = f"{reason}. {self.advice[:1].upper()}{self.advice[1:]}."
-        return _printable(": ".join(part for part in (self.path, member, advice) if part))
+        return printable(": ".join(part for part in (self.path, member, advice) if part))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions go to other processes (multiprocessing, pytest-xdist) by pickle, which calls

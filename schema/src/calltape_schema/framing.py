@@ -98,7 +98,10 @@ def call_member(name: str) -> tuple[int, bool] | None:
     """The number of the call that a member belongs to, and whether the member is its record (True)
     or its blob (False). None if it belongs to no call."""
     match = _CALL_NAME.fullmatch(name)
-    return None if match is None else (int(match[1]), match.lastindex == 2)
+    if match is None:
+        return None
+    number = int(match[1])
+    return (number, match.lastindex == 2) if number < 2**63 else None
 
 
 def call_number(name: str) -> int | None:

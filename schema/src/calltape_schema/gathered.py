@@ -49,7 +49,7 @@ MAX_TIMES = 128
 _WINDOW = -15  # a window of 32 KiB, and neither header nor checksum: the entry has one
 _LEVEL, _MEMORY = 1, 4  # a higher level makes records a tenth smaller
 
-_NAME = re.compile(r"calls/(?:[0-9]{8}|[1-9][0-9]{8,18})\.records")
+_NAME = re.compile(r"calls/([0-9]{8}|[1-9][0-9]{8,18})\.records")
 
 
 def group_name(call: int) -> str:
@@ -59,7 +59,8 @@ def group_name(call: int) -> str:
 
 def is_group(name: str) -> bool:
     """Whether a member of this name is a group."""
-    return _NAME.fullmatch(name) is not None
+    match = _NAME.fullmatch(name)
+    return match is not None and int(match[1]) < 2**63
 
 
 def entry(record: bytes) -> bytes:

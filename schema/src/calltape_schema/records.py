@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
 from calltape_schema.errors import TapeError
@@ -71,6 +72,12 @@ class Parameter(Record):
     has_default: bool = False
     default: Scalar = None
     default_missing: bool = False
+
+    @field_validator("default")
+    @classmethod
+    def _is_the_nan(cls, default: Any) -> Any:
+        # No NaN equals another, but each equals itself: so signatures with one are equal.
+        return math.nan if isinstance(default, float) and math.isnan(default) else default
 
 
 class Target(Record):

@@ -144,6 +144,14 @@ class Inputs(Record):
     def __len__(self) -> int:
         return len(self.raised)
 
+    def inflated(self) -> bytes:
+        """The bytes of all rows.
+
+        Raises:
+            TapeError: ``damaged``.
+        """
+        return _inflated(self.packed, self.size)
+
     def rows(self) -> Iterator[InputsRow]:
         """The rows, in the order of the member. Trees are not validated yet.
 
@@ -154,7 +162,7 @@ class Inputs(Record):
         for row, leaf, low, high in self.ranges:
             ranges.setdefault(row, {})[leaf] = low, high
         calls, firsts, lasts = map(counts_in, (self.calls, self.firsts, self.lasts))
-        reader = _Rows(_inflated(self.packed, self.size))
+        reader = _Rows(self.inflated())
         for row, raised in enumerate(self.raised):
             structure, leaves, scalars = reader.next()
             yield InputsRow(

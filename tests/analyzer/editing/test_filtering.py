@@ -16,6 +16,7 @@ from calltape_recorder import Novelty
 from tests.analyzer.editing.recordings import contents, numbers, recorded, values
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.fixture_files import FIXTURES
+from tests.unpacked import readable
 
 SIZES = [3, 4, -2, 5, 4, 9, 16, 3, -1, 7]
 
@@ -188,7 +189,7 @@ def test_values_are_dropped_by_path(source: Path, tmp_path: Path) -> None:
         assert cut[0].outputs["y"].is_meta
         assert values(cut[0].outputs["same"]) == plain
         assert cut.variants()
-    assert b"prompt" not in out.read_bytes()
+    assert b"prompt" not in readable(out.read_bytes())
     assert os.path.getsize(out) < os.path.getsize(source)
 
 
@@ -286,3 +287,16 @@ def test_aliases_and_shared_keys_stay(tmp_path: Path) -> None:
         assert args[0] is args[1]
         assert kwargs["z"].is_meta
         assert torch.equal(args[0], x)
+
+
+def test_the_last_calls_of_a_tape_whose_end_counts_damaged_ones(tmp_path: Path) -> None:
+    """The end of the file says that there are 9 calls; one of them is damaged."""
+    calls = [Recorded((torch.ones(number + 1),)) for number in range(9)]
+    path = write_tape(tmp_path / "a.tape", calls, summary=True)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"calls/00000004.msgpack") + 600] ^= 0xFF
+    path.write_bytes(data)
+    with open_tape(path) as tape:
+        assert filter_tape(tape, tmp_path / "b.tape", last=2).calls == 2
+    with open_tape(tmp_path / "b.tape") as cut:
+        assert [call.number for call in cut.calls] == [7, 8]

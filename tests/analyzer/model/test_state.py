@@ -418,6 +418,26 @@ def test_a_program_without_the_state_of_its_model_is_not_verified(
     assert all("(before)" in (row.error or "") for row in report if not row.ok)
 
 
+class Shrinking(torch.nn.Module):
+    """Makes its windows smaller for a small picture, and leaves them so, as Swin does."""
+
+    window = 4
+
+    def forward(self, x: Any) -> Any:
+        self.window = min(self.window, x.shape[0])
+        return x.unflatten(0, (-1, self.window)).sum(1)
+
+
+def test_a_number_of_a_model_of_transformers_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shrinking, "__module__", "transformers.models.shrinking")
+    model = Shrinking()
+    model.window = 4
+    with unchanged(model) as changed:
+        model(t(2, 3))
+    assert model.window == 4
+    assert changed == {"window": 4}
+
+
 LATE = """
 import sys
 import torch

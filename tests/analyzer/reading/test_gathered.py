@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import torch
 from calltape_analyzer import TapeError, filter_tape, open_tape
 from calltape_recorder import record
 from calltape_schema.framing import BLOCK, member_header, members
-from calltape_schema.gathered import is_group, places
+from calltape_schema.gathered import entry, is_group, places
+from calltape_schema.packing import pack
 
 COUNT = 200
 
@@ -157,3 +159,18 @@ def test_copies_of_calls_in_groups_count_once(path: Path, tmp_path: Path) -> Non
     part = cut(path, groups(path.read_bytes())[-1][0] + 3000)
     with open_tape([path, part]) as tape:
         assert len(tape.calls) == COUNT
+
+
+def test_a_group_of_bad_entries_is_read_once(path: Path) -> None:
+    """What follows each of them was looked through: a mebibyte took most of a minute."""
+    data = path.read_bytes()
+    start, _, _ = groups(data)[0]
+    bad = entry(pack([1, b""])) * 100_000
+    made = cut(path, start - BLOCK)
+    with made.open("ab") as file:
+        file.write(member_header("calls/00000000.records", len(bad)) + bad)
+    began = time.process_time()
+    with open_tape(made) as tape:
+        assert len(tape.calls) == 0
+        assert "more places are damaged" in str(tape.damage[-1])
+    assert time.process_time() - began < 15

@@ -145,6 +145,22 @@ def summary(path: Path) -> Any:
     return list(map(str, damage.list())), segment.coverage, repr(keys), repr(found)
 
 
+def test_a_default_of_nan_is_no_other_tape(tmp_path: Path) -> None:
+    """No NaN equals another one, so the manifest that is read again seemed to be another."""
+
+    class WithDefault(torch.nn.Module):
+        def forward(self, x: Any, fill: float = float("nan")) -> Any:
+            return x
+
+    path = tmp_path / "nan.tape"
+    recorder = Recorder(path).attach(model := WithDefault())
+    model(torch.ones(2))
+    recorder.close()
+    with open_tape(path, scan=True) as tape:
+        assert len(tape.calls) == 1
+        assert tape.verify() == []
+
+
 class Thorough(Skimmer[Any]):
     """Builds models of every record."""
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import Tape, TapeError, UsageError, diff, filter_tape, merge_tapes, open_tape
-from calltape_analyzer.reading import segment
+from calltape_analyzer.reading import tape_file
 from calltape_analyzer.reading.scan import Scan
 from calltape_recorder import record
 from calltape_recorder.write import tape_writer as recorder_writer
@@ -376,14 +376,14 @@ def test_commands_say_what_they_read(tmp_path: Path) -> None:
 def counted_reads(patch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of all reads from now on."""
     found: list[int] = []
-    real = segment.TapeFile.read
+    real = tape_file.TapeFile.read
 
     def read(self: Any, at: int, size: int) -> bytes:
         data = real(self, at, size)
         found.append(len(data))
         return data
 
-    patch.setattr(segment.TapeFile, "read", read)
+    patch.setattr(tape_file.TapeFile, "read", read)
     return found
 
 

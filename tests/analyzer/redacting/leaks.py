@@ -12,6 +12,7 @@ import torch
 
 from calltape_analyzer import Tape
 from calltape_schema.packing import pack
+from tests.unpacked import readable
 
 __all__ = ["encoded", "id_rows", "leaked", "numbers", "rows", "standing_in", "texts"]
 
@@ -69,7 +70,7 @@ def leaked(source: Path, result: Path, *, least: int = 5) -> list[str | bytes]:
     """What stands in the result although only the calls of the source had it."""
     from calltape_analyzer import open_tape
 
-    data = result.read_bytes()
+    data = readable(result.read_bytes())
     with open_tape(source, verify=True) as tape:
         raw = {encoded(value): value for value in {*texts(tape)}}
         long = [one for one in raw if len(one) >= least]

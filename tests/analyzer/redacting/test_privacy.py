@@ -11,6 +11,8 @@ import torch
 from calltape_analyzer import UsageError, open_tape, private_data, redact
 from calltape_recorder import When, record
 from tests.analyzer.cli.commands import run
+from tests.analyzer.tapes import Recorded, write_tape
+from tests.unpacked import readable
 
 
 class Model(torch.nn.Module):
@@ -80,9 +82,25 @@ def test_commands(source: Path, tmp_path: Path) -> None:
     made = run("redact", str(source), "-o", str(out), "--keep", "nothing", "--permute", "ids")
     assert made.code == 0
     assert "note: no value has a path like nothing" in made.out
-    assert b"secret" not in out.read_bytes()
+    assert b"secret" not in readable(out.read_bytes())
     assert "it is there already" in run("redact", str(source), "-o", str(out)).err
     assert "calltape privacy" in run("doctor", str(source)).out
+
+
+def test_what_the_range_of_few_numbers_tells_is_said(tmp_path: Path) -> None:
+    """Of a prompt of two tokens, it is the prompt; of a thousand it tells little, and of positions
+    nothing."""
+    ids = {"few": torch.tensor([[4021, 31337]]), "many": torch.arange(2000, 5000)[None]}
+    call = Recorded((), {**ids, "places": torch.arange(9)})
+    out = tmp_path / "b.tape"
+    with open_tape(write_tape(tmp_path / "a.tape", [call])) as tape:
+        notes = redact(tape, out).notes
+        (note,) = (one for one in notes if "smallest" in one)
+        assert note.startswith("the smallest and the largest of few numbers stay, at few;")
+        told = redact(tape, out, shapes_only="kwargs.few", overwrite=True)
+    assert not any("smallest" in one for one in told.notes)
+    with open_tape(out) as tape:
+        assert {one.leaf for one in tape.calls[0].record.inputs.ranges} == {1, 2}
 
 
 def test_only_tapes_have_private_data() -> None:

@@ -24,6 +24,7 @@ def test_the_environment_of_the_command(tmp_path: Path) -> None:
     assert (tmp_path / "tapes").is_dir()
     assert prepare(said, environment)["PYTHONPATH"] == f"{STARTUP}:/x:/y"
     files = {"sitecustomize.py", "calltape_startup.py", "calltape_variable.py"}
+    files.add("calltape_explaining.py")
     assert files <= set(os.listdir(STARTUP))
 
 

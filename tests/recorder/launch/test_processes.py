@@ -149,7 +149,7 @@ def test_a_script_its_forks_and_what_it_spawns(tmp_path: Path, target: str) -> N
     assert done.returncode == -signal.SIGTERM  # its own end, not that of somebody in between
     assert done.stdout == "served ['--port', '1']\n", done.stderr
     assert not done.stderr
-    counts = {path.name: len(read(path).calls) for path in tapes.iterdir()}
+    counts = {path.name: len(read(path).calls) for path in tapes.glob("*.tape")}
     assert sorted(counts.values()) == [3, 4, 5]
     assert sum("-p" in name for name in counts) == 1  # the fork went on, beside its parent's
 
@@ -175,7 +175,7 @@ def test_a_script_that_is_imported_as_well(tmp_path: Path) -> None:
     (tmp_path / "twice.py").write_text(TWICE)
     done = _record(tmp_path, "twice.py")
     assert not done.stderr
-    assert sorted(len(read(tape).calls) for tape in (tmp_path / "tapes").iterdir()) == [0, 1]
+    assert sorted(len(read(tape).calls) for tape in (tmp_path / "tapes").glob("*.tape")) == [0, 1]
 
 
 AT_ONCE = """
@@ -222,4 +222,4 @@ def test_what_both_copies_have_from_a_third_module_is_recorded_once(tmp_path: Pa
     (tmp_path / "twice.py").write_text(TWICE.replace("model = Add()", "from third import model"))
     done = _record(tmp_path, "twice.py")
     assert not done.stderr
-    assert [len(read(tape).calls) for tape in (tmp_path / "tapes").iterdir()] == [1]
+    assert [len(read(tape).calls) for tape in (tmp_path / "tapes").glob("*.tape")] == [1]

@@ -9,12 +9,15 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
 
 from calltape_recorder import record
+from calltape_recorder.write import writer
+from calltape_schema.health import State, health_of
 from tests.recorder.appearance import appearance_of
 from tests.recorder.models import Identity
 from tests.recorder.write.test_chaos_disk import OPTIONS, check_accounts, check_trailers, tapes_in
@@ -53,7 +56,16 @@ def _is_written(file: BinaryIO, data: bytes) -> bool:
     return True
 
 
+def until(folder: Path, state: State) -> None:
+    """Waits until a health check tells this state."""
+    deadline = time.monotonic() + 60
+    while (found := health_of(str(folder))).state != state:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
+
+
 def main(folder: Path, kind: str) -> None:
+    writer._LOOK_SECONDS = 0.05
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)]
     subprocess.run(mount, check=True)
@@ -62,13 +74,15 @@ def main(folder: Path, kind: str) -> None:
     model, number = Identity(), 0
     looks = appearance_of(model)
     recorder = record(model, folder / "t.tape", **OPTIONS[kind])
+    until(folder, "recording")
     for done in range(ROUNDS):
         fill(folder / "other")
         for _ in range(20):
             number = call(model, number)
             assert recorder.flush()
         full = recorder.stats()
-        assert full.dropped["io"] > 5 * (done + 1)
+        assert full.dropped["disk_full"] > 5 * (done + 1)
+        until(folder, "full")  # although there is no room for a new status
         os.unlink(folder / "other")
         for _ in range(8):
             number = call(model, number)
@@ -76,6 +90,7 @@ def main(folder: Path, kind: str) -> None:
         # It takes calls again, and drops none of them.
         assert recorder.stats().dropped == full.dropped
         assert recorder.stats().kept == full.kept + 8
+        until(folder, "recording")
         assert appearance_of(model) == looks
     recorder.close()
     stats, tapes = recorder.stats(), tapes_in(folder)
@@ -83,7 +98,8 @@ def main(folder: Path, kind: str) -> None:
     check_trailers(stats, tapes)
     assert not any(tape.damage for tape in tapes)
     assert not list(folder.glob("*.ahead*"))
-    assert len(said.texts) == len(set(said.texts))
+    # Once, and once more after the disk had room again; not in each round.
+    assert all(said.texts.count(text) <= 2 for text in said.texts)
     counts = {"seen": stats.seen, "kept": stats.kept, **stats.dropped}
     print(json.dumps({**counts, "rounds": ROUNDS, "warnings": len(said.texts)}))
 

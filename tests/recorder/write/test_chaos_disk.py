@@ -169,11 +169,11 @@ def run(folder: Path, disk: Disk, options: dict[str, Any], *, back: bool) -> Sta
     return recorder.stats()
 
 
-def check_run(folder: Path, stats: Stats, *, back: bool, is_last: bool) -> None:
+def check_run(folder: Path, stats: Stats, reason: str, *, back: bool, is_last: bool) -> None:
     """What is on the disk after a run that failed; ``is_last``: in the last write."""
     tapes = tapes_in(folder)
     check_accounts(stats, tapes)
-    assert set(stats.dropped) <= {"io", "deleted"}
+    assert set(stats.dropped) <= {reason, "deleted"}
     if not is_last and all(tape.trailer is not None for tape in tapes):
         assert sizes_in(folder) == stats.written_bytes  # nothing lies behind the end
     if back:
@@ -189,6 +189,7 @@ def test_every_write_fails(
     capsys: pytest.CaptureFixture[str], kind: str, error: int,
 ) -> None:  # fmt: skip
     options, counts = OPTIONS[kind], Counter[str]()
+    reason = "disk_full" if error == errno.ENOSPC else "io"
     clean = Disk(monkeypatch, error, sys.maxsize, ONCE)
     (tmp_path / "clean").mkdir()
     stats = run(tmp_path / "clean", clean, options, back=False)
@@ -214,18 +215,18 @@ def test_every_write_fails(
                 if stats is None:
                     assert not list(folder.iterdir())
                     continue
-                check_run(folder, stats, back=back, is_last=disk.writes == first + 1)
+                check_run(folder, stats, reason, back=back, is_last=disk.writes == first + 1)
                 counts["sealed"] += back
                 counts.update(seen=stats.seen, kept=stats.kept, **stats.dropped)
     assert open_files() == before
-    assert counts["seen"] == counts["kept"] + counts["io"] + counts["deleted"]
-    assert counts["io"]
+    assert counts["seen"] == counts["kept"] + counts[reason] + counts["deleted"]
+    assert counts[reason]
     assert counts["runs"] > 4 * clean.writes
     with capsys.disabled():
         print(
             f"\n{errno.errorcode[error]} at each of {clean.writes} writes, {kind}:"
             f" {counts['runs']} runs, {counts['failed']} failed writes, {counts['seen']} calls seen"
-            f" = {counts['kept']} kept + {counts['io']} io + {counts['deleted']} deleted,"
+            f" = {counts['kept']} kept + {counts[reason]} {reason} + {counts['deleted']} deleted,"
             f" {counts['sealed']} recoveries, every kept call read back"
         )
 
@@ -258,13 +259,13 @@ def test_a_file_system_that_is_full(
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["rounds"] >= 3
-    assert said["io"]
-    assert said["seen"] == said["kept"] + said["io"]
+    assert said["disk_full"]
+    assert said["seen"] == said["kept"] + said["disk_full"]
     with capsys.disabled():
         print(
             f"\na tmpfs of 1 MiB, {kind}: full and emptied {said['rounds']} times, {said['seen']}"
-            f" calls seen = {said['kept']} kept + {said['io']} io, every kept call read back,"
-            f" {said['warnings']} warnings"
+            f" calls seen = {said['kept']} kept + {said['disk_full']} disk_full, every kept call"
+            f" read back, {said['warnings']} warnings"
         )
 
 

@@ -176,7 +176,7 @@ def test_a_large_call_that_cannot_be_written_is_counted(
         model(torch.ones(1))
         recorder.flush()
         stats = recorder.stats()
-        assert (stats.kept, stats.dropped, stats.queued_bytes) == (1, {"io": 1}, 0)
+        assert (stats.kept, stats.dropped, stats.queued_bytes) == (1, {"disk_full": 1}, 0)
     assert [call.record.call for call in read(tmp_path / "t.tape").calls] == [1]
 
 

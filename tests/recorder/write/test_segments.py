@@ -316,7 +316,7 @@ def test_a_disk_that_takes_no_next_file(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(tape_writer.os, "open", refuses)
         model(x, x)
         assert recorder.flush()
-        assert recorder.stats().dropped == {"io": 1}
+        assert recorder.stats().dropped == {"disk_full": 1}
         monkeypatch.undo()
         model(x, x)
     assert recorder.stats().kept == 2

@@ -1,7 +1,7 @@
 """The ``calltape`` command: what is on a tape, and what follows from it.
 
 Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged; 4 if the tapes of ``diff``
-differ. ``replay --bisect`` has those of ``git bisect run``. Only
+differ; ``health`` has codes of its own. ``replay --bisect`` has those of ``git bisect run``. Only
 ``args``, ``export`` and ``replay`` import torch, and ``check`` of a ``.pt2``.
 """
 
@@ -14,32 +14,15 @@ from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli import (
-    arguments,
-    bundles,
-    call,
-    calls,
-    conversions,
-    differences,
-    doctor,
-    edits,
-    exports,
-    info,
-    minimising,
-    redactions,
-    replays,
-    scripts,
-    shapes,
-    surveys,
-    variants,
-)
-from calltape_analyzer.cli.bisection import git_codes
 from calltape_analyzer.cli.budget import limits
+from calltape_analyzer.cli.git_exit_codes import git_codes
+from calltape_analyzer.cli.verbs import VerbGroup
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="calltape",
+    cls=VerbGroup,
     help="Reads tapes of recorded PyTorch calls.",
     epilog="Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged.\n\n"
     "diff ends with 4 if the tapes differ; export, replay and check with 1 if a call fails.\n\n"
@@ -50,29 +33,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(info.info)
-app.command()(calls.ls)
-app.command()(call.show)
-app.command()(shapes.shapes)
-app.command()(surveys.survey)
-app.command()(arguments.args)
-app.command()(variants.variants)
-# A dimension may be counted from the end: -1 is no option.
-app.command(context_settings={"ignore_unknown_options": True})(variants.explain)
-app.command()(differences.diff)
-app.command()(exports.export)
-app.command()(replays.replay)
-app.command()(replays.check)
-app.command()(scripts.script)
-app.command()(bundles.bundle)
-app.command("filter")(edits.filter_)
-app.command()(edits.merge)
-app.command()(edits.recover)
-app.command()(minimising.minimise)
-app.command()(doctor.doctor)
-app.command()(redactions.redact)
-app.command()(redactions.privacy)
-app.command()(conversions.convert)
 
 
 def _version(wanted: bool) -> None:

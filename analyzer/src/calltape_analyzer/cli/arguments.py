@@ -13,7 +13,16 @@ import typer
 
 from calltape_analyzer.cli.output import Json, command, line, print_json
 from calltape_analyzer.cli.shapes import by_variant
-from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Variants, address, opened
+from calltape_analyzer.cli.tapes import (
+    Calls,
+    Ignore,
+    OfTarget,
+    Part,
+    Paths,
+    Variants,
+    address,
+    opened,
+)
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.pytree.rendering import render
@@ -25,6 +34,7 @@ __all__ = ["args"]
 @command
 def args(
     paths: Paths,
+    target: OfTarget = None,
     call: Annotated[
         str | None,
         typer.Option(
@@ -49,7 +59,7 @@ def args(
     calltape args runs/llm.tape --variant decode
     calltape args runs/llm.tape --call 3
     """
-    with opened(paths, Part(calls, variant, ignore)) as tape:
+    with opened(paths, Part(calls, variant, ignore, target)) as tape:
         found, reason = _answers(tape, call)
         if json and reason is None:
             print_json(_document_of(found[""]))

@@ -1,40 +1,26 @@
-"""Exit codes for ``git bisect run``: of a commit that is good, bad, or cannot be tested.
-
-git takes 1 to 124 for bad, and so would take a model that cannot be imported, a tape that is
-damaged or a mistyped option for the bug. With ``--bisect``, a replay ends with
-
-- 0: every call does what it is to do (good);
-- 1: a call fails (bad): another value, another exception, too slow;
-- 125: this commit cannot be tested, which skips it: its model cannot be imported or made, or the
-  tape has nothing to test it with;
-- 128: no commit can be tested, which ends the bisection: a wrong command line, a tape that cannot
-  be opened.
-"""
+"""A replay that tells ``git bisect run`` whether a commit is good, bad, or cannot be tested."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calltape_analyzer.cli.git_exit_codes import BAD, CANNOT_TEST, GIVE_UP, GOOD, OPTION
 from calltape_analyzer.cli.output import complain
 from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:
     from calltape_analyzer.comparison.reports import Report
 
-__all__ = ["BAD", "CANNOT_TEST", "GIVE_UP", "GOOD", "Bisect", "git_codes", "judged"]
-
-GOOD, BAD, CANNOT_TEST, GIVE_UP = 0, 1, 125, 128
-_USAGE = 2
-_OPTION = "--bisect"
+__all__ = ["Bisect", "judged"]
 
 Bisect = Annotated[
     bool,
     typer.Option(
-        _OPTION,
+        OPTION,
         help="Exit codes for git bisect run: 0 good, 1 bad, 125 this commit cannot be tested, 128 "
         "no commit can.",
     ),
@@ -87,18 +73,3 @@ def judged(bisect: bool) -> Iterator[Judged]:
         complain("no commit can be tested" if code == GIVE_UP else "this commit cannot be tested")
         raise typer.Exit(code) from None
     raise typer.Exit(CANNOT_TEST if found.report is None else verdict(found.report))
-
-
-@contextmanager
-def git_codes(words: Sequence[str]) -> Iterator[None]:
-    """Turns the code of a wrong command line into the one that ends a bisection.
-
-    Args:
-        words: of the command line.
-    """
-    try:
-        yield
-    except SystemExit as end:
-        if end.code == _USAGE and _OPTION in words:
-            raise SystemExit(GIVE_UP) from None
-        raise

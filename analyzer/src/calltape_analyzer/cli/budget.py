@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from calltape_analyzer.reading.remote_access import received_bytes
 from calltape_schema.errors import TapeError
 
 __all__ = ["Exceeded", "Limits", "limits", "reading", "spent"]
@@ -59,13 +60,18 @@ class _Budget:
 
     @property
     def seconds(self) -> float:
-        worth = max(_SECONDS, _SECONDS_PER_MEBIBYTE * self.tape_bytes / _MEBIBYTE)
+        worth = max(_SECONDS, _SECONDS_PER_MEBIBYTE * self._worth / _MEBIBYTE)
         return worth if limits.seconds is None else limits.seconds
 
     @property
     def nbytes(self) -> int:
-        worth = _BYTES + _BYTES_PER_BYTE * self.tape_bytes
+        worth = _BYTES + _BYTES_PER_BYTE * self._worth
         return worth if limits.nbytes is None else limits.nbytes
+
+    @property
+    def _worth(self) -> int:
+        """Bytes of local files, and what came of remote ones: a server may claim any size."""
+        return self.tape_bytes + received_bytes()
 
     def look(self, signum: int, frame: FrameType | None) -> None:
         """Adds up what was spent since the last look.

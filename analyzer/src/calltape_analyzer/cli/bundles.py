@@ -11,7 +11,16 @@ from calltape_analyzer.cli.edits import Force, Out, forced
 from calltape_analyzer.cli.models import OptionalModelName
 from calltape_analyzer.cli.output import Json, command, line, print_model
 from calltape_analyzer.cli.redaction_options import Keep, Noise, Permute, redaction_choices
-from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Variants, address, opened
+from calltape_analyzer.cli.tapes import (
+    Calls,
+    Ignore,
+    OfTarget,
+    Part,
+    Paths,
+    Variants,
+    address,
+    opened,
+)
 
 __all__ = ["bundle"]
 
@@ -35,6 +44,7 @@ def bundle(
     keep: Keep = None,
     permute: Permute = None,
     noise: Noise = None,
+    target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
@@ -54,7 +64,7 @@ def bundle(
     from calltape_analyzer.bundling import bundle as bundled
 
     redaction = redaction_choices(keep=keep, permute=permute, noise=noise)
-    with opened(paths, Part(calls, variant, ignore)) as tape, forced():
+    with opened(paths, Part(calls, variant, ignore, target)) as tape, forced():
         found = bundled(
             tape,
             out,

@@ -10,7 +10,16 @@ from typing import Any
 
 from calltape_analyzer.cli.calls import inputs_of, result_of, summary_of
 from calltape_analyzer.cli.output import Json, command, line, print_json
-from calltape_analyzer.cli.tapes import Address, Calls, Ignore, Part, Paths, Variants, opened
+from calltape_analyzer.cli.tapes import (
+    Address,
+    Calls,
+    Ignore,
+    OfTarget,
+    Part,
+    Paths,
+    Variants,
+    opened,
+)
 from calltape_analyzer.pytree.rendering import render_node
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
@@ -24,6 +33,7 @@ __all__ = ["show"]
 def show(
     paths: Paths,
     call: Address,
+    target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
@@ -38,7 +48,7 @@ def show(
     calltape show runs/llm.tape 0
     calltape show runs/ 3f9a01bc:12 --json
     """
-    with opened(paths, Part(calls, variant, ignore)) as tape:
+    with opened(paths, Part(calls, variant, ignore, target)) as tape:
         found = tape.find(call)
         record = found.record
         if json:

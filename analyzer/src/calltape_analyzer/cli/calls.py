@@ -5,6 +5,7 @@ In come the calls. Out goes a line, or a JSON object, per call.
 
 from __future__ import annotations
 
+import heapq
 import json as jsonlib
 from collections.abc import Iterator
 from itertools import islice
@@ -13,15 +14,19 @@ from typing import Annotated, Any
 import typer
 
 from calltape_analyzer.cli.output import Json, command, line
-from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Variants, opened
+from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Variants, opened
 from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_analyzer.pytree.rendering import render, render_inputs
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.places import short_paths
 from calltape_analyzer.reading.segment import UNDER_WAY, UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import printable
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord
 from calltape_schema.tree import Node
+
+_WIDEST_FILE = 40
 
 __all__ = ["inputs_of", "ls", "result_of", "summary_of"]
 
@@ -29,6 +34,7 @@ __all__ = ["inputs_of", "ls", "result_of", "summary_of"]
 @command
 def ls(
     paths: Paths,
+    target: OfTarget = None,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=0, help="Show at most this many calls.")
     ] = None,
@@ -40,13 +46,14 @@ def ls(
     """The calls, one per line.
 
     Number (or, of several recordings, address), seconds since the first call, duration in
-    milliseconds, arguments and outputs.
+    milliseconds, file (if there are several), arguments and outputs. The calls of several
+    recordings come in one order, that of time; those of each recording by their numbers.
 
     \b
     calltape ls runs/llm.tape --limit 10
     calltape ls runs/ --variant decode
     """
-    with opened(paths, Part(calls, variant, ignore)) as tape:
+    with opened(paths, Part(calls, variant, ignore, target)) as tape:
         shown = islice(_records(tape), limit)
         if json:
             _print_list(tape, shown)
@@ -55,12 +62,20 @@ def ls(
 
 
 def _records(tape: Tape) -> Iterator[tuple[Call, CallRecord]]:
-    for call in tape.calls:
-        try:
-            record = call.record
-        except TapeError:
-            continue  # it stands in tape.damage
-        yield call, record
+    """The calls of each recording by number, and those of several by time. Clocks may be set back
+    within a recording: then its next calls come at once."""
+    recordings = [map(_with_record, calls) for calls in tape.calls.by_recording()]
+    found = (filter(None, calls) for calls in recordings)
+    if len(recordings) < 2:
+        return (one for calls in found for one in calls)
+    return heapq.merge(*found, key=lambda pair: pair[1].time_ns)
+
+
+def _with_record(call: Call) -> tuple[Call, CallRecord] | None:
+    try:
+        return call, call.record
+    except TapeError:
+        return None  # it stands in tape.damage
 
 
 def _print_list(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
@@ -76,7 +91,11 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
     first: int | None = None
     every = tape.calls
     width = max(6, len(every.shown(every[0].ref)) if len(every) else 0)
-    print(f"{'call':>{width}} {'at s':>10} {'ms':>9}  arguments -> outputs")
+    names = short_paths(tape.paths) if len(tape.paths) > 1 else {}
+    longest = max((len(printable(name)) for name in names.values()), default=0)
+    column = min(max(longest, len("file")), _WIDEST_FILE) if names else 0
+    head = f" {'file':<{column}}" if names else ""
+    print(f"{'call':>{width}} {'at s':>10} {'ms':>9}{head}  arguments -> outputs")
     for call, record in calls:
         first = record.time_ns if first is None else first
         at = (record.time_ns - first) / 1e9
@@ -84,7 +103,8 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
         within = f", within call {call.parent}" if call.parent is not None else ""
         inputs = render_inputs(record.inputs, inputs_of(tape, record))
         text = f"{inputs} -> {result_of(record)}{within}"
-        line(f"{every.shown(call.ref):>{width}} {at:>10.3f} {duration:>9} ", text)
+        file = f" {printable(names[call.path]):<{column}}" if names else ""
+        line(f"{every.shown(call.ref):>{width}} {at:>10.3f} {duration:>9}{file} ", text)
 
 
 def inputs_of(tape: Tape, record: CallRecord) -> Node:

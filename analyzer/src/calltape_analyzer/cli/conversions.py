@@ -11,7 +11,7 @@ import typer
 
 from calltape_analyzer.cli.edits import Out
 from calltape_analyzer.cli.output import Json, command, line, print_json
-from calltape_analyzer.cli.tapes import Calls, Part, Variants, opened
+from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Variants, opened
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of
 
@@ -60,6 +60,7 @@ def convert(
     function: Annotated[
         str | None, typer.Option(metavar="NAME", help="flashinfer: the dumps of this function.")
     ] = None,
+    target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
     json: Json = False,
@@ -82,7 +83,7 @@ def convert(
             raise typer.BadParameter("--from takes one folder")
         _end(_from(source, paths[0], out, function), out, json)
         return
-    with opened(paths, Part(calls, variant), runs=True) as tape:
+    with opened(paths, Part(calls, variant, target=target), runs=True) as tape:
         assert to is not None
         _end(_to(to, tape, out, model, batched), out, json)
 

@@ -18,7 +18,7 @@ from calltape_analyzer.cli.output import (
     line,
     print_model,
 )
-from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Scan, Variants, opened
+from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, OfTarget, Part, Scan, Variants, opened
 
 __all__ = ["DIFFERS", "diff"]
 
@@ -34,6 +34,7 @@ def diff(
     now: Annotated[
         str, typer.Argument(metavar="NOW", help="What is seen now: a file, directory or pattern.")
     ],
+    target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
@@ -55,7 +56,7 @@ def diff(
     from calltape_analyzer.differences.difference import diff as compare
 
     check_form(json, markdown, private)
-    part = Part(calls, variant, ignore)
+    part = Part(calls, variant, ignore, target)
     with opened(before, part, scan=scan) as a, opened([now], part, scan=scan) as b:
         found = compare(a, b)
         if json:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from calltape_analyzer.cli.output import Json, command, line, print_model
-from calltape_analyzer.cli.tapes import Paths, opened
+from calltape_analyzer.cli.tapes import OfTarget, Part, Paths, opened
 
 __all__ = ["doctor"]
 
 
 @command
-def doctor(paths: Paths, json: Json = False) -> None:
+def doctor(paths: Paths, target: OfTarget = None, json: Json = False) -> None:
     """Everything that is wrong or unwise about a tape, and what to do.
 
     Damage, files without a trailer, calls that are lost, sizes that never varied, a batch that was
@@ -22,7 +22,7 @@ def doctor(paths: Paths, json: Json = False) -> None:
     """
     from calltape_analyzer.editing.diagnosis import diagnose
 
-    with opened(paths) as tape:
+    with opened(paths, Part(target=target)) as tape:
         found = diagnose(tape)
         if json:
             print_model(found)

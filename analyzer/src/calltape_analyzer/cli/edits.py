@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from calltape_analyzer.cli.output import DAMAGED, Json, command, print_model
-from calltape_analyzer.cli.tapes import Calls, Part, Paths, Variants, opened
+from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Paths, Variants, opened
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
@@ -30,6 +30,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there
 def filter_(
     paths: Paths,
     out: Out,
+    target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
     recording: Annotated[
@@ -109,7 +110,7 @@ def filter_(
 
     if first is not None and last is not None:
         raise typer.BadParameter("--first and --last are two choices; take one")
-    with opened(paths, Part(calls, variant)) as tape, forced():
+    with opened(paths, Part(calls, variant, target=target)) as tape, forced():
         report = filter_tape(
             tape, out, recording=recording, drop=drop or (), drop_outputs=drop_outputs,
             overwrite=force, start=_time(tape, "--start", start), end=_time(tape, "--end", end),
@@ -129,6 +130,7 @@ def merge(
             "--any-signature", help="Also if the recorded signatures differ: the first one stays."
         ),
     ] = False,
+    target: OfTarget = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -143,12 +145,14 @@ def merge(
     """
     from calltape_analyzer.editing.merging import merge_tapes
 
-    with opened(paths) as tape, forced():
+    with opened(paths, Part(target=target)) as tape, forced():
         print_report(merge_tapes(tape, out, any_signature=any_signature, overwrite=force), json)
 
 
 @command
-def recover(paths: Paths, out: Out, force: Force = False, json: Json = False) -> None:
+def recover(
+    paths: Paths, out: Out, target: OfTarget = None, force: Force = False, json: Json = False
+) -> None:
     """The sound calls of a damaged, torn or unsealed tape as a sealed one.
 
     Ends with 3 if something was lost, and says what.
@@ -158,7 +162,7 @@ def recover(paths: Paths, out: Out, force: Force = False, json: Json = False) ->
     """
     from calltape_analyzer.editing.recovering import recover_tape
 
-    with opened(paths) as tape, forced():
+    with opened(paths, Part(target=target)) as tape, forced():
         print_report(recover_tape(tape, out, overwrite=force), json)
 
 

@@ -18,7 +18,7 @@ import typer
 from calltape_analyzer.cli.models import ModelName, Train, model_of
 from calltape_analyzer.cli.output import FAILURE, Json, command, complain, line, print_json, table
 from calltape_analyzer.cli.output_log import OutputLog
-from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Variants, opened
+from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Variants, opened
 from calltape_analyzer.text import printable, some_of
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def export(
     allow_constants: AllowConstants = False,
     opset: Opset = None,
     train: Train = False,
+    target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
@@ -120,7 +121,7 @@ def export(
     if opset is not None and to != "onnx":
         raise typer.BadParameter("--opset is for --to onnx")
     options: dict[str, Any] = {} if opset is None else {"opset_version": opset}
-    with opened(paths, Part(calls, variant, ignore), runs=True) as tape:
+    with opened(paths, Part(calls, variant, ignore, target), runs=True) as tape:
         module = model_of(model, train=train)
         options |= {"to": to, "merge": merge, "isolate": isolate}
         options |= {"probe": probe, "max_memory": max_memory, "max_seconds": max_seconds}

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from calltape_analyzer.cli.listings import days_lines, print_recordings
 from calltape_analyzer.cli.output import (
     Json,
     Markdown,
@@ -33,11 +34,13 @@ from calltape_analyzer.cli.recordings import (
     traffic_lines,
 )
 from calltape_analyzer.cli.surveys import print_survey, survey_facts
-from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Scan, Variants, opened
+from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Scan, Variants, opened
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
+from calltape_analyzer.reading.places import Days, host_of, short_paths, unsealed_paths
 from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.reading.targets import TargetsError
 from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
@@ -60,6 +63,7 @@ _PROGRESS_FROM_BYTES = 256 * 1024 * 1024
 @command
 def info(
     paths: Paths,
+    target: OfTarget = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Do not compare tensors with their checksums.")
     ] = False,
@@ -73,16 +77,31 @@ def info(
 ) -> None:
     """Target, calls, sizes, coverage and damage.
 
-    Compares all tensors with their checksums, unless --quick is given.
+    Compares all tensors with their checksums, unless --quick is given. Of tapes of several models
+    it lists these; --target chooses one.
 
     \b
     calltape info runs/llm.tape
     calltape info runs/ --quick
+    calltape info runs/ --target Llama
     calltape info runs/llm.tape --json | jq .coverage
     calltape info runs/llm.tape --markdown
     """
     check_form(json, markdown, private)
-    with opened(paths, Part(calls, variant, ignore), scan=scan or None) as tape:
+    part = Part(calls, variant, ignore, target)
+    try:
+        _tell(paths, part, scan=scan, quick=quick, form=(json, markdown, private))
+    except TargetsError:
+        if markdown or part != Part():
+            raise
+        print_recordings(paths, scan=scan, json=json)
+
+
+def _tell(
+    paths: list[str], part: Part, *, scan: bool, quick: bool, form: tuple[bool, bool, bool]
+) -> None:
+    json, markdown, private = form
+    with opened(paths, part, scan=scan or None) as tape:
         if isinstance(tape, SurveyedTape):
             print_json(survey_facts(tape)) if json else print_survey(tape)
             return
@@ -113,6 +132,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "paths": list(tape.paths),
         "format": f"{tape.manifest.version}.{tape.manifest.minor}",
         "sealed": tape.sealed,
+        "unsealed": unsealed_paths(tape.segments),
         "unfinished_bytes": tape.unfinished,
         "files": files_as_json(tape),
         "target": target.model_dump() if target is not None else None,
@@ -145,6 +165,8 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         ],
         "first_call": _time(totals.first_ns),
         "last_call_end": _time(totals.last_ns),
+        "days": [row._asdict() for row in totals.days.rows()],
+        "other_days_calls": totals.days.others,
         "checksums": "skipped" if quick else "checked",
         "damage": damage_as_json(tape.damage),
     }
@@ -154,7 +176,7 @@ def _add_calls(
     totals: Totals, tape: Tape, part: Segment, quick: bool, kept: Counter[CountedKind]
 ) -> None:
     """Adds the calls of a file that are whole, as far as is to be checked."""
-    done = 0
+    done, host = 0, host_of(part)
     with _Progress(0 if quick else part.size) as advance:
         for call in RecordedCalls((part,), tape.class_index):
             try:
@@ -163,7 +185,7 @@ def _add_calls(
                 record = call.record
             except TapeError:
                 continue  # it stands in tape.damage
-            totals.add(record)
+            totals.add(record, host)
             kept[CountedKind.of(record.inputs)] += 1
             done += record.blob.size if record.blob is not None else 0
             advance(done)
@@ -179,9 +201,11 @@ class Totals:
     tensor_bytes: int = 0
     first_ns: int | None = None
     last_ns: int | None = None
+    days: Days = field(default_factory=Days)
 
-    def add(self, record: CallRecord) -> None:
+    def add(self, record: CallRecord, host: str) -> None:
         """Counts a call."""
+        self.days.add(host, record.time_ns, record.time_ns, 1)
         self.calls += 1
         self.structures.add(record.inputs.structure)
         self.raised += record.error is not None
@@ -201,6 +225,8 @@ class Totals:
         self.tensor_bytes += summary.tensor_bytes
         if summary.first_ns is not None and summary.last_ns is not None:
             self._widen(summary.first_ns, summary.last_ns)
+            calls = summary.coverage.kept
+            self.days.add(host_of(part), summary.first_ns, summary.last_ns, calls)
         return True
 
     def _widen(self, first_ns: int, last_ns: int) -> None:
@@ -237,6 +263,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
     moments += [observed.since_ns for observed in tape.observed.values()]
     times = {moment: _time(moment) for moment in moments}
     traffic = list(traffic_lines(tape.counters, Signature.of(target), kept))
+    days = list(days_lines(facts["days"])) if len(tape.paths) > 1 else []
     rows = [
         ("tape", some_of(tape.paths, _MOST_PATHS)),
         ("files", files_text(tape)),
@@ -251,6 +278,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
         ),
         ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} of it tensors"),
         ("time", _span(facts)),
+        *zip(("days", *[""] * len(days)), days, strict=False),
         ("policy", policy_text(tape.manifest.policy) + changed_text(tape.manifest)),
         ("dumps", dumps_text(tape, times)),
         *zip(("traffic", *[""] * len(traffic)), traffic, strict=False),
@@ -282,7 +310,12 @@ def _sealed(tape: Tape) -> str:
     if tape.sealed:
         return "yes"
     rest = f", {size(tape.unfinished)} of an unfinished call at the end" if tape.unfinished else ""
-    return f"no: still recording, killed, or cut off{rest}"
+    which = ""
+    if len(tape.paths) > 1:
+        names = short_paths(tape.paths)
+        found = [names[path] for path in unsealed_paths(tape.segments)]
+        which = f" {some_of(found, _MOST_PATHS)},"
+    return f"no:{which} still recording, killed, or cut off{rest}"
 
 
 def _target(target: Target | None) -> str:

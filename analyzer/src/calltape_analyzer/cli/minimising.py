@@ -22,7 +22,7 @@ from calltape_analyzer.cli.redaction_options import (
     Special,
     redaction_choices,
 )
-from calltape_analyzer.cli.tapes import Calls, Part, Paths, Variants, opened
+from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Paths, Variants, opened
 from calltape_analyzer.scripting import is_factory
 from calltape_analyzer.text import printable
 
@@ -122,6 +122,7 @@ def minimise(
     noise: Noise = None,
     special: Special = False,
     shapes_only: ShapesOnly = None,
+    target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
     force: Force = False,
@@ -144,7 +145,7 @@ def minimise(
     choices = redaction_choices(keep, hash, permute, noise, special, shapes_only)
     if choices and not redact:
         raise typer.BadParameter(f"--{next(iter(choices)).replace('_', '-')} goes with --redact")
-    with opened(paths, Part(calls, variant), runs=True) as tape, forced():
+    with opened(paths, Part(calls, variant, target=target), runs=True) as tape, forced():
         from calltape_analyzer.minimising.minimising import minimise_tape
 
         report = minimise_tape(

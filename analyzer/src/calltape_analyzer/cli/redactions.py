@@ -21,7 +21,7 @@ from calltape_analyzer.cli.redaction_options import (
     Special,
     redaction_choices,
 )
-from calltape_analyzer.cli.tapes import Calls, Part, Paths, opened
+from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Paths, opened
 
 __all__ = ["privacy", "redact"]
 
@@ -36,6 +36,7 @@ def redact(
     noise: Noise = None,
     special: Special = False,
     shapes_only: ShapesOnly = None,
+    target: OfTarget = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -57,13 +58,14 @@ def redact(
     from calltape_analyzer.redacting.redaction import redact as redacted
 
     choices = redaction_choices(keep, hash, permute, noise, special, shapes_only)
-    with opened(paths) as tape, forced():
+    with opened(paths, Part(target=target)) as tape, forced():
         print_report(redacted(tape, out, **choices, overwrite=force), json)
 
 
 @command
 def privacy(
     paths: Paths,
+    target: OfTarget = None,
     by_call: Annotated[bool, typer.Option("--by-call", help="List each call by itself.")] = False,
     calls: Calls = None,
     json: Json = False,
@@ -80,7 +82,7 @@ def privacy(
     """
     from calltape_analyzer.redacting.private_data import private_data
 
-    with opened(paths, Part(calls)) as tape:
+    with opened(paths, Part(calls, target=target)) as tape:
         found = private_data(tape, by_call=by_call)
         if json:
             print_model(found)

@@ -27,7 +27,17 @@ from calltape_analyzer.cli.output import (
     line,
     print_model,
 )
-from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Paths, Scan, Variants, opened
+from calltape_analyzer.cli.tapes import (
+    FILES,
+    Calls,
+    Ignore,
+    OfTarget,
+    Part,
+    Paths,
+    Scan,
+    Variants,
+    opened,
+)
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.programs.program_files import MANIFEST
 from calltape_schema.errors import TapeError
@@ -92,6 +102,7 @@ def replay(
     bisect: Bisect = False,
     train: Train = False,
     trust: Trust = False,
+    target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
@@ -113,7 +124,7 @@ def replay(
     """
     with judged(bisect) as found:
         check_form(json, markdown, private)
-        paths, target = _asked(words, model)
+        paths, given = _asked(words, model)
         if failing is not None and bisect:
             raise typer.BadParameter(
                 "--failing writes one file, and a bisection replays many times"
@@ -123,11 +134,11 @@ def replay(
             advice = "name another"
             raise TapeError("exists", "it is there already", path=str(failing), advice=advice)
         _check_duration(slower_than)
-        with opened(paths, Part(calls, variant, ignore), runs=True) as tape:
+        with opened(paths, Part(calls, variant, ignore, target), runs=True) as tape:
             found.is_open = True
             from calltape_analyzer.replaying.replaying import replay as replay_calls
 
-            through = _existing(target) if target is not None else model_of(str(model), train=train)
+            through = _existing(given) if given is not None else model_of(str(model), train=train)
             report = found.report = replay_calls(
                 tape,
                 through,
@@ -205,6 +216,7 @@ def check(
         ),
     ],
     trust: Trust = False,
+    target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
@@ -225,7 +237,7 @@ def check(
     """
     check_form(json, markdown, private)
     # Code that is trusted may take what it takes.
-    part = Part(calls, variant, ignore)
+    part = Part(calls, variant, ignore, target)
     bounded = nullcontext() if trust else reading(_read_of(model))
     with opened(paths, part, runs=trust, scan=scan) as tape, bounded:
         from calltape_analyzer.replaying.checking import check as check_calls

@@ -12,7 +12,16 @@ import typer
 
 from calltape_analyzer.cli.models import OptionalModelName
 from calltape_analyzer.cli.output import Json, command, line, print_json, write_new
-from calltape_analyzer.cli.tapes import Calls, Ignore, Part, Paths, Variants, address, opened
+from calltape_analyzer.cli.tapes import (
+    Calls,
+    Ignore,
+    OfTarget,
+    Part,
+    Paths,
+    Variants,
+    address,
+    opened,
+)
 
 __all__ = ["script"]
 
@@ -40,6 +49,7 @@ def script(
     force: Annotated[
         bool, typer.Option("--force", help="Replace the file, if it is there.")
     ] = False,
+    target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
@@ -62,7 +72,7 @@ def script(
 
     if model is not None and not is_factory(model):
         raise typer.BadParameter(f"{model!r} is not of the form package.module:factory")
-    with opened(paths, Part(calls, variant, ignore)) as tape:
+    with opened(paths, Part(calls, variant, ignore, target)) as tape:
         source = source_of(tape, model=model, to=to, call=call)
         if out is not None:
             write_new(out, source, force=force)

@@ -178,16 +178,17 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     yield tell
 
 
-def tape_of_surveys(names: Sequence[str], *, scan: bool = False) -> SurveyedTape | None:
-    """What surveys, and the tapes beside them, say of the one target that they record; None if no
-    file is a survey.
+def tape_of_surveys(
+    names: Sequence[str], *, target: str | None = None, scan: bool = False
+) -> SurveyedTape | None:
+    """What surveys, and the tapes beside them, say of one target; None if no file is a survey.
 
     Raises:
-        TapeError: as :func:`surveyed`; ``usage`` if they record several targets.
+        TapeError: as :func:`surveyed`; ``usage`` if no target or several are meant.
     """
     if not any(map(is_survey_file, names)):
         return None
-    return surveyed(names, jobs=1, scan=scan).tape()
+    return surveyed(names, jobs=1, scan=scan).tape(target)
 
 
 def print_survey(tape: SurveyedTape) -> None:

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -29,6 +29,7 @@ __all__ = [
     "Address",
     "Calls",
     "Ignore",
+    "OfTarget",
     "Part",
     "Paths",
     "Scan",
@@ -37,7 +38,7 @@ __all__ = [
     "opened",
 ]
 
-FILES = "Files, directories of *.tape (or .tape.gz, .tape.zst), or patterns"
+FILES = "Files, directories with *.tape (or .tape.gz, .tape.zst) in or below them, or patterns"
 
 Paths = Annotated[list[str], typer.Argument(metavar="TAPE...", help=f"{FILES}; read as one tape.")]
 Calls = Annotated[
@@ -59,6 +60,15 @@ Ignore = Annotated[
     list[str] | None,
     typer.Option(
         "--ignore", metavar="ARG", help="Leave this argument out. Several times for several."
+    ),
+]
+OfTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="Of tapes of several models only those of this one: class and method, or a part of "
+        "it. info lists them.",
     ),
 ]
 
@@ -98,11 +108,12 @@ Address = Annotated[
 
 
 class Part(NamedTuple):
-    """The options that choose a part of a tape."""
+    """The options that choose a tape of several, and a part of it."""
 
     calls: str | None = None
     variant: Sequence[str] | None = None
     ignore: Sequence[str] | None = None
+    target: str | None = None
 
     def of(self, tape: Tape) -> Tape:
         """That part of a tape; the tape itself if nothing was chosen.
@@ -143,9 +154,8 @@ def opened(
             stack.enter_context(granted(limits.nbytes))
         with ExitStack() as opening:
             (opening if runs else stack).enter_context(reading(files_of(given)))
-            found = tape_of_surveys(files_of(given), scan=bool(scan)) or open_tape(
-                given, scan=bool(scan)
-            )
+            how: dict[str, Any] = {"target": part.target, "scan": bool(scan)}
+            found = tape_of_surveys(files_of(given), **how) or open_tape(given, **how)
             tape = stack.enter_context(found)
             chosen = part.of(tape)
         yield chosen

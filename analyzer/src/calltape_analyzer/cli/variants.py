@@ -24,7 +24,17 @@ from calltape_analyzer.cli.output import (
     print_models,
     table,
 )
-from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, Part, Paths, Scan, Variants, opened
+from calltape_analyzer.cli.tapes import (
+    FILES,
+    Calls,
+    Ignore,
+    OfTarget,
+    Part,
+    Paths,
+    Scan,
+    Variants,
+    opened,
+)
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.text import alike, counted, shown_value
 
@@ -39,6 +49,7 @@ _AXIS = re.compile(r"-?\d{1,9}", re.ASCII)
 @command
 def variants(
     paths: Paths,
+    target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
@@ -54,7 +65,7 @@ def variants(
     calltape variants runs/llm.tape
     calltape variants runs/ --ignore mask --json
     """
-    with opened(paths, Part(calls, variant, ignore), scan=scan) as tape:
+    with opened(paths, Part(calls, variant, ignore, target), scan=scan) as tape:
         findings = [one.findings for one in tape.variants()]
         if json:
             print_models(findings)
@@ -132,6 +143,7 @@ def explain(
             "(past_key_values.layers.*.keys), or a symbol; then one dimension, or all by default.",
         ),
     ],
+    target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
@@ -151,7 +163,7 @@ def explain(
     """
     check_form(json, markdown, private)
     paths, argument, axis = _asked(words)
-    with opened(paths, Part(calls, variant, ignore), scan=scan) as tape:
+    with opened(paths, Part(calls, variant, ignore, target), scan=scan) as tape:
         explained = tape.explain(argument, axis)
         if json:
             print_model(explained)

@@ -82,6 +82,7 @@ def chosen(tape: Tape, choice: Choice) -> array[int]:
     Raises:
         UsageError: a condition names what no call has.
     """
+    tape.calls.scan()  # a damaged call is none, whatever the end of its file says
     found: Iterable[int] = range(len(tape.calls))
     tests = list(_tests(tape, choice))
     if tests:

@@ -58,7 +58,15 @@ def export_isolated(
     max_seconds: float | None = options.get("max_seconds")
     classes = tape.class_index.by_name
     part = tape.removed, tape.selected
-    given = (export, list(tape.paths), classes, part, verifier.module, options, name)
+    given = (
+        export,
+        [one.location for one in tape.segments],
+        classes,
+        part,
+        verifier.module,
+        options,
+        name,
+    )
     process = multiprocessing.get_context("spawn").Process(target=_export, args=given)
     try:
         process.start()

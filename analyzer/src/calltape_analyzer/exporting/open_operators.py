@@ -70,6 +70,24 @@ def _one_hot(tensor: Any, num_classes: Any = -1) -> Any:
     return (tensor.unsqueeze(-1) == classes).to(torch.int64)
 
 
+def _contiguous(x: Any, *, memory_format: Any = torch.contiguous_format) -> Any:
+    """A copy, if it depends on sizes whether a tensor is contiguous already: to ask would make a
+    condition."""
+    is_asked = memory_format is torch.contiguous_format and _has_symbols(x.shape)
+    if not is_asked or _is_known_contiguous(x):
+        return x.contiguous(memory_format=memory_format)
+    return x.clone(memory_format=memory_format)
+
+
+def _is_known_contiguous(x: torch.Tensor) -> bool:
+    expected: Any = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if not (_are_same(size, 1) or _are_same(stride, expected)):
+            return False
+        expected = expected * size
+    return True
+
+
 def _pool(
     operator: Callable[..., Any], dims: int, whole: Callable[..., Any], names: tuple[str, ...]
 ) -> Callable[..., Any]:
@@ -119,6 +137,7 @@ _ALWAYS: Mapping[Any, Callable[..., Any]] = {
     torch.max_pool1d: _max_pool1d,
     _functional.max_pool1d: _max_pool1d,
     torch.istft: _refs.istft,
+    torch.Tensor.contiguous: _contiguous,
     _functional.interpolate: _interpolate,
 }
 _OF_SIZES: Mapping[Any, Callable[..., Any]] = {

@@ -19,6 +19,8 @@ from calltape_analyzer.exporting.python_values import (
     symbolic_sizes,
 )
 from calltape_analyzer.exporting.recurrence import open_lengths
+from calltape_analyzer.exporting.unasked_formats import unasked_formats
+from calltape_analyzer.exporting.whole_strides import whole_strides
 from calltape_analyzer.model.calls import experts_as
 from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.variants.facts import VariantFacts
@@ -99,6 +101,8 @@ class Way:
                 OpenOperators(),
                 known_constants(bool(plan.frozen)),
                 symbolic_sizes(module),
+                whole_strides(),
+                unasked_formats(),
                 symbolic_ints(module) if self.symbolic_ints else nullcontext(),
                 real_values(self.real_values),
                 never_empty(self.never_empty),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import sys
 from importlib import metadata
@@ -27,11 +28,19 @@ def versions_here() -> dict[str, str]:
         "platform": f"{platform.system()} {platform.machine()}",
     }
     for name in _LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+        version = _version(name)
+        if version is not None:
+            found[name] = version
     return found
+
+
+@functools.cache
+def _version(name: str) -> str | None:
+    """That of a library; None if it is not installed. To find it, folders and files are read."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def versions_of(tape: Tape) -> dict[str, str]:

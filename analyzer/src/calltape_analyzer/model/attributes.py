@@ -76,7 +76,7 @@ class Attributes:
     def _names_put_back(self) -> dict[str, Any]:
         changed: dict[str, Any] = {}
         now = self._now()
-        if self._is_of_transformers and not self._keeps_tensors_only(now):
+        if self._is_of_transformers and not self._keeps_values_only(now):
             return changed
         for name, value in self._restored.items():
             if name in now and now[name] is value:
@@ -91,11 +91,11 @@ class Attributes:
                 del vars(self._part)[name]
         return changed
 
-    def _keeps_tensors_only(self, now: dict[str, Any]) -> bool:
-        """Whether nothing but tensors changed."""
-        kinds = torch.Tensor, type(None)
+    def _keeps_values_only(self, now: dict[str, Any]) -> bool:
+        """Whether nothing but tensors and numbers changed. Swin keeps the size of its windows,
+        which gets smaller with a small picture."""
         changed = [name for name in {*now, *self._before} if self._differs(name, now)]
-        return all(isinstance(d.get(n), kinds) for n in changed for d in (self._before, now))
+        return all(_is_value(d.get(n)) for n in changed for d in (self._before, now))
 
     def _differs(self, name: str, now: dict[str, Any]) -> bool:
         return name not in now or name not in self._before or now[name] is not self._before[name]
@@ -109,7 +109,7 @@ class Attributes:
 
     def _is_kept(self, value: Any) -> bool:
         if self._is_of_transformers:
-            return value is None or isinstance(value, torch.Tensor)
+            return _is_value(value)
         if isinstance(value, _PLAIN):
             return True
         return self._is_own and (isinstance(value, (*_CONTAINERS, tuple)) or _is_object(value))
@@ -134,6 +134,12 @@ class Attributes:
             self._remember(name, child, depth + 1)
         if not isinstance(value, tuple) and hasattr(value, "__dict__"):  # a class of the user's own
             self._remember(name, vars(value), depth + 1)
+
+
+def _is_value(value: Any) -> bool:
+    """Whether it is a tensor, a number (a bool is a mark), the symbol of one, or None."""
+    kinds = torch.Tensor, torch.SymInt, torch.SymFloat, type(None)
+    return isinstance(value, kinds) or type(value) in (int, float)
 
 
 def _elements(container: Any) -> list[Any]:

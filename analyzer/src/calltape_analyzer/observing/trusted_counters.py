@@ -181,7 +181,7 @@ def _agree(
 
 _COUNTED = frozenset({
     "policy", "flight_recorder", "queue_full", "max_disk_bytes", "disk_full", "io", "deleted",
-    "file_removed",
+    "expired", "file_removed",
 })  # fmt: skip
 """Reasons for which a call was dropped after it was counted. For every other reason it may have
 been dropped before."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import overload
 
 from calltape_analyzer.pytree.classes import ClassIndex
@@ -58,6 +58,11 @@ class Calls(Sequence[Call]):
         if not self._is_known:
             self._scan(self._segments)
             self._recount()
+
+    def scan(self) -> None:
+        """Reads the records of all files of which only the ends were read. From here on, there are
+        as many calls as are said."""
+        self._scan_all()
 
     def __len__(self) -> int:
         self._recount()
@@ -118,6 +123,15 @@ class Calls(Sequence[Call]):
                 for number in (segment.number(position), segment.number(end))
             )
             yield SeenInputs(record.inputs, record.error is not None, calls, *places)
+
+    def by_recording(self) -> list[Iterator[Call]]:
+        """The calls of each recording, in the order of their numbers; every call comes once."""
+        self._scan_all()
+        places: dict[bytes, list[range]] = {}
+        for segment, end in zip(self._segments, self._ends, strict=True):
+            place = range(end - len(segment), end)
+            places.setdefault(segment.manifest.tape, []).append(place)
+        return [map(self._at, chain.from_iterable(found)) for found in places.values()]
 
     def inputs_numbers(self) -> Iterator[tuple[int, int] | None]:
         """For each call a file and a number, which are equal for calls of equal inputs (if both

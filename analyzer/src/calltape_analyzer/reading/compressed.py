@@ -1,13 +1,14 @@
 """Tapes that somebody compressed: ``.tape.gz`` and ``.tape.zst``.
 
-In comes a descriptor of a file. If its name ends like that and its first bytes are those of gzip or
-Zstandard, out goes a descriptor of a temporary file without a name that has the bytes of the tape.
-A compressed file of another name is no tape, as FORMAT.md has it.
+In comes a file. If its name ends like that and its first bytes are those of gzip or Zstandard, out
+goes a descriptor of a temporary file without a name that has the bytes of the tape. A compressed
+file of another name is no tape, as FORMAT.md has it.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import tempfile
 import zlib
@@ -17,9 +18,12 @@ from typing import IO, Any
 from calltape_analyzer.pytree.memory_limit import granted_bytes
 from calltape_schema.errors import TapeError
 
-__all__ = ["SUFFIXES", "unpacked"]
+__all__ = ["COMPRESSIONS", "SUFFIXES", "is_compressed", "unpacked"]
 
-SUFFIXES = (".tape", ".tape.gz", ".tape.zst")
+COMPRESSIONS = (".zst", ".gz")
+"""What is added to the name of a tape when it is compressed."""
+
+SUFFIXES = (".tape", *(f".tape{added}" for added in COMPRESSIONS))
 """How the names of tapes end."""
 
 _LEAST_BYTES, _TIMES_FILE = 2**28, 64
@@ -28,12 +32,21 @@ _COPY_AGAIN = "copy the file again from where it came, or decompress what is who
 _COPY_AGAIN += "zstdcat), and run `calltape recover` on that"
 
 
-def unpacked(file: int, path: str) -> int | None:
+def is_compressed(name: str) -> bool:
+    """Whether a file is a compressed tape by its name."""
+    return name.endswith(SUFFIXES[1:])
+
+
+def unpacked(
+    packed: io.BufferedReader[Any], name: str, path: str, received: Callable[[], int]
+) -> int | None:
     """The bytes of a compressed tape in a temporary file, which is gone when it is closed.
 
     Args:
-        file: a descriptor of the file. It stays open.
-        path: as the caller gave it; errors show it like this.
+        packed: the file, at its beginning.
+        name: of the file.
+        path: errors show it like this.
+        received: how many bytes of the compressed file are surely there.
 
     Returns:
         A descriptor, which belongs to the caller; None if it is no compressed tape by its
@@ -43,52 +56,53 @@ def unpacked(file: int, path: str) -> int | None:
         TapeError: ``damaged`` if it breaks the form of its compression; ``limit`` if it becomes
             larger than 256 MiB and 64 times the file, or than what was granted; ``usage`` if
             Zstandard is not installed; ``io``.
+        OSError: it cannot be read, or the temporary file not written.
     """
-    if not path.endswith(SUFFIXES[1:]):
+    if not is_compressed(name):
         return None
-    opener = _OPENERS.get(os.pread(file, 4, 0)[:4]) or _OPENERS.get(os.pread(file, 2, 0))
+    first = packed.peek(4)
+    opener = _OPENERS.get(first[:4]) or _OPENERS.get(first[:2])
     if opener is None:
         return None
     given = granted_bytes()
-    size = os.fstat(file).st_size
-    limit = max(_LEAST_BYTES, _TIMES_FILE * size) if given is None else given
-    number = os.dup(file)
-    with open(number, "rb") as packed:
-        packed.seek(0)
-        try:
-            with opener(packed) as source:
-                return _copied(source, limit, path)
-        except TapeError as error:
-            raise error.at(path=path) from None
-        except EOFError:
-            reason = "the compressed file ends too early"
-        except zlib.error as error:
-            reason = f"it cannot be decompressed: {error}"
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            reason = f"it cannot be decompressed: {error}"  # gzip's own, which has no number
-        except Exception as error:
-            if type(error).__name__ != "ZstdError":
-                raise
-            reason = f"it cannot be decompressed: {error}"
-        raise TapeError("damaged", reason, path=path, advice=_COPY_AGAIN)
+
+    def limit() -> int:
+        return max(_LEAST_BYTES, _TIMES_FILE * received()) if given is None else given
+
+    try:
+        with opener(packed) as source:
+            return _copied(source, limit, path)
+    except TapeError as error:
+        raise error.at(path=path) from None
+    except EOFError:
+        reason = "the compressed file ends too early"
+    except zlib.error as error:
+        reason = f"it cannot be decompressed: {error}"
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        reason = f"it cannot be decompressed: {error}"  # gzip's own, which has no number
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":
+            raise
+        reason = f"it cannot be decompressed: {error}"
+    raise TapeError("damaged", reason, path=path, advice=_COPY_AGAIN)
 
 
-def _copied(source: IO[bytes], limit: int, path: str) -> int:
+def _copied(source: IO[bytes], limit: Callable[[], int], path: str) -> int:
     """A temporary file with all bytes of a stream."""
     with tempfile.TemporaryFile(prefix="calltape-", buffering=0) as made:
         done = 0
         while part := source.read(_STEP):
             done += len(part)
-            if done > limit:
+            if done > limit():
                 raise TapeError(
                     "limit",
-                    f"it becomes larger than {limit:,} bytes when it is decompressed",
+                    f"it becomes larger than {limit():,} bytes when it is decompressed",
                     path=path,
                     advice="if you trust the tape, decompress it yourself (gzip -d, zstd -d), or "
-                    f"open it within calltape_analyzer.granted({8 * limit}); at the prompt, "
-                    f"`calltape --max-memory {8 * limit // 2**20} ...`",
+                    f"open it within calltape_analyzer.granted({8 * limit()}); at the prompt, "
+                    f"`calltape --max-memory {8 * limit() // 2**20} ...`",
                 )
             _write(made, part)
         return os.dup(made.fileno())

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from calltape_schema.errors import TapeError
 
-__all__ = ["DescriptorError", "Descriptors", "no_descriptor"]
+__all__ = ["DescriptorError", "Descriptors", "RemoteError", "no_descriptor"]
 
 T = TypeVar("T")
 
@@ -25,6 +25,11 @@ _MOST = 64
 
 class DescriptorError(TapeError):
     """The process may open no more files. This says nothing about the tape, so it is no damage."""
+
+
+class RemoteError(DescriptorError):
+    """A server does not answer, or not with what was asked. This says nothing about the calls on a
+    tape either."""
 
 
 def no_descriptor(error: OSError | ValueError, path: str) -> DescriptorError:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from calltape_analyzer.reading.tape_file import TapeFile, Window
+from calltape_analyzer.reading.tape_bytes import TapeBytes
+from calltape_analyzer.reading.tape_file import Window
 from calltape_schema.errors import TapeError
 from calltape_schema.framing import BLOCK, call_member, members
 
@@ -46,7 +47,7 @@ def planned(size: int, piece_bytes: int) -> list[PlannedPiece]:
     ]
 
 
-def begin_of(file: TapeFile, start: int) -> int:
+def begin_of(file: TapeBytes, start: int) -> int:
     """The offset of the first member at or after an offset, but of the second one if the first is
     a record: the piece before has it. The size of the file if there is none."""
 

@@ -1,28 +1,44 @@
 """The tape files that a path stands for.
 
-In come a file, a directory, a pattern, or several of these. Out go the paths of files, each once.
+In come a file, a directory, a pattern, a URL of one of these, or several. Out go the paths and URLs
+of files, each once. A directory stands for all tapes in it and in the directories below it.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.compressed import SUFFIXES
+from calltape_analyzer.reading.urls import is_url, local_path
 from calltape_schema.errors import TapeError
 
+__all__ = ["Paths", "files_of"]
+
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+Told = Callable[[TapeError], None]
+
+_MOST_ENTRIES = 1_000_000
 
 
-def files_of(path: Paths) -> list[str]:
-    """The files that a path, a directory, a pattern or several of these stand for.
+def files_of(path: Paths, told: Told | None = None) -> list[str]:
+    """The files that a path, a directory, a pattern, a URL or several of these stand for.
+
+    Of a directory these are the tapes in it and below it, in the order of their names. Hidden files
+    and directories are left out: programs write to those first. A link is followed, and each
+    directory and file counts once, so that links in a circle end.
+
+    Args:
+        path: one or several.
+        told: is called for each directory below the given one that cannot be read.
 
     Raises:
-        TapeError: ``not_found`` if there is no such file, ``io`` if a directory cannot be read.
+        TapeError: ``not_found`` if there is no such file, ``io`` if a given directory cannot be
+            read, ``limit`` if there are more than 1,000,000 entries in it and below it.
     """
     given = _each(path)
     for one in given:
@@ -35,7 +51,7 @@ def files_of(path: Paths) -> list[str]:
         raise TapeError("not_found", "no path was given")
     found: dict[Hashable, str] = {}
     for one in given:
-        for name in _files(os.fspath(one)):
+        for name in _files(os.fspath(one), told or _ignore):
             found.setdefault(_identity(name), name)
     return list(found.values())
 
@@ -48,6 +64,8 @@ def _each(path: Any) -> list[Any]:
 
 def _identity(path: str) -> Hashable:
     """Equal for two paths of one file: other spellings, links."""
+    if is_url(path):
+        return path
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -55,27 +73,80 @@ def _identity(path: str) -> Hashable:
     return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(path)
 
 
-def _files(path: str) -> list[str]:
+def _ignore(error: TapeError) -> None:
+    """Who asks only how large the files are is told when they are opened."""
+
+
+def _files(path: str, told: Told) -> list[str]:
+    if is_url(path):
+        from calltape_analyzer.reading.remote_names import urls_of
+
+        return urls_of(path)
+    path = local_path(path)
     if "\0" in path:
         raise TapeError("not_found", "no such file", path=path.replace("\0", "\\0"))
     if os.path.isdir(path):
-        try:
-            found = os.listdir(path)
-        except OSError as error:
-            raise TapeError(
-                "io", f"cannot read the directory: {error.strerror}", path=path
-            ) from None
-        names = sorted(str(Path(path) / name) for name in found if name.endswith(SUFFIXES))
+        names = _below([path], told)
         if not names:
             raise TapeError(
                 "not_found",
-                "there is no *.tape file in this directory, nor a compressed one",
+                "there is no *.tape file in this directory or below it, nor a compressed one",
                 path=path,
             )
         return names
     if not os.path.lexists(path) and glob.has_magic(path):
-        names = sorted(glob.glob(path, recursive=True))
+        matching = glob.glob(path, recursive=True)
+        folders = [name for name in matching if os.path.isdir(name)]
+        names = sorted({*matching} - {*folders}) + _below(sorted(folders), told)
         if not names:
             raise TapeError("not_found", "no file matches this pattern", path=path)
         return names
     return [path]
+
+
+def _below(roots: list[str], told: Told) -> list[str]:
+    """The tapes of directories and of all directories below them, sorted.
+
+    Raises:
+        TapeError: ``io`` if the only one that was asked for cannot be read, ``limit``.
+    """
+    found: list[str] = []
+    known = {_identity(root) for root in roots}
+    waiting, entries = list(roots), 0
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(folder) as there:
+                for entry in there:
+                    entries += 1
+                    if entries > _MOST_ENTRIES:
+                        raise _too_many(roots[0])
+                    if entry.name.startswith("."):
+                        continue
+                    if not _is_folder(entry):
+                        if entry.name.endswith(SUFFIXES):
+                            found.append(str(Path(entry.path)))
+                    elif (identity := _identity(entry.path)) not in known:
+                        known.add(identity)
+                        waiting.append(entry.path)
+        except OSError as error:
+            reason = f"cannot read the directory: {error.strerror}"
+            unreadable = TapeError("io", reason, path=folder)
+            if [folder] == roots:
+                raise unreadable from None
+            told(unreadable)
+    return sorted(found)
+
+
+def _too_many(root: str) -> TapeError:
+    return TapeError(
+        "limit", f"more than {_MOST_ENTRIES:,} files and directories are in this directory and "
+        "below it", path=root, advice="name a directory below it, or the files",
+    )  # fmt: skip
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads nowhere, or to itself
+        return False

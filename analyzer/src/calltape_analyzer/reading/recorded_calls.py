@@ -5,7 +5,6 @@ In come segments. Out go calls, in order, and facts: manifests, coverage, damage
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Literal, overload
@@ -20,6 +19,7 @@ from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.recordings import coverage_of, dumps_of, missing_numbers
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS, Segment
 from calltape_analyzer.reading.selection import call_at
+from calltape_analyzer.reading.targets import common_target
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Manifest, Observed, Target
@@ -41,7 +41,7 @@ class RecordedCalls:
         self._damage = damage
         self._classes = ClassIndex(classes)
         self._calls = Calls(self._segments, self._classes)
-        self._target = _common_target(self._segments)
+        self._target = common_target(self._segments)
 
     def __repr__(self) -> str:
         ahead = len(self.under_way)
@@ -218,18 +218,3 @@ class RecordedCalls:
         for segment in self._segments:
             segment.drop_damaged()
         self._calls = Calls(self._segments, self._classes)
-
-
-def _common_target(segments: Sequence[Segment]) -> Target | None:
-    # The first file of each model stands for all of them.
-    found = {
-        (target.type, target.method): (target, os.path.basename(segment.path))
-        for segment in reversed(segments)
-        if (target := segment.manifest.target) is not None
-    }
-    if len(found) > 1:
-        names = ", ".join(sorted(f"{cls}.{way} ({f})" for (cls, way), (_, f) in found.items()))
-        raise TapeError(
-            "usage", f"these are tapes of different models: {names}", advice="open them one by one"
-        )
-    return next((target for target, _ in found.values()), None)

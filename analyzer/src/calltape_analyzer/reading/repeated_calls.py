@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from calltape_analyzer.reading.compressed import COMPRESSIONS
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import some_of
@@ -57,10 +58,22 @@ def _drop_copies(files: Sequence[Segment], damage: Damage) -> list[Segment]:
         if alike[_extent(file)] == 1:
             continue  # nearly always so; then no content has to be read
         original = kept.setdefault(_digest(file), file)
-        if original is not file:
-            found.append(file)
+        if original is file:
+            continue
+        found.append(file)
+        if _is_compressed(file, original):
+            file.close()
+        else:
             _drop(file, [original], damage)
     return found
+
+
+def _is_compressed(file: Segment, original: Segment) -> bool:
+    """Whether one of two equal files beside each other is the other one compressed. A recorder that
+    is killed after it compressed a file, and before it removed that, leaves both: no damage. If it
+    removes that while the directory is read, the compressed file is opened twice."""
+    short, long = sorted((file.path, original.path), key=len)
+    return long in (short, *(f"{short}{suffix}" for suffix in COMPRESSIONS))
 
 
 def _extent(file: Segment) -> tuple[int, ...]:
@@ -91,15 +104,18 @@ def _drop(file: Segment, originals: Iterable[Segment], damage: Damage) -> None:
     file.close()
     damage.add(
         TapeError(
-            "damaged", f"the file is a copy of {_names(originals)}, and {counted} once",
+            "damaged", f"the file is a copy of {_names(originals, file)}, and {counted} once",
             path=file.path, advice="open only one of the files",
         )
     )  # fmt: skip
 
 
-def _names(files: Iterable[Segment]) -> str:
+def _names(files: Iterable[Segment], other: Segment) -> str:
+    """The names of files beside another one; if that has such a name too, their paths."""
     every = list(dict.fromkeys(file.path for file in files))
-    return some_of([os.path.basename(path) for path in every], _MAX_NAMED)
+    names = [os.path.basename(path) for path in every]
+    is_alike = os.path.basename(other.path) in names
+    return some_of(every if is_alike else names, _MAX_NAMED)
 
 
 def _in_several(files: Sequence[Segment]) -> set[int]:
@@ -159,7 +175,7 @@ def _report(
     file: Segment, again: Sequence[int], others: set[int], originals: Iterable[Segment],
     damage: Damage,
 ) -> None:  # fmt: skip
-    names = _names(originals)
+    names = _names(originals, file)
     same = [number for number in again if number not in others]
     if same:
         counted = "and counts once" if len(same) == 1 else "and count once"

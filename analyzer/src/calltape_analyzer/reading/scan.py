@@ -15,7 +15,8 @@ from collections.abc import Callable
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.distinct_inputs import DistinctInputs
 from calltape_analyzer.reading.file_descriptors import DescriptorError
-from calltape_analyzer.reading.tape_file import TapeFile, Window
+from calltape_analyzer.reading.tape_bytes import TapeBytes
+from calltape_analyzer.reading.tape_file import Window
 from calltape_analyzer.reading.torn_tail import TornTail
 from calltape_schema.endings import Trailer, decode_trailer
 from calltape_schema.errors import TapeError
@@ -76,7 +77,7 @@ class Scan:
         end: where the walk ended: at the size of the file, or at the header of the next member.
     """
 
-    def __init__(self, file: TapeFile, tape: bytes, damage: Damage) -> None:
+    def __init__(self, file: TapeBytes, tape: bytes, damage: Damage) -> None:
         self.trailer: Trailer | None = None
         self.unfinished = self.tensor_bytes = 0
         self.end = file.size
@@ -239,6 +240,7 @@ class Scan:
         content, end = self._read(member.start, member.size), 0
         entries: dict[int, bytes] = {}
         room = MAX_TIMES * member.size
+        used = len(content.rstrip(b"\0"))
         for start, size in places(content):
             end = start + size
             try:
@@ -252,7 +254,8 @@ class Scan:
             except DescriptorError:
                 raise
             except TapeError as error:
-                self._add_bad_entry(error, member, content, start, end)
+                is_last = used <= end <= len(content)
+                self._add_bad_entry(error, member, start, end, is_last=is_last)
         if content.count(0, end) != max(len(content) - end, 0):
             reason = f"{len(content) - end} bytes of a group of records are no entries"
             raise TapeError("damaged", reason)
@@ -273,13 +276,12 @@ class Scan:
         self._add_call(number, member.offset, member.start + start, size, GATHERED, inputs)
 
     def _add_bad_entry(
-        self, error: TapeError, member: Member, content: bytes, start: int, end: int
+        self, error: TapeError, member: Member, start: int, end: int, *, is_last: bool
     ) -> None:
         """Adds the damage of an entry. If it is the last thing on the tape, its writer may have
         been interrupted."""
         error.at(member=member.name, offset=member.start + start - LENGTH_BYTES)
-        rest = content[end:]
-        if rest.count(0) == len(rest) and end <= len(content):
+        if is_last:
             self._torn_entry = error, end - start + LENGTH_BYTES
         else:
             self._add(error)

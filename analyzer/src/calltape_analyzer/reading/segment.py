@@ -18,17 +18,24 @@ from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.distinct_inputs import NOT_NUMBERED, EncodedInputs
 from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_analyzer.reading.file_piece import PlannedPiece, begin_of
+from calltape_analyzer.reading.opened_file import opened_file
 from calltape_analyzer.reading.scan import GATHERED, NO_BLOB, Scan, content_of
 from calltape_analyzer.reading.summary_rows import InputsOfCalls, differences, rows_of, stale
 from calltape_analyzer.reading.tape_end import summary_of
-from calltape_analyzer.reading.tape_file import TapeFile, Window, is_ahead
+from calltape_analyzer.reading.tape_file import Window, is_ahead
 from calltape_analyzer.reading.torn_tail import coverage_without_trailer
 from calltape_schema.endings import Coverage, Ending
 from calltape_schema.errors import TapeError
 from calltape_schema.framing import BLOCK, MANIFEST, SUMMARY, Member, members, record_name
 from calltape_schema.gathered import LARGEST_GATHERED, LENGTH_BYTES, payload_of
-from calltape_schema.packing import seal_envelope
-from calltape_schema.records import CallRecord, Manifest, decode_call, decode_manifest
+from calltape_schema.packing import seal_envelope, unpack_plain
+from calltape_schema.records import (
+    CallRecord,
+    Manifest,
+    decode_call,
+    decode_manifest,
+    encode_manifest,
+)
 from calltape_schema.summary import Summary
 
 __all__ = ["UNDER_WAY", "UNDER_WAY_WORDS", "Segment"]
@@ -54,11 +61,16 @@ class Segment:
 
     A sealed file with a summary is not scanned until somebody asks for a single call.
 
+    Attributes:
+        path: as people may see it: without what is secret in a URL.
+        location: what opens the file again.
+
     Args:
-        path: as the caller gave it; errors show it like this.
+        path: of a file, or a URL.
         damage: gets what is wrong with single calls.
         scan: whether the file is scanned now, and its summary compared with the records. None for
-            a file that is not scanned before somebody asks for a call, with a summary or without.
+            a file that is not scanned before somebody asks for a call, with a summary or without;
+            then :meth:`scan` raises what is wrong with it.
 
     Raises:
         TapeError: ``not_found``, ``io``, ``not_a_tape``, ``version``, ``damaged`` or ``invalid``
@@ -66,7 +78,6 @@ class Segment:
     """
 
     def __init__(self, path: str, damage: Damage, *, scan: bool | None = False) -> None:
-        self.path = path
         self.damage = damage
         self.left_out = 0
         self._found: Scan | None = None
@@ -76,7 +87,8 @@ class Segment:
         self._checked = bytearray()
         self._ahead: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
-        self._file = TapeFile(path)
+        self._file = opened_file(path)
+        self.path, self.location = self._file.path, self._file.location
         try:
             first, self.manifest = self._read_manifest()
             self._summary = self._read_summary(first.end)
@@ -84,12 +96,11 @@ class Segment:
                 self.scan()
         except TapeError as error:
             self.close()
-            raise error.at(path=path) from None
+            raise error.at(path=self.path) from None
         except BaseException:
             self.close()
             raise
         self.size = self._file.size
-        self.disk_bytes = self._file.disk_bytes
 
     def _read_summary(self, head: int) -> Summary | None:
         if is_ahead(self.path):
@@ -125,7 +136,7 @@ class Segment:
         if self._summary is not None and not self._file.refresh():
             raise self._file.changed("its end was read before")
         self.manifest, found = self._scanned()
-        if self.manifest != before:
+        if encode_manifest(self.manifest) != encode_manifest(before):  # a NaN equals itself there
             raise self._file.changed("it is another tape")
         self._checked = bytearray(len(found.numbers))
         if is_ahead(self.path) and len(found.numbers):
@@ -256,6 +267,11 @@ class Segment:
         return (min(numbers), max(numbers)) if numbers else None
 
     @property
+    def disk_bytes(self) -> int:
+        """How many of its bytes are stored on a disk; of a file on a web server, how many came."""
+        return self._file.disk_bytes
+
+    @property
     def closed(self) -> bool:
         return self._file.is_closed
 
@@ -351,23 +367,45 @@ class Segment:
         read = Window(self._file).read
         return (self._content(position, read) for position in range(len(self._scan.numbers)))
 
+    def payloads(self) -> Iterator[tuple[int, bytes]]:
+        """Position and record of each call in its list, without the envelope. The checksums were
+        compared when the file was scanned.
+
+        Raises:
+            TapeError: ``damaged`` if the file changed since.
+        """
+        read = Window(self._file).read
+        for position in self.order:
+            if self._scan.blobs[position] == GATHERED:
+                yield position, self._gathered(position, read)
+                continue
+            envelope = unpack_plain(self._content(position, read))
+            if type(envelope) is not tuple or len(envelope) != 2 or type(envelope[1]) is not bytes:
+                raise self._file.changed("another call is there")
+            yield position, envelope[1]
+
     def _content(self, position: int, read: Callable[[int, int], bytes]) -> bytes:
+        if self._scan.blobs[position] == GATHERED:
+            return seal_envelope(self._gathered(position, read))
+        return read(self._scan.records[position], self._scan.record_sizes[position])
+
+    def _gathered(self, position: int, read: Callable[[int, int], bytes]) -> bytes:
+        """The payload of a record in a group."""
         start = self._scan.records[position]
         content = read(start, self._scan.record_sizes[position])
-        if self._scan.blobs[position] != GATHERED:
-            return content
 
         def entry_at(offset: int) -> bytes:
             size = int.from_bytes(read(offset, LENGTH_BYTES), "little")
             return read(offset + LENGTH_BYTES, min(size, LARGEST_GATHERED + BLOCK))
 
-        return seal_envelope(payload_of(content, start - LENGTH_BYTES, entry_at))
+        return payload_of(content, start - LENGTH_BYTES, entry_at)
 
     def blob_parts(self, position: int, size: int) -> Iterator[bytes]:
         """The first ``size`` bytes of a call's blob, in parts of at most 1 MiB. A blob of holes
         takes no room in the file, and would take as much as it claims in a copy: it is refused."""
         what = f"a copy of the tensors of call {self._scan.numbers[position]}"
-        check_memory(memory_limit_of(self.disk_bytes), [((size,), 1)], what)
+        if self._file.has_holes:
+            check_memory(memory_limit_of(self.disk_bytes), [((size,), 1)], what)
         start = self.blob(position)
         for offset in range(0, size if start is not None else 0, _PART):
             assert start is not None

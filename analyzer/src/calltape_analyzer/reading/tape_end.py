@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from calltape_analyzer.reading.tape_file import TapeFile
+from calltape_analyzer.reading.tape_bytes import TapeBytes
 from calltape_schema.errors import TapeError
 from calltape_schema.framing import BLOCK
 from calltape_schema.locator import locator_of, summary_member
@@ -21,7 +21,7 @@ _TAIL = 4 * BLOCK
 _MOST_BYTES = MAX_DOCUMENT_BYTES + 4 * BLOCK
 
 
-def summary_of(file: TapeFile, tape: bytes, broken: Callable[[TapeError], None]) -> Summary | None:
+def summary_of(file: TapeBytes, tape: bytes, broken: Callable[[TapeError], None]) -> Summary | None:
     """The summary of a tape; None if it has none, or one that breaks the format: then the records
     tell.
 

@@ -17,8 +17,11 @@ import zlib
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from calltape_analyzer.reading.compressed import unpacked
+from typing_extensions import Self
+
+from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.file_descriptors import Descriptors, no_descriptor
+from calltape_analyzer.reading.tape_bytes import TapeBytes
 from calltape_analyzer.reading.zero_checksum import crc32_after_zeros
 from calltape_schema.errors import TapeError
 
@@ -57,6 +60,7 @@ class TapeFile:
         path: as the caller gave it; errors show it like this.
 
     Attributes:
+        location: the path.
         size: in bytes, at the last :meth:`refresh`.
         disk_bytes: how many of these bytes are stored on the disk; a hole is not. Of a compressed
             file, at most 8 times what it takes itself: what it claims beyond is cheap to claim.
@@ -66,8 +70,21 @@ class TapeFile:
             a compressed file that cannot be read.
     """
 
+    has_holes = True
+
     def __init__(self, path: str) -> None:
+        self._begin(path, path)
+        try:
+            self.refresh()
+            self._unpack()
+            self._expect_content()
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, path: str, location: str) -> None:
         self.path = path
+        self.location = location
         self.is_closed = False
         self.size = 0
         self.disk_bytes = 0
@@ -78,24 +95,52 @@ class TapeFile:
         self._held: bytes | None = None
         self._unpacked: int | None = None
         self._most_disk_bytes: int | None = None
+
+    def _expect_content(self) -> None:
+        if not self.size:
+            raise TapeError("not_a_tape", "the file is empty", path=self.path)
+
+    @classmethod
+    def of_unpacked(cls, path: str, location: str, unpacked: int, packed_bytes: int) -> Self:
+        """A file that was decompressed already.
+
+        Args:
+            path: errors show it like this.
+            location: what opens it again.
+            unpacked: a descriptor of its bytes, which is closed with it.
+            packed_bytes: the size of the compressed file.
+
+        Raises:
+            TapeError: ``not_a_tape`` if it is empty.
+        """
+        made = cls.__new__(cls)
+        made._begin(path, location)
+        made._take(unpacked, packed_bytes)
         try:
-            self.refresh()
-            self._unpack()
-            if not self.size:
-                raise TapeError("not_a_tape", "the file is empty", path=path)
+            made._expect_content()
         except BaseException:
-            self.close()
+            made.close()
             raise
+        return made
 
     def _unpack(self) -> None:
         """Reads a compressed file from its decompressed bytes from now on."""
-        found = self._use(lambda file: unpacked(file, self.path))
-        if found is None:
+        if not is_compressed(self.path):
             return
-        descriptors.close(self)
-        self._unpacked = found
-        self._close_unpacked = weakref.finalize(self, os.close, found)
-        self._most_disk_bytes = _TIMES_PACKED * self.disk_bytes
+        found = self._use(self._unpacked_bytes)
+        if found is not None:
+            descriptors.close(self)
+            self._take(found, self.disk_bytes)
+
+    def _unpacked_bytes(self, file: int) -> int | None:
+        with open(os.dup(file), "rb") as packed:
+            packed.seek(0)
+            return unpacked(packed, self.path, self.path, lambda: os.fstat(file).st_size)
+
+    def _take(self, unpacked: int, packed_bytes: int) -> None:
+        self._unpacked = unpacked
+        self._close_unpacked = weakref.finalize(self, os.close, unpacked)
+        self._most_disk_bytes = _TIMES_PACKED * packed_bytes
         self._identity = self._version = None
         self.refresh()
 
@@ -290,14 +335,14 @@ class TapeFile:
 class Window:
     """Reads a file from front to back, in larger pieces if the reads are close together."""
 
-    def __init__(self, file: TapeFile) -> None:
+    def __init__(self, file: TapeBytes) -> None:
         self._file = file
         self._data = b""
         self._start = 0
         self._step = _FIRST_WINDOW
 
     def read(self, offset: int, size: int) -> bytes:
-        """As :meth:`TapeFile.read`."""
+        """As :meth:`TapeBytes.read`."""
         at = offset - self._start
         found = self._data[at : at + size] if at >= 0 else b""
         if len(found) == size:

@@ -6,6 +6,8 @@ way of making tapes (:mod:`calltape_analyzer.editing.rewriting`).
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import Any
 
@@ -18,7 +20,7 @@ from calltape_analyzer.redacting.new_values import NewValue, NewValues
 from calltape_analyzer.redacting.treatment import Treatment
 from calltape_analyzer.redacting.tree_plan import Fates, TreePlan
 from calltape_schema.leaves import Leaf, encode_leaves
-from calltape_schema.privacy import without_text
+from calltape_schema.privacy import is_setting, without_text
 from calltape_schema.records import CallRecord, ModelError, Range, Tree
 from calltape_schema.traffic import Group, Traffic
 from calltape_schema.tree import ScalarNode, Structure
@@ -41,6 +43,8 @@ class CallRedaction:
 
     Attributes:
         withheld: how many tensors had values that the new tape does not have.
+        ranged: how many elements had the integer tensors at a place that share a range, if the
+            range may tell what one of them was.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class CallRedaction:
         self._removed = removed
         self._plans: dict[Hashable, TreePlan] = {}
         self.withheld = 0
+        self.ranged: Counter[tuple[str, tuple[int, int]]] = Counter()
 
     def apply(self, call: Call) -> tuple[CallRecord, dict[str, Any]]:
         """The record of a call without what is private, and the bytes of its leaves.
@@ -187,9 +192,11 @@ class CallRedaction:
     def _ranges_of(self, tree: Tree, plan: TreePlan) -> tuple[Range, ...]:
         made: list[Range] = []
         for one in tree.ranges:
-            treatment = plan.tensors.get(one.leaf, ("", None))[1]
+            path, treatment = plan.tensors.get(one.leaf, ("", None))
             if treatment is None:
                 span = self._ranges.of(tree, one.leaf)
+                if span is not None and not all(map(is_setting, span)):
+                    self.ranged[path, span] += math.prod(tree.facts()[one.leaf].shape)
             elif treatment.way == "keep":
                 span = one.min, one.max
             else:

@@ -36,6 +36,7 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.variant import Variant
 from calltape_schema.errors import TapeError
+from calltape_schema.privacy import FEWEST_RANGED
 
 __all__ = ["Asked", "KeyedRedaction"]
 
@@ -182,6 +183,13 @@ class KeyedRedaction:
             if isinstance(value, str) and looks_like_name(value) and not self._is_kept(place)
         )
         yield from self._notes_of_numbers()
+        ranged = self._calls.ranged.items()
+        few = {place for (place, _), elements in ranged if elements < FEWEST_RANGED}
+        if few:
+            yield (
+                "the smallest and the largest of few numbers stay, at "
+                f"{some_of(sorted(few), _MAX_NAMED)}; shapes_only takes them out"
+            )
         changed = [name for name in names if not self._stands_for_itself(variants, name)]
         if changed:
             yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NoReturn, overload
 
 from calltape_analyzer.errors import UsageError
@@ -45,11 +46,15 @@ class SurveyedFile(Segment):
     def __init__(self, facts: FileFacts, head: Manifest, damage: Damage) -> None:
         # Nothing is opened: what the base class reads from the file is in the facts.
         self.facts = facts
-        self.path = facts.path
+        self.path = self.location = facts.path
         self.damage = damage
         self.manifest = manifest_of(head, facts)
-        self.size = self.disk_bytes = facts.nbytes
+        self.size = facts.nbytes
         self.left_out = 0
+
+    @property
+    def disk_bytes(self) -> int:
+        return self.size
 
     def __len__(self) -> int:
         return self.facts.calls
@@ -105,7 +110,7 @@ class SurveyedFile(Segment):
     def coverage(self) -> Coverage:
         return self.facts.coverage
 
-    @property
+    @cached_property
     def is_ahead(self) -> bool:
         return self.facts.is_ahead
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
-__all__ = ["know", "unwatch", "watch", "watch_exceptions"]
+__all__ = ["know", "known", "unwatch", "watch", "watch_exceptions"]
 
 
 class Closable(Protocol):
@@ -40,6 +40,15 @@ def know(recorder: Closable) -> None:
         _knows = True
         os.register_at_fork(after_in_child=_abandon_all)
     _made.add(recorder)
+
+
+def known() -> list[Any]:
+    """All recorders of this process that were not closed."""
+    while True:
+        try:
+            return list(_made)
+        except RuntimeError:  # another thread made a recorder meanwhile
+            continue
 
 
 def watch(recorder: Closable) -> None:

@@ -27,7 +27,8 @@ class Stats:
             ``paused``, ``max_calls``, ``max_seconds``, ``tracing`` (not a call of the model but of
             something that traces it), ``queue_full`` (no memory left within the bound),
             ``flight_recorder`` (held for a while, and in no dump), ``max_disk_bytes``,
-            ``disk_full`` (the floor of free space), ``deleted`` (with an old segment),
+            ``disk_full`` (no room on the disk, or the floor of free space is reached), ``deleted``
+            (with an old segment, because there was no room), ``expired`` (``max_age_seconds``),
             ``file_removed`` (somebody removed the file), ``io`` (the disk failed), ``internal`` (a
             fault of the recorder, or a predicate that raised), ``interrupted``, ``unfinished``
             (under way at the end).
@@ -40,10 +41,17 @@ class Stats:
             is a fork of the one that records, and has not called the model yet).
         control: why the control file is not followed; None if it is followed, or if there is
             none.
+        target: what is recorded, as ``module:Class.method``; None if nothing was attached.
+        losing: for which reason calls are lost at present; None if the last call was written. It is
+            found out about once a second.
         path: the file that is written to, or was written to last.
         last_write_ns: when a call was written last, Unix time in nanoseconds; None before the
             first.
         last_error: what went wrong last, as it was logged; None if nothing did.
+        last_error_ns: when that was, Unix time in nanoseconds.
+        compressed: files that were compressed.
+        uncompressed: complete files that stay as they are although ``compress`` was asked for,
+            because they would hardly shrink, or because it failed.
     """
 
     seen: int
@@ -56,9 +64,14 @@ class Stats:
     paused: bool = False
     state: State = "open"
     control: str | None = None
+    target: str | None = None
+    losing: str | None = None
     path: str | None = None
     last_write_ns: int | None = None
     last_error: str | None = None
+    last_error_ns: int | None = None
+    compressed: int = 0
+    uncompressed: int = 0
 
     @property
     def unwanted(self) -> dict[str, int]:
@@ -122,6 +135,13 @@ class Ledger:
     def seen(self) -> int:
         """How many calls there were so far."""
         return value_of(self._numbers)
+
+    @property
+    def stopped(self) -> str | None:
+        """The bound that was reached, so that no further call is recorded; None if none was."""
+        with self.lock:
+            is_last = self._max_calls is not None and self.accepted >= self._max_calls
+            return self._stopped or ("max_calls" if is_last else None)
 
     @property
     def paused(self) -> bool:

@@ -12,6 +12,7 @@ settings in ``CALLTAPE``. A process in which the target appears calls :func:`att
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import functools
 import gc
@@ -23,6 +24,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +34,12 @@ from typing import Any
 import torch
 
 from calltape_recorder.launch.settings import OPTIONS, parse_options
+from calltape_recorder.launch.startup.calltape_explaining import (
+    LOCALS,
+    about_class,
+    about_locals,
+    has_tape,
+)
 from calltape_recorder.launch.startup.calltape_variable import seconds, split
 from calltape_recorder.recorder import Recorder, record
 from calltape_recorder.write.permissions import OWNER_ONLY, make_folders
@@ -63,10 +71,11 @@ def attach(settings: Mapping[str, Any], owner: Any, name: str, value: Any) -> No
     """
     options = parse_options(settings)
     tape = _directory(settings)
+    is_command = settings.get("pid") == os.getpid()
     if isinstance(value, type):
-        _follow_instances(value, tape, options)
+        _follow_instances(value, tape, options, is_command)
     elif isinstance(owner, type) and inspect.isfunction(value):
-        _follow_instances(owner, tape, {**options, "method": name})
+        _follow_instances(owner, tape, {**options, "method": name}, is_command)
     elif not isinstance(value, torch.nn.Module) and inspect.isroutine(value):
         _start(owner, tape, {**options, "method": name}, running=True)
     elif isinstance(value, torch.nn.Module) or options.keys() & {"method", "via"}:
@@ -112,9 +121,12 @@ def _start(target: Any, directory: str, options: Mapping[str, Any], *, running: 
     raise TapeError("exists", f"{_MAX_TAPES} tapes are there", path=stem, advice="move them away")
 
 
-def _follow_instances(cls: type, directory: str, options: Mapping[str, Any]) -> None:
+def _follow_instances(
+    cls: type, directory: str, options: Mapping[str, Any], is_command: bool = False
+) -> None:
     """Records every instance of the class and its subclasses: the ones that exist, and the ones
-    that are made from now on. Copies are not recorded, because a copy does not run ``__init__``."""
+    that are made from now on. Copies are not recorded, because a copy does not run ``__init__``.
+    If there was none, ``is_command`` tells that this process says so at its end."""
     known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
     lock = threading.RLock()  # a finalizer may make an instance while this thread has the lock
     count = 0
@@ -145,15 +157,26 @@ def _follow_instances(cls: type, directory: str, options: Mapping[str, Any]) -> 
                     _MAX_INSTANCES, cls.__name__,
                 )  # fmt: skip
 
+    if is_command:
+        atexit.register(_say_if_none, cls, lambda: count, directory, os.getpid(), time.time())
     _after_init(cls, born)
     for found in gc.get_objects():
         if issubclass(type(found), cls):
             born(found, running=True)
 
 
+def _say_if_none(
+    cls: type, count: Callable[[], int], directory: str, pid: int, since: float
+) -> None:
+    """Says at the end of the command that a class had no instance, unless a worker recorded."""
+    if pid == os.getpid() and not count() and not has_tape(directory, since):
+        name = f"{cls.__module__}:{cls.__qualname__}"
+        _warn("%s: nothing is recorded", about_class(name))
+
+
 def _warn(text: str, *values: object) -> None:
     with contextlib.suppress(Exception):  # the host's log handler may raise
-        _log.warning(text, *values)
+        _log.warning(f"process %d: {text}", os.getpid(), *values)
 
 
 def _after_init(cls: type, born: Callable[[Any], None]) -> None:
@@ -185,6 +208,8 @@ def prepare(settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict
     """
     target = str(settings.get("target") or "")
     module, _, attribute = target.partition(":")
+    if LOCALS in attribute:
+        raise TapeError("usage", f"target={target[:100]!r}", advice=about_locals(module, attribute))
     if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
         reason = f"target={target[:100]!r}"
         raise TapeError("usage", reason, advice="write it like package.module:attribute")
@@ -263,9 +288,11 @@ _HELP = {
     "max_seconds": "stop after this time: 90, 10m, 24h",
     "max_queue_bytes": "the most memory that calls not yet written may use: 256MiB",
     "max_disk_bytes": "the most bytes that one recorder may write: 20GiB",
+    "max_age_seconds": "delete files that ended so long ago: 7d",
     "min_free_bytes": "leave this many bytes of the disk free",
     "segment_bytes": "begin another file after this many bytes",
     "segment_seconds": "begin another file after this time",
+    "compress": "compress complete files: zstd, gz or none",
     "when_full": "if the disk limit is reached: stop or delete_oldest",
     "file_mode": "permissions of the files, such as 640; the default is 600",
     "control": "a JSON file that is read for pause, rate, seal and dump",

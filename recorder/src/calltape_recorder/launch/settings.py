@@ -221,6 +221,12 @@ def _when_full(value: object) -> str:
     return str(value)
 
 
+def _compress(value: object) -> str | None:
+    if value not in ("zstd", "gz", "none"):
+        _refuse(f"{value!r:.100}", "write zstd, gz or none")
+    return None if value == "none" else str(value)
+
+
 def _mode(value: object) -> int:
     """Reads permissions as chmod takes them: ``640``."""
     if not isinstance(value, str) or not re.fullmatch(r"(0o?)?[0-7]{3}", value):
@@ -239,10 +245,12 @@ OPTIONS: dict[str, Callable[[object], Any]] = {
     "max_seconds": parse_duration,
     "max_queue_bytes": parse_size,
     "max_disk_bytes": parse_size,
+    "max_age_seconds": parse_duration,
     "min_free_bytes": parse_size,
     "segment_bytes": parse_size,
     "segment_seconds": parse_duration,
     "when_full": _when_full,
+    "compress": _compress,
     "file_mode": _mode,
     "control": _text,
     "via": _text,

@@ -1,24 +1,33 @@
-"""Segments that take no more calls, and what their trailers say or will say."""
+"""Segments that take no more calls: how long they stay, and what their trailers say or will say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable
+from itertools import takewhile
 from typing import NamedTuple
 
+from calltape_recorder.keep.ledger import Ledger
+from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.tape_writer import TapeWriter
-from calltape_recorder.write.trailers import traffic_in
+from calltape_recorder.write.trailers import calls_of, traffic_in
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.traffic import Traffic
 
-__all__ = ["Closed", "Unsealed", "traffic_of"]
+__all__ = ["Closed", "ClosedSegments", "Unsealed"]
+
+_LOOKS = 16  # files that are looked for at once
+_MAX_UNSEALED = 16  # open files that wait for their trailers
 
 
 class Closed(NamedTuple):
-    """A segment that takes no more calls; its traffic counters have ``counted`` calls."""
+    """A segment that takes no more calls since ``ended`` (a time of :func:`time.monotonic`); its
+    traffic counters have ``counted`` calls."""
 
     tape: TapeWriter
     coverage: Coverage
     counted: int
+    ended: float
 
 
 class Unsealed(NamedTuple):
@@ -29,12 +38,123 @@ class Unsealed(NamedTuple):
     dumps: tuple[Dump, ...]
 
 
-def traffic_of(closed: Closed, unsealed: Iterable[Unsealed]) -> Traffic:
-    """The traffic counters that a closed segment's trailer has, or will have.
+class ClosedSegments:
+    """The segments of this recording that take no more calls, the oldest first. Only files that
+    this recorder made are ever deleted. The writer's thread alone uses it, but for the properties.
 
-    They are read from the file if it is sealed: in memory, they would grow with every segment.
+    Args:
+        ledger: is told of the calls of files that are deleted.
+        gone: is called for a file that is deleted, with the counters that count on.
+        notices: is told of files that are too old.
+
+    Attributes:
+        unsealed: the files that wait for their trailers.
     """
-    for other in unsealed:
-        if other.closed is closed:
-            return other.traffic
-    return traffic_in(closed.tape.read_trailer()) or Traffic(other_calls=closed.counted)
+
+    def __init__(self, ledger: Ledger, gone: Callable[[Traffic], None], notices: Notices) -> None:
+        self._ledger = ledger
+        self._gone = gone
+        self._notices = notices
+        self._all: list[Closed] = []
+        self._cursor = 0
+        self.unsealed: list[Unsealed] = []
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes they have."""
+        return sum(closed.tape.end for closed in list(self._all))
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._all)
+
+    @property
+    def oldest(self) -> TapeWriter | None:
+        """The file that is deleted first."""
+        return self._all[0].tape if self._all else None
+
+    def add(
+        self, tape: TapeWriter, coverage: Coverage, traffic: Traffic, dumps: tuple[Dump, ...]
+    ) -> None:
+        """Adds a segment that has no trailer yet."""
+        closed = Closed(tape, coverage, calls_of(traffic), time.monotonic())
+        self._all.append(closed)
+        self.unsealed.append(Unsealed(closed, traffic, dumps))
+
+    def seal(
+        self, finish: Callable[[TapeWriter, Coverage, Traffic, tuple[Dump, ...]], None]
+    ) -> None:
+        """Writes the trailers that the disk did not take so far, with ``finish``.
+
+        Raises:
+            OSError: it still does not. The files stay readable without them.
+        """
+        while self.unsealed:
+            closed, traffic, dumps = self.unsealed[0]
+            tape = closed.tape
+            try:
+                finish(tape, closed.coverage, traffic, dumps)
+            except Exception as error:
+                if isinstance(error, OSError) and len(self.unsealed) < _MAX_UNSEALED:
+                    raise
+                self._notices.complain("a file of the recording stays without its trailer", error)
+            else:
+                says = f"sealed {tape.path}: the next calls go to another file"
+                self._notices.tell("sealed", says)
+            self.unsealed.pop(0)
+            tape.close()
+
+    def forget_moved(self) -> None:
+        """Forgets sealed files that somebody moved away: they use no space here any more, and their
+        calls count as kept. A few are looked for at a time."""
+        if self._cursor >= len(self._all):
+            self._cursor = 0
+        some = self._all[self._cursor : self._cursor + _LOOKS]
+        waiting = {id(unsealed.closed) for unsealed in self.unsealed}
+        gone = [c for c in some if id(c) not in waiting and not c.tape.is_there()]
+        for closed in gone:
+            self._all.remove(closed)
+        self._cursor += len(some) - len(gone)
+
+    def expire(self, seconds: float) -> None:
+        """Deletes the files that ended so many seconds ago, and counts their calls."""
+        now = time.monotonic()
+        old = list(takewhile(lambda closed: now - closed.ended >= seconds, self._all))
+        files = calls = 0
+        for closed in old:
+            is_there = closed.tape.is_there()
+            # Their sizes are as old as the calls: only the number of the calls is counted on.
+            if self._delete(
+                closed, "expired" if is_there else None, Traffic(other_calls=closed.counted)
+            ):
+                files += is_there
+                calls += closed.coverage.kept * is_there
+        if files:
+            says = f"deleted what ended {seconds:g} s ago: files {files}, calls {calls}"
+            self._notices.tell("expired", says)
+
+    def delete_oldest(self) -> bool:
+        """Deletes the oldest file, because its room is needed; False if it is still there."""
+        oldest = self._all[0]
+        return self._delete(oldest, "deleted", self._traffic_of(oldest))
+
+    def _delete(self, closed: Closed, reason: str | None, traffic: Traffic) -> bool:
+        if not closed.tape.remove():
+            return False
+        self._all.remove(closed)
+        self.unsealed = [other for other in self.unsealed if other.closed is not closed]
+        closed.tape.close()
+        if reason is not None:
+            self._ledger.lose(closed.coverage, reason)
+            self._gone(traffic)
+        return True
+
+    def _traffic_of(self, closed: Closed) -> Traffic:
+        """The traffic counters that its trailer has, or will have. They are read from the file if
+        it is sealed: in memory, they would grow with every segment."""
+        for other in self.unsealed:
+            if other.closed is closed:
+                return other.traffic
+        found = traffic_in(closed.tape.read_trailer())
+        return found or Traffic(other_calls=closed.counted)

@@ -8,7 +8,7 @@ from typing import Literal
 
 __all__ = ["Bounds", "DiskBudget", "Refusal"]
 
-_OLDEST_SHARE = 8  # with deletion and no size of a segment, the bound is so many segments
+_OLDEST_SHARE = 8  # with deletion and no size or age of a segment, the bound is so many segments
 _AHEAD_SHARE = 4  # at most this part of the bound is left free for calls under way
 
 
@@ -25,6 +25,7 @@ class Bounds:
     segment_bytes: int | None = None
     segment_seconds: float | None = None
     when_full: Literal["stop", "delete_oldest"] = "stop"
+    max_age_seconds: float | None = None
 
     @property
     def deletes(self) -> bool:
@@ -38,8 +39,15 @@ class Bounds:
         return self.segment_bytes
 
     @property
+    def most_seconds_in_segment(self) -> float | None:
+        """Seconds after which the next file begins."""
+        if self.segment_seconds is None and self.max_age_seconds is not None:
+            return self.max_age_seconds / _OLDEST_SHARE
+        return self.segment_seconds
+
+    @property
     def is_rolling(self) -> bool:
-        return self.most_in_segment is not None or self.segment_seconds is not None
+        return self.most_in_segment is not None or self.most_seconds_in_segment is not None
 
 
 class DiskBudget:

@@ -6,13 +6,14 @@ import contextlib
 import errno
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from calltape_recorder.keep.ledger import Ledger
-from calltape_recorder.write.closed_segments import Closed, Unsealed, traffic_of
+from calltape_recorder.write.closed_segments import ClosedSegments
+from calltape_recorder.write.compression import Compression
 from calltape_recorder.write.disk_budget import Bounds, DiskBudget, Refusal
 from calltape_recorder.write.encoded_call import EncodedCall
+from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.tape_writer import (
     SUMMARY_FRAME_BYTES,
     TRAILER_FRAME_BYTES,
@@ -20,7 +21,7 @@ from calltape_recorder.write.tape_writer import (
     growth_of_new,
     manifest_bytes,
 )
-from calltape_recorder.write.trailers import calls_of, fitted
+from calltape_recorder.write.trailers import fitted
 from calltape_schema import TapeError
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.records import Manifest, Segment
@@ -35,7 +36,6 @@ _LAST_TRAILER_BYTES = 8 * 1024  # of the trailer of a file without calls
 _TRAILER_SHARE = 8  # a trailer takes at most this part of the bound, besides its index
 _INDEX_BYTES = 16  # in the trailer, per call
 _MAX_CALLS = 1_000_000  # in a file: no reader takes a trailer of more than 64 MiB
-_MAX_UNSEALED = 16  # open files that wait for their trailers
 
 
 class Segments:
@@ -49,10 +49,12 @@ class Segments:
         ledger: tells what became of calls, and is told of files that are gone.
         drain_traffic: gives the counters and the dumps since it was called last.
         gone: is called for a file that is gone, with the counters that it had.
-        complain: says once what went wrong.
+        notices: what people are told.
+        compress: the form in which complete files are kept: ``zstd``, ``gz``, or None.
 
     Attributes:
         budget: who has how much of ``max_disk_bytes``.
+        compression: of the complete files.
 
     Raises:
         TapeError: ``exists`` or ``io``.
@@ -67,25 +69,27 @@ class Segments:
         ledger: Ledger,
         drain_traffic: Callable[[], tuple[Traffic, tuple[Dump, ...]]],
         gone: Callable[[Traffic], None],
-        complain: Callable[[str, BaseException], None],
+        notices: Notices,
+        compress: str | None = None,
     ) -> None:
         self.first_path = path
         self._bounds = bounds
         self._ledger = ledger
         self._drain_traffic = drain_traffic
         self._gone = gone
-        self._complain = complain
+        self._notices = notices
         self.budget = DiskBudget(bounds.max_disk_bytes)
         self._new_bytes = 0  # of a file without calls
         self._trailer_bytes = _TRAILER_BYTES
         self._stem = path.removesuffix(".tape")
         self._number = 0
-        self._closed: deque[Closed] = deque()
-        self._unsealed: list[Unsealed] = []
+        self._closed = ClosedSegments(ledger, gone, notices)
         self._manifest: Manifest | None = None
         self._began = self._looked = time.monotonic()
         self._free_left = 0
         self._file_mode = file_mode
+        self.compression = Compression(compress, file_mode, notices.complain)
+        self.compression.claim(path, overwrite=overwrite)
         self._tape: TapeWriter | None = TapeWriter(path, overwrite, file_mode)
 
     @property
@@ -102,12 +106,18 @@ class Segments:
     @property
     def _tape_bytes(self) -> int:
         tape = self._tape
-        return sum(closed.tape.end for closed in list(self._closed)) + (tape.end if tape else 0)
+        files = self._closed.nbytes + (tape.end if tape else 0)
+        return files + self.compression.nbytes
 
     @property
     def count(self) -> int:
         """How many files there are."""
-        return len(self._closed) + (self._tape is not None)
+        return self._closed.count + (self._tape is not None)
+
+    @property
+    def unsealed(self) -> int:
+        """How many files wait for a trailer that the disk did not take."""
+        return len(self._closed.unsealed)
 
     def begin(self, manifest: Manifest) -> None:
         """Writes the first manifest.
@@ -151,27 +161,29 @@ class Segments:
         if tape is None:
             return
         coverage = self._ledger.drain_coverage()
-        traffic, dumps = self._drain_counters()
-        closed = Closed(tape, coverage, calls_of(traffic))
-        self._closed.append(closed)
-        self._unsealed.append(Unsealed(closed, traffic, dumps))
+        self._closed.add(tape, coverage, *self._drain_counters())
+        self.compression.add(tape)
         with contextlib.suppress(OSError):  # it is tried again when the disk takes the next file
-            self._seal_closed()
+            self._closed.seal(self._finish)
 
     def check(self) -> None:
-        """Does what must not wait for a call: seals files, and ends an old or a removed one."""
+        """Does what must not wait for a call: seals files, ends an old or a removed one, and
+        deletes what is too old."""
         now = time.monotonic()
         tape = self._tape
-        if self._unsealed:
+        if self._closed.unsealed:
             with contextlib.suppress(OSError):
-                self._seal_closed()
-        if tape is None or now - self._looked < _LOOK_SECONDS:
+                self._closed.seal(self._finish)
+        if now - self._looked < _LOOK_SECONDS:
             return
         self._looked = now
-        if not tape.is_there():
+        if tape is not None and not tape.is_there():
             self._lose(tape)
-        elif self._is_old(now) and tape.calls:
+        elif tape is not None and self._is_old(now) and tape.calls:
             self.roll()
+        self._closed.forget_moved()
+        if self._bounds.max_age_seconds is not None:
+            self._closed.expire(self._bounds.max_age_seconds)
 
     def seal(self) -> None:
         """Writes the last trailer.
@@ -181,7 +193,7 @@ class Segments:
         """
         refused = None
         try:
-            self._seal_closed()
+            self._closed.seal(self._finish)
         except OSError as error:
             refused = error
         tape = self._tape
@@ -194,12 +206,29 @@ class Segments:
                 self._finish(tape, coverage, *self._drain_counters(), is_last=True)
             finally:
                 tape.close()
+            self.compression.add(tape)
+        self.compression.finish(self._has_room)
         if refused is not None:
             raise refused
 
+    def compress_some(self) -> bool:
+        """Compresses a piece of a complete file; False if there is none to compress."""
+        return self.compression.step(self._has_room)
+
+    def _has_room(self, nbytes: int, tape: TapeWriter) -> bool:
+        """Whether so many bytes may be written to compress a file. The oldest files give way."""
+        floor = self._bounds.min_free_bytes
+        if floor is not None and self._free() < floor + nbytes:
+            return False
+        while not self.budget.claim(self._needed() + nbytes):
+            if self._closed.oldest in (None, tape) or not self._delete_oldest():
+                return False
+        return True
+
     def close(self) -> None:
         """Closes the files as they are."""
-        for unsealed in list(self._unsealed):
+        self.compression.close()
+        for unsealed in list(self._closed.unsealed):
             unsealed.closed.tape.close()
         if self._tape is not None:
             self._tape.close()
@@ -215,7 +244,7 @@ class Segments:
         return self._manifest.tape
 
     def _is_old(self, now: float) -> bool:
-        most = self._bounds.segment_seconds
+        most = self._bounds.most_seconds_in_segment
         return most is not None and now - self._began >= most
 
     def _current(self, first: int) -> TapeWriter:
@@ -227,10 +256,13 @@ class Segments:
         while True:
             path = f"{self._stem}-{self._number + 1:05d}.tape"
             try:
+                self.compression.claim(path, overwrite=False)
                 tape = TapeWriter(path, overwrite=False, mode=self._file_mode)
             except TapeError as error:
                 if error.kind != "exists":
-                    raise OSError(errno.EIO, str(error)) from None
+                    cause = error.__context__
+                    number = cause.errno if isinstance(cause, OSError) else None
+                    raise OSError(number or errno.EIO, str(error)) from None
                 self._number += 1
                 continue
             break
@@ -247,31 +279,14 @@ class Segments:
         self._tape = tape
         self._began = time.monotonic()
         with contextlib.suppress(OSError):
-            self._seal_closed()
+            self._closed.seal(self._finish)
         return tape
-
-    def _seal_closed(self) -> None:
-        """Writes the trailers that the disk did not take so far.
-
-        Raises:
-            OSError: it still does not. The files stay readable without them.
-        """
-        while self._unsealed:
-            (tape, coverage, _), traffic, dumps = self._unsealed[0]
-            try:
-                self._finish(tape, coverage, traffic, dumps)
-            except Exception as error:
-                if isinstance(error, OSError) and len(self._unsealed) < _MAX_UNSEALED:
-                    raise
-                self._complain("a file of the recording stays without its trailer", error)
-            self._unsealed.pop(0)
-            tape.close()
 
     def _drain_counters(self) -> tuple[Traffic, tuple[Dump, ...]]:
         try:
             return self._drain_traffic()
         except Exception as error:
-            self._complain("the calls of a file could not be counted", error)
+            self._notices.complain("the calls of a file could not be counted", error)
             return Traffic(), ()
 
     def _finish(
@@ -324,7 +339,7 @@ class Segments:
             besides: a file whose trailer is not counted.
             is_last: whether there will be no other file.
         """
-        opened = [unsealed.closed.tape for unsealed in self._unsealed]
+        opened = [unsealed.closed.tape for unsealed in self._closed.unsealed]
         if self._tape is not None:
             opened.append(self._tape)
         trailers = sum(
@@ -378,20 +393,11 @@ class Segments:
     def _delete_oldest(self) -> bool:
         if not self._bounds.deletes:
             return False
-        if not self._closed:
+        if not self._closed.count:
             if self._tape is None or not self._tape.calls:
                 return False
             self.roll()
-        oldest = self._closed[0]
-        traffic = traffic_of(oldest, self._unsealed)
-        if not oldest.tape.remove():
-            return False
-        self._closed.popleft()
-        self._unsealed = [other for other in self._unsealed if other.closed is not oldest]
-        oldest.tape.close()
-        self._ledger.lose(oldest.coverage, "deleted")
-        self._gone(traffic)
-        return True
+        return self._closed.delete_oldest()
 
     def _lose(self, tape: TapeWriter) -> None:
         """Counts the calls of a file that somebody removed as dropped."""
@@ -401,4 +407,6 @@ class Segments:
         self._ledger.lose(coverage, "file_removed")
         self._gone(Traffic())  # the next file gets its counters
         error = FileNotFoundError(f"somebody removed {tape.path}")
-        self._complain("calls of the tape are lost, and the next calls go to another file", error)
+        self._notices.complain(
+            "calls of the tape are lost, and the next calls go to another file", error
+        )

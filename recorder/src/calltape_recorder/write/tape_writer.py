@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from calltape_recorder.write.compressed_file import CompressedFile
 from calltape_recorder.write.encoded_call import EncodedCall, member
 from calltape_recorder.write.permissions import OWNER_ONLY, make_folders, set_mode
 from calltape_recorder.write.placement import Placement, Position, Write, placed
@@ -98,6 +99,7 @@ class TapeWriter:
         self._index = bytearray()
         self._head = b""  # the manifest as the file has it
         self._trailer: tuple[int, int] | None = None  # offset and length of its content
+        self._compressed: CompressedFile | None = None
         try:
             make_folders(os.path.dirname(path), mode)
             if overwrite and os.path.lexists(path):
@@ -127,6 +129,22 @@ class TapeWriter:
     def calls(self) -> int:
         """How many calls the file has."""
         return len(self._index) // _ENTRY.size
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more is written to the file."""
+        return self._file < 0
+
+    @property
+    def trailer_start(self) -> int | None:
+        """Where the trailer begins, in bytes; None before it is written."""
+        return None if self._trailer is None else self._trailer[0] - BLOCK
+
+    def became(self, other: CompressedFile) -> None:
+        """Notes that a compressed file has taken the place of this one, which was sealed."""
+        self._compressed = other
+        self.path, self._identity = other.path, other.identity
+        self._position = Position.at(other.size)
 
     def rewind(self) -> None:
         """Removes all calls from the file.
@@ -233,12 +251,17 @@ class TapeWriter:
         if self._trailer is None:
             return None
         start, size = self._trailer
+        packed = self._compressed
         flags = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
         try:
             file = os.open(self.path, flags)
             try:
-                is_it = _identity(os.fstat(file)) == self._identity
-                return os.pread(file, size, start) if is_it else None
+                if _identity(os.fstat(file)) != self._identity:
+                    return None
+                if packed is None:
+                    return os.pread(file, size, start)
+                frame = os.pread(file, packed.size - packed.tail, packed.tail)
+                return packed.unpacked(frame)[BLOCK : BLOCK + size]
             finally:
                 os.close(file)
         except OSError:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
+import errno
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from traceback import format_tb
 
 from calltape_recorder.call import Call
 from calltape_recorder.keep.ledger import Ledger
@@ -18,11 +16,10 @@ from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.encoding import Encoder
+from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.segments import Refusal, Segments
 
 __all__ = ["Writer"]
-
-log = logging.getLogger("calltape")
 
 # Many small calls are written at once. Every write gives the interpreter lock away, and a busy host
 # lets it come back only after its switch interval.
@@ -44,8 +41,6 @@ _LOOK_SECONDS = 1.0
 
 # At the end, nobody waits longer than this for a disk that takes nothing any more.
 _STUCK_SECONDS = 30.0
-
-_MAX_TEXT = 500
 
 # What a call without any tensor takes in the queue, and how many of them may wait in any case.
 _ITEM_BYTES = 1024
@@ -71,11 +66,11 @@ class Writer:
     ``put`` takes no lock and makes no system call while calls keep coming. About once a second,
     ``each_second`` is called for what must not wait for a call. ``lost`` is called for every call
     that ``keep`` kept and that is dropped here. ``written`` is given if values are withheld, and is
-    called for every call that is in the file. If it is given, the texts of exceptions are not
-    logged, because they may quote a value.
+    called for every call that is in the file.
 
     Attributes:
-        last_write_ns, last_error: as in :class:`~calltape_recorder.keep.ledger.Stats`.
+        last_write_ns: as in :class:`~calltape_recorder.keep.ledger.Stats`.
+        refused: why the last call could not be written; None if it was.
         is_full: whether so many calls wait that they would reach the byte bound even without
             tensors. Then the next call must not be recorded.
         waits_with: the objects whose locks the writer takes. Whoever waits for the writer lends
@@ -84,7 +79,7 @@ class Writer:
 
     def __init__(
         self, segments: Segments, encoder: Encoder, ledger: Ledger, buffers: Buffers,
-        each_second: Callable[[], None], lost: Callable[[], None],
+        each_second: Callable[[], None], lost: Callable[[], None], notices: Notices,
         written: Callable[[Call], None] | None,
     ) -> None:  # fmt: skip
         self._segments = segments
@@ -96,6 +91,7 @@ class Writer:
         self._wake = threading.Event()
         self._each_second = each_second
         self._lost = lost
+        self._notices = notices
         self._written = written
         self._looked = time.monotonic()
         self._asleep = False
@@ -103,9 +99,8 @@ class Writer:
         self.waits_with: list[HasLock] = []
         self._stopping = False
         self._turns = 0  # rounds that the thread made
-        self._said: set[str] = set()
         self.last_write_ns: int | None = None
-        self.last_error: str | None = None
+        self.refused: str | None = None
         self._process = 0
         self._over = threading.Event()
         self._over.set()
@@ -174,33 +169,6 @@ class Writer:
                     return False
         return True
 
-    def complain(self, about: str, error: BaseException) -> None:
-        """Logs what went wrong, once per kind of problem. Recording goes on."""
-        what = _one_line(error) if self._written is None else _without_text(error)
-        self.last_error = f"{about}: {what}"
-        if about not in self._said:
-            self._said.add(about)
-            with contextlib.suppress(Exception):  # a log handler of the host may raise
-                said = "process %d: %s: %s (said once; see Recorder.stats())"
-                log.warning(said, os.getpid(), about, what)
-                if self._written is None:
-                    log.debug("%s", about, exc_info=error)
-                else:
-                    log.debug("%s\n%s", about, "".join(format_tb(error.__traceback__)))
-
-    def warn(self, text: str) -> None:
-        """Logs a text once."""
-        self.last_error = text
-        if text not in self._said:
-            self._said.add(text)
-            with contextlib.suppress(Exception):
-                log.warning("process %d: %s", os.getpid(), text)
-
-    def tell(self, text: str) -> None:
-        """Logs what the recording does."""
-        with contextlib.suppress(Exception):
-            log.info("process %d: %s", os.getpid(), text)
-
     def _run(self) -> None:
         try:
             self._work()
@@ -218,9 +186,11 @@ class Writer:
                 try:
                     self._write_batch()
                 except Exception as error:  # without this thread nothing more would be written
-                    self.complain("calls could not be written", error)
+                    self._notices.complain("calls could not be written", error)
             elif self._stopping:
                 return
+            elif self._segments.compress_some():  # a piece: a call that comes now waits for it
+                time.sleep(_PAUSE_SECONDS)
             else:
                 empty += 1
                 self._wait(asleep=empty >= _IDLE_POLLS)
@@ -233,7 +203,8 @@ class Writer:
             try:
                 self._each_second()
             except Exception as error:
-                self.complain("a check of the recording, made each second, failed", error)
+                self._notices.complain("a check of the recording, made each second, failed", error)
+            self._notices.say_news()
 
     def _wait(self, *, asleep: bool) -> None:
         seconds: float | None = _POLL_SECONDS
@@ -276,7 +247,7 @@ class Writer:
             if task.action is not None:
                 task.action()
         except Exception as error:
-            self.complain("a request to the recording failed", error)
+            self._notices.complain("a request to the recording failed", error)
         finally:
             task.done.set()
 
@@ -285,7 +256,7 @@ class Writer:
             following = self._items[0] if self._items else None
             return self._encoder.encode(call, others_wait=type(following) is Call)
         except Exception as error:
-            self.complain("a call could not be encoded", error)
+            self._notices.complain("a call could not be encoded", error)
             self._account(call, "internal")
             return None
 
@@ -301,9 +272,9 @@ class Writer:
                 for call, parts in zip(calls, encoded, strict=False):
                     self._write([call], [parts])
                 return
-            self.complain(f"the tape {self._segments.first_path} cannot be written", error)
+            self._notices.complain(f"the tape {self._segments.first_path} cannot be written", error)
             for call in calls:
-                self._account(call, "io" if isinstance(error, OSError) else "internal")
+                self._account(call, _reason(error))
             return
         self.last_write_ns = time.time_ns()
         for call in calls:
@@ -315,7 +286,7 @@ class Writer:
                 self._write([call], [parts])
             return
         path = self._segments.first_path
-        self.warn(f"the bound {reason} of the tape {path} is reached: calls are dropped")
+        self._notices.warn(f"the bound {reason} of the tape {path} is reached: calls are dropped")
         self._account(calls[0], reason)
 
     def _account(self, call: Call, dropped: str | None) -> None:
@@ -324,6 +295,7 @@ class Writer:
             if side is not None:
                 release(side.pieces, self._buffers)
         self._ledger.account(call, dropped, written=True)
+        self.refused = dropped
         if dropped is None:
             if self._written is not None:
                 self._written(call)
@@ -331,17 +303,11 @@ class Writer:
             self._lost()
 
 
-def _without_text(error: BaseException) -> str:
-    """The exception's type, and what the system says of its error number."""
-    number = error.errno if isinstance(error, OSError) else None
-    reason = f": {os.strerror(number)}" if type(number) is int else ""
-    return f"{type(error).__name__}{reason}"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-def _one_line(error: BaseException) -> str:
-    """The exception's type and message in one line, as torch's messages may have many."""
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # the host's own __str__ may raise
-        text = "(no text)"
-    return f"{type(error).__name__}: {text[:_MAX_TEXT]}"
+def _reason(error: Exception) -> str:
+    """For which reason calls are dropped that were not written."""
+    if not isinstance(error, OSError):
+        return "internal"
+    return "disk_full" if error.errno in _NO_ROOM else "io"

@@ -50,6 +50,8 @@ def begin() -> None:
     try:
         settings = split(text)
         module, colon, attribute = str(settings.get("target", "")).partition(":")
+        if "<locals>" in attribute:
+            raise ValueError(_explaining().about_locals(module, attribute))
         if not colon or not module or not all(attribute.split(".")):
             raise ValueError("the target must be written like module:attribute")
         wait = seconds(settings.get("wait", _WAIT))
@@ -80,6 +82,7 @@ class _Lookout:
         self._watching = 0  # the process in which a thread polls
         self._follows = False  # whether forks and the end of the process are followed
         self._has_forked = False
+        self._appeared: dict[str, float] = {}  # when parts of the name were there first
 
     def begin(self) -> None:
         if self.module != "__main__":
@@ -96,8 +99,9 @@ class _Lookout:
         if self._done or pid != os.getpid() or self.module in sys.modules:
             return
         tape = str(self._settings.get("tape"))
-        if not _has_tape(tape, since):
-            _say(f"nobody imported {self.module}, and no tape is in {tape}: nothing is recorded")
+        if not _explaining().has_tape(tape, since):
+            said = f"nobody imported {self.module}, and no tape is in {tape}: nothing is recorded"
+            _say(_with(said, lambda: _explaining().about_module(self.module)))
 
     def arrived(self, module: ModuleType) -> None:
         """An import executed the module. It may be the script as well, and the script's own copy
@@ -151,7 +155,12 @@ class _Lookout:
         self._done = True
         if self._settings.get("pid") == pid or (self.module != "__main__" and self._modules()):
             what = "was not attached to" if self._found else "did not appear"
-            _say(f"{self.module}:{self._attribute} {what} {when}: nothing is recorded")
+            said = f"{self.module}:{self._attribute} {what} {when}: nothing is recorded"
+            _say(said if self._found else _with(said, lambda: self._why(when)))
+
+    def _why(self, when: str) -> str:
+        names, seen, ends = self._attribute, self._appeared, not when.startswith("within")
+        return str(_explaining().about_name(self._modules(), names, seen, ends=ends))
 
     def _try(self, module: ModuleType | None = None) -> bool:
         """Attaches if the target exists. A ``module`` that was just imported is attached to even if
@@ -213,7 +222,21 @@ class _Lookout:
             found = resolve(module, self._attribute)
             if found is not None:
                 return found
+            self._note(module)
         return None
+
+    def _note(self, module: ModuleType) -> None:
+        """Notes which parts of the name are there."""
+        self._appeared.setdefault(module.__name__, time.time())
+        value: Any = module
+        done = f"{module.__name__}:"
+        for name in self._attribute.split("."):
+            value = _member(value, name)
+            if value is None:
+                return
+            done += name
+            self._appeared.setdefault(done, time.time())
+            done += "."
 
     def _modules(self) -> list[ModuleType]:
         """The modules that may have the target: its module, and the script if it is this module."""
@@ -342,21 +365,6 @@ def _member(owner: Any, name: str) -> Any:
         return None
 
 
-def _has_tape(folder: str, since: float) -> bool:
-    """Whether a tape was written in the folder after ``since``, in seconds since 1970. In doubt,
-    True."""
-    try:
-        for name in os.listdir(folder):
-            # Some file systems keep the time of a file in whole seconds.
-            if name.endswith(".tape") and os.stat(f"{folder}/{name}").st_mtime >= since - 2:
-                return True
-    except FileNotFoundError:  # the folder is missing, or a file was deleted meanwhile
-        return os.path.isdir(folder)
-    except (OSError, ValueError):
-        return True
-    return False
-
-
 def _recorder() -> Callable[..., None]:
     try:
         from calltape_recorder.launch.launcher import attach
@@ -368,4 +376,25 @@ def _recorder() -> Callable[..., None]:
 def _say(text: str) -> None:
     import logging
 
-    logging.getLogger("calltape").warning(text)
+    logging.getLogger("calltape").warning("process %d: %s", os.getpid(), text)
+
+
+def _explaining() -> Any:
+    """The module that explains. By now this directory is no longer on the path."""
+    import importlib.util
+
+    name = "calltape_explaining"
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    spec: Any = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _with(said: str, why: Callable[[], str]) -> str:
+    """What is said, with the reason if it can be found."""
+    try:
+        reason = why()
+    except Exception:  # an object of the host may be anything
+        return said
+    return f"{said}; {reason}" if reason else said

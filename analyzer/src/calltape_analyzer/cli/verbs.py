@@ -1,0 +1,141 @@
+"""The verbs of the command, and where each of them is.
+
+A verb is imported when it runs: so ``calltape --help`` and a mistyped verb answer at once, and no
+verb waits for the imports of another one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+__all__ = ["VERBS", "Verb", "VerbGroup"]
+
+
+class Verb(NamedTuple):
+    """A verb.
+
+    Attributes:
+        name: at the prompt.
+        module: in this folder.
+        function: there; its docstring is the help.
+        summary: the first line of this docstring.
+        settings: of its context.
+    """
+
+    name: str
+    module: str
+    function: str
+    summary: str
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+    def load(self) -> Any:
+        """The command, imported now."""
+        module = importlib.import_module(f"calltape_analyzer.cli.{self.module}")
+        app = typer.Typer(
+            add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+        )
+        app.command(self.name, context_settings=dict(self.settings))(getattr(module, self.function))
+        return typer.main.get_command(app)
+
+
+# A dimension may be counted from the end: -1 is no option.
+_DIMENSIONS = MappingProxyType({"ignore_unknown_options": True})
+# This verb reads its options itself.
+_ANY = MappingProxyType(
+    {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+)
+
+VERBS = (
+    Verb("info", "info", "info", "Target, calls, sizes, coverage and damage."),
+    Verb("ls", "calls", "ls", "The calls, one per line."),
+    Verb("show", "call", "show", "One call as a tree."),
+    Verb("shapes", "shapes", "shapes", "Dynamic dimensions, and the sizes seen."),
+    Verb("args", "arguments", "args", "Representative arguments."),
+    Verb("variants", "variants", "variants", "The programs that the calls need."),
+    Verb("explain", "variants", "explain", "Why a dimension is dynamic or constant.", _DIMENSIONS),
+    Verb(
+        "diff",
+        "differences",
+        "diff",
+        "What the calls on tape NOW show that the calls on BEFORE do not.",
+    ),
+    Verb("export", "exports", "export", "Programs for the calls on a tape, verified."),
+    Verb("replay", "replays", "replay", "Runs the recorded calls, and compares."),
+    Verb("check", "replays", "check", "Whether an exported model would accept the calls."),
+    Verb("script", "scripts", "script", "A Python file that shows what is wrong."),
+    Verb("bundle", "bundles", "bundle", "A redacted tape, a script and versions in one zip file."),
+    Verb("filter", "edits", "filter_", "A part of a tape as a new tape."),
+    Verb("merge", "edits", "merge", "Several tapes of one target as one tape."),
+    Verb(
+        "recover",
+        "edits",
+        "recover",
+        "The sound calls of a damaged, torn or unsealed tape as a sealed one.",
+    ),
+    Verb("minimise", "minimising", "minimise", "The smallest tape that fails for the same reason."),
+    Verb(
+        "doctor",
+        "doctor",
+        "doctor",
+        "Everything that is wrong or unwise about a tape, and what to do.",
+    ),
+    Verb(
+        "redact",
+        "redactions",
+        "redact",
+        "A tape without what may tell of a person or a machine.",
+    ),
+    Verb(
+        "privacy",
+        "redactions",
+        "privacy",
+        "What on a tape may tell of a person or a machine, and what to do about it.",
+    ),
+    Verb(
+        "convert",
+        "conversions",
+        "convert",
+        "Calls in the form of another tool, or a tape of what one wrote.",
+    ),
+    Verb("table", "tables", "table", "The calls as a table in a file."),
+    Verb(
+        "survey",
+        "surveys",
+        "survey",
+        "Many tapes as one: calls, coverage, damage, time and hosts per target.",
+    ),
+    Verb("ship", "shipments", "ship", "Copies sealed tapes to object storage."),
+    Verb("view", "viewing", "view", "Look at tapes in a browser."),
+    Verb(
+        "health",
+        "health",
+        "health",
+        "Whether the recorders that write to a directory record; for containers.",
+        _ANY,
+    ),
+)
+
+
+class VerbGroup(TyperGroup):
+    """The group of all verbs."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings["commands"] = {verb.name: _Unloaded(verb) for verb in VERBS}
+        super().__init__(**settings)
+
+
+class _Unloaded(TyperCommand):
+    """A verb that is imported when it gets its arguments."""
+
+    def __init__(self, verb: Verb) -> None:
+        super().__init__(verb.name, help=verb.summary, rich_markup_mode=None)
+        self._verb = verb
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        return self._verb.load().make_context(*args, **options)

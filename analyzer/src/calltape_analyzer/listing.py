@@ -1,0 +1,141 @@
+"""What was recorded below a directory: one row for each recording.
+
+In comes a path. Out go the recordings, of whichever models, with their files, calls and times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+from calltape_analyzer.opening import opened_recordings
+from calltape_analyzer.plain_data import PlainData, Text, Texts
+from calltape_analyzer.reading.damage import Damage
+from calltape_analyzer.reading.files import Paths
+from calltape_analyzer.reading.places import host_of, unsealed_paths
+from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.reading.targets import target_name
+from calltape_schema.errors import TapeError
+
+__all__ = ["Recording", "Recordings", "list_recordings", "recordings"]
+
+
+class Recording(PlainData):
+    """What one recorder wrote.
+
+    Attributes:
+        tape: the id that its files share, in hexadecimal digits.
+        target: class and method, such as ``app:Llama.forward``, as ``open_tape(path, target=...)``
+            takes it. ``unknown`` if the tape does not say.
+        host: that recorded it, or the directory of its first file if the tape does not say.
+        paths: its files, in the order of its calls, without copies.
+        unsealed: those of them that no recorder closed.
+        calls: how many are on the tape.
+        bytes: size of the files.
+        first_ns: when the first call began, Unix time in nanoseconds; None without calls.
+        last_ns: when the last call ended. Of a file that is not sealed, that is its last call by
+            number.
+        damage: how many places of its files are damaged, as far as was looked.
+    """
+
+    tape: str
+    target: Text
+    host: Text
+    paths: Texts
+    unsealed: Texts
+    calls: int
+    bytes: int
+    first_ns: int | None
+    last_ns: int | None
+    damage: int
+
+    @property
+    def sealed(self) -> bool:
+        """Whether each file ends as a closed recorder leaves it."""
+        return not self.unsealed
+
+
+class Recordings(PlainData):
+    """Everything that was recorded below a path.
+
+    Attributes:
+        recordings: the one that began first comes first.
+        damage: what is wrong, in words; also files that cannot be read, and copies.
+    """
+
+    recordings: tuple[Recording, ...]
+    damage: Texts
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """What was recorded, sorted."""
+        return tuple(sorted({one.target for one in self.recordings}))
+
+    def __len__(self) -> int:
+        return len(self.recordings)
+
+    def __getitem__(self, index: SupportsIndex) -> Recording:
+        return self.recordings[index]
+
+
+def recordings(path: Paths, *, scan: bool = False) -> Recordings:
+    """Lists what was recorded, of whichever models. Of a sealed file its two ends are read, and no
+    tensor of any.
+
+    Args:
+        path: as for :func:`open_tape`.
+        scan: reads every record of the sealed files too.
+
+    Raises:
+        TapeError: as :func:`open_tape`, but not because there are several models.
+    """
+    damage = Damage()
+    found = list_recordings(path, damage, scan=scan)
+    return Recordings(recordings=tuple(found), damage=tuple(str(error) for error in damage.list()))
+
+
+def list_recordings(path: Paths, damage: Damage, *, scan: bool = False) -> list[Recording]:
+    """:func:`recordings`, with the damage as errors.
+
+    Args:
+        path, scan: as for :func:`recordings`.
+        damage: gets what is wrong.
+    """
+    with opened_recordings(path, damage, scan=scan) as found:
+        rows = [_recording(parts) for parts in found]
+    places = Counter(error.path for error in damage.list())
+    return [
+        row.model_copy(update={"damage": sum(places[one] for one in row.paths)}) for row in rows
+    ]
+
+
+def _recording(parts: Sequence[Segment]) -> Recording:
+    times = [time for part in parts for time in _times(part)]
+    return Recording(
+        tape=parts[0].manifest.tape.hex(),
+        target=target_name(parts[0].manifest.target),
+        host=host_of(parts[0]),
+        paths=tuple(part.path for part in parts),
+        unsealed=tuple(unsealed_paths(parts)),
+        calls=sum(map(len, parts)),
+        bytes=sum(part.size for part in parts),
+        first_ns=min(times, default=None),
+        last_ns=max(times, default=None),
+        damage=0,
+    )
+
+
+def _times(part: Segment) -> list[int]:
+    """When the first call began and the last one ended; nothing for a file without calls."""
+    if part.summary is not None:
+        found = part.summary.first_ns, part.summary.last_ns
+        return [time for time in found if time is not None]
+    times = []
+    for position in {part.order[0], part.order[-1]} if len(part) else ():
+        try:
+            record = part.record(position)
+        except TapeError:
+            continue  # a look at the call tells
+        times += [record.time_ns, record.time_ns + (record.duration_ns or 0)]
+    return times

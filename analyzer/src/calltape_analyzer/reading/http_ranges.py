@@ -1,0 +1,186 @@
+"""Ranges of a file on a web server.
+
+fsspec's own file reads whatever a server sends, decompressed. A web server may be anybody's, so
+this reads an answer only as far as it was asked for, and refuses any other one. In come a URL and
+offsets; out go exactly these bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+from calltape_analyzer.reading.file_descriptors import RemoteError
+from calltape_analyzer.reading.remote_access import (
+    answer_of,
+    file_system,
+    received_bytes,
+    seconds_allowed,
+)
+from calltape_analyzer.reading.remote_facts import RemoteFacts, other_facts
+from calltape_analyzer.reading.urls import shown
+from calltape_schema.errors import TapeError
+
+__all__ = ["HttpRanges", "page_of"]
+
+_FIRST = 64 * 1024
+_PIECE = 64 * 1024
+_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
+_EMPTY = re.compile(r"bytes \*/0")
+_VALIDATORS = ("ETag", "Last-Modified")
+_GONE = (404, 410)
+_CHECK = "check the URL"
+_DOWNLOAD = "download the file, and open it from a disk"
+
+
+class _Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+
+
+class HttpRanges:
+    """A file on a web server, by its first answer: no HEAD, which signed URLs refuse.
+
+    Args:
+        url: of the file.
+
+    Attributes:
+        facts: size and version.
+        first: the first bytes.
+
+    Raises:
+        TapeError: ``not_found``, ``io``.
+    """
+
+    sizes_are_true = False
+    """A server may claim any size."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.facts, self.first = self._look(_FIRST)
+
+    def look(self) -> RemoteFacts:
+        """The facts as they are now."""
+        return self._look(1)[0]
+
+    def fetch(self, start: int, end: int) -> bytes:
+        """The bytes from ``start`` to ``end``.
+
+        Raises:
+            TapeError: ``damaged`` if the file is not what it was; ``io``.
+        """
+        answer = self._asked(start, end)
+        if answer.status in (*_GONE, 412, 416):
+            raise other_facts(self._url)
+        facts = self._facts_of(answer, start)
+        if facts != self.facts:
+            raise other_facts(self._url)
+        if len(answer.data) != end - start:
+            raise self._refused(f"it sent {len(answer.data):,} of {end - start:,} bytes")
+        return answer.data
+
+    def _look(self, size: int) -> tuple[RemoteFacts, bytes]:
+        answer = self._asked(0, size)
+        if answer.status in _GONE:
+            raise TapeError("not_found", "no such file", path=shown(self._url), advice=_CHECK)
+        if answer.status == 416 and _EMPTY.match(answer.headers.get("Content-Range", "")):
+            return RemoteFacts(0, ()), b""
+        facts = self._facts_of(answer, 0)
+        if len(answer.data) != min(size, facts.size):
+            raise self._refused(f"it sent {len(answer.data):,} bytes of {size:,}")
+        return facts, answer.data
+
+    def _facts_of(self, answer: _Answer, start: int) -> RemoteFacts:
+        found = _RANGE.fullmatch(answer.headers.get("Content-Range", "").strip())
+        if answer.status != 206 or found is None:
+            raise self._refused(_words_of(answer.status))
+        if int(found[1]) != start:
+            raise self._refused("it sent another range than was asked for")
+        version = tuple((name, answer.headers.get(name, "")) for name in _VALIDATORS)
+        return RemoteFacts(int(found[3]), version)
+
+    def _asked(self, start: int, end: int) -> _Answer:
+        answer = _get(self._url, end - start, {"Range": f"bytes={start}-{end - 1}"})
+        received_bytes(len(answer.data))
+        if answer.headers.get("Content-Encoding", "identity") not in ("identity", ""):
+            raise self._refused("it sends the file compressed")
+        if len(answer.data) > end - start and answer.status == 206:
+            raise self._refused("it sends more than was asked for")
+        return answer
+
+    def _refused(self, what: str) -> TapeError:
+        return RemoteError(
+            "io", f"the server is of no use for this: {what}", path=shown(self._url),
+            advice=_DOWNLOAD,
+        )  # fmt: skip
+
+
+def page_of(url: str, limit: int) -> str:
+    """A page of a web server, as text.
+
+    Args:
+        url: of the page.
+        limit: how many bytes it may have.
+
+    Raises:
+        TapeError: ``not_found``, ``io``; ``limit`` if it is longer.
+    """
+    answer = _get(url, limit, {})
+    if answer.status in _GONE:
+        raise TapeError("not_found", "no such directory", path=shown(url), advice=_CHECK)
+    if answer.status != 200:
+        raise RemoteError("io", _words_of(answer.status), path=shown(url))
+    if len(answer.data) > limit:
+        raise TapeError(
+            "limit", f"the list of its files has more than {limit:,} bytes", path=shown(url),
+            advice="name the files",
+        )  # fmt: skip
+    return answer.data.decode("utf-8", "replace")
+
+
+def _words_of(status: int) -> str:
+    if status == 200:
+        return "it ignores ranges, and sends the whole file each time"
+    if status in (401, 403):
+        return f"it refuses access (status {status})"
+    return f"it answers with status {status}"
+
+
+def _get(url: str, limit: int, headers: Mapping[str, str]) -> _Answer:
+    """One answer, of which at most one byte more than ``limit`` is read."""
+    system, _ = file_system(url)
+
+    def ask() -> _Answer:
+        from fsspec.asyn import sync
+
+        answered: Any = sync(system.loop, _answered, system, url, limit, headers)
+        return cast("_Answer", answered)
+
+    return answer_of(url, ask)
+
+
+async def _answered(system: Any, url: str, limit: int, headers: Mapping[str, str]) -> _Answer:
+    import aiohttp
+    import yarl
+
+    options = dict(system.kwargs)
+    options["headers"] = {
+        **options.get("headers", {}), **headers, "Accept-Encoding": "identity",
+    }  # fmt: skip
+    options["timeout"] = aiohttp.ClientTimeout(total=seconds_allowed())
+    session = await system.set_session()
+    # A signature holds for the spelling that was signed.
+    address = yarl.URL(url, encoded="%" in url)
+    async with session.get(address, **options) as answer:
+        if answer.status not in (200, 206):
+            return _Answer(answer.status, answer.headers, b"")
+        if answer.status == 200 and "Range" in headers:
+            return _Answer(answer.status, answer.headers, b"")
+        data = bytearray()
+        async for piece in answer.content.iter_chunked(_PIECE):
+            data += piece
+            if len(data) > limit:
+                break
+        return _Answer(answer.status, answer.headers, bytes(data))

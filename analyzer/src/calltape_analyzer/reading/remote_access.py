@@ -1,0 +1,169 @@
+"""File systems behind URLs: how they are asked, and what is said if they do not answer.
+
+In comes a URL, and a question. Out goes the answer, or one TapeError that shows nobody a password.
+The question is asked in a thread of its own: a server that never answers holds up nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.reading.file_descriptors import RemoteError
+from calltape_analyzer.reading.urls import name_of, protocol_of, shown, without_secrets
+from calltape_schema.errors import TapeError
+
+__all__ = ["answer_of", "file_system", "is_web", "received_bytes", "seconds_allowed", "told_of"]
+
+T = TypeVar("T")
+
+_SECONDS = 60.0
+_VARIABLE = "CALLTAPE_REMOTE_SECONDS"
+_MOST_SHOWN = 300
+_ADVICE = "check the address, the network and the credentials"
+
+_MOST_CONNECTED = 16
+
+_connected: dict[Any, Any] = {}  # file systems that connect when they are made: one for each host
+_received = [0]
+
+
+def received_bytes(more: int = 0) -> int:
+    """How many bytes of remote files this process received, with ``more`` that just came. Of two
+    threads that tell it at once, one may be forgotten: it is a measure, no count."""
+    _received[0] += more
+    return _received[0]
+
+
+def seconds_allowed() -> float:
+    """How long one answer may take, in seconds: 60, or ``CALLTAPE_REMOTE_SECONDS``.
+
+    Raises:
+        UsageError: the variable holds no number above 0.
+    """
+    given = os.environ.get(_VARIABLE)
+    try:
+        found = _SECONDS if given is None else float(given)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise UsageError(f"{_VARIABLE} is no number of seconds", advice="set it to 60, or unset it")
+    return found
+
+
+def is_web(url: str) -> bool:
+    """Whether a web server answers, which may be anybody's."""
+    return protocol_of(url) in ("http", "https")
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """The file system of a URL, with the options and credentials that fsspec finds for it, and the
+    place of the URL in it.
+
+    Raises:
+        TapeError: ``usage`` if a package is missing, the protocol is unknown, or the URL chains
+            several; ``io`` if the file system cannot be made.
+    """
+    if "::" in name_of(url):
+        raise UsageError(
+            "URLs that chain file systems are not read", path=shown(url),
+            advice="name the file itself",
+        )  # fmt: skip
+    kind = _kind_of(url)
+    try:
+        if kind.async_impl:  # made at once, connects later, and fsspec keeps it for all threads
+            return _made(url)
+        key = os.getpid(), kind, repr(kind._get_kwargs_from_urls(url))
+        known = _connected.get(key)
+        if known is None:
+            known = _connected[key] = answer_of(url, lambda: _made(url))[0]
+            while len(_connected) > _MOST_CONNECTED:
+                _connected.pop(next(iter(_connected)), None)
+        return known, str(known._strip_protocol(url))
+    except Exception as error:
+        raise told_of(error, url) from None
+
+
+def _kind_of(url: str) -> Any:
+    """The class of a URL's file system. It is imported here, and not in the thread that asks."""
+    try:
+        from fsspec import get_filesystem_class
+    except ImportError:
+        raise _not_installed(url, "fsspec is not installed") from None
+    try:
+        return get_filesystem_class(protocol_of(url))
+    except ImportError as error:
+        raise _not_installed(url, str(error)) from None
+    except ValueError:
+        reason = f"no file system is known for {protocol_of(url)}://"
+        raise UsageError(reason, path=shown(url)) from None
+
+
+def _made(url: str) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+
+    found, place = url_to_fs(url)
+    return found, str(place)
+
+
+def _not_installed(url: str, what: str) -> UsageError:
+    return UsageError(
+        f"{protocol_of(url)}:// cannot be read here ({what.rstrip('.')})",
+        path=shown(url),
+        advice="pip install 'calltape-analyzer[remote]' brings http and s3; other protocols need "
+        "the package that fsspec names for them, such as gcsfs for gs://",
+    )
+
+
+def answer_of(url: str, ask: Callable[[], T], seconds: float | None = None) -> T:
+    """What a file system answers.
+
+    Args:
+        url: what is asked about; errors show it without its secrets.
+        ask: asks, in another thread.
+        seconds: how long the answer may take; by default :func:`seconds_allowed`.
+
+    Raises:
+        TapeError: ``not_found``; ``io`` for any other failure, and if no answer comes in time.
+    """
+    seconds = seconds_allowed() if seconds is None else seconds
+    answers: list[T] = []
+    errors: list[Exception] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            answers.append(ask())
+        except Exception as error:
+            errors.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=run, name="calltape-remote", daemon=True).start()
+    if not ended.wait(seconds):
+        raise RemoteError(
+            "io", f"the server did not answer within {seconds:g} s", path=shown(url),
+            advice=f"try again, or allow more with {_VARIABLE}",
+        )  # fmt: skip
+    if errors:
+        raise told_of(errors[0], url) from None
+    return answers[0]
+
+
+def told_of(error: Exception, url: str) -> TapeError:
+    """An error of a file system as one of ours."""
+    if isinstance(error, TapeError):
+        return error.at(path=shown(url))
+    cause = error
+    while isinstance(cause.__cause__, Exception) and not isinstance(cause, FileNotFoundError):
+        cause = cause.__cause__
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return TapeError("not_found", "no such file", path=shown(url), advice="check the URL")
+    text = " ".join(without_secrets(str(cause), url).split()) or "no reason was given"
+    if len(text) > _MOST_SHOWN:
+        text = f"{text[:_MOST_SHOWN]}…"
+    reason = f"cannot be read: {type(cause).__name__}: {text}"
+    return RemoteError("io", reason, path=shown(url), advice=_ADVICE)

@@ -1,0 +1,255 @@
+"""The bytes of a tape behind a URL, in as few and as small requests as reading needs.
+
+In comes a URL; out go bytes at offsets. Reads close to each other are served from one piece, and
+pieces grow while a file is read from front to back. A file that changes is the same error as one on
+a disk.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Protocol
+
+from calltape_analyzer.reading.compressed import is_compressed, unpacked
+from calltape_analyzer.reading.http_ranges import HttpRanges
+from calltape_analyzer.reading.range_cache import ranges
+from calltape_analyzer.reading.remote_access import is_web
+from calltape_analyzer.reading.remote_facts import RemoteFacts, changed_file, other_facts
+from calltape_analyzer.reading.stored_ranges import StoredRanges
+from calltape_analyzer.reading.tape_bytes import TapeBytes
+from calltape_analyzer.reading.tape_file import TapeFile
+from calltape_analyzer.reading.urls import name_of, shown
+from calltape_schema.errors import TapeError
+
+__all__ = ["RemoteFile", "opened_url"]
+
+_FIRST_PIECE, _LAST_PIECE = 16 * 1024, 4 * 1024 * 1024
+_NEAR = 1024 * 1024  # reading this much on takes less time than another request
+_MOST_ASKED = 8 * 1024 * 1024
+
+_numbers = itertools.count()
+
+
+class _Ranges(Protocol):
+    facts: RemoteFacts
+
+    @property
+    def first(self) -> bytes: ...
+
+    @property
+    def sizes_are_true(self) -> bool: ...
+
+    def look(self) -> RemoteFacts: ...
+
+    def fetch(self, start: int, end: int) -> bytes: ...
+
+
+def opened_url(url: str) -> TapeBytes:
+    """The bytes of a tape behind a URL. A compressed one is read once, from front to back.
+
+    Raises:
+        TapeError: ``not_found``, ``io``, ``usage``, ``not_a_tape``; ``damaged`` or ``limit`` for a
+            compressed file that cannot be read.
+    """
+    remote = RemoteFile(url)
+    if not is_compressed(name_of(url)):
+        return remote
+    try:
+        found = _unpacked(remote)
+    finally:
+        remote.close()
+    if found is None:
+        return RemoteFile(url)
+    return TapeFile.of_unpacked(remote.path, url, found, remote.disk_bytes)
+
+
+def _unpacked(remote: RemoteFile) -> int | None:
+    stream = _Stream(remote)
+    try:
+        with io.BufferedReader(stream, _NEAR) as source:
+            return unpacked(source, name_of(remote.location), remote.path, lambda: stream.done)
+    except OSError as error:
+        reason = f"cannot decompress the file: {error.strerror or error}"
+        raise TapeError("io", reason, path=remote.path) from None
+
+
+class RemoteFile:
+    """A file behind a URL; the attributes are those of :class:`TapeBytes`.
+
+    Args:
+        url: as the caller gave it.
+
+    Raises:
+        TapeError: ``not_found``, ``io``, ``usage``, ``not_a_tape``.
+    """
+
+    has_holes = False
+
+    def __init__(self, url: str) -> None:
+        self.path = shown(url)
+        self.location = url
+        self.is_closed = False
+        self._number = next(_numbers)
+        self._received = 0
+        self._renew()
+        self.size = self._ranges.facts.size
+        self._keep(0, self._ranges.first)
+        if not self.size:
+            raise TapeError("not_a_tape", "the file is empty", path=self.path)
+
+    def _renew(self) -> None:
+        """Opens the file for this process."""
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._step, self._end = _FIRST_PIECE, 0
+        web = is_web(self.location)
+        self._ranges: _Ranges = HttpRanges(self.location) if web else StoredRanges(self.location)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Its size; of a web server, which may claim any, what it has sent of it."""
+        return self.size if self._ranges.sizes_are_true else min(self.size, self._received)
+
+    def refresh(self) -> bool:
+        """Asks for size and version as they are now, and returns whether they are as before."""
+        self._expect_open()
+        with self._lock:
+            try:
+                found = self._ranges.look()
+            except TapeError as error:
+                if error.kind == "not_found":
+                    raise self.changed("it was removed") from None
+                raise
+            if found == self._ranges.facts:
+                return True
+            ranges.drop(self._number)
+            self._renew()
+            self.size = self._ranges.facts.size
+            return False
+
+    def expect_unchanged(self, head: int, *, is_sealed: bool) -> None:
+        """Nothing to note: all of it must stay as it is."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``offset`` on; fewer only at the end of the file.
+
+        Raises:
+            TapeError: ``closed``; ``damaged`` if the file is not what it was; ``io``.
+        """
+        size = max(min(size, self.size - offset), 0)
+        self._expect_open()
+        if not size:
+            return b""
+        found = ranges.get(self._number, offset, size)
+        if len(found) == size:
+            return found
+        offset, size = offset + len(found), size - len(found)
+        if size > _LAST_PIECE:
+            return found + b"".join(self._pieces(offset, size))
+        with self._lock:
+            step = max(self._next_step(offset), size)
+            piece = self._fetch(offset, min(step, self.size - offset))
+        self._keep(offset, piece)
+        return found + piece[:size]
+
+    def copy(self, offset: int, size: int) -> bytearray:
+        """``size`` bytes in new memory.
+
+        Raises:
+            TapeError: as :meth:`read`.
+        """
+        made = bytearray()
+        for piece in self._pieces(offset, max(min(size, self.size - offset), 0)):
+            made += piece
+        return made
+
+    def crc32(self, offset: int, size: int) -> int:
+        """The CRC-32 of ``size`` bytes from ``offset`` on.
+
+        Raises:
+            TapeError: as :meth:`read`.
+        """
+        found = 0
+        for piece in self._pieces(offset, max(min(size, self.size - offset), 0)):
+            found = zlib.crc32(piece, found)
+        return found
+
+    def next_data(self, offset: int) -> int:
+        """The offset itself: a server sends zeros like any other bytes."""
+        return offset
+
+    def close(self) -> None:
+        """Forgets the file. A second call does nothing."""
+        self.is_closed = True
+        ranges.drop(self._number)
+
+    def changed(self, how: str) -> TapeError:
+        """A ``damaged`` error: the file is no longer what was opened."""
+        return changed_file(self.location, how)
+
+    def _pieces(self, offset: int, size: int) -> Iterator[bytes]:
+        self._expect_open()
+        end = offset + size
+        while offset < end:
+            some = min(end - offset, _MOST_ASKED)
+            if some <= _LAST_PIECE:
+                yield self.read(offset, some)
+            else:
+                with self._lock:
+                    piece = self._fetch(offset, some)
+                yield piece
+            offset += some
+
+    def _next_step(self, offset: int) -> int:
+        """How much to read from here on: more each time, while the file is read front to back."""
+        is_near = 0 <= offset - self._end <= _NEAR and self._end
+        self._step = min(4 * self._step, _LAST_PIECE) if is_near else _FIRST_PIECE
+        return self._step
+
+    def _fetch(self, offset: int, size: int) -> bytes:
+        found = self._ranges.fetch(offset, offset + size)
+        self._received += len(found)
+        self._end = offset + size
+        return found
+
+    def _keep(self, offset: int, piece: bytes) -> None:
+        if piece:
+            ranges.put(self._number, offset, piece)
+
+    def _expect_open(self) -> None:
+        """Raises if the file was closed. In a fork, opens it anew: connections do not outlive it,
+        and a thread that is not there may hold the lock."""
+        if self.is_closed:
+            raise TapeError("closed", "the tape was closed", path=self.path)
+        if self._process != os.getpid():
+            before = self._ranges.facts
+            self._renew()
+            if self._ranges.facts != before:
+                raise other_facts(self.location)
+
+
+class _Stream(io.RawIOBase):
+    """A remote file from front to back.
+
+    Attributes:
+        done: how many bytes were read.
+    """
+
+    def __init__(self, file: RemoteFile) -> None:
+        super().__init__()
+        self._file = file
+        self.done = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        found = self._file.read(self.done, len(buffer))
+        buffer[: len(found)] = found
+        self.done += len(found)
+        return len(found)

@@ -1,0 +1,91 @@
+"""URLs of tapes, and what of them people may see.
+
+In comes the text that somebody passed as a path. Out go whether it is a URL, and the part of it
+that tells nobody a password: a signed URL has its token in the query.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import unquote
+
+__all__ = ["is_url", "local_path", "name_of", "protocol_of", "shown", "without_secrets"]
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
+_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s'\"<>\\]+")
+_LOCAL = ("file", "local")
+_WITH_QUERY = ("http", "https")
+_HIDDEN = "…"
+
+
+class _Parts(NamedTuple):
+    protocol: str
+    user: str
+    place: str
+    query: str
+
+
+def is_url(path: str) -> bool:
+    """Whether a path names something that is read through a file system of fsspec."""
+    found = _URL.match(path)
+    return found is not None and found[1].lower() not in _LOCAL
+
+
+def local_path(path: str) -> str:
+    """The path of a ``file://`` URL; any other path as it is."""
+    found = _URL.match(path)
+    return found[2] if found is not None and found[1].lower() in _LOCAL else path
+
+
+def protocol_of(url: str) -> str:
+    """What stands before ``://``, in lower case."""
+    return url.partition("://")[0].lower()
+
+
+def name_of(url: str) -> str:
+    """A URL without user, query and fragment: it ends like the name of the file."""
+    parts = _parts(url)
+    return f"{parts.protocol}://{parts.place}"
+
+
+def shown(url: str) -> str:
+    """A URL as messages show it: without user, password, query and fragment. An ellipsis stands
+    for a query. Any other text stays as it is."""
+    if not _URL.match(url):
+        return url
+    return name_of(url) + (f"?{_HIDDEN}" if _parts(url).query else "")
+
+
+def without_secrets(text: str, url: str) -> str:
+    """A text of others, such as the message of an error, with each URL in it as it may be shown.
+
+    Args:
+        text: any.
+        url: whose user, password and query are not in the result, wherever they stood.
+    """
+    found = _IN_TEXT.sub(lambda match: shown(match[0]), text)
+    parts = _parts(url)
+    for secret in (parts.query, parts.user, *parts.user.split(":")[1:], *_values(parts.query)):
+        for spelling in {secret, unquote(secret)}:
+            if len(spelling) > 3:
+                found = found.replace(spelling, _HIDDEN)
+    return found
+
+
+def _values(query: str) -> list[str]:
+    return [part.partition("=")[2] for part in query.split("&")]
+
+
+def _parts(url: str) -> _Parts:
+    found = _URL.match(url)
+    if found is None:
+        return _Parts("", "", url, "")
+    protocol, rest = found[1].lower(), found[2]
+    query = ""
+    if protocol in _WITH_QUERY:  # elsewhere these characters are part of a name
+        rest = rest.partition("#")[0]
+        rest, _, query = rest.partition("?")
+    host, slash, place = rest.partition("/")
+    user, _, host = host.rpartition("@")
+    return _Parts(protocol, user, host + slash + place, query)

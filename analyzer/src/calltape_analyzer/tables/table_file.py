@@ -1,0 +1,172 @@
+"""A table as a file: Parquet, Arrow or CSV, by the suffix of its name.
+
+In come record batches. Out goes a file that is there when it is whole, and that only its owner may
+read: a table tells when and how often a model was called.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.writing.output_file import OutputFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["check_suffix", "require_pyarrow", "write_batches"]
+
+
+def require_pyarrow() -> None:
+    """Raises UsageError if pyarrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "tables need pyarrow, which is not installed",
+            advice="install calltape-analyzer[table]",
+        ) from None
+
+
+def check_suffix(path: str | os.PathLike[str]) -> str:
+    """The suffix of a table's name.
+
+    Raises:
+        UsageError: it is none of a table.
+    """
+    suffix = os.path.splitext(os.fspath(path))[1]
+    if suffix not in _WRITERS:
+        raise UsageError(
+            f"a table is no {suffix or 'file without a suffix'}", path=os.fspath(path),
+            advice=f"end the name with {', '.join(_WRITERS)}",
+        )  # fmt: skip
+    return suffix
+
+
+def write_batches(
+    batches: pa.RecordBatchReader,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    inputs: Iterable[str] = (),
+) -> int:
+    """Writes all batches, one after the other.
+
+    Args:
+        batches: of a tape.
+        path: of the file: ``.parquet``, ``.arrow`` or ``.csv``.
+        overwrite: whether a file that is there already is replaced.
+        inputs: paths that are never replaced.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        UsageError: another suffix, or the path is one of the inputs.
+        TapeError: ``exists`` or ``io``.
+    """
+    open_writer = _WRITERS[check_suffix(path)]
+    file = OutputFile(path, overwrite=overwrite, inputs=inputs)
+    try:
+        rows = 0
+        writer, plain = open_writer(_Sink(file), batches.schema)
+        with writer:
+            for batch in batches:
+                rows += batch.num_rows
+                writer.write_batch(plain(batch))
+        file.finish()
+    except BaseException:
+        file.discard()
+        raise
+    return rows
+
+
+class _Sink:
+    """The file as pyarrow takes it: something to write to, front to back."""
+
+    closed = False
+
+    def __init__(self, file: OutputFile) -> None:
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        self._file.append([data])
+        return len(data)
+
+    def tell(self) -> int:
+        return self._file.end
+
+    def flush(self) -> None:
+        """The file is flushed when it is finished."""
+
+    def close(self) -> None:
+        """It is closed when it is finished."""
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+
+_Plain = Callable[[Any], Any]
+
+
+def _parquet(sink: _Sink, schema: pa.Schema) -> tuple[Any, _Plain]:
+    from pyarrow import parquet
+
+    return parquet.ParquetWriter(sink, schema, compression="zstd"), lambda batch: batch
+
+
+def _arrow(sink: _Sink, schema: pa.Schema) -> tuple[Any, _Plain]:
+    """The file format of Arrow has one dictionary per column, and each batch has its own: texts
+    stand there as they are."""
+    import pyarrow as pa
+    from pyarrow import ipc
+
+    plain = _without_dictionaries(schema)
+    options = ipc.IpcWriteOptions(compression="zstd" if pa.Codec.is_available("zstd") else None)
+    return ipc.new_file(sink, plain, options=options), lambda batch: batch.cast(plain)
+
+
+def _csv(sink: _Sink, schema: pa.Schema) -> tuple[Any, _Plain]:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    plain = _without_dictionaries(schema)
+    lists = [i for i, field in enumerate(plain) if pa.types.is_list(field.type)]
+    for i in lists:
+        plain = plain.set(i, plain.field(i).with_type(pa.string()))
+
+    def as_text(batch: Any) -> Any:
+        columns = [
+            pa.array([str(value) for value in column.to_pylist()], pa.string())
+            if i in lists
+            else column.cast(plain.field(i).type)
+            for i, column in enumerate(batch.columns)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=plain)
+
+    return csv.CSVWriter(sink, plain), as_text
+
+
+def _without_dictionaries(schema: pa.Schema) -> Any:
+    import pyarrow as pa
+
+    fields = [
+        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        for field in schema
+    ]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+_WRITERS: dict[str, Callable[[Any, Any], tuple[Any, _Plain]]] = {
+    ".parquet": _parquet,
+    ".arrow": _arrow,
+    ".csv": _csv,
+}

@@ -1,0 +1,57 @@
+"""What ``calltape shapes`` takes on a sealed tape in object storage: an S3 server on loopback, over
+HTTP, which counts requests and bytes."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.analyzer.remote.counted import aws_environment, s3_server
+
+from benchmarks.report import Row
+
+__all__ = ["row_over_s3"]
+
+_ROUNDS = 3
+
+
+def row_over_s3(path: Path, calls: int, local: float) -> Row:
+    """Seconds of the whole command, requests and bytes.
+
+    Args:
+        path: of the tape, on a local disk.
+        calls: how many it has.
+        local: the seconds that the command takes there.
+    """
+    with s3_server() as (address, traffic):
+        environment = {**os.environ, **aws_environment(address)}
+        url = _uploaded(path, environment)
+        seconds = []
+        for _ in range(_ROUNDS):
+            traffic.clear()
+            start = time.perf_counter()
+            command = [sys.executable, "-m", "calltape_analyzer", "shapes", url]
+            subprocess.run(command, check=True, capture_output=True, env=environment)
+            seconds.append(time.perf_counter() - start)
+        took = statistics.median(seconds)
+        return Row(
+            f"the same tape of {calls:,} calls on S3 (a server on loopback)",
+            f"{took:.2f} s, {len(traffic)} requests, {traffic.nbytes / 2**20:.2f} MiB read",
+            (f"{took / local:.2f} × the same from a local disk",),
+        )
+
+
+def _uploaded(path: Path, environment: dict[str, str]) -> str:
+    """The URL of a copy, which ``calltape ship`` makes and compares."""
+    make = "import s3fs; s3fs.S3FileSystem().mkdir('benchmark')"
+    subprocess.run([sys.executable, "-c", make], check=True, env=environment)
+    alone = path.parent / "shipped"
+    alone.mkdir()
+    (alone / path.name).hardlink_to(path)
+    command = [sys.executable, "-m", "calltape_analyzer", "ship", str(alone), "s3://benchmark"]
+    subprocess.run(command, check=True, capture_output=True, env=environment)
+    return f"s3://benchmark/{path.name}"

@@ -1,0 +1,134 @@
+"""What the viewer takes in Chromium: a sealed tape of a million calls, and one of 2 GiB of tensors.
+
+Each is opened from its end, then without its end, as a killed process leaves it: then the viewer
+hops over the headers, and reads every record. Times are from the drop of the file to the first rows
+of the list; the memory is the most that the browser's process of the page had.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from tests.viewer.browser import FILE_PAGE, MISSING, Browser, browser
+
+from benchmarks.report import Row
+from benchmarks.sealed_tapes import record_calls
+from calltape_recorder import Recorder
+from calltape_schema.framing import SUMMARY
+
+__all__ = ["rows"]
+
+_MANY, _LARGE = 1_000_000, 2 * 2**30
+_CALL = 2**20
+_PATIENCE = 600.0
+
+
+class _Model(torch.nn.Module):
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden
+
+
+def _record_large(path: Path, size: int) -> None:
+    """Calls of a megabyte each, inputs and outputs together, of different lengths."""
+    recorder = Recorder(path).attach(model := _Model())
+    for call in range(size // _CALL):
+        model(torch.full((512, 255 + call % 2), float(call)))
+        recorder.flush()
+    recorder.close()
+
+
+def _cut(path: Path) -> None:
+    """Takes the end of a tape away: its summary, if it has one, and all that follows."""
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 64 * 2**20))
+        tail = file.read()
+        file.truncate(size - len(tail) + max(tail.rfind(SUMMARY.encode()), 0))
+
+
+def _renderer_peak() -> int:
+    """The most memory that a process for pages had, in bytes: the largest of those there are."""
+    return max(filter(None, map(_peak_of, Path("/proc").glob("[0-9]*"))), default=0)
+
+
+def _peak_of(process: Path) -> int | None:
+    try:
+        if b"--type=renderer" not in (process / "cmdline").read_bytes():
+            return None
+        status = (process / "status").read_text()
+    except OSError:  # it ended meanwhile
+        return None
+    lines = dict(line.split(":", 1) for line in status.splitlines())
+    return int(lines["VmHWM"].split()[0]) * 1024
+
+
+def _opened(path: Path) -> tuple[int, list[tuple[str, float]]]:
+    """The most memory, and the seconds of each step; the first is until the list is there."""
+    with browser() as tab:
+        tab.patience = _PATIENCE
+        tab.size(1280)
+        tab.go(FILE_PAGE)
+        steps: list[tuple[str, float]] = []
+
+        def timed(what: str, work: Callable[[], object]) -> None:
+            begin = time.perf_counter()
+            work()
+            steps.append((what, time.perf_counter() - begin))
+
+        timed("open", lambda: (tab.drop(path), tab.until(lambda: tab.text("button.open"))))
+        if tab.all(".notice button"):
+            timed("read every record", lambda: _read_all(tab))
+        timed("open a call", lambda: tab.click("button.open"))
+        timed("show its tensor", lambda: _show_tensor(tab))
+        timed("dimensions", lambda: _show_dimensions(tab))
+        return _renderer_peak(), steps
+
+
+def _read_all(tab: Browser) -> None:
+    tab.click(".notice button")
+    tab.until(lambda: not tab.all(".notice button"))
+
+
+def _show_tensor(tab: Browser) -> None:
+    tab.click(".tree details details summary")
+    tab.until(lambda: tab.text(".values tbody td, .inside p"))
+
+
+def _show_dimensions(tab: Browser) -> None:
+    tab.click("#tab-dimensions")
+    tab.click("#panel-dimensions button.open")
+    tab.until(lambda: tab.text(".histogram tbody th"))
+
+
+def _row(what: str, path: Path) -> Row:
+    size = path.stat().st_size
+    peak, steps = _opened(path)
+    seconds = steps[0][1]
+    more = tuple(f"{name} {taken:.2f} s" for name, taken in steps[1:])
+    return Row(
+        f"{what} ({size / 2**20:,.0f} MiB)", f"{seconds:.2f} s, {peak / 2**20:.0f} MiB", more
+    )
+
+
+def rows(scale: float) -> Iterator[Row]:
+    """Seconds until the calls are listed, and of what follows; the memory of the page's process."""
+    if MISSING:
+        raise RuntimeError("this needs the packages chromium and chromium-driver")
+    with tempfile.TemporaryDirectory() as name:
+        many = Path(name) / "many.tape"
+        calls = int(_MANY * scale)
+        record_calls(many, calls)
+        yield _row(f"the viewer opens a sealed tape of {calls:,} calls", many)
+        _cut(many)
+        yield _row("the same without its end", many)
+        many.unlink()
+        large = Path(name) / "large.tape"
+        _record_large(large, int(_LARGE * scale))
+        yield _row("the viewer opens a sealed tape of large tensors", large)
+        _cut(large)
+        yield _row("the same without its end", large)

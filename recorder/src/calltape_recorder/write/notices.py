@@ -1,0 +1,116 @@
+"""What a recording tells people through ``logging.getLogger("calltape")``.
+
+Every line begins with the number of the process. Trouble is said at once, by the thread that has
+it, and once per kind. News (a file was sealed, recording stopped) is only noted, and the writer's
+thread says it: neither a call nor a fork waits for a log handler of the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections import deque
+from traceback import format_tb
+
+__all__ = ["Notices"]
+
+log = logging.getLogger("calltape")
+
+_AGAIN_SECONDS = 60.0
+_MAX_NEWS = 100
+_MAX_SAID = 1000
+_MAX_TEXT = 500
+
+
+class Notices:
+    """Says what happens to a recording.
+
+    Args:
+        withholds: whether values are withheld. Then the texts of exceptions are not logged, because
+            they may quote a value.
+
+    Attributes:
+        last_error, last_error_ns: as in :class:`~calltape_recorder.keep.ledger.Stats`.
+    """
+
+    def __init__(self, *, withholds: bool) -> None:
+        self._withholds = withholds
+        self._said: set[str] = set()
+        self._news: deque[tuple[str, int, str]] = deque(maxlen=_MAX_NEWS)
+        self._told: dict[str, float] = {}  # when there was news of a kind last
+        self._held_back: dict[str, int] = {}
+        self.last_error: str | None = None
+        self.last_error_ns: int | None = None
+
+    def complain(self, about: str, error: BaseException) -> None:
+        """Logs what went wrong, once per kind of problem. Recording goes on."""
+        what = _without_text(error) if self._withholds else _one_line(error)
+        self._note(f"{about}: {what}")
+        if self._is_new(about):
+            with contextlib.suppress(Exception):  # a log handler of the host may raise
+                said = "process %d: %s: %s (said once; see Recorder.stats())"
+                log.warning(said, os.getpid(), about, what)
+                if self._withholds:
+                    log.debug("%s\n%s", about, "".join(format_tb(error.__traceback__)))
+                else:
+                    log.debug("%s", about, exc_info=error)
+
+    def warn(self, text: str) -> None:
+        """Logs a text once."""
+        self._note(text)
+        if self._is_new(text):
+            with contextlib.suppress(Exception):
+                log.warning("process %d: %s", os.getpid(), text)
+
+    def tell(self, kind: str, text: str, *, level: int = logging.INFO) -> None:
+        """Notes news for :meth:`say_news`. It takes no lock."""
+        self._news.append((kind, level, text))
+
+    def say_news(self) -> None:
+        """Logs the news, of each kind once a minute at most. Only one thread may call it."""
+        now = time.monotonic()
+        while self._news:
+            kind, level, text = self._news.popleft()
+            if now - self._told.get(kind, -_AGAIN_SECONDS) < _AGAIN_SECONDS:
+                self._held_back[kind] = self._held_back.get(kind, 0) + 1
+                continue
+            self._told[kind] = now
+            more = self._held_back.pop(kind, 0)
+            if more:
+                text += f" (and {more} times before, within a minute each)"
+            with contextlib.suppress(Exception):
+                log.log(level, "process %d: %s", os.getpid(), text)
+
+    def forget(self) -> None:
+        """Lets trouble be said again, because it was over: at most once a minute."""
+        now = time.monotonic()
+        if now - self._told.get("", -_AGAIN_SECONDS) >= _AGAIN_SECONDS:
+            self._told[""] = now
+            self._said.clear()
+
+    def _note(self, text: str) -> None:
+        self.last_error, self.last_error_ns = text, time.time_ns()
+
+    def _is_new(self, text: str) -> bool:
+        if text in self._said or len(self._said) >= _MAX_SAID:
+            return False
+        self._said.add(text)
+        return True
+
+
+def _without_text(error: BaseException) -> str:
+    """The exception's type, and what the system says of its error number."""
+    number = error.errno if isinstance(error, OSError) else None
+    reason = f": {os.strerror(number)}" if type(number) is int else ""
+    return f"{type(error).__name__}{reason}"
+
+
+def _one_line(error: BaseException) -> str:
+    """The exception's type and message in one line, as torch's messages may have many."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # the host's own __str__ may raise
+        text = "(no text)"
+    return f"{type(error).__name__}: {text[:_MAX_TEXT]}"

@@ -1,0 +1,94 @@
+"""What of a URL people may see."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from calltape_analyzer import TapeError, diff, open_tape
+from calltape_analyzer.reading.files import files_of
+from calltape_analyzer.reading.urls import is_url, local_path, name_of, shown, without_secrets
+from tests.analyzer.tapes import write_tape
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("s3://bucket/a.tape", "s3://bucket/a.tape"),
+        ("s3://bucket/a?b#c.tape", "s3://bucket/a?b#c.tape"),
+        ("https://h/a.tape?X-Amz-Signature=1234&x=y#z", "https://h/a.tape?…"),
+        ("https://user:pass@h:8/a.tape", "https://h:8/a.tape"),
+        ("HTTPS://user:p@ss@h/a.tape", "https://h/a.tape"),
+        ("sftp://user:pa/ss@h/a.tape", "sftp://user:pa/ss@h/a.tape"),  # "/" must be written %2F
+        ("sftp://user:pa%2Fss@h/a@b.tape", "sftp://h/a@b.tape"),
+        ("runs/a.tape", "runs/a.tape"),
+        ("a?b", "a?b"),
+    ],
+)
+def test_what_is_shown(given: str, expected: str) -> None:
+    assert shown(given) == expected
+
+
+def test_what_is_a_url() -> None:
+    assert is_url("s3://b/a.tape")
+    assert is_url("GS://b")
+    for path in ("runs/a.tape", "file:///a.tape", "local:///a", "c:/x", "a://", "/s3://b", ""):
+        assert not is_url(path), path
+    assert local_path("file:///a b.tape") == "/a b.tape"
+    assert local_path("a.tape") == "a.tape"
+    assert name_of("https://u@h/a.tape.gz?t=1").endswith(".tape.gz")
+
+
+def test_messages_of_others_lose_their_secrets() -> None:
+    url = "https://alice:hunter22@h/a.tape?token=s%2Fcret&short=1"
+    text = (
+        f"GET {url} failed: hunter22, alice:hunter22, token=s%2Fcret, s/cret, http://bob:x@i/?k=v"
+    )
+    found = without_secrets(text, url)
+    for secret in ("hunter22", "s%2Fcret", "s/cret", "bob", "k=v"):
+        assert secret not in found
+    assert "https://h/a.tape" in found
+
+
+def test_local_paths_do_not_import_what_urls_need(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", [((torch.ones(2),), {})])
+    code = (
+        "import sys; from calltape_analyzer import open_tape\n"
+        f"with open_tape({str(path)!r}) as tape: list(tape.calls); tape.variants()\n"
+        f"open_tape({str(tmp_path)!r}).close()\n"
+        "from calltape_analyzer.cli import app\n"
+        "found = {'fsspec', 's3fs', 'aiohttp', 'yarl', 'botocore'} & set(sys.modules)\n"
+        "assert not found, found\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_file_url_is_a_path(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", [((torch.ones(2),), {})])
+    with open_tape(f"file://{path}") as tape:
+        assert tape.paths == (str(path),)
+    assert files_of([f"file://{tmp_path}/*.tape", str(path)]) == [str(path)]
+
+
+def test_without_the_extra_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(TapeError, match=r"calltape-analyzer\[remote\]") as caught:
+        open_tape("s3://bucket/a.tape")
+    assert caught.value.kind == "usage"
+
+
+@pytest.mark.parametrize("url", ["nothing://a.tape", "simplecache::s3://a", "zip://a.tape::s3://b"])
+def test_what_is_no_file_system_is_said(url: str) -> None:
+    with pytest.raises(TapeError) as caught:
+        open_tape(url)
+    assert caught.value.kind in ("usage", "not_found")
+
+
+def test_a_url_in_place_of_a_tape_is_not_repeated() -> None:
+    with pytest.raises(TapeError) as caught:
+        diff("https://h/a.tape?token=secret", "b")  # type: ignore[arg-type]
+    assert "secret" not in str(caught.value)

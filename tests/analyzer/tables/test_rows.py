@@ -1,0 +1,263 @@
+"""The rows of tables say what the records say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calltape_analyzer import UsageError, open_tape
+from calltape_analyzer.tables import call_rows, leaf_rows, size_columns
+from calltape_analyzer.tables.call_rows import CALL_FIELDS
+from calltape_analyzer.tables.leaf_rows import LEAF_FIELDS
+from calltape_analyzer.tables.table_schema import repeated
+from calltape_analyzer.tape import Tape
+from calltape_recorder import record
+from tests.analyzer.tapes import Recorded, write_tape
+
+SECRET = "the prompt of a user"
+
+
+class Model(torch.nn.Module):
+    def forward(
+        self, input_ids: Any, attention_mask: Any = None, n: int = 0, cache: Any = None
+    ) -> Any:
+        return input_ids, {"x": input_ids}
+
+
+def call(batch: int, length: int, **more: Any) -> Recorded:
+    return Recorded((torch.full((batch, length), batch),), more)
+
+
+def rows(tape: Tape, **options: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tape.to_arrow(**options).read_all().to_pylist()
+    return found
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    calls = [
+        call(2, 5),
+        call(3, 7, attention_mask=torch.ones(3, 7)),
+        call(4, 9, attention_mask=torch.ones(4, 9), n=3),
+        call(2, 6),
+        call(3, 8, attention_mask=torch.ones(3, 8), n=5),
+    ]
+    calls[3].error, calls[3].duration_ns = ("builtins:ValueError", SECRET), None
+    return write_tape(tmp_path / "a.tape", calls, target=Model())
+
+
+def test_a_row_per_call(made: Path) -> None:
+    with open_tape(made) as tape:
+        table = tape.to_arrow().read_all()
+        found = table.to_pylist()
+        assert [row["number"] for row in found] == [0, 1, 2, 3, 4]
+        assert {row["tape"] for row in found} == {tape.manifest.tape.hex()}
+        for row, one in zip(found, tape.calls, strict=True):
+            assert row["time"].value == one.record.time_ns
+            assert row["duration"] == one.duration
+            assert row["thread"] == one.thread
+            assert row["input_ids[0]"] == one.record.inputs.facts()[0].shape[0]
+            assert row["bytes"] == (one.record.blob.size if one.record.blob else 0)
+        assert [row["error"] for row in found] == [None, None, None, "builtins:ValueError", None]
+        by_variant = {v.name: [c.number for c in v.calls] for v in tape.variants()}
+        for name, numbers in by_variant.items():
+            mine = [r["number"] for r in found if r["variant"] == name and r["error"] is None]
+            assert mine == numbers
+        assert found[3]["variant"] == found[0]["variant"]
+        assert [row["batch_size"] for row in found] == [2, 3, 4, 2, 3]
+        assert [row["n"] for row in found if row["n"] is not None] == [3, 5]
+
+
+def test_every_column_is_documented_and_typed(made: Path) -> None:
+    with open_tape(made) as tape:
+        for schema in (tape.to_arrow().schema, tape.to_arrow(leaves=True).schema):
+            assert all(field.metadata[b"description"] for field in schema)
+        schema = tape.to_arrow().schema
+        assert schema.field("time").type == pa.timestamp("ns", tz="UTC")
+        assert schema.field("variant").type == pa.dictionary(pa.int32(), pa.string())
+        assert schema.field("batch_size").type == pa.int64()
+        assert schema.metadata[b"calltape.rows"] == b"calls"
+
+
+def test_texts_and_messages_are_not_in_the_table(tmp_path: Path) -> None:
+    calls = [Recorded((SECRET, torch.zeros(n, 3)), error=("a:E", SECRET)) for n in (2, 3)]
+    path = write_tape(tmp_path / "a.tape", calls)
+    with open_tape(path) as tape:
+        for leaves in (False, True):
+            reader = tape.to_arrow(leaves=leaves)
+            assert SECRET not in str(reader.schema)
+            table = reader.read_all()
+            assert table.num_rows == 2
+            assert SECRET not in str(table.to_pydict())
+
+
+def test_a_row_per_leaf(made: Path) -> None:
+    with open_tape(made) as tape:
+        found = rows(tape, leaves=True)
+        assert [(row["number"], row["side"], row["path"], row["shape"]) for row in found[:3]] == [
+            (0, "inputs", "input_ids", [2, 5]),
+            (1, "inputs", "input_ids", [3, 7]),
+            (1, "inputs", "attention_mask", [3, 7]),
+        ]
+        assert (found[0]["dtype"], found[0]["bytes"], found[0]["kept"]) == ("int64", 80, True)
+        expected = sum(len(one.record.inputs.facts()) for one in tape.calls)
+        assert len(found) == expected
+
+
+def test_ranges_and_outputs(tmp_path: Path) -> None:
+    model = Model()
+    with record(model, tmp_path / "a.tape"):
+        for n in (3, 5):
+            model(torch.arange(n)[None] + n, cache={"k": [torch.zeros(1, n)]})
+    with open_tape(tmp_path / "a.tape") as tape:
+        found = rows(tape, leaves=True)
+    assert [(r["side"], r["path"], r["min"], r["max"]) for r in found[:3]] == [
+        ("inputs", "input_ids", 3, 5), ("inputs", "cache.k.0", None, None),
+        ("outputs", "outputs.0", 3, 5),
+    ]  # fmt: skip
+    assert [r["max"] for r in found if r["path"] == "input_ids"] == [5, 9]
+
+
+def test_parents(tmp_path: Path) -> None:
+    class Tree(torch.nn.Module):
+        def forward(self, x: Any, depth: int) -> Any:
+            return self(x, depth - 1) if depth else x
+
+    model = Tree()
+    with record(model, tmp_path / "a.tape"):
+        model(torch.zeros(1), 2)
+    with open_tape(tmp_path / "a.tape") as tape:
+        found = {row["number"]: row for row in rows(tape)}
+        assert {n: row["parent_number"] for n, row in found.items()} == {0: None, 1: 0, 2: 1}
+        assert found[2]["parent_tape"] == found[2]["tape"]
+
+
+def test_parts_and_several_recordings(made: Path) -> None:
+    other = write_tape(made.with_name("b.tape"), [call(6, 2)], target=Model(), tape_id=b"b" * 16)
+    with open_tape([made, other]) as tape:
+        assert [row["number"] for row in rows(tape)] == [0, 1, 2, 3, 4, 0]
+        part = tape.only(calls="1..2", ignore=["attention_mask"])
+        found = part.to_arrow().read_all()
+        assert found.num_rows == 2
+        assert not any("mask" in name for name in found.column_names)
+        (name,) = {v.name for v in tape.variants()} - {v.name for v in tape.variants()[1:]}
+        assert {row["variant"] for row in rows(tape.only(variant=name))} == {name}
+
+
+def test_batches_are_small(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (call_rows, leaf_rows):
+        monkeypatch.setattr(module, "_MOST_ROWS", 2)
+    monkeypatch.setattr(call_rows, "_FEWEST_ROWS", 1)
+    monkeypatch.setattr(call_rows, "_MOST_KNOWN_CELLS", 0)
+    monkeypatch.setattr(leaf_rows, "_MOST_KNOWN", 0)
+    with open_tape(made) as tape:
+        assert [batch.num_rows for batch in tape.to_arrow()] == [2, 2, 1]
+        assert max(batch.num_rows for batch in tape.to_arrow(leaves=True)) <= 3
+        small = tape.to_arrow().read_all()
+    monkeypatch.undo()
+    with open_tape(made) as tape:
+        assert small.to_pylist() == rows(tape)
+
+
+names = st.text(min_size=1, max_size=6) | st.sampled_from(
+    ["time", "TIME", "Number", "variant", 'a"b', "a\nb", "\x1b[31m", "x" * 900, "_"]
+)
+
+
+@given(st.lists(names, min_size=1, max_size=8, unique=True))
+def test_any_names_make_columns(tmp_path_factory: pytest.TempPathFactory, keys: list[str]) -> None:
+    path = tmp_path_factory.mktemp("a") / "a.tape"
+    calls = [
+        Recorded((), {"x": {key: torch.zeros(size, at + 2) for at, key in enumerate(keys)}})
+        for size in (2, 3)
+    ]
+    write_tape(path, calls)
+    with open_tape(path) as tape:
+        table = tape.to_arrow().read_all()
+        assert table.num_rows == 2
+        own = table.column_names[len(CALL_FIELDS) :]
+        every = [name.lower() for name in table.column_names]
+        assert len(set(every)) == len(every)
+        assert all(name.isprintable() and '"' not in name and len(name) <= 220 for name in own)
+        assert tape.to_arrow(leaves=True).read_all().num_rows == 2 * len(keys)
+
+
+def test_columns_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size_columns, "MOST_COLUMNS", 20)
+    calls = [
+        Recorded((), {"x": [torch.zeros(size + at * size) for at in range(50)]}) for size in (2, 3)
+    ]
+    path = write_tape(tmp_path / "a.tape", calls)
+    with open_tape(path) as tape:
+        schema = tape.to_arrow().schema
+        assert len(schema) == len(CALL_FIELDS) + 20
+        assert int(schema.metadata[b"calltape.size_columns_left_out"]) >= 50
+
+
+def test_ten_thousand_symbols(tmp_path: Path) -> None:
+    calls = [
+        Recorded((), {"x": [torch.zeros(size * at) for at in range(1, 10_001)]}) for size in (2, 3)
+    ]
+    path = write_tape(tmp_path / "a.tape", calls, values="none")
+    with open_tape(path) as tape:
+        table = tape.to_arrow().read_all()
+        assert table.num_columns == len(CALL_FIELDS) + size_columns.MOST_COLUMNS
+        assert tape.to_arrow(leaves=True).read_all().num_rows == 20_000
+
+
+def test_wide_ints_are_null(tmp_path: Path) -> None:
+    calls = [Recorded((torch.zeros(2),), {"n": n}) for n in (1, 2**63, 2**80)]
+    path = write_tape(tmp_path / "a.tape", calls)
+    with open_tape(path) as tape:
+        assert [row["n"] for row in rows(tape)] == [1, None, None]
+
+
+def test_a_sealed_tape_with_a_summary(tmp_path: Path) -> None:
+    calls = [call(n, 3) for n in (2, 3, 4)]
+    path = write_tape(tmp_path / "a.tape", calls, target=Model(), summary=True)
+    with open_tape(path) as tape:
+        assert tape.source == "summary"
+        assert [row["batch_size"] for row in rows(tape)] == [2, 3, 4]
+
+
+def test_damaged_records_are_left_out_and_said(made: Path) -> None:
+    data = bytearray(made.read_bytes())
+    at = data.rindex(b"attention_mask") + 2
+    data[at] ^= 1
+    made.write_bytes(data)
+    with open_tape(made) as tape:
+        assert len(rows(tape)) == 4
+        assert len(rows(tape, leaves=True)) > 0
+        assert tape.damage
+
+
+def test_records_in_another_form(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not in the common form goes through the models, with the same result."""
+    from calltape_analyzer.tables import record_fields
+
+    with open_tape(made) as tape:
+        plain = rows(tape), rows(tape, leaves=True)
+        monkeypatch.setattr(record_fields, "unpack_plain", lambda data: None)
+        assert (rows(tape), rows(tape, leaves=True)) == plain
+
+
+def test_texts_that_utf8_does_not_have() -> None:
+    assert repeated(["a", None, "\ud800", "a"]).to_pylist() == ["a", None, "\\ud800", "a"]
+
+
+def test_without_pyarrow(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with open_tape(made) as tape, pytest.raises(UsageError, match=r"calltape-analyzer\[table\]"):
+        tape.to_arrow()
+
+
+def test_an_empty_tape(tmp_path: Path) -> None:
+    with open_tape(write_tape(tmp_path / "a.tape", [], target=Model())) as tape:
+        assert tape.to_arrow().read_all().num_rows == 0
+        assert tape.to_arrow(leaves=True).read_all().column_names == [n for n, _, _ in LEAF_FIELDS]

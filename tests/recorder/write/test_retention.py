@@ -1,0 +1,160 @@
+"""Files that are deleted because of their age, and files that somebody moved away."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calltape_analyzer import open_tape
+from calltape_recorder import Novelty, Recorder, TapeError, record
+from calltape_recorder.launch.settings import parse_options
+from calltape_recorder.write import closed_segments, segments, writer
+from tests.recorder.models import Identity
+from tests.recorder.write.test_segments import KIB, adds_up, block, call, tapes
+
+
+class Clock:
+    """Time that a test moves on."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(segments, "_LOOK_SECONDS", 0.01)
+    for module in (segments, closed_segments):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(clock, "time_ns", time.time_ns, raising=False)
+    return clock
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_files_that_are_old_are_deleted_and_counted(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "calltape")
+    model = Identity()
+    mine = tmp_path / "other.tape"
+    mine.write_bytes(b"somebody else's")
+    options: Any = {"segment_seconds": 10, "max_age_seconds": 100}
+    with record(model, tmp_path / "tapes" / "a.tape", **options) as recorder:
+        folder = tmp_path / "tapes"
+        call(recorder, model, 3)
+        clock.ahead += 11
+        until(lambda: recorder.stats().segments == 1 and recorder.seal())
+        call(recorder, model, 2, 3)
+        clock.ahead += 90  # the first file ended 90 s ago
+        time.sleep(0.1)
+        assert recorder.stats().kept == 5
+        clock.ahead += 11
+        until(lambda: recorder.stats().dropped == {"expired": 3})
+        assert [path.name for path in tapes(folder)] == ["a-00001.tape"]
+        assert recorder.stats().kept == 2
+        assert recorder.stats().unwanted == {"expired": 3}  # it was asked for
+        # Without a call, the last one is deleted too.
+        clock.ahead += 101
+        until(lambda: recorder.stats().dropped == {"expired": 5})
+        assert not tapes(folder)
+        call(recorder, model, 1, 5)
+    stats = recorder.stats()
+    assert (stats.seen, stats.kept, stats.dropped) == (6, 1, {"expired": 5})
+    adds_up(stats, folder)
+    assert mine.exists()
+    assert "deleted what ended 100 s ago: files 1, calls 3" in caplog.text
+    with open_tape(folder) as tape:
+        assert len(tape) == 1
+        assert not tape.damage
+        assert tape.coverage.dropped == {"expired": 5}
+        assert tape.counters is not None  # they count calls whose files are gone
+
+
+def test_evidence_that_was_deleted_is_gathered_again(tmp_path: Path, clock: Clock) -> None:
+    model = Identity()
+    options: Any = {"keep": Novelty(), "max_age_seconds": 80}
+    with record(model, tmp_path / "a.tape", **options) as recorder:
+        for n in range(20):
+            call(recorder, model, 1, n)
+        kept = recorder.stats().kept
+        assert 0 < kept < 20
+        clock.ahead += 11  # an eighth of the age: the file ends
+        until(lambda: recorder.stats().segments == 1)
+        time.sleep(0.1)
+        clock.ahead += 81
+        until(lambda: recorder.stats().dropped.get("expired") == kept)
+        call(recorder, model, 1)
+        assert recorder.stats().kept == 1
+
+
+def test_what_an_earlier_process_wrote_stays(tmp_path: Path, clock: Clock) -> None:
+    model = Identity()
+    for _ in range(2):
+        with record(model, f"{tmp_path}/", segment_seconds=1, max_age_seconds=5) as recorder:
+            call(recorder, model, 1)
+            clock.ahead += 100
+            time.sleep(0.05)
+            clock.ahead += 100
+            time.sleep(0.05)
+            first = tapes(tmp_path)
+    assert set(first) <= set(tapes(tmp_path))
+
+
+def test_files_that_were_moved_away_count_as_kept(tmp_path: Path, clock: Clock) -> None:
+    """As a shipper does it: the bound of the disk is for what is there."""
+    model, away = Identity(), tmp_path / "away"
+    away.mkdir()
+    folder = tmp_path / "tapes"
+    options: Any = {"segment_bytes": 15 * KIB, "max_disk_bytes": 150 * KIB, "max_age_seconds": 100}
+    with record(model, folder / "a.tape", **options) as recorder:
+        for n in range(30):  # 300 KiB
+            call(recorder, model, 1, n)
+            assert recorder.seal()
+            for path in tapes(folder):
+                shutil.move(path, away / path.name)
+            until(lambda: recorder.stats().segments == 0)
+        clock.ahead += 200
+        time.sleep(0.1)
+        assert (recorder.stats().kept, recorder.stats().dropped) == (30, {})
+        assert recorder.stats().written_bytes < 15 * KIB
+    stats = recorder.stats()
+    assert (stats.kept, stats.dropped) == (30, {})
+    for path in tapes(folder):
+        shutil.move(path, away / path.name)
+    adds_up(stats, away)
+
+
+def test_many_files_are_looked_for_a_few_at_a_time(tmp_path: Path, clock: Clock) -> None:
+    model = Identity()
+    with record(model, tmp_path / "a.tape") as recorder:
+        for _ in range(closed_segments._LOOKS + 20):
+            model(block(kib=1))
+            assert recorder.seal()
+        assert recorder.stats().segments >= closed_segments._LOOKS + 20
+        for path in tapes(tmp_path)[::2]:
+            path.unlink()
+        left = len(tapes(tmp_path))
+        until(lambda: recorder.stats().segments == left)
+        assert recorder.stats().dropped == {}
+
+
+def test_the_option_is_checked_and_read(tmp_path: Path) -> None:
+    for wrong in (0, -1, "7d", float("inf"), True):
+        with pytest.raises(TapeError, match="max_age_seconds"):
+            Recorder(tmp_path / "a.tape", max_age_seconds=wrong)  # type: ignore[arg-type]
+    assert parse_options({"max_age_seconds": "7d"}) == {"max_age_seconds": 604800.0}

@@ -1,0 +1,314 @@
+"""The page in a real browser: from a disk and from ``calltape view``, with golden and hostile
+tapes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
+from calltape_analyzer.reading.tape_file import TapeFile
+from tests.fixture_files import FIXTURES
+from tests.viewer.browser import FILE_PAGE, MISSING, Browser, browser
+
+from tape_writing import Call, Fields, TapeBytes, target, tensor  # isort: skip
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(MISSING, reason="no chromium and chromium-driver on this machine"),
+]
+
+GOLDEN = FIXTURES / "v1" / "calls-keywords-nested-cache-outputs.tape"
+LOOKS = [(1280, False), (1280, True), (390, False), (390, True)]
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Browser]:
+    with browser() as made:
+        yield made
+
+
+@contextmanager
+def viewed(*paths: Path) -> Iterator[PageServer]:
+    with ExitStack() as stack:
+        files = [stack.enter_context(closing(TapeFile(str(path)))) for path in paths]
+        server = stack.enter_context(PageServer(page_of_viewer(), files))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def expect_clean(tab: Browser) -> None:
+    assert tab.complaints() == []
+    assert tab.violations() == []
+    assert not tab.is_too_wide()
+
+
+@pytest.mark.parametrize(("width", "dark"), LOOKS)
+def test_a_golden_tape_from_a_disk(tab: Browser, width: int, dark: bool) -> None:
+    tab.size(width, dark=dark)
+    tab.go(FILE_PAGE)
+    expect_clean(tab)
+    tab.drop(GOLDEN)
+    assert tab.text("button.open") == ["0", "1", "2"]
+    expect_clean(tab)
+
+    tab.click("#panel-calls button.sort", "Call")
+    tab.until(lambda: tab.text("button.open") == ["2", "1", "0"])
+    assert tab.one("#panel-calls th").get_attribute("aria-sort") == "descending"
+    box = tab.one("#panel-calls input[type=search]")
+    box.send_keys("float32[2, 1..2")
+    tab.until(lambda: tab.text("button.open") == ["1"])
+    box.send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.DELETE)
+    tab.until(lambda: len(tab.text("button.open")) == 3)
+
+    tab.click("button.open", "1")
+    assert tab.text("h2") == ["Call 1"]
+    tab.click(".tree summary", "mask")
+    tab.until(lambda: tab.text(".values tbody td")[:5] == ["0", "1", "2", "3", "4"])
+    tab.click(".values button", "Whole tensor")
+    tab.until(lambda: "largest" in tab.text(".values dt"))
+    tab.click(".tree summary", "past_key_values")
+    expect_clean(tab)
+
+    tab.click("#tab-dimensions")
+    rows = tab.until(lambda: tab.text("#panel-dimensions tbody tr:not(.spacer)"))
+    assert rows[0].startswith("x1")
+    tab.click("#panel-dimensions button.open", "x")
+    assert tab.one("svg").get_attribute("aria-label") == "Sizes from 3 to 7 over calls 0 to 2"
+    assert tab.text(".histogram tbody th") == ["3", "5", "7"]
+    expect_clean(tab)
+
+    tab.click("#tab-damage")
+    tab.click("button", "Check every call")
+    tab.until(lambda: any("no damage" in text for text in tab.text("[role=status]")))
+    expect_clean(tab)
+    tab.click("#tab-tape")
+    assert "fixtures.models:Model.forward, seen by hook" in tab.text("#panel-tape dd")
+    expect_clean(tab)
+
+
+def test_no_request_leaves_the_page(tmp_path: Path) -> None:
+    """By the log of the browser's network, which has the requests of all its threads."""
+    log = tmp_path / "network.json"
+    with browser(log) as tab, viewed(GOLDEN) as server:
+        for url in (FILE_PAGE, server.address):
+            tab.size(1280)
+            tab.go(url)
+            tab.drop(FIXTURES / "v1" / "gathered.tape")
+            tab.drop(GOLDEN)
+            tab.click("button.open", "1")
+            tab.click(".tree summary", "mask")
+            tab.until(lambda: tab.text(".values tbody td"))
+            for panel in ("dimensions", "damage", "tape"):
+                tab.click(f"#tab-{panel}")
+        # A request that the page is not allowed does leave a trace: the log would show another one.
+        tab.driver.execute_script("fetch('https://example.org/').catch(() => 0)")
+        tab.until(lambda: any("example.org" in text for text in tab.complaints()))
+    asked = network_requests(log)
+    own = [url for url in asked if url.startswith(server.address)]
+    assert {f"{server.address}tapes.json", f"{server.address}tapes/0"} <= set(own)
+    local = ("file://", "blob:", "data:", "chrome", "devtools:", server.address)
+    of_pages = {
+        url for url, initiator in asked.items() if initiator in ("file://", "null", server.host)
+    }
+    assert [url for url in of_pages if not url.startswith(local)] == []
+    assert not any("example" in url for url in asked)
+
+
+def network_requests(log: Path) -> dict[str, str]:
+    """The addresses that a browser asked for, each with the origin of the page that did."""
+    document = json.loads(log.read_text())
+    params = (event.get("params", {}) for event in document["events"])
+    return {
+        one["url"]: one.get("initiator", "").removeprefix("http://")
+        for one in params
+        if isinstance(one, dict) and "url" in one
+    }
+
+
+def test_by_keyboard_alone(tab: Browser) -> None:
+    tab.size(1280)
+    tab.go(FILE_PAGE)
+    tab.drop(FIXTURES / "v1" / "structures.tape")
+    for _ in range(40):
+        tab.press(Keys.TAB)
+        if tab.driver.switch_to.active_element.get_attribute("class") == "open":
+            break
+    assert tab.driver.switch_to.active_element.text == "0"
+    tab.press(Keys.ARROW_DOWN)
+    tab.until(lambda: tab.driver.switch_to.active_element.text == "1")
+    tab.press(Keys.END)
+    last = tab.text("button.open")[-1]
+    tab.until(lambda: tab.driver.switch_to.active_element.text == last)
+    tab.press(Keys.ENTER)
+    tab.until(lambda: tab.text("h2") == [f"Call {last}"])
+    assert tab.driver.switch_to.active_element.text == f"Call {last}"
+    tab.one("#tab-calls").send_keys(Keys.ARROW_RIGHT)
+    assert tab.driver.switch_to.active_element.get_attribute("id") == "tab-dimensions"
+    expect_clean(tab)
+
+
+def test_from_the_command(tab: Browser) -> None:
+    other = FIXTURES / "v1" / "gathered.tape"
+    tab.size(1280)
+    with viewed(GOLDEN, other) as server:
+        tab.go(server.address)
+        tab.until(lambda: tab.text("button.link") == [GOLDEN.name, other.name])
+        expect_clean(tab)
+        tab.click("button.link", "gathered")
+        numbers = tab.until(lambda: tab.text("button.open"))
+        told = json.loads(other.with_suffix(".json").read_text())
+        assert numbers == [call["number"] for call in told["calls"]]
+        expect_clean(tab)
+    with viewed(GOLDEN) as server:
+        tab.go(server.address)
+        tab.until(lambda: tab.text("button.open") == ["0", "1", "2"])  # the only one is opened
+        tab.click("button.open", "0")
+        tab.click(".tree summary", "mask")
+        tab.until(lambda: tab.text(".values tbody td")[:3] == ["0", "1", "2"])
+        assert tab.complaints() == []
+
+
+NAMES = {
+    "script": "<script>window.owned = 1</script>",
+    "image": "<img src=x onerror='window.owned = 1'>",
+    "quotes": "\"'`><b onclick=owned()>",
+    "bidi": "a\u202egpj.exe\u2066\u200f",
+    "ansi": "\x1b[2J\x1b[31mred\x07\r\n\t",
+    "invisible": "pass\u200bword\u00ad\ufeff",
+    "template": "${window.owned = 1}{{owned}}",
+}
+
+
+def hostile_tape(path: Path) -> Path:
+    tape = TapeBytes(target(*NAMES.values()))
+    parts = {name: tensor("float32", 2) for name in NAMES.values()}
+    inner = Fields("object", "m:<script>", parts)
+    names = dict(zip(NAMES.values(), NAMES, strict=True))
+    error = {"type": "m:<img/src=x>", "message": "\n".join(NAMES.values())}
+    tape.call(
+        Call(args=(inner,), kwargs={**names, NAMES["script"]: inner}, record={"error": error})
+    )
+    tape.seal()
+    path.write_bytes(bytes(tape.data))
+    return path
+
+
+def test_names_stay_text(tab: Browser, tmp_path: Path) -> None:
+    name = f"{NAMES['quotes']}{NAMES['bidi']}.tape".replace("/", "")
+    tape = hostile_tape(tmp_path / name)
+    tab.size(1280)
+    tab.go(FILE_PAGE)
+    before = tab.driver.execute_script("return document.querySelectorAll('script, img, b').length")
+    tab.driver.execute_script("window.owned = 0")
+    box = tab.driver.find_element("id", "picker")
+    box.send_keys(str(tape))
+    tab.click("button.open")
+    for summary in range(3):
+        tab.all(".tree details > summary")[summary + 1].click()
+    shown = "".join(tab.text("#page"))
+    for key in ("script", "image", "template"):
+        assert NAMES[key] in shown
+    for hidden in "\u202e\u2066\u200f\x1b\x07\u200b\u00ad\ufeff":
+        assert hidden not in shown
+    assert {"U+202E", r"\x1b", r"\x07", "U+200B"} <= set(tab.text(".control"))
+    for panel in ("dimensions", "damage", "tape"):
+        tab.click(f"#tab-{panel}")
+    tab.click("#tab-dimensions")
+    tab.click("#panel-dimensions button.open")
+    after = tab.driver.execute_script("return document.querySelectorAll('script, img, b').length")
+    assert (before, tab.driver.execute_script("return window.owned")) == (after, 0)
+    expect_clean(tab)
+
+
+def test_hostile_files(tab: Browser) -> None:
+    """Each is refused in words, or its sound calls are listed. The page lives on without a
+    complaint."""
+    tab.size(1280)
+    tab.go(FILE_PAGE)
+    for path in sorted((FIXTURES / "hostile").glob("*.tape")):
+        tab.drop(path)
+        expected = json.loads(path.with_suffix(".json").read_text())
+        alerts = "".join(tab.text("[role=alert]"))
+        if "refused" in expected:
+            assert alerts.startswith(path.name), path.name
+        else:
+            assert alerts == "", path.name
+            tab.until(lambda: tab.text("#panel-calls tbody tr:not(.spacer)"))
+            assert set(expected["calls"]) <= set(tab.text("button.open")), path.name
+        assert tab.complaints() == [], path.name
+
+
+def test_damage_is_told(tab: Browser) -> None:
+    tab.size(1280)
+    tab.go(FILE_PAGE)
+    tab.drop(FIXTURES / "v1" / "damaged_record.tape")
+    assert "Damage (1) ⚠" in tab.text("[role=tab]")
+    tab.click("#tab-damage")
+    assert "checksum" in "".join(tab.text("#panel-damage tbody"))
+    expect_clean(tab)
+    tab.drop(FIXTURES / "v1" / "damaged_blob.tape")
+    assert "Damage" in tab.text("[role=tab]")
+    tab.click("#tab-damage")
+    tab.click("button", "Check every call")
+    tab.until(lambda: "Damage (1) ⚠" in tab.text("[role=tab]"))
+    tab.drop(FIXTURES / "v1" / "unsealed_in_a_blob.tape")
+    tab.click("#tab-damage")
+    tab.until(lambda: any("being written" in text for text in tab.text("[role=status]")))
+
+
+def test_a_compressed_tape(tab: Browser, tmp_path: Path) -> None:
+    packed = tmp_path / "golden.tape.gz"
+    packed.write_bytes(gzip.compress(GOLDEN.read_bytes()))
+    cut = tmp_path / "cut.tape.gz"
+    cut.write_bytes(packed.read_bytes()[:-20])
+    bomb = tmp_path / "bomb.tape.gz"
+    with gzip.open(bomb, "wb") as file:
+        for _ in range(300):
+            file.write(bytes(2**20))
+    tab.size(1280)
+    tab.go(FILE_PAGE)
+    tab.drop(packed)
+    assert tab.text("button.open") == ["0", "1", "2"]
+    for path, words in ((cut, "cannot be decompressed"), (bomb, "larger than 268435456 bytes")):
+        tab.drop(path)
+        assert words in "".join(tab.text("[role=alert]"))
+    assert tab.complaints() == []
+
+
+def test_the_page_of_modules_is_the_same_page(tab: Browser) -> None:
+    """``viewer/index.html`` from any server of files, without a step to build it."""
+    from functools import partial
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def guess_type(self, path: object) -> str:
+            return "text/javascript" if str(path).endswith("mjs") else super().guess_type(str(path))
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    handler = partial(Quiet, directory=str(FIXTURES.parent / "viewer"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        root = f"http://127.0.0.1:{server.server_port}/"
+        tab.size(1280)
+        tab.go(f"{root}index.html")
+        tab.drop(GOLDEN)
+        assert tab.text("button.open") == ["0", "1", "2"]
+        expect_clean(tab)
+        hosts = {urlsplit(url).netloc for url in tab.requests() if url.startswith("http")}
+        assert hosts == {urlsplit(root).netloc}
+        server.shutdown()
+    # From a disk it says what to open instead.
+    tab.driver.get((FIXTURES.parent / "viewer" / "index.html").as_uri())
+    assert "calltape-viewer.html" in tab.text("body")[0]

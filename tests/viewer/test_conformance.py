@@ -1,0 +1,89 @@
+"""The viewer's reader is the second implementation of the format: it conforms, and on mutants it
+says what calltape's own reader says."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fixture_files import FIXTURES
+from tests.fuzz.guidance import plain_mutants
+from tests.viewer.node import NODE, VIEWER, node
+
+import calltape_reader  # isort: skip
+import run_conformance  # isort: skip
+
+pytestmark = pytest.mark.integration
+
+READER = VIEWER / "conformance.mjs"
+
+
+def test_the_viewer_conforms(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, FIXTURES / "run_conformance.py", "--", NODE, READER]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with capsys.disabled():
+        print(f"\nthe viewer under Node: {', '.join(done.stdout.splitlines()[:2])}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for part in run_conformance.PARTS:
+        tapes = len(list(run_conformance.tapes(part)))
+        assert tapes > 60
+        assert f"{part}: {tapes} of {tapes} tapes" in done.stdout
+    # Nothing is left out.
+    assert "without" not in done.stdout
+
+
+def test_a_reader_without_a_rule_does_not_conform(tmp_path: Path) -> None:
+    """The run can fail: without the check of a checksum, the hostile tape of it does."""
+    copy = tmp_path / "viewer"
+    copy.mkdir()
+    for file in VIEWER.rglob("*.mjs"):
+        place = copy / file.relative_to(VIEWER)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        text = file.read_text(encoding="utf-8")
+        changed = text.replace("if (crc32(payload) !== checksum) {", "if (false) {")
+        assert (changed != text) == (file.name == "documents.mjs")
+        place.write_text(changed, encoding="utf-8")
+    command = [sys.executable, FIXTURES / "run_conformance.py", "--only", "envelope_wrong", "--"]
+    done = subprocess.run(
+        [*command, NODE, copy / "conformance.mjs"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "hostile: 0 of 1 tapes" in done.stdout
+
+
+def test_a_command_line_without_a_tape_is_wrong() -> None:
+    done = node(READER)
+    assert done.returncode == 2
+    assert re.match("usage: ", done.stderr)
+
+
+def test_equal_tapes_give_equal_json(tmp_path: Path) -> None:
+    """The name of the file is no part of it."""
+    path = FIXTURES / "v1" / "gathered.tape"
+    other = tmp_path / "other name.tape"
+    other.write_bytes(path.read_bytes())
+    one, two = (json.loads(node(READER, file).stdout) for file in (path, other))
+    assert one == two
+
+
+def test_both_readers_say_the_same_of_mutants(tmp_path: Path) -> None:
+    """Tapes changed by grammar, with right checksums: two readers that share no code agree."""
+    corpus = sorted((Path(__file__).parents[1] / "fuzz" / "corpus").glob("*.tape"))
+    paths = []
+    for number, data in zip(range(100), plain_mutants(corpus, random.Random(16)), strict=False):
+        paths.append(tmp_path / f"{number}.tape")
+        paths[-1].write_bytes(data)
+    done = node(READER, *paths)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.split("\n") if line]
+    found = [json.loads(json.dumps(calltape_reader.document(str(path)))) for path in paths]
+    assert sum(bool(one.get("damage")) or "refused" in one for one in found) > 10
+    for path, theirs, ours in zip(paths, answers, found, strict=True):
+        differences = list(run_conformance.differences(ours, theirs, "", frozenset()))
+        assert differences == [], path.name

@@ -1,0 +1,134 @@
+// Trees of a call as plain data for the page: a node has `name` (its place in its parent), `text`,
+// `kind`, and if there are some `type`, `children`, `leaf`, `facts` and `beside`.
+
+import { hexText, leafText, plainText, scalarText } from "./texts.mjs";
+
+const MOST_IN_LABEL = 160;
+
+/** The names of the positional parameters, as far as the signature tells them. */
+export function positionalNames(target) {
+  return (target?.signature ?? [])
+    .filter((one) => one.kind === "POSITIONAL_ONLY" || one.kind === "POSITIONAL_OR_KEYWORD")
+    .map((one) => one.name);
+}
+
+/** The arguments of a call: pairs of a name and a node of the structure. */
+export function argumentsOf(structure, names) {
+  const [args, kwargs] = structure.root.children;
+  return [
+    ...args.children.map((node, at) => [names[at] ?? String(at), node]),
+    ...kwargs.children.map((node, at) => [plainText(kwargs.keys[at]), node]),
+  ];
+}
+
+const keyText = (key) => (typeof key === "string" ? key : scalarText(key));
+
+/** Names of the children of a node, in their order. */
+function namesOf(node) {
+  if (node.keys !== undefined) return node.keys.map(keyText);
+  if (node.fields !== undefined) return node.fields.map(plainText);
+  if (node.kind === "slice" || node.kind === "range") return ["start", "stop", "step"];
+  return node.children.map((_, at) => String(at));
+}
+
+/** What a node is, in a few words, without its children. */
+export function nodeText(node, side, most) {
+  const { leaves, tree } = side;
+  switch (node.kind) {
+    case "tensor":
+      return leafText(leaves[node.leaf]);
+    case "ndarray":
+      return `ndarray ${leafText(leaves[node.leaf])}`;
+    case "none":
+      return "None";
+    case "ellipsis":
+      return "...";
+    case "bool":
+      return node.value ? "True" : "False";
+    case "dtype": case "layout": case "memory_format":
+      return `torch.${plainText(node.name)}`;
+    case "device":
+      return `device ${plainText(node.name)}`;
+    case "enum":
+      return `${node.type}.${plainText(node.name)}`;
+    case "class":
+      return `class ${node.type}`;
+    case "opaque":
+      return `not stored: ${plainText(node.reason)}${node.length === undefined ? "" : `, length ${tree.scalars[node.length]}`}`;
+    default:
+      if (node.scalar !== undefined) return scalarText(tree.scalars[node.scalar], most);
+      return node.children.length === 1 ? `${node.kind} of 1` : `${node.kind} of ${node.children.length}`;
+  }
+}
+
+/** The inputs of a call in one line: `input_ids: int64[1, 8], use_cache: True`. */
+export function labelOf(side, names) {
+  const parts = [];
+  let length = 0;
+  for (const [name, node] of argumentsOf(side.structure, names)) {
+    const type = node.type !== undefined && node.children !== undefined ? `${node.type.split(":")[1]} ` : "";
+    const part = `${name}: ${type}${nodeText(node, side, 40)}`;
+    parts.push(part);
+    length += part.length;
+    if (length > MOST_IN_LABEL) return `${parts.join(", ").slice(0, MOST_IN_LABEL)}…`;
+  }
+  return parts.join(", ");
+}
+
+function factsOf(leaf) {
+  const facts = [];
+  const add = (name, value) => facts.push([name, String(value)]);
+  if (leaf.device !== "cpu") add("device", leaf.device);
+  if (leaf.layout !== "strided") add("layout", leaf.layout);
+  if (leaf.strides !== undefined) add("strides", leaf.strides.join(", "));
+  if (leaf.expanded.length > 0) add("expanded axes", leaf.expanded.join(", "));
+  for (const flag of ["requires_grad", "inference", "conj", "neg"]) if (leaf[flag]) add(flag, "true");
+  if (leaf.subclass !== undefined) add("subclass", leaf.subclass);
+  if (leaf.storage !== undefined) add("shares memory", leaf.storage);
+  if (leaf.quantizer !== undefined) {
+    const { scheme, scale, zero_point } = leaf.quantizer;
+    add("quantizer", `${scheme}, scale ${scalarText(scale)}, zero point ${zero_point}`);
+  }
+  if (leaf.missing !== undefined) add("value not on the tape", plainText(leaf.missing));
+  return facts;
+}
+
+function described(name, node, side) {
+  const made = { name, kind: node.kind, text: nodeText(node, side) };
+  if (node.type !== undefined) made.type = node.type;
+  if (node.beside?.length > 0) made.beside = node.beside.map(plainText);
+  if (node.value !== undefined && node.kind === "enum") made.text += ` = ${scalarText(node.value)}`;
+  if (node.leaf !== undefined) {
+    const leaf = side.leaves[node.leaf];
+    const range = side.tree.ranges.find((one) => one.leaf === node.leaf);
+    made.leaf = node.leaf;
+    made.hasValue = leaf.key !== undefined;
+    made.facts = factsOf(leaf);
+    if (range !== undefined) made.facts.push(["elements", `${range.min} to ${range.max}`]);
+  }
+  if (node.children !== undefined) {
+    const names = namesOf(node);
+    made.children = node.children.map((child, at) => described(names[at], child, side));
+    if (node.context !== undefined) made.children.unshift(described("context", node.context, side));
+  }
+  return made;
+}
+
+/** The tree of the arguments: a node whose children are the arguments. */
+export function inputsTree(side, names) {
+  const children = argumentsOf(side.structure, names).map(([name, node]) => described(name, node, side));
+  return { name: "inputs", kind: "inputs", text: children.length === 1 ? "1 argument" : `${children.length} arguments`, children };
+}
+
+export const outputsTree = (side) => described("outputs", side.structure.root, side);
+
+/** Facts of a call: pairs of a name and a text. */
+export function callFacts(record, times) {
+  const facts = [["began", times.began]];
+  if (record.duration_ns !== undefined) facts.push(["took", times.took]);
+  facts.push(["thread", String(record.thread)]);
+  if (record.tree !== undefined) facts.push(["tree of calls", String(record.tree)]);
+  if (record.parent !== undefined) facts.push(["ran within", `call ${record.parent.call} of ${hexText(record.parent.tape)}`]);
+  if (record.outputs_missing !== undefined) facts.push(["outputs not kept", record.outputs_missing]);
+  return facts;
+}

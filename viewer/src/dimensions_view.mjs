@@ -1,0 +1,71 @@
+// The sizes of every dimension, and of every int, over the calls.
+
+import { histogram, series } from "./charts.mjs";
+import { element } from "./markup.mjs";
+import { WholeTable, filterBox } from "./tables.mjs";
+import { grouped } from "./numbers.mjs";
+
+const COLUMNS = [
+  { name: "path", title: "Argument", class: "wide" },
+  { name: "axis", title: "Axis", class: "number short" },
+  { name: "dtype", title: "dtype", class: "dtype" },
+  { name: "min", title: "Least", class: "number" },
+  { name: "max", title: "Most", class: "number" },
+  { name: "distinct", title: "Sizes", class: "number short" },
+  { name: "calls", title: "Calls", class: "number less" },
+  { name: "group", title: "Kind", class: "number short less" },
+];
+
+export class DimensionsView {
+  constructor(link, onError) {
+    Object.assign(this, { link, onError });
+    this.element = element("div", { class: "calls" });
+  }
+
+  async load() {
+    const { rows, groups, broken } = await this.link.ask("dimensionRows");
+    this.groups = groups;
+    const table = new WholeTable({
+      caption: "Dimensions", columns: COLUMNS, sort: "distinct", isDescending: true,
+      rows: rows.map((row, position) => ({ ...row, position })),
+      textOf: (row) => `${row.path} ${row.dtype} ${row.distinct > 1 ? "varied" : "constant"} kind ${row.group}`,
+      cellsOf: (row) => [
+        element("span", { class: "cut" }, row.path), row.axis === null ? "value" : String(row.axis), row.dtype, row.min,
+        row.max, `${grouped(row.distinct)}${row.isMore ? "+" : ""}`, grouped(row.calls), String(row.group),
+      ],
+      onOpen: (row) => this.open(row),
+    });
+    this.detail = element("section", { class: "detail", tabindex: 0, "aria-label": "The chosen dimension", hidden: true });
+    const box = filterBox("Filter dimensions", "name, dtype, varied, constant", (filter) => table.setFilter(filter));
+    const told = `${rows.length === 1 ? "1 dimension" : `${grouped(rows.length)} dimensions`} of ${groups.length === 1 ? "1 kind" : `${grouped(groups.length)} kinds`} of calls${broken > 0 ? `; ${grouped(broken)} calls cannot be read` : ""}`;
+    this.element.replaceChildren(
+      element("div", { class: "list" }, element("div", { class: "bar" }, box, element("p", { class: "quiet" }, told)), table.element), this.detail);
+  }
+
+  async open(row) {
+    try {
+      const found = await this.link.ask("dimension", row);
+      const { label, calls } = this.groups[row.group];
+      const what = row.axis === null ? `Values of ${row.path}` : `Axis ${row.axis} of ${row.path}`;
+      const close = element("button", { type: "button", class: "close", "aria-label": "Close the dimension", on: { click: () => this.close() } }, "✕");
+      this.detail.replaceChildren(element("div", { class: "call" },
+        element("header", {}, element("h2", { tabindex: -1 }, what), close),
+        element("p", { class: "quiet" }, `Kind ${row.group}, ${grouped(calls)} calls, such as ${label}`),
+        found.series === null
+          ? element("p", { class: "quiet" }, "How it went over the calls is known once every record was read.")
+          : series(found.series),
+        histogram(found)));
+      this.detail.hidden = false;
+      this.element.classList.add("with-detail");
+      this.detail.scrollTop = 0;
+      this.detail.querySelector("h2").focus({ preventScroll: true });
+    } catch (error) {
+      this.onError(error);
+    }
+  }
+
+  close() {
+    this.detail.hidden = true;
+    this.element.classList.remove("with-detail");
+  }
+}

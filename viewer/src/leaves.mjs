@@ -1,0 +1,65 @@
+// The leaves of a tree: the facts of its tensors (FORMAT.md, section 7).
+
+import { invalid } from "./errors.mjs";
+import {
+  anyText, array, bool, int, number, oneOf, optional, record, text, typeName, withDefault,
+} from "./fields.mjs";
+import { isInt } from "./documents.mjs";
+import { MAX_COUNT, MAX_LEAVES, MAX_NAME, MAX_NODES, MAX_RANK, MAX_SHORT } from "./limits.mjs";
+import { checkedTree } from "./nesting.mjs";
+
+const size = int(0, MAX_COUNT);
+
+function anyInt(value) {
+  if (!isInt(value)) throw invalid("a zero point that is no int");
+  return value;
+}
+
+const facts = record({
+  dtype: text(MAX_NAME),
+  shape: array(size, MAX_RANK),
+  key: optional(text(MAX_SHORT, 1)),
+  missing: optional(anyText()),
+  strides: optional(array(size)),
+  expanded: withDefault(array(int(0, MAX_RANK - 1), MAX_RANK), []),
+  device: withDefault(text(MAX_NAME), "cpu"),
+  layout: withDefault(text(MAX_NAME), "strided"),
+  requires_grad: withDefault(bool, false),
+  inference: withDefault(bool, false),
+  conj: withDefault(bool, false),
+  neg: withDefault(bool, false),
+  subclass: optional(typeName),
+  storage: optional(int(0, MAX_NODES - 1)),
+  quantizer: optional(record({
+    scheme: oneOf("per_tensor_affine", "per_tensor_symmetric"),
+    scale: number,
+    zero_point: anyInt,
+  })),
+});
+
+/** How many elements sizes make, each 0 counted as 1; a bigint. */
+export const elementsOf = (shape) =>
+  shape.reduce((product, one) => product * BigInt(one > 0 ? one : 1), 1n);
+
+function leaf(value) {
+  const found = facts(value);
+  const { shape, strides, expanded } = found;
+  if (elementsOf(shape) > MAX_COUNT) throw invalid("more elements than fit in 63 bits");
+  if (strides !== undefined && strides.length !== shape.length) {
+    throw invalid(`${strides.length} strides for ${shape.length} sizes`);
+  }
+  if (expanded.some((axis, at) => axis >= shape.length || (at > 0 && axis <= expanded[at - 1]))) {
+    throw invalid(`expanded axes ${expanded.join(", ")} of rank ${shape.length}`);
+  }
+  if (found.key === undefined && found.missing === undefined) {
+    throw invalid("neither a key nor a reason why the value is missing");
+  }
+  return found;
+}
+
+/**
+ * The leaves from their document.
+ *
+ * @throws {TapeError} damaged, invalid or limit
+ */
+export const leavesOf = (bytes) => array(leaf, MAX_LEAVES)(checkedTree(bytes, "leaves"));

@@ -1,0 +1,40 @@
+// The limits of FORMAT.md, section 10. A reader refuses what exceeds them before it allocates.
+
+export const MAX_DOCUMENT_BYTES = 64 * 1024 * 1024;
+export const MAX_DOCUMENT_VALUES = 1_000_000;
+/** How deep a document of unknown content may be nested; in a tree it is MAX_NESTING. */
+export const MAX_DOCUMENT_NESTING = 1024;
+export const MAX_GROUP_BYTES = 1024 * 1024;
+export const MAX_GATHERED_BYTES = 32 * 1024;
+export const MAX_GROUP_TIMES = 128;
+export const MAX_NODES = 50_000;
+export const MAX_DEPTH = 64;
+export const MAX_NESTING = 2 * MAX_DEPTH + 2;
+export const MAX_LEAVES = 50_000;
+export const MAX_RANK = 64;
+export const MAX_INT_BYTES = 1024;
+export const MAX_HEADER_BYTES = 16 * 1024 * 1024;
+export const MAX_HEADER_BRACKETS = 8 * MAX_LEAVES;
+export const MAX_TEXT = 1024 * 1024;
+export const MAX_SHORT = 1024;
+export const MAX_TYPE_NAME = 512;
+export const MAX_KEY = 1024;
+export const MAX_KEY_PARTS = 16;
+export const MAX_ALIKE = 64;
+export const MAX_PATHS = 4 * 1024 * 1024;
+export const MAX_NAME = 64;
+export const MAX_PARAMETERS = 10_000;
+export const MAX_REASONS = 1000;
+export const MAX_STEPS = 100;
+export const MAX_SOURCES = 1000;
+export const MAX_GROUPS = 256;
+export const MAX_SIZES = 32;
+export const MAX_INPUTS = 65_536;
+export const MAX_INPUT_BYTES = 16 * 1024 * 1024;
+export const LARGE_INPUT_BYTES = 64 * 1024;
+export const MAX_INPUT_COST = 64 * 1024 * 1024;
+export const SCALAR_COST = 64;
+
+export const MAX_COUNT = 2n ** 63n - 1n;
+export const MAX_UINT64 = 2n ** 64n - 1n;
+export const MIN_INT64 = -(2n ** 63n);

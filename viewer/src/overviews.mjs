@@ -1,0 +1,74 @@
+// What a tape says of itself as a whole, as pairs of a name and a text.
+
+import { bytesText, grouped, timeText } from "./numbers.mjs";
+import { hexText, plainText, scalarText } from "./texts.mjs";
+
+function parameterText(one) {
+  const stars = { VAR_POSITIONAL: "*", VAR_KEYWORD: "**" }[one.kind] ?? "";
+  const value = one.default_missing ? "…" : scalarText(one.default, 40);
+  return `${stars}${one.name}${one.has_default ? `=${value}` : ""}`;
+}
+
+function targetFacts(target) {
+  if (target === undefined) return [["target", "unknown"]];
+  const facts = [["target", `${target.type}.${target.method}, seen by ${target.via}`]];
+  if (target.signature !== undefined) {
+    facts.push(["signature", `(${target.signature.map(parameterText).join(", ")})`.slice(0, 4000)]);
+  }
+  return facts;
+}
+
+const asText = (value) =>
+  typeof value === "object" ? JSON.stringify(value, (_, one) => (typeof one === "bigint" ? Number(one) : one.value ?? one)) : String(value);
+
+function policyFacts(policy) {
+  return Object.entries(policy)
+    .filter(([, value]) => value !== undefined && value !== false && !(Array.isArray(value) && value.length === 0))
+    .map(([name, value]) => [`policy: ${name}`, asText(value)]);
+}
+
+function stepFacts(step, at) {
+  const options = step.options.map(([name, value]) => `${name} ${value}`).join(", ");
+  const sources = step.sources.map((one) => `${one.files.join(", ")} (${one.calls} calls)`).join("; ");
+  const text = [`${step.verb} by ${step.tool} ${step.version}`, options, sources && `from ${sources}`];
+  return [`history ${at + 1}`, text.filter((part) => part).join("; ").slice(0, 4000)];
+}
+
+function coverageFacts(trailer) {
+  if (trailer === null) return [];
+  const { seen, kept, dropped } = trailer.coverage;
+  return [
+    ["calls seen", grouped(seen)], ["calls kept", grouped(kept)],
+    ...dropped.map(([reason, calls]) => [`dropped: ${reason}`, grouped(calls)]),
+    ["closed", `${timeText(trailer.closed_ns)} UTC`],
+    ...(trailer.continues ? [["continues", "the recording goes on in another file"]] : []),
+    ...trailer.dumps.slice(0, 50).map((dump) => [`dump of ${timeText(dump.time_ns)}`, `${dump.reason}: ${grouped(dump.calls)} calls`]),
+  ];
+}
+
+function summaryFacts(summary) {
+  if (summary === null) return [];
+  const facts = [["calls that raised", grouped(summary.raised)], ["bytes of tensors", bytesText(summary.tensor_bytes)]];
+  if (summary.first_ns !== undefined) facts.push(["first call began", `${timeText(summary.first_ns)} UTC`]);
+  if (summary.last_ns !== undefined) facts.push(["last call ended", `${timeText(summary.last_ns)} UTC`]);
+  return facts;
+}
+
+/** Everything but the calls. */
+export function tapeFacts(tape) {
+  const { manifest, trailer, summary } = tape;
+  const { producer, segment, observed, history } = manifest;
+  return [
+    ...targetFacts(manifest.target),
+    ["format", `version ${manifest.version}.${manifest.minor}`],
+    ["tape", hexText(manifest.tape)],
+    ["created", `${timeText(manifest.created_ns)} UTC`],
+    ...Object.entries(producer).filter(([, value]) => value !== undefined).map(([name, value]) => [name, value]),
+    ...(segment === undefined ? [] : [["file of the recording", `${segment.number}, from call ${segment.first_call}`]]),
+    ...(observed === undefined ? [] : [["calls seen since", `${timeText(observed.since_ns)} UTC, ${observed.reason}`]]),
+    ...coverageFacts(trailer),
+    ...summaryFacts(summary),
+    ...policyFacts(manifest.policy),
+    ...(history ?? []).map(stepFacts),
+  ].map(([name, value]) => [plainText(name), plainText(value)]);
+}

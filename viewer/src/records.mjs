@@ -1,0 +1,95 @@
+// The record of a call, and its trees (FORMAT.md, section 5).
+
+import { Float, SurrogateText, isInt, unpack } from "./documents.mjs";
+import { invalid } from "./errors.mjs";
+import {
+  anyText, array, bytes, count, int, int64, optional, record, tapeId, text, typeName, uint64,
+  withDefault,
+} from "./fields.mjs";
+import { leavesOf } from "./leaves.mjs";
+import { MAX_NODES, MAX_TEXT } from "./limits.mjs";
+import { remembering } from "./nesting.mjs";
+import { structureOf } from "./structure.mjs";
+
+function recordedScalar(value) {
+  if (Array.isArray(value)) {
+    if (value.length !== 2 || !value.every((part) => part instanceof Float)) {
+      throw invalid("an array among the scalars is no complex number");
+    }
+  } else if (kindOf(value) === null) {
+    throw invalid("a value among the scalars that is none");
+  }
+  return value;
+}
+
+function kindOf(value) {
+  if (isInt(value)) return "int";
+  if (value instanceof Float) return "float";
+  if (typeof value === "string" || value instanceof SurrogateText) return "str";
+  if (value instanceof Uint8Array) return "bytes";
+  return Array.isArray(value) ? "complex" : null;
+}
+
+export const tree = record({
+  structure: bytes(),
+  leaves: bytes(),
+  scalars: withDefault(array(recordedScalar, MAX_NODES), []),
+  ranges: withDefault(array(record({ leaf: int(0, MAX_NODES - 1), min: int64, max: int64 }), MAX_NODES), []),
+});
+
+const call = record({
+  tape: tapeId,
+  call: count,
+  time_ns: count,
+  duration_ns: optional(count),
+  thread: withDefault(uint64, 0),
+  inputs: tree,
+  outputs: optional(tree),
+  outputs_missing: optional(text()),
+  tree: optional(uint64),
+  parent: optional(record({ tape: tapeId, call: count })),
+  error: optional(record({ type: typeName, message: anyText(MAX_TEXT) })),
+  blob: optional(record({ size: count, crc32: int(0, 0xffffffff) })),
+});
+
+/**
+ * The record of a call from the payload of its envelope. Its trees are not decoded yet.
+ *
+ * @throws {TapeError} damaged, invalid or limit
+ */
+export const recordOf = (payload) => call(unpack(payload));
+
+const knownStructures = remembering(structureOf);
+const knownLeaves = remembering(leavesOf);
+
+/**
+ * The structure and the leaves of a tree, after a check that they and its scalars fit together.
+ *
+ * @throws {TapeError} damaged, invalid or limit
+ */
+export function partsOf(tree) {
+  const structure = knownStructures(tree.structure);
+  const leaves = knownLeaves(tree.leaves);
+  if (structure.leaves !== leaves.length || structure.scalars !== tree.scalars.length) {
+    throw invalid("the structure does not fit its leaves and scalars");
+  }
+  for (const [at, kind] of structure.types) {
+    if (kindOf(tree.scalars[at]) !== kind) {
+      throw invalid(`scalar ${at} is of the kind ${kindOf(tree.scalars[at])}, and should be ${kind}`);
+    }
+  }
+  return { structure, leaves };
+}
+
+/** The same for inputs, whose root is (args, kwargs). */
+export function partsOfInputs(tree) {
+  const found = partsOf(tree);
+  const { kind, type, children } = found.structure.root;
+  const [args, kwargs] = children ?? [];
+  const fits = kind === "tuple" && children.length === 2 && args.kind === "tuple" && kwargs.kind === "dict";
+  const isPlain = type === undefined && args?.type === undefined && kwargs?.type === undefined;
+  if (!fits || !isPlain || kwargs.keys.some((key) => typeof key !== "string" && !(key instanceof SurrogateText))) {
+    throw invalid("the inputs are not (args, kwargs)");
+  }
+  return found;
+}

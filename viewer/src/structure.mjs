@@ -1,0 +1,166 @@
+// The structure of a tree: its nodes (FORMAT.md, section 6).
+
+import { Float, SurrogateText, characters, fieldOf, isInt, isMap } from "./documents.mjs";
+import { invalid } from "./errors.mjs";
+import {
+  anyText, array, bool, int, oneOf, optional, record, scalar, typeName,
+} from "./fields.mjs";
+import {
+  MAX_ALIKE, MAX_KEY, MAX_KEY_PARTS, MAX_LEAVES, MAX_NODES, MAX_PATHS, MAX_UINT64, MIN_INT64,
+} from "./limits.mjs";
+import { bytesKey, checkedTree } from "./nesting.mjs";
+
+const index = int(0, MAX_NODES - 1);
+const name = anyText();
+const type = optional(typeName);
+const beside = optional(array(name, MAX_KEY_PARTS));
+const SCALARS = ["int", "float", "complex", "str", "bytes"];
+const children = array(node);
+
+function key(value) {
+  if (!Array.isArray(value)) return keyPart(value);
+  if (value.length > MAX_KEY_PARTS) throw invalid(`a key of ${value.length} parts`);
+  return value.map(keyPart);
+}
+
+function keyPart(value) {
+  scalar(value);
+  const isText = typeof value === "string" || value instanceof SurrogateText;
+  if ((isText && characters(value) > MAX_KEY) || (value instanceof Uint8Array && value.length > MAX_KEY)) {
+    throw invalid("a key that is too long");
+  }
+  if (isInt(value) && (value < MIN_INT64 || value > MAX_UINT64)) throw invalid("a key of too wide an int");
+  return value;
+}
+
+const kinds = new Map();
+const define = (names, fields) => names.forEach((kind) => kinds.set(kind, record(fields)));
+define(["tensor", "ndarray"], { leaf: index, beside });
+define(SCALARS, { scalar: index, type, beside });
+define(["none", "ellipsis"], {});
+define(["bool"], { value: bool });
+define(["dtype", "device", "layout", "memory_format"], { name });
+define(["enum"], { type: typeName, name, value: optional(scalar) });
+define(["class"], { type: typeName });
+define(["opaque"], {
+  type: typeName, reason: name, of: optional(oneOf(...SCALARS)), length: optional(index),
+});
+define(["list", "tuple", "size", "slice", "range", "set", "frozenset"], { children, type, beside });
+define(["dict"], { keys: array(key), children, type, beside });
+define(["namedtuple", "dataclass", "object"], { type: typeName, fields: array(name), children, beside });
+define(["custom"], { type: typeName, context: node, children });
+
+/** A node and all nodes below it. The document is at most MAX_NESTING deep. */
+function node(value) {
+  if (!isMap(value)) throw invalid("a node that is no map");
+  const kind = fieldOf(value, "kind");
+  const check = typeof kind === "string" ? kinds.get(kind) : undefined;
+  if (check === undefined) throw invalid("a node of an unknown kind");
+  const made = check(value);
+  made.kind = kind;
+  if ((kind === "slice" || kind === "range") && made.children.length !== 3) {
+    throw invalid(`a ${kind} of ${made.children.length} parts`);
+  }
+  const names = made.keys ?? made.fields;
+  if (names !== undefined) checkNames(names, made.children.length);
+  return made;
+}
+
+function checkNames(names, wanted) {
+  if (names.length !== wanted) throw invalid(`${names.length} names for ${wanted} children`);
+  const seen = new Set();
+  const hashes = new Map();
+  for (const one of names) {
+    const same = equalityKey(one);
+    if (same !== null) {
+      if (seen.has(same)) throw invalid("the same name twice");
+      seen.add(same);
+    }
+    const hash = hashKey(one);
+    hashes.set(hash, (hashes.get(hash) ?? 0) + 1);
+    if (hashes.get(hash) > MAX_ALIKE) throw invalid(`more than ${MAX_ALIKE} keys of one hash`);
+  }
+}
+
+/** Equal for keys that are equal in Python, where 1, 1.0 and True are one key; null for a NaN, which
+ * equals nothing. */
+function equalityKey(value) {
+  if (Array.isArray(value)) {
+    const parts = value.map(equalityKey);
+    return parts.includes(null) ? null : `(${parts.map((part) => `${part.length}:${part}`).join()})`;
+  }
+  if (value === null) return "None";
+  if (typeof value === "string") return `s${value}`;
+  if (value instanceof SurrogateText) return `w${bytesKey(value.bytes)}`;
+  if (value instanceof Uint8Array) return `b${bytesKey(value)}`;
+  if (value instanceof Float) return Number.isNaN(value.value) ? null : numberKey(value.value);
+  return numberKey(value);
+}
+
+function numberKey(value) {
+  if (typeof value === "boolean") return `n${Number(value)}`;
+  return typeof value === "bigint" || Number.isInteger(value) ? `n${BigInt(value)}` : `n${value}`;
+}
+
+const MODULUS = 2n ** 61n - 1n;
+
+/** Equal for numbers, and tuples of numbers, that have one hash in CPython. */
+function hashKey(value) {
+  if (Array.isArray(value)) return `(${value.map(hashKey).join()})`;
+  const whole = value instanceof Float ? value.value : typeof value === "boolean" ? Number(value) : value;
+  if (typeof whole === "number" && !Number.isInteger(whole)) return `n${whole}`;
+  if (typeof whole !== "number" && typeof whole !== "bigint") return `o${equalityKey(value)}`;
+  const hash = BigInt(whole) % MODULUS;
+  return `n${hash === -1n ? -2n : hash}`;
+}
+
+const document = record({ root: node, leaves: int(0, MAX_LEAVES), scalars: int(0, MAX_NODES) });
+
+/** Calls `visit(node, isInContext, path length)` for each node, in no order. */
+function walk(root, visit) {
+  const stack = [[root, false, 0]];
+  while (stack.length > 0) {
+    const [one, inside, length] = stack.pop();
+    visit(one, inside, length);
+    const names = one.keys ?? one.fields;
+    one.children?.forEach((child, at) => {
+      stack.push([child, inside, length + 1 + nameLength(names === undefined ? at : names[at])]);
+    });
+    if (one.context !== undefined) stack.push([one.context, true, length + ".context".length]);
+  }
+}
+
+const nameLength = (value) =>
+  typeof value === "string" || value instanceof SurrogateText ? characters(value)
+    : value instanceof Uint8Array ? 4 * value.length
+      : Array.isArray(value) ? value.reduce((sum, part) => sum + 2 + nameLength(part), 2)
+        : value instanceof Float ? 24 : String(value).length;
+
+/**
+ * The structure from its document: its `root`, the numbers of `leaves` and `scalars`, and in
+ * `types` which kind each scalar must have.
+ *
+ * @throws {TapeError} damaged, invalid or limit
+ */
+export function structureOf(bytes) {
+  const found = document(checkedTree(bytes, "structure"));
+  const types = new Map();
+  let paths = 0;
+  const refer = (at, kind) => {
+    if (at >= found.scalars) throw invalid(`scalar ${at} of ${found.scalars}`);
+    if ((types.get(at) ?? kind) !== kind) throw invalid(`scalar ${at} with two types`);
+    types.set(at, kind);
+  };
+  walk(found.root, (one, inside, length) => {
+    paths += length;
+    for (const other of one.beside ?? []) paths += length + 1 + characters(other);
+    if (one.leaf !== undefined) {
+      if (one.leaf >= found.leaves) throw invalid(`leaf ${one.leaf} of ${found.leaves}`);
+      if (inside) throw invalid("a tensor in the context of a custom node");
+    }
+    if (one.scalar !== undefined) refer(one.scalar, one.kind);
+    if (one.length !== undefined) refer(one.length, "int");
+  });
+  if (paths > MAX_PATHS) throw invalid(`paths of more than ${MAX_PATHS} characters together`);
+  return { ...found, types };
+}
