@@ -15,6 +15,7 @@ from calltape_analyzer.observing.trusted_counters import counters_of_file
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.distinct_inputs import NOT_NUMBERED
 from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.reading.urls import shown
 from calltape_analyzer.surveying.bounds import digest_of
 from calltape_analyzer.surveying.counted_kinds import KindCounts, bare, digest_of_kind
 from calltape_analyzer.surveying.file_facts import FileFacts, FileKey, head_of
@@ -55,11 +56,11 @@ class Listed(NamedTuple):
 
 
 def listed(error: TapeError, path: str) -> Listed:
-    """An error as plain data."""
+    """An error as plain data. What is secret in a URL is not in it."""
     problems = "; ".join(map(str, error.problems[:3]))
     reason = f"{error.reason} ({problems})" if problems else error.reason
     return Listed(
-        error.path or path, -1 if error.offset is None else error.offset, error.member or "",
+        shown(error.path or path), -1 if error.offset is None else error.offset, error.member or "",
         error.kind, reason, error.advice,
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.file_piece import PlannedPiece, planned
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.tape_file import is_ahead
+from calltape_analyzer.reading.urls import without_secrets
 from calltape_analyzer.surveying.file_survey import FileSurvey, Listed, listed, survey_of
 from calltape_analyzer.surveying.piecewise import PieceSurvey, survey_of_piece
 from calltape_schema.errors import Kind, TapeError
@@ -116,7 +117,8 @@ def _guarded(path: str, how: Reading, action: Callable[[], T]) -> T | Failed:
     except MemoryError:
         return _failed("limit", "there was not enough memory to read it", path)
     except Exception as error:
-        return _failed("damaged", f"unexpected {type(error).__name__}: {error}", path)
+        text = without_secrets(str(error), path)
+        return _failed("damaged", f"unexpected {type(error).__name__}: {text}", path)
 
 
 def _failed(kind: Kind, reason: str, path: str) -> Failed:

@@ -1,0 +1,38 @@
+"""Surveys of tapes behind URLs: the same answers, and no secret of a URL in the document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fsspec
+import pytest
+import torch
+
+from calltape_analyzer import open_tape, survey
+from calltape_analyzer.surveying.executors import Loop
+from calltape_analyzer.surveying.survey_file import survey_to_json
+from tests.analyzer.tapes import write_tape
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+def test_a_survey_of_urls_is_that_of_the_files(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", [((torch.zeros(i + 2, 4),), {}) for i in range(3)])
+    system = fsspec.filesystem("memory")
+    system.pipe_file("/survey/a.tape", path.read_bytes())
+    try:
+        found = survey("memory://survey/", executor=Loop()).tape()
+        assert found.infer_dynamic_shapes() == open_tape(path).infer_dynamic_shapes()
+        assert [file.path for file in found.files] == ["memory://survey/a.tape"]
+    finally:
+        system.rm("/survey", recursive=True)
+
+
+def test_a_url_that_cannot_be_read_keeps_its_token(tmp_path: Path) -> None:
+    write_tape(tmp_path / "a.tape", [((torch.zeros(2, 4),), {})])
+    url = "http://127.0.0.1:1/b.tape?token=SECRET123"  # nobody listens there
+    found = survey([tmp_path / "a.tape", url], executor=Loop())
+    assert len(found.unreadable) == 1
+    assert b"SECRET123" not in survey_to_json(found)
+    assert "SECRET123" not in repr(found)
+    assert "127.0.0.1:1/b.tape" in str(found.unreadable[0])
