@@ -82,14 +82,6 @@ def test_each_side_of_an_if_gets_a_program(tmp_path: Path) -> None:
     assert len(made(tmp_path, Branching(), calls, unseen)) == 2
 
 
-@pytest.mark.integration
-def test_onnx_has_no_program_that_could_not_check_the_side(tmp_path: Path) -> None:
-    calls = [call(sign * torch.ones(n, 3)) for n, sign in ((2, 1), (3, -1))]
-    module = Branching()
-    with pytest.raises(ExportError, match="data-dependent"):
-        export(taped(tmp_path, module, calls), module, to="onnx")
-
-
 class Growing(Model):
     """Registers a buffer in its first call, as rotary tables do."""
 

@@ -141,9 +141,7 @@ class Exporter:
 
     def export_call(self, variant: VariantFacts, call: Call) -> Outcome:
         """A program by the values of one call: for the other side of an ``if``. It has assertions
-        about these values, which an ONNX model cannot have."""
-        if self.convert is not None:
-            return Outcome()
+        about these values; an ONNX model has them as an output."""
         sample = sample_in(variant, call, self.verifier.sorter, self.verifier.device)
         what = f"call {call.number} as recorded, by its values"
         outcome = self._try(variant, what, sample, Way(real_values=True))
@@ -219,22 +217,22 @@ class Exporter:
     ) -> Iterator[tuple[str, Sample, Way]]:
         """Ways for a model that reads values with Python, if nothing came of the others for that.
         Values that were computed beside the trace are checked by assertions in the program, which
-        an ONNX model does not have."""
+        an ONNX model has as an output."""
 
         def failed() -> bool:
             own = [a for a in self.attempts if a.variant == variant.name]
             return bool(own) and all(not a.tried for a in own) and reads_values(own[-1].error or "")
 
         ints, values = Way(symbolic_ints=True), Way(real_values=True)
-        ways = [("ints of tensors open", ints)]
+        both = replace(values, symbolic_ints=True, open_lengths=True)
+        ways = [
+            ("ints of tensors open", ints),
+            ("results not empty", replace(ints, never_empty=True)),
+            ("by its values", values),
+            ("by its values, ints of tensors open", both),
+        ]
         if self.convert is None:
-            both = replace(values, symbolic_ints=True, open_lengths=True)
-            ways += [
-                ("results not empty", replace(ints, never_empty=True)),
-                ("by its values", values),
-                ("by its values, ints of tensors open", both),
-                ("by its values, runtime asserts deferred", replace(values, deferred=True)),
-            ]
+            ways.append(("by its values, runtime asserts deferred", replace(values, deferred=True)))
         for what, sample in samples[-1:]:
             for how, way in ways:
                 if failed():

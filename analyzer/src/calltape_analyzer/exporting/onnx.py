@@ -10,7 +10,9 @@ from typing import Any
 from calltape_analyzer.arguments.forms import PlainForm
 from calltape_analyzer.arguments.plan import Plan, identifier
 from calltape_analyzer.arguments.templates import Template
+from calltape_analyzer.exporting.onnx_checks import checks_kept, join_checks
 from calltape_analyzer.exporting.translations import translations
+from calltape_analyzer.programs.onnx_checks import CHECKS
 from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.text import UniqueNames
 from calltape_analyzer.variants.facts import VariantFacts
@@ -40,15 +42,18 @@ def to_onnx(
     own = dict(given.get("custom_translation_table") or {})
     given["custom_translation_table"] = {**translations(), **own}
     _widen_indices(exported.graph_module)
-    with warnings.catch_warnings(), _small_constants():
+    with warnings.catch_warnings(), _small_constants(), checks_kept() as checks:
         warnings.simplefilter("ignore")
         program: Any = torch.onnx.export(exported, (), None, **given)
     if program is None:
         raise RuntimeError("torch.onnx.export gave no program (dynamo=False is not supported here)")
+    join_checks(program, checks)
     graph = program.model.graph
     _name_values(graph, graph.inputs, list(plan.names))
     if "output_names" not in options:
-        _name_values(graph, graph.outputs, output_names(result, plan.names))
+        names = output_names(result, (*plan.names, CHECKS))
+        has_checks = bool(graph.outputs) and graph.outputs[-1].name == CHECKS
+        _name_values(graph, graph.outputs, [*names, CHECKS] if has_checks else names)
     _name_dimensions(program, plan, variant)
     return OnnxModel(program)
 

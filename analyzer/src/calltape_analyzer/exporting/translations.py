@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from calltape_analyzer.exporting.onnx_checks import check, check_translation
+from calltape_analyzer.exporting.pool_translations import pool_translations
+
 __all__ = ["translations"]
 
 _INT32, _INT64, _BOOL = 6, 7, 9  # of onnx.TensorProto.DataType
@@ -20,7 +23,7 @@ def translations() -> dict[Any, Any]:
         from onnxscript import opset18
     except ImportError:
         return {}
-    found: dict[Any, Any] = {}
+    found: dict[Any, Any] = {check: check_translation(opset18)}
     for name, made in _by_name(opset18).items():
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
@@ -62,6 +65,7 @@ def _by_name(op: Any) -> dict[str, Callable[..., Any]]:
         return op.Cast(op.ReduceMin(op.Cast(values, to=_INT64), keepdims=0), to=_BOOL)
 
     return {
+        **pool_translations(op),
         "repeat_interleave.Tensor": repeated,
         "_is_all_true.default": is_all_true,
         "_cdist_forward.default": distances,

@@ -33,6 +33,7 @@ from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.attempts import Attempt, error_text
+from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.program import Program, because_of_state
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.recorded_description import describe_result
@@ -220,6 +221,8 @@ class Verifier:
         expected, against = self.expected(program, call, sample)
         try:
             got = self.outputs(program, sample)
+        except ConditionError as error:
+            return Replayed(False, False, f"call {call.number}: {error_text(error)}")
         except Exception as error:  # torch and runtimes raise errors of any type
             return Replayed(False, False, f"call {call.number}: {error_text(error)}", broke=True)
         found = compared(expected, got, self.tolerances)
@@ -377,7 +380,7 @@ class Verifier:
             attempt.probed += 1
             attempt.error = attempt.error or f"at unseen sizes: {error_text(error)}"
             attempt.refused.append(sizing)
-            attempt.failed += 1
+            attempt.failed += not isinstance(error, ConditionError)
             return
         found = compared(expected, got, self.tolerances)
         doubt = None

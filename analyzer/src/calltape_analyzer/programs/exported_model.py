@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
     from calltape_analyzer.tape import Tape
 
-__all__ = ["ExportedModel", "UnloadedModel"]
+__all__ = ["ConditionError", "ExportedModel", "UnloadedModel"]
+
+
+class ConditionError(RuntimeError):
+    """A condition that a program has on the values of its inputs does not hold: it refuses them."""
 
 
 class ExportedModel(ABC):

@@ -14,6 +14,7 @@ from calltape_analyzer.errors import TapeError
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_refusal import InputRefusal
+from calltape_analyzer.programs.onnx_checks import CHECKS, demand
 from calltape_analyzer.programs.onnx_session import (
     BFLOAT16,
     session_of_model,
@@ -144,7 +145,14 @@ class OnnxModel(ExportedModel):
 
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
         values = {name: value_of(*feed) for name, feed in self._feeds(inputs).items()}
-        return [_to_torch(output) for output in self.session.run_with_ort_values(None, values)]
+        found = self.session.run_with_ort_values(None, values)
+        outputs: list[Any] = []
+        for known, output in zip(self.session.get_outputs(), found, strict=True):
+            if known.name == CHECKS:
+                demand(output.numpy().tolist(), self.session.get_modelmeta().custom_metadata_map)
+            else:
+                outputs.append(_to_torch(output))
+        return outputs
 
     def deaths(self, runs: Sequence[Mapping[str, Any]], seconds: float) -> list[str | None]:
         feeds = [self._feeds(inputs) for inputs in runs]

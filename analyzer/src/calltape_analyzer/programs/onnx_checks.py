@@ -1,0 +1,38 @@
+"""The output of an ONNX model that says which assertions of its program hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from calltape_analyzer.programs.exported_model import ConditionError
+
+__all__ = ["CHECKS", "demand"]
+
+CHECKS = "calltape_checks"
+"""The name of the output, a boolean per assertion, and of the metadata that has their texts."""
+_MAX_TEXT = 300
+
+
+def demand(holds: Sequence[bool], metadata: Mapping[str, str]) -> None:
+    """Checks the output of a run.
+
+    Args:
+        holds: the output.
+        metadata: of the model. A file may be anybody's: its texts are shown, and cut.
+
+    Raises:
+        ConditionError: an assertion does not hold.
+    """
+    if all(holds):
+        return
+    try:
+        texts = json.loads(metadata.get(CHECKS, "[]"))
+    except ValueError:
+        texts = []
+    place = list(holds).index(False)
+    known = isinstance(texts, list) and place < len(texts)
+    text = str(texts[place])[:_MAX_TEXT] if known else f"number {place}"
+    if not text.startswith("Runtime assertion failed"):
+        text = f"Runtime assertion failed: {text}"
+    raise ConditionError(text)
