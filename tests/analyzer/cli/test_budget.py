@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from calltape_analyzer import Tape, TapeError
 from calltape_analyzer.cli import app, budget
+from calltape_analyzer.reading.remote_access import received_bytes
 from tests.analyzer.tapes import write_tape
 
 
@@ -101,6 +102,18 @@ def test_a_budget_is_by_the_size_of_the_files(tmp_path: Path) -> None:
             assert made.seconds == 32 * 0.2 > budget._SECONDS
         assert made.nbytes == 2**30 + 8 * 32 * 2**20
     assert budget._current is None
+
+
+def test_a_budget_counts_what_came_of_its_own_urls(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x")
+    received_bytes(64 * 2**20)
+    with budget.reading([str(path)]):
+        made = budget._current
+        assert made is not None
+        assert made.seconds == budget._SECONDS
+        received_bytes(32 * 2**20)
+        assert made.seconds == pytest.approx(32 * 0.2, rel=1e-3)
 
 
 def test_a_hole_is_worth_nothing(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ class _Budget:
         self._at = time.process_time()
         self._held = _held()
         self._told = float("-inf")
+        self._received = received_bytes()
 
     @property
     def seconds(self) -> float:
@@ -71,7 +72,7 @@ class _Budget:
     @property
     def _worth(self) -> int:
         """Bytes of local files, and what came of remote ones: a server may claim any size."""
-        return self.tape_bytes + received_bytes()
+        return self.tape_bytes + received_bytes() - self._received
 
     def look(self, signum: int, frame: FrameType | None) -> None:
         """Adds up what was spent since the last look.
