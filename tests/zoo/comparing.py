@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
-__all__ = ["difference", "leaves"]
+__all__ = ["difference", "is_rounding", "leaves", "nudged"]
 
 # rtol and atol. Wider than torch.testing's own: an exported program decomposes, and adds up in
 # another order. Still far below what a wrong mask or position does to a lively model.
@@ -22,6 +23,10 @@ _TOLERANCE: dict[torch.dtype, tuple[float, float]] = {
     torch.complex64: (1e-4, 2e-5),
     torch.complex128: (1e-7, 1e-7),
 }
+
+_ROUNDING = 16
+"""A runtime that adds and fuses in another order may be off by so many times what the last digit of
+the inputs changes in the model's own results."""
 
 _PLAIN = (torch.Tensor, bool, int, float, complex, str, enum.Enum, torch.dtype, torch.device)
 
@@ -123,3 +128,53 @@ def _same_scalar(one: Any, other: Any) -> bool:
     if isinstance(one, float) and type(other) is float:
         return math.isclose(one, other, rel_tol=1e-5) or (one != one and other != other)
     return type(one) is type(other) and one == other
+
+
+def nudged(arguments: Any) -> Any:
+    """The same arguments, made from one seed, with the last digit of each float up or down."""
+
+    def other(tensor: Any) -> Any:
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+            return tensor
+        if tensor.is_nested or tensor.layout is not torch.strided:
+            return tensor
+        chance = torch.Generator().manual_seed(tensor.numel())
+        up = torch.randint(0, 2, tensor.shape, generator=chance).bool()
+        ends = torch.full_like(tensor, math.inf), torch.full_like(tensor, -math.inf)
+        return torch.where(up, tensor.nextafter(ends[0]), tensor.nextafter(ends[1]))
+
+    return pytree.tree_map(other, arguments)
+
+
+def is_rounding(expected: Any, got: Any, near: Any) -> bool:
+    """Whether all that differs is floats, by little more than the model's own do if the last digit
+    of its inputs changes.
+
+    Args:
+        expected: what the model returns.
+        got: what a program returns, which differs.
+        near: what the model returns for :func:`nudged` inputs.
+    """
+    try:
+        every = dict(leaves(expected)), dict(leaves(got)), dict(leaves(near))
+    except TypeError:
+        return False
+    ours, theirs, moved = every
+    if not ours.keys() == theirs.keys() == moved.keys():
+        return False
+    for path, one in ours.items():
+        if _leaf_difference(one, theirs[path]) is None:
+            continue
+        parts = one, theirs[path], moved[path]
+        if not all(isinstance(part, torch.Tensor) for part in parts):
+            return False
+        facts = {(part.shape, part.dtype) for part in parts}
+        if len(facts) > 1 or not one.is_floating_point():
+            return False
+        if not _furthest(one, theirs[path]) <= _ROUNDING * _furthest(one, moved[path]) < math.inf:
+            return False
+    return True
+
+
+def _furthest(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one.double() - other.double()).abs().max())

@@ -29,7 +29,9 @@ _HEAD = """\
 Small models that people export, each recorded as its users call it, exported from the tape, and
 judged by a comparison of the zoo's own (`tests/zoo/comparing.py`): every recorded call, and calls
 at sizes that were never recorded. Programs may refuse a call; a wrong value that nothing reports
-counts as *silently wrong*.
+counts as *silently wrong*. In ONNX Runtime, which adds in another order, a difference of no more
+than 16 times what the last digit of the inputs changes in the model's own results is rounding
+([decision 0054](decisions/0054-rounding-of-another-runtime.md)).
 
 Written by `python -m tests.zoo.run table`; the last run: {versions}; CPU. Rows that it did not make
 are those of earlier runs.
@@ -90,6 +92,8 @@ def write(path: Path, new: Results) -> None:
 def _short(name: str, target: str, row: Row) -> Row:
     """What is committed of a row: the counts, and what was said if nobody has put it into words."""
     short = {count: row.get(count, 0) for count in _COUNTS}
+    if row.get("rounding"):
+        short["rounding"] = row["rounding"]
     is_known = (name, target) in REASONS or (name, "") in REASONS
     if row.get("error"):
         short["error"] = "" if is_known else _cut(row["error"])

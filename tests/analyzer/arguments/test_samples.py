@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from calltape_analyzer import Tape
 from calltape_analyzer.arguments.new_tensors import made_up
 from calltape_analyzer.arguments.samples import (
+    Sample,
     completed,
+    nudged,
     recorded_sample,
     resized,
     sample_in,
@@ -267,3 +269,12 @@ def test_unseen_sizes_make_samples_that_no_call_had(tmp_path: Path) -> None:
         assert shapes not in recorded
         # The sum of what was there and what is new, as in every call.
         assert shapes[1] == (shapes[0][0], shapes[0][1] + shapes[2][2])
+
+
+def test_rows_that_are_there_twice_are_nudged_different_ways() -> None:
+    points = torch.randn(2, 8, 3)
+    tiled = torch.cat([points, points], dim=1)  # as a sample that was resized
+    (moved,) = nudged(Sample([tiled], [])).tensors
+    apart = (moved[:, :8] != moved[:, 8:]).any(-1)
+    assert apart.float().mean() > 0.7
+    assert torch.allclose(moved, tiled, rtol=1e-6)

@@ -204,3 +204,66 @@ class Repeated(torch.nn.Module):
 
 def test_rows_are_repeated_as_often_as_is_said() -> None:
     run(Repeated(), [torch.rand(4, 3), torch.tensor([2, 0, 5, 1])])
+
+
+class Squeezes(torch.nn.Module):
+    """One dimension of size 1, one of another size, and one that is open."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.squeeze(1).squeeze(2) + x.squeeze(0, 1, 3).sum() + x.squeeze().sum()
+
+
+def test_a_dimension_of_another_size_than_one_is_not_squeezed() -> None:
+    import onnxruntime
+
+    traced, given = torch.randn(2, 1, 4, 3), torch.randn(5, 1, 4, 3)
+    program = torch.onnx.export(
+        Squeezes().eval(), (traced,), dynamic_shapes=({0: torch.export.Dim.AUTO},), dynamo=True,
+        verbose=False, custom_translation_table=translations(),
+    )  # fmt: skip
+    assert program is not None
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    (got,) = session.run(None, {session.get_inputs()[0].name: given.numpy()})
+    np.testing.assert_allclose(got, Squeezes()(given).numpy(), rtol=1e-5, atol=1e-5)
+
+
+class Adapts(torch.nn.Module):
+    """Normalizes by the batch, not by what it saw before (test-time adaptation)."""
+
+    def __init__(self, norm: torch.nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.norm.train()(x)
+        return result
+
+
+@pytest.mark.parametrize(
+    ("norm", "shape"),
+    [
+        (torch.nn.BatchNorm1d(4), (4,)),
+        (torch.nn.BatchNorm2d(4, affine=False), (4, 5, 6)),
+        (torch.nn.BatchNorm2d(4, track_running_stats=False), (4, 5, 6)),
+    ],
+    ids=["rows", "pictures", "without statistics"],
+)
+def test_a_norm_in_training_mode_is_of_the_batch(
+    norm: torch.nn.Module, shape: tuple[int, ...]
+) -> None:
+    import onnxruntime
+
+    torch.manual_seed(0)
+    model = Adapts(norm).eval()
+    with torch.no_grad():
+        exported = torch.export.export(
+            model, (torch.randn(3, *shape),), dynamic_shapes=({0: torch.export.Dim.AUTO},)
+        )
+    program = torch.onnx.export(
+        exported, (), dynamo=True, verbose=False, custom_translation_table=translations()
+    )
+    assert program is not None
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    given = torch.randn(6, *shape) * 3 + 1
+    got = session.run(None, {session.get_inputs()[0].name: given.numpy()})[0]
+    np.testing.assert_allclose(got, model(given).detach().numpy(), rtol=1e-4, atol=1e-5)

@@ -40,6 +40,9 @@ __all__ = [
     "sample_in",
 ]
 
+_MIXING, _SHIFT = 2_654_435_761, 13
+"""Of a multiplicative hash (Knuth, The Art of Computer Programming, volume 3, 6.4)."""
+
 
 @dataclass
 class Sample:
@@ -234,14 +237,16 @@ def resized(
 
 
 def nudged(sample: Sample) -> Sample:
-    """A sample with each float changed by one unit in its last place, up or down."""
+    """A sample with each float changed by one unit in its last place, up or down. Values that are
+    there twice, as in a sample that was resized, go different ways: no tie stays one."""
     import torch
 
     made = sample.cloned()
     for at, tensor in enumerate(made.tensors):
         if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel():
             places = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape)
-            step = torch.finfo(tensor.dtype).eps * (1 - 2 * (places % 2)).to(tensor.dtype)
+            sides = (places * _MIXING >> _SHIFT) % 2
+            step = torch.finfo(tensor.dtype).eps * (1 - 2 * sides).to(tensor.dtype)
             made.tensors[at] = torch.where(tensor.isfinite(), tensor + tensor * step, tensor)
     return made
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from calltape_analyzer.exporting.norm_translations import norm_translations
 from calltape_analyzer.exporting.onnx_checks import check, check_translation
 from calltape_analyzer.exporting.pool_translations import pool_translations
 
@@ -64,8 +65,15 @@ def _by_name(op: Any) -> dict[str, Callable[..., Any]]:
     def is_all_true(values: Any) -> Any:
         return op.Cast(op.ReduceMin(op.Cast(values, to=_INT64), keepdims=0), to=_BOOL)
 
+    def squeezed(self: Any, dim: Any = None) -> Any:
+        return _squeezed(op, self, dim)
+
     return {
+        **norm_translations(op),
         **pool_translations(op),
+        "squeeze.default": squeezed,
+        "squeeze.dim": squeezed,
+        "squeeze.dims": squeezed,
         "repeat_interleave.Tensor": repeated,
         "_is_all_true.default": is_all_true,
         "_cdist_forward.default": distances,
@@ -74,6 +82,16 @@ def _by_name(op: Any) -> dict[str, Callable[..., Any]]:
         "bucketize.Tensor": buckets,
         "masked_select.default": selected,
     }
+
+
+def _squeezed(op: Any, tensor: Any, dim: Any) -> Any:
+    """A tensor without dimensions of size 1. torch leaves one of another size as it is; ONNX's
+    ``Squeeze``, which torch.onnx (2.15) makes of it, fails."""
+    rank = len(tensor.shape)
+    asked = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
+    # A size that is open is not 1: the trace has taken it for another.
+    found = sorted({axis % rank for axis in asked if rank and tensor.shape[axis] == 1})
+    return op.Squeeze(tensor, op.Constant(value_ints=found)) if found else op.Identity(tensor)
 
 
 def _distances(op: Any, one: Any, other: Any, p: float) -> Any:
