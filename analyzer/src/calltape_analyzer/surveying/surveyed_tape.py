@@ -62,6 +62,15 @@ class SurveyedFile(Segment):
     def scan(self) -> None:
         _no_calls()
 
+    def content(self, position: int) -> NoReturn:
+        _no_calls()
+
+    def contents(self) -> NoReturn:
+        _no_calls()
+
+    def payloads(self) -> NoReturn:
+        _no_calls()
+
     @property
     def _scan(self) -> NoReturn:
         _no_calls()
@@ -143,6 +152,9 @@ class SurveyedCalls(Calls):
         if self._total:
             _no_calls()
         return iter(())
+
+    def _scan_all(self) -> None:
+        _no_calls()
 
     @overload
     def __getitem__(self, index: int) -> Call: ...
@@ -303,6 +315,9 @@ class SurveyedTape(Tape):
             missing = (one.path for one in self.files if not one.counted)
             self._counters = self._survey.kinds.counters(missing)
         return self._counters
+
+    def find(self, address: int | str) -> NoReturn:
+        _no_calls()
 
     def _part(self, segments: Sequence[Segment]) -> Tape:
         """The same calls, for whoever leaves arguments out. No calls can be chosen."""

@@ -1,0 +1,28 @@
+"""What needs a single call says that a survey has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from calltape_analyzer import survey, write_survey
+from calltape_analyzer.surveying.executors import Loop
+from tests.analyzer.cli.commands import run
+from tests.analyzer.tapes import write_tape
+
+
+@pytest.mark.parametrize("command", [["ls"], ["table", "-o", "calls.parquet"], ["show"]])
+def test_a_survey_has_no_single_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_tape(tmp_path / "a.tape", [((torch.zeros(i + 2, 4),), {}) for i in range(3)])
+    write_survey(survey("a.tape", executor=Loop()), "s.json")
+    rest = ["0"] if command == ["show"] else []
+    ran = run(command[0], "s.json", *rest, *command[1:])
+    assert ran.code == 1
+    assert "unexpected" not in ran.err
+    assert "survey" in ran.err
+    assert not Path("calls.parquet").exists()
