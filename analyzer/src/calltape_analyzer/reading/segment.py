@@ -1,7 +1,7 @@
-"""One tape file: where its calls are, and their bytes.
+"""One tape file: what it says of itself, and which calls it has.
 
-In comes a path. Out go the manifest, the trailer, the positions of the calls and their contents;
-what is damaged is added to a list.
+In comes a path. Out go the manifest, the trailer and the positions of the calls; what is damaged is
+added to a list.
 """
 
 from __future__ import annotations
@@ -9,33 +9,26 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
-from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.damage import Damage, is_damage
-from calltape_analyzer.reading.distinct_inputs import NOT_NUMBERED, EncodedInputs
+from calltape_analyzer.reading.distinct_inputs import NOT_NUMBERED
 from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_analyzer.reading.file_piece import PlannedPiece, begin_of
 from calltape_analyzer.reading.opened_file import opened_file
-from calltape_analyzer.reading.scan import GATHERED, NO_BLOB, Scan, content_of
+from calltape_analyzer.reading.scan import Scan
+from calltape_analyzer.reading.stored_calls import DAMAGED, StoredCalls
 from calltape_analyzer.reading.summary_rows import InputsOfCalls, differences, rows_of, stale
+from calltape_analyzer.reading.tape_beginning import manifest_of
 from calltape_analyzer.reading.tape_end import summary_of
-from calltape_analyzer.reading.tape_file import Window, is_ahead
+from calltape_analyzer.reading.tape_file import is_ahead
 from calltape_analyzer.reading.torn_tail import coverage_without_trailer
 from calltape_schema.endings import Coverage, Ending
 from calltape_schema.errors import TapeError
-from calltape_schema.framing import BLOCK, MANIFEST, SUMMARY, Member, members, record_name
-from calltape_schema.gathered import LARGEST_GATHERED, LENGTH_BYTES, payload_of
-from calltape_schema.packing import seal_envelope, unpack_plain
-from calltape_schema.records import (
-    CallRecord,
-    Manifest,
-    decode_call,
-    decode_manifest,
-    encode_manifest,
-)
+from calltape_schema.framing import SUMMARY
+from calltape_schema.records import Manifest, encode_manifest
 from calltape_schema.summary import Summary
 
 __all__ = ["UNDER_WAY", "UNDER_WAY_WORDS", "Segment"]
@@ -44,19 +37,10 @@ UNDER_WAY = "under way"
 """The reason why a call that was written ahead has no outputs."""
 UNDER_WAY_WORDS = "under way when the process died"
 
-T = TypeVar("T")
-
 _TRIES = 5
-_UNREADABLE = (
-    "without its manifest nothing in this file can be read; copy it again from where it came"
-)
-_PART = 1024 * 1024
-
-# What is known about a call's tensors.
-_UNKNOWN, _WHOLE, _DAMAGED = 0, 1, 2
 
 
-class Segment:
+class Segment(StoredCalls):
     """One open tape file.
 
     A sealed file with a summary is not scanned until somebody asks for a single call.
@@ -90,7 +74,7 @@ class Segment:
         self._file = opened_file(path)
         self.path, self.location = self._file.path, self._file.location
         try:
-            first, self.manifest = self._read_manifest()
+            first, self.manifest = manifest_of(self._file)
             self._summary = self._read_summary(first.end)
             if scan or (scan is not None and self._summary is None):
                 self.scan()
@@ -159,7 +143,7 @@ class Segment:
             TapeError: ``io``; ``damaged`` if the file changed since the pieces were planned.
         """
         self._file.size = piece.size
-        first, manifest = self._read_manifest()
+        first, manifest = manifest_of(self._file)
         begin = first.end if piece.start is None else begin_of(self._file, piece.start)
         found = Scan(self._file, manifest.tape, self.damage)
         found.run(begin, piece.stop, is_piece=True)
@@ -212,7 +196,7 @@ class Segment:
         for tries in range(_TRIES, -1, -1):
             found = Damage()
             try:
-                first, manifest = self._read_manifest()
+                first, manifest = manifest_of(self._file)
                 scan = Scan(self._file, manifest.tape, found)
                 scan.run(first.end)
                 self._file.expect_unchanged(first.end, is_sealed=scan.trailer is not None)
@@ -316,116 +300,6 @@ class Segment:
         self.order = array("Q", (p for p in order if all_numbers[p] not in numbers))
         self.left_out += len(order) - len(self.order)
 
-    @property
-    def damaged(self) -> int:
-        """How many of its calls are known to be damaged, although their records are whole."""
-        return self._checked.count(_DAMAGED)
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """The numbers of all its calls, in the order of the file."""
-        return self._scan.numbers
-
-    @property
-    def distinct_inputs(self) -> list[EncodedInputs]:
-        """The inputs that have a number, by number."""
-        return self._scan.distinct_inputs.entries
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes of the file, from ``offset`` on."""
-        return self._same(self._file.read(offset, size))
-
-    def copy(self, offset: int, size: int) -> bytearray:
-        """``size`` bytes of the file in new memory, copied once."""
-        return self._same(self._file.copy(offset, size))
-
-    def _same(self, data: T) -> T:
-        """Gives back data that were read just now. Raises if a write-ahead file has another call
-        by now: its record is written last, and no two records are equal."""
-        if self._ahead is not None:
-            offset, record = self._ahead
-            if self._file.read(offset, len(record)) != record:
-                raise self._file.changed("its call ended")
-        return data
-
-    def number(self, position: int) -> int:
-        return self._scan.numbers[position]
-
-    def record(self, position: int) -> CallRecord:
-        """The record of a call, decoded anew."""
-        found = decode_call(self.content(position))
-        if found.call != self._scan.numbers[position]:
-            raise self._file.changed("another call is there")
-        return found
-
-    def content(self, position: int) -> bytes:
-        """The record of a call, in its envelope."""
-        return self._content(position, self.read)
-
-    def contents(self) -> Iterator[bytes]:
-        """The records of all its calls, in the order of the file."""
-        read = Window(self._file).read
-        return (self._content(position, read) for position in range(len(self._scan.numbers)))
-
-    def payloads(self) -> Iterator[tuple[int, bytes]]:
-        """Position and record of each call in its list, without the envelope. The checksums were
-        compared when the file was scanned.
-
-        Raises:
-            TapeError: ``damaged`` if the file changed since.
-        """
-        read = Window(self._file).read
-        for position in self.order:
-            if self._scan.blobs[position] == GATHERED:
-                yield position, self._gathered(position, read)
-                continue
-            envelope = unpack_plain(self._content(position, read))
-            if type(envelope) is not tuple or len(envelope) != 2 or type(envelope[1]) is not bytes:
-                raise self._file.changed("another call is there")
-            yield position, envelope[1]
-
-    def _content(self, position: int, read: Callable[[int, int], bytes]) -> bytes:
-        if self._scan.blobs[position] == GATHERED:
-            return seal_envelope(self._gathered(position, read))
-        return read(self._scan.records[position], self._scan.record_sizes[position])
-
-    def _gathered(self, position: int, read: Callable[[int, int], bytes]) -> bytes:
-        """The payload of a record in a group."""
-        start = self._scan.records[position]
-        content = read(start, self._scan.record_sizes[position])
-
-        def entry_at(offset: int) -> bytes:
-            size = int.from_bytes(read(offset, LENGTH_BYTES), "little")
-            return read(offset + LENGTH_BYTES, min(size, LARGEST_GATHERED + BLOCK))
-
-        return payload_of(content, start - LENGTH_BYTES, entry_at)
-
-    def blob_parts(self, position: int, size: int) -> Iterator[bytes]:
-        """The first ``size`` bytes of a call's blob, in parts of at most 1 MiB. A blob of holes
-        takes no room in the file, and would take as much as it claims in a copy: it is refused."""
-        what = f"a copy of the tensors of call {self._scan.numbers[position]}"
-        if self._file.has_holes:
-            check_memory(memory_limit_of(self.disk_bytes), [((size,), 1)], what)
-        start = self.blob(position)
-        for offset in range(0, size if start is not None else 0, _PART):
-            assert start is not None
-            yield self.read(start + offset, min(_PART, size - offset))
-
-    def report_blob(self, position: int) -> TapeError:
-        """Notes that a call's blob does not match its checksum, and gives the error."""
-        self.report(self._damaged_blob(position), position)
-        return self._damaged_blob(position)
-
-    def inputs_number(self, position: int) -> int | None:
-        """The position of a call's inputs in ``distinct_inputs``. Its record is not decoded for
-        this. None if the tape has too many distinct inputs: then only the record tells.
-
-        Structure and leaves are not decoded yet, and may break the format. If they do, all calls
-        of this number do.
-        """
-        number = self._scan.inputs[position]
-        return None if number == NOT_NUMBERED else number
-
     def summed_inputs(self) -> list[InputsOfCalls] | None:
         """The distinct inputs of its calls by its summary, in the order of their first calls; None
         if it has none, if it was scanned, or if its summary cannot be read, which is damage."""
@@ -476,76 +350,10 @@ class Segment:
             elif number in counts:
                 yield position, last[number], counts.pop(number)
 
-    def blob(self, position: int) -> int | None:
-        """The offset of the content of a call's blob, or None."""
-        header = self._scan.blobs[position]
-        return None if header in (NO_BLOB, GATHERED) else header + BLOCK
-
-    def located(self, error: TapeError, position: int) -> TapeError:
-        """The error, with the file, the member and the offset of the call. The offset of a record
-        in a group is that of its entry."""
-        offset = self._scan.records[position]
-        if self._scan.blobs[position] == GATHERED:
-            return error.at(path=self.path, offset=offset - LENGTH_BYTES)
-        name = record_name(self._scan.numbers[position])
-        return error.at(path=self.path, member=name, offset=offset - BLOCK)
-
-    def check_blob(self, position: int, record: CallRecord) -> None:
-        """Compares a call's blob with its checksum. The bytes are read the first time only.
-
-        Raises:
-            TapeError: ``damaged``, each time.
-        """
-        if self._checked[position] == _WHOLE or record.blob is None:
-            return
-        if self._checked[position] == _UNKNOWN:
-            if self._crc32(position, record.blob.size) == record.blob.crc32:
-                self._checked[position] = _WHOLE
-                return
-            self.report(self._damaged_blob(position), position)
-        raise self._damaged_blob(position)
-
-    def _crc32(self, position: int, size: int) -> int:
-        return self._same(self._file.crc32(self._scan.blobs[position] + BLOCK, size))
-
-    def report(self, error: TapeError, position: int) -> None:
-        """Adds the damage of a call to the list, once per call."""
-        if self._checked[position] != _DAMAGED:
-            self._checked[position] = _DAMAGED
-            self.damage.add(error)
-
-    def _damaged_blob(self, position: int) -> TapeError:
-        number = self._scan.numbers[position]
-        return TapeError(
-            "damaged",
-            f"call {number}: the checksum of its tensors does not match their bytes",
-            path=self.path,
-            member=f"calls/{number:08d}.safetensors",
-            offset=self._scan.blobs[position],
-        )
-
     def drop_damaged(self) -> None:
         """Removes the calls that are known to be damaged from the list."""
         if self.is_scanned:
-            self.order = array("Q", (p for p in self.order if self._checked[p] != _DAMAGED))
-
-    def _read_manifest(self) -> tuple[Member, Manifest]:
-        stray: list[TapeError] = []
-        file = self._file
-        found = members(file.read, file.size, stray.append, next_data=file.next_data)
-        first = next(found, None)
-        if first is None or first.offset or first.name != MANIFEST:
-            if self._file.read(0, len(MANIFEST)) == MANIFEST.encode():
-                ends = first is None
-                reason = "the file ends within its manifest" if ends else "its header is damaged"
-                raise TapeError("damaged", reason, member=MANIFEST, offset=0, advice=_UNREADABLE)
-            raise TapeError("not_a_tape", "the file does not start with a tape's manifest")
-        try:
-            return first, decode_manifest(content_of(self._file.read, first))
-        except TapeError as error:
-            if error.kind == "damaged":
-                error.advice = _UNREADABLE
-            raise error.at(member=MANIFEST, offset=0) from None
+            self.order = array("Q", (p for p in self.order if self._checked[p] != DAMAGED))
 
 
 def _sound(coverage: Coverage) -> Coverage:
