@@ -29,7 +29,7 @@ def tapes(what: Path | Iterable[Path]) -> Tape:
 def tape_of(folder: Path, worker: int) -> Tape:
     """Everything that one worker wrote."""
     name = re.compile(rf"\w+-p?{worker}[.-]")
-    files = [path for path in sorted(folder.iterdir()) if name.match(path.name)]
+    files = [path for path in sorted(folder.glob("*.tape")) if name.match(path.name)]
     return open_tape([str(path) for path in files], classes=_CLASSES)
 
 
