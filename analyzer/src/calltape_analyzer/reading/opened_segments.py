@@ -77,26 +77,27 @@ def _answers(
 
 
 def _opened(name: str, damage: Damage) -> Segment | TapeError:
-    try:
-        return Segment(name, damage, scan=None)
-    except RemoteError as error:
-        return error
-    except DescriptorError:
-        raise
-    except TapeError as error:
-        return error
+    return _tried(lambda: Segment(name, damage, scan=None))
 
 
 def _scanned(segment: Segment) -> Segment | TapeError:
-    try:
+    def scan() -> Segment:
         segment.scan()
+        return segment
+
+    return _tried(scan)
+
+
+def _tried(read: Callable[[], Segment]) -> Segment | TapeError:
+    """What was read, or the error of this one file."""
+    try:
+        return read()
     except RemoteError as error:
         return error
     except DescriptorError:
         raise
     except TapeError as error:
         return error
-    return segment
 
 
 def _close(left: Future[Segment | TapeError]) -> None:
