@@ -72,10 +72,14 @@ class Heartbeat:
     def end(self, stats: Stats, *, is_sealed: bool) -> None:
         """Removes the status of a tape that is complete. Of one that is not, the status stays."""
         if is_sealed:
-            self._file.remove()
+            self.remove()
         else:
             self._told = None
             self._write(stats, "unsealed", 1)
+
+    def remove(self) -> None:
+        """Removes the status: the tape is complete, or there is none."""
+        self._file.remove()
 
     def _follow(self, stats: Stats, refused: str | None) -> None:
         """Finds out whether calls are lost, and since when no call was written."""
