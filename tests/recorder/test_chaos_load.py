@@ -151,7 +151,7 @@ MOST = {
     "novelty groups": 1024, "novelty patterns": 16_384, "repeats": 2048, "classes": 0,
     "traffic rows": 8192, "traffic groups": MAX_GROUPS, "held calls": long_run.FLIGHT.calls,
     "queue": 0, "under way": 0, "files": long_run.DISK_BYTES // long_run.SEGMENT_BYTES + 1,
-    "unsealed": 0,
+    "unsealed": 0, "to compress": 0, "said": 10, "news": 10,
 }  # fmt: skip
 
 
