@@ -15,7 +15,6 @@ from itertools import zip_longest
 from calltape_analyzer.differences.change import Change
 from calltape_analyzer.differences.tape_traffic import Facet, TapeTraffic, shown_span, together
 from calltape_analyzer.observing.columns import Column
-from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.observing.tallies import Seen
@@ -335,7 +334,7 @@ def _spans(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
 
 def _errors(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
     if now.observations.raised and not before.observations.raised:
-        seen = now.calls_where(has_raised)
+        seen = now.raised()
         if seen is not None:
             what = f"{counted(seen.calls, 'call')} raised, and none did before"
             yield _change(now, "error", "the model", what, seen)

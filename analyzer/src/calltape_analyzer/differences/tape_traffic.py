@@ -6,7 +6,7 @@ calls of which something is true.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +24,6 @@ from calltape_analyzer.variants.splitting import Split
 from calltape_schema.records import Range
 
 if TYPE_CHECKING:
-    from calltape_analyzer.reading.call import Call
     from calltape_analyzer.tape import Tape
 
 __all__ = ["Facet", "TapeTraffic", "together"]
@@ -122,9 +121,10 @@ class TapeTraffic:
         """The file of a call, if the tape is several files."""
         return self.tape.calls.path(ref) if len(self.tape.paths) > 1 else None
 
-    def calls_where(self, is_it: Callable[[Call], bool]) -> Seen | None:
-        """The calls of which something is true; None for none. Reads all records."""
-        found = [Seen(1, call.ref) for call in self.tape.calls if is_it(call)]
+    def raised(self) -> Seen | None:
+        """The calls that raised; None for none."""
+        inputs = self.tape.calls.by_inputs()
+        found = [Seen(seen.calls, seen.first.ref) for seen in inputs if seen.raised]
         return together(found) if found else None
 
     def calls_beyond(self, spans: Mapping[str, Span]) -> dict[str, Seen]:
