@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from calltape_schema.errors import printable
 from calltape_schema.health import CODES, STALE_AFTER, Health, health_of
+from calltape_schema.status import BEAT_SECONDS
 
 __all__ = ["main"]
 
@@ -59,7 +60,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--stale-after", metavar="SECONDS", type=_seconds, default=STALE_AFTER,
         help="a recorder is stale if it wrote no status for so long, or no call although some were"
-        f" lost; by default {STALE_AFTER:g}",
+        f" lost; by default {STALE_AFTER:g}. A status comes every {BEAT_SECONDS:g} s, and is late"
+        " after three times that",
     )  # fmt: skip
     parser.add_argument(
         "--ok", metavar="STATE,...", type=_states, default=(),

@@ -30,7 +30,9 @@ def test_a_survey_has_no_single_call(
 
 def test_calls_that_raise_now_are_counts(tmp_path: Path) -> None:
     calls = [Recorded((torch.zeros(i + 2, 4),)) for i in range(3)]
-    raised = [Recorded((torch.zeros(i + 2, 4),), error=("builtins:ValueError", "no")) for i in range(3)]
+    raised = [
+        Recorded((torch.zeros(i + 2, 4),), error=("builtins:ValueError", "no")) for i in range(3)
+    ]
     before = write_tape(tmp_path / "before.tape", calls)
     now = write_tape(tmp_path / "now.tape", calls + raised)
     found = diff(*(survey(path, executor=Loop()).tape() for path in (before, now)))
