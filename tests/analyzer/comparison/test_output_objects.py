@@ -328,6 +328,9 @@ class Session:
     def get_inputs(self) -> list[Any]:
         return [type("Known", (), {"name": "x"})]
 
+    def get_outputs(self) -> list[Any]:
+        return [type("Known", (), {"name": f"output_{i}"}) for i in range(len(self.outputs))]
+
     def run_with_ort_values(self, _: Any, feeds: Any) -> list[Any]:
         import onnxruntime
 
