@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.classes import Classes
-from calltape_analyzer.reading.compressed import COMPRESSIONS
+from calltape_analyzer.reading.compressed import compressed_since
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.files import Paths, files_of
 from calltape_analyzer.reading.opened_segments import opened_segments, scanned_segments
@@ -142,7 +142,7 @@ class _Files:
     def _take(self, name: str, found: Segment | TapeError) -> None:
         if isinstance(found, Segment):
             self.segments.append(found)
-        elif found.kind == "not_found" and (compressed := _compressed(name)) is not None:
+        elif found.kind == "not_found" and (compressed := compressed_since(name)) is not None:
             for other in opened_segments([compressed], self._damage):
                 self._take(compressed, other)
         else:
@@ -182,13 +182,6 @@ class _Files:
     def _expect_some(self) -> None:
         if not self.segments:
             raise self._errors[0]
-
-
-def _compressed(path: str) -> str | None:
-    """The file in which the tape of this path is now: a recorder compresses a file when it is
-    complete, and removes it."""
-    found = (f"{path}{added}" for added in COMPRESSIONS)
-    return next((name for name in found if os.path.isfile(name)), None)
 
 
 def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segment]]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from calltape_analyzer import TapeError, read_survey, survey, write_survey
+from calltape_analyzer.reading import files
 from calltape_analyzer.surveying import inputs_table, survey_file
 from calltape_analyzer.surveying.executors import Loop
 from calltape_analyzer.surveying.inputs_table import InputsTable
@@ -196,3 +199,29 @@ def test_bytes_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         tables.append((list(table), table.limit))
     assert tables[0][1] is not None
     assert all(one == tables[0] for one in tables)
+
+
+def test_a_directory_that_cannot_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    write_tape(tmp_path / "a.tape", [((torch.zeros(2, 4),), {})])
+    real = os.scandir
+
+    def scandir(path: str) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(files.os, "scandir", scandir)
+    found = survey(tmp_path, executor=Loop())
+    assert [error.path for error in found.unreadable] == [str(tmp_path / "closed")]
+
+
+def test_a_file_that_was_compressed_meanwhile_is_read(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", [((torch.zeros(2, 4),), {})])
+    (tmp_path / "a.tape.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    found = survey(path, executor=Loop())  # its name was read before
+    assert not found.unreadable
+    assert found.tape().coverage.kept == 1

@@ -18,7 +18,7 @@ from typing import IO, Any
 from calltape_analyzer.pytree.memory_limit import granted_bytes
 from calltape_schema.errors import TapeError
 
-__all__ = ["COMPRESSIONS", "SUFFIXES", "is_compressed", "unpacked"]
+__all__ = ["COMPRESSIONS", "SUFFIXES", "compressed_since", "is_compressed", "unpacked"]
 
 COMPRESSIONS = (".zst", ".gz")
 """What is added to the name of a tape when it is compressed."""
@@ -30,6 +30,13 @@ _LEAST_BYTES, _TIMES_FILE = 2**28, 64
 _STEP = 1024 * 1024
 _COPY_AGAIN = "copy the file again from where it came, or decompress what is whole of it (zcat, "
 _COPY_AGAIN += "zstdcat), and run `calltape recover` on that"
+
+
+def compressed_since(path: str) -> str | None:
+    """The file in which the tape of this path is now: a recorder compresses a file when it is
+    complete, and removes it."""
+    found = (f"{path}{added}" for added in COMPRESSIONS)
+    return next((name for name in found if os.path.isfile(name)), None)
 
 
 def is_compressed(name: str) -> bool:

@@ -75,8 +75,8 @@ def survey(
     Raises:
         TapeError: ``not_found`` if there is no file; ``io`` if the workers of the pool died.
     """
-    files = files_of(paths)
     found = Survey() if onto is None else Survey().merge(onto)
+    files = files_of(paths, lambda error: found.add_unreadable(listed(error, "")))
     with executor_for(executor, jobs, files) as (pool, most):
         how = Reading(scan, piece_bytes, guard)
         run = _Run(found, pool, how, progress, len(files))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from calltape_analyzer.reading.compressed import SUFFIXES
+from calltape_analyzer.reading.compressed import SUFFIXES, compressed_since
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.file_piece import PlannedPiece, planned
 from calltape_analyzer.reading.segment import Segment
@@ -85,6 +85,10 @@ def read_files(paths: Sequence[str], how: Reading) -> list[Read]:
 def read_file(path: str, how: Reading) -> Read:
     """Reads a file: its end, or all of its records."""
     found = _guarded(path, how, lambda: _read(path, how))
+    if isinstance(found, Failed) and found.error.kind == "not_found":
+        compressed = compressed_since(path)
+        if compressed is not None:
+            return read_file(compressed, how)
     if isinstance(found, Failed) and is_ahead(path) and _is_empty(path):
         return NoCall(path)
     return found
