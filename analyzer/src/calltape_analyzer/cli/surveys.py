@@ -25,11 +25,13 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.files import files_of
+from calltape_analyzer.surveying.file_survey import listed
 from calltape_analyzer.surveying.survey import Survey
 from calltape_analyzer.surveying.survey_file import is_survey_file, read_survey, write_survey
 from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.surveying.surveying import survey as make_survey
 from calltape_analyzer.text import counted, some_of
+from calltape_schema.errors import TapeError
 
 __all__ = ["print_survey", "survey", "survey_facts", "surveyed", "tape_of_surveys"]
 
@@ -109,15 +111,22 @@ def survey(
 def surveyed(
     paths: Sequence[str], *, jobs: int | None = None, dask: str | None = None, scan: bool = False
 ) -> Survey:
-    """The survey of tapes and surveys.
+    """The survey of tapes and surveys. Of several files, one that cannot be read costs its own
+    answer only.
 
     Raises:
-        TapeError: there is no such file, or a survey breaks its form.
+        TapeError: there is no such file, or the only survey breaks its form.
         UsageError: surveys have some files in common only, or Dask is not installed.
     """
-    names = files_of(paths)
-    found = Survey().merge(*(read_survey(name) for name in names if is_survey_file(name)))
+    unreadable: list[TapeError] = []
+    names = files_of(paths, unreadable.append)
     tapes = [name for name in names if not is_survey_file(name)]
+    surveys = [one for name in names if is_survey_file(name) if (one := _read(name, unreadable))]
+    if unreadable and not surveys and not tapes:
+        raise unreadable[0]
+    found = Survey().merge(*surveys)
+    for error in unreadable:
+        found.add_unreadable(listed(error, ""))
     if not tapes:
         return found
     guard = functools.partial(_bounded, limits.seconds, limits.nbytes)
@@ -127,6 +136,14 @@ def surveyed(
         return make_survey(
             tapes, executor, jobs=jobs, onto=found, progress=advance, scan=scan, guard=guard
         )
+
+
+def _read(name: str, unreadable: list[TapeError]) -> Survey | None:
+    try:
+        return read_survey(name)
+    except TapeError as error:
+        unreadable.append(error.at(path=name))
+        return None
 
 
 @contextmanager

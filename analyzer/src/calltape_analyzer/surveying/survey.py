@@ -123,4 +123,7 @@ class Survey:
         if not found:
             what = "the survey has no calls" if target is None else f"no target is named {target!r}"
             raise UsageError(what, advice=f"the targets are: {names}" if names else None)
-        raise UsageError(f"the survey has several targets: {names}", advice="name one of them")
+        raise UsageError(
+            f"the survey has several targets: {names}",
+            advice="name one of them: target=, or --target at the prompt",
+        )
