@@ -15,7 +15,7 @@ from tests.analyzer.exporting.test_arguments import Model, t
 
 
 class Branching(Model):
-    """ONNX has nothing that would check the side of an ``if``."""
+    """No trace without values takes it; each side of the ``if`` gets a program by its values."""
 
     def forward(self, x):
         if x.sum() > 0:
@@ -37,11 +37,17 @@ def error_of(folder: Path, model: Model, calls: list[Any]) -> str:
 
 
 def test_the_line_of_the_model_and_a_way_out(tmp_path: Path) -> None:
-    error = error_of(tmp_path, Branching(), [call(t(n, 3)) for n in (4, 5)])
-    assert "the model needs the value of a tensor at test_causes.py:" in error
-    assert "in forward: if x.sum() > 0:" in error
-    assert "use torch.where or torch.cond" in error
-    assert len(error) < 600
+    calls = [call(-torch.ones(4, 3)), call(torch.ones(5, 3))]
+    programs = export(taped(tmp_path, Branching(), calls), Branching(), to="onnx")
+    errors = {attempt.error for attempt in programs.attempts if not attempt.tried}
+    assert errors
+    for error in errors:
+        assert error is not None
+        assert "the model needs the value of a tensor at test_causes.py:" in error
+        assert "in forward: if x.sum() > 0:" in error
+        assert "use torch.where or torch.cond" in error
+        assert len(error) < 600
+    assert programs.verify().ok
 
 
 def test_other_errors_keep_their_words(tmp_path: Path) -> None:
