@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml schema/pyproject.toml recorder/pyproject.toml analyzer/
 demo: $(STAMP)  ## record, analyze and export a small Llama, in three processes
 	$(BIN)/python examples/demo.py
 
-test: $(STAMP)  ## the fast tests: less than two minutes on two cores
+test: $(STAMP)  ## the fast tests: some minutes on two cores
 	$(BIN)/python -m pytest $(TWO) $(ARGS)
 
 test-all: $(STAMP)  ## all three tiers: fast, integration, chaos; properties with more examples
@@ -66,7 +66,7 @@ dist: $(STAMP)  ## sdists and wheels in dist/, checked, and the tour with them i
 	$(BIN)/uv build --quiet --all-packages --out-dir dist
 	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
 	$(BIN)/uv venv --quiet --clear --no-python-downloads --python $(BIN)/python dist/environment
-	$(BIN)/uv pip install --quiet --python dist/environment/bin/python dist/*.whl 'calltape[onnx]'
+	$(BIN)/uv pip install --quiet --python dist/environment/bin/python dist/*.whl 'calltape[onnx,table]'
 	$(BIN)/python -m tests.tour dist/environment/bin/python
 
 fuzz: $(STAMP)  ## mutants of tapes for SECONDS=600; more with ARGS="--jobs 2 --seed 7"

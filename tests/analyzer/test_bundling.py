@@ -62,6 +62,7 @@ def code(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.integration
 def test_a_bundle_runs_in_an_empty_folder(tape_path: Path, code: Path, tmp_path: Path) -> None:
     out = tmp_path / "bug.zip"
     found = run("bundle", tape_path, "--model-code", code, "-o", out)

@@ -56,6 +56,7 @@ def test_a_wrong_command_line(whole: Path, tmp_path: Path, words: tuple[str, ...
     assert run("minimise", whole, "-o", tmp_path / "small.tape", *words).code == 2
 
 
+@pytest.mark.integration
 def test_the_smallest_tape_without_private_values(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "small.tape"
     words = ("--fails", f"{CHECKED}:raises", "--redact", "--shapes-only", "mask")
@@ -66,6 +67,7 @@ def test_the_smallest_tape_without_private_values(whole: Path, tmp_path: Path) -
     assert open_tape(out).manifest.history[-1].verb == "redact"
 
 
+@pytest.mark.integration
 def test_no_redacted_tape_fails(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "small.tape"
     words = ("--fails", f"{CHECKED}:raises", "--redact", "--shapes-only", "x")

@@ -96,6 +96,7 @@ def test_zero_is_refused_with_the_reason_where_they_do_not(
         assert not notes(programs)
 
 
+@pytest.mark.integration
 def test_runtime_that_dies_at_0_dies_in_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ def test_nothing_breaks_out(texts: dict[str, str], tape_path: Path) -> None:
                 assert set(line) <= set("| -,abcdefghijklmnopqrstuvwxyz"), line
 
 
+@pytest.mark.integration
 def test_many_calls_are_bounded(tape_path: Path) -> None:
     rows = [
         ReportRow(call=i, variant=ATTACK, ok=False, error=f"ValueError: {ATTACK * 50}")

@@ -152,6 +152,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, form: str, monkeypatch: pytest.M
     assert "manifest" in run("--max-memory", 30, "info", path).err
 
 
+@pytest.mark.integration
 def test_memory_follows_the_file_and_not_its_claims(tmp_path: Path) -> None:
     calls = [((torch.zeros(64, 2**16),), {})]
     path = write_tape(tmp_path / "a.tape", calls)

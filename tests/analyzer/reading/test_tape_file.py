@@ -251,6 +251,7 @@ def test_a_file_that_changes_under_the_walk_is_walked_again(
     segment.close()
 
 
+@pytest.mark.integration
 def test_a_live_directory_kills_nobody(tmp_path: Path) -> None:
     """Write-ahead files are cut and written while they are read."""
     model = torch.nn.Identity()

@@ -53,6 +53,7 @@ def test_a_tape_is_read_by_ranges(site: Site, data: bytes) -> None:
     assert all(one.range for one in site.traffic.asked)
 
 
+@pytest.mark.integration
 def test_reading_on_is_a_bounded_number_of_requests(site: Site, tmp_path: Any) -> None:
     calls = [((torch.zeros(1024),), {}) for _ in range(600)]  # 3 MiB
     site.files["/a.tape"] = write_tape(tmp_path / "a.tape", calls, sealed=False).read_bytes()

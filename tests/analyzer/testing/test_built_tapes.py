@@ -136,6 +136,7 @@ def test_text_of_a_tape_does_not_reach_the_terminal_raw(tmp_path: Path) -> None:
     assert all(line.isprintable() for line in str(caught.value).splitlines())
 
 
+@pytest.mark.integration
 def test_many_failures_are_few_lines(tmp_path: Path) -> None:
     x = torch.ones(100)
     path = write_tape(tmp_path / "a.tape", [call(x).returns([x] * 50)] * 200)
