@@ -15,9 +15,9 @@ def main(path: str) -> None:
     with record(model, path, overwrite=True) as recorder:
         cache = DynamicCache(config=model.config)
         options = {"do_sample": False, "return_dict_in_generate": True}
-        first = model.generate(prompts, max_new_tokens=4, past_key_values=cache, **options)
+        first = model.generate(prompts, max_new_tokens=4, cache=cache, **options)
         question = torch.cat([first.sequences, torch.randint(2, 128, (2, 5))], dim=1)
-        model.generate(question, max_new_tokens=3, past_key_values=first.past_key_values, **options)
+        model.generate(question, max_new_tokens=3, cache=first.cache, **options)
     stats = recorder.stats()
     print(f"recorded {stats.kept} of {stats.seen} calls of {type(model).__name__} on {path}")
 
