@@ -53,6 +53,11 @@ _SOURCES = {
     "records": "the record of each call",
     "summary": "what the tape says of all calls at its end (--scan compares it with the records)",
 }
+_CHECKED = {
+    "skipped": "not checked (--quick)",
+    "checked": "all hold",
+    "no tensors": "there are no tensors to check; --scan reads the records",
+}
 _MOST_IDS = 4
 _MOST_STEPS = 8
 _MOST_TEXT = 400
@@ -77,8 +82,9 @@ def info(
 ) -> None:
     """Target, calls, sizes, coverage and damage.
 
-    Compares all tensors with their checksums, unless --quick is given. Of tapes of several models
-    it lists these; --target chooses one.
+    Compares all tensors with their checksums, unless --quick is given. A sealed tape without
+    tensors answers from its end, unless --scan is given. Of tapes of several models it lists these;
+    --target chooses one.
 
     \b
     calltape info runs/llm.tape
@@ -122,10 +128,13 @@ def _tell(
 
 def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any]:
     """What is known of a tape, as plain data; ``kept`` is filled with its calls by kind."""
-    totals = Totals()
+    totals, checked = Totals(), 0
     for part in tape.segments:
-        if not (quick and totals.add_summary(part, kept)):
+        # Without tensors there is nothing to compare with a checksum.
+        has_none = part.summary is not None and not part.summary.tensor_bytes
+        if not ((quick or has_none) and totals.add_summary(part, kept)):
             _add_calls(totals, tape, part, quick, kept)
+            checked += 1
     target = tape.target
     traffic = tape.counters.as_dict(Signature.of(target), kept)
     return {
@@ -167,7 +176,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "last_call_end": _time(totals.last_ns),
         "days": [row._asdict() for row in totals.days.rows()],
         "other_days_calls": totals.days.others,
-        "checksums": "skipped" if quick else "checked",
+        "checksums": "skipped" if quick else "checked" if checked else "no tensors",
         "damage": damage_as_json(tape.damage),
     }
 
@@ -377,7 +386,7 @@ def _history(manifest: Manifest) -> Iterator[tuple[str, str]]:
 def _checked(tape: Tape, facts: dict[str, Any]) -> str:
     if tape.damage:
         return f"{len(tape.damage)} damaged places, told on stderr"
-    return "not checked (--quick)" if facts["checksums"] == "skipped" else "all hold"
+    return _CHECKED[facts["checksums"]]
 
 
 def _time(nanoseconds: int | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from calltape_analyzer.observing.call_source import CallSource
@@ -22,7 +22,9 @@ from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.reading.calls import Calls
+from calltape_analyzer.reading.seen_inputs import SeenInputs
 from calltape_schema.leaves import Leaf
+from calltape_schema.packing import pack
 from calltape_schema.records import Tree
 from calltape_schema.tree import Node, ScalarNode
 
@@ -30,6 +32,7 @@ __all__ = ["CallSorter", "difference_of"]
 
 
 _MAX_TEXT = 1024
+_MAX_UNITED = 4096
 
 
 class CallSorter:
@@ -74,10 +77,10 @@ class CallSorter:
             TapeError: a call's record breaks the format.
         """
         returned, raised = Observations(of_raised=False), Observations()
-        for inputs, has_raised, count, first, _ in calls.by_inputs(ranges=ranges):
+        for inputs, has_raised, seen in _united(calls.by_inputs(ranges=ranges)):
             into = raised if has_raised else returned
             placed = self.sorted(inputs)
-            group = _added(into, placed, Seen(count, first.ref))
+            group = _added(into, placed, seen)
             _add_ranges(group, placed, inputs)
         evidence = raised if raised_are_evidence(returned.calls) else returned
         evidence.raised = raised.calls
@@ -120,6 +123,28 @@ class CallSorter:
             found = layout_of_inputs(root, tree.scalars, self.signature, self.renamed)
             self._layouts[tree.structure, on] = found
         return found
+
+
+def _united(every: Iterable[SeenInputs]) -> Iterator[tuple[Tree, bool, Seen]]:
+    """Inputs, whether their calls raised, and these calls. Many files of one model have equal
+    inputs: those come once, as far as few are remembered."""
+    known: dict[Hashable, tuple[Tree, bool, Seen]] = {}
+    for inputs, has_raised, count, first, _ in every:
+        found = Seen(count, first.ref)
+        if inputs.ranges:
+            yield inputs, has_raised, found
+            continue
+        key = inputs.structure, inputs.leaves, pack(inputs.scalars), has_raised
+        before = known.get(key)
+        if before is not None:
+            calls = before[2].calls + count
+            known[key] = inputs, has_raised, Seen(calls, min(before[2].first, first.ref))
+            continue
+        if len(known) >= _MAX_UNITED:
+            yield from known.values()
+            known.clear()
+        known[key] = inputs, has_raised, found
+    yield from known.values()
 
 
 def _typed(value: Any) -> tuple[str, str]:
