@@ -3,6 +3,8 @@ process and on two. And what a million calls in 200 tapes take in one process.""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -10,12 +12,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.report import Row
 from benchmarks.rounds import measure
 from benchmarks.sealed_ends import Ends
 from benchmarks.sealed_tapes import record_calls
-from calltape_analyzer import open_tape
+from calltape_analyzer import open_tape, survey
+from calltape_analyzer.surveying.survey import Survey
+from calltape_analyzer.surveying.survey_file import write_survey
 from calltape_schema.framing import SUMMARY, members
 
 __all__ = ["rows"]
@@ -23,6 +28,9 @@ __all__ = ["rows"]
 _TAPES = 200
 _CALLS = 20_000
 _LONG = 1_000_000
+_ENDS = 100_000
+_CALLS_OF_END = 300
+_HOSTS = 100
 
 
 def _run(*words: str) -> None:
@@ -88,6 +96,7 @@ def rows(scale: float) -> Iterator[Row]:
     yield from _sealed(scale)
     yield from _unsealed(scale)
     yield from _one_process(scale)
+    yield from _ends(scale)
 
 
 def _sealed(scale: float) -> Iterator[Row]:
@@ -166,3 +175,46 @@ def _one_process(scale: float) -> Iterator[Row]:
                 f"{seconds:.2f} s",
                 (f"{scan / seconds:.0f} × as fast as a scan ({scan:.1f} s)",),
             )
+
+
+def _ends(scale: float) -> Iterator[Row]:
+    """Files of which only the ends are there are written, surveyed and deleted, a tenth at a time;
+    all of them go into one survey."""
+    batch = max(int(_ENDS * scale) // 10, 500)
+    costs: list[Cost] = []
+    with tempfile.TemporaryDirectory() as name:
+        record_calls(Path(name) / "pattern", _CALLS_OF_END)
+        ends, found = Ends(Path(name) / "pattern", keeps_records=False), Survey()
+        for first in range(0, 10 * batch, batch):
+            folder = Path(name) / f"{first}"
+            folder.mkdir()
+            for number in range(first, first + batch):
+                ends.write(folder / f"{number}.tape", number, hosts=_HOSTS)
+            before = time.process_time()
+            found = survey(folder, jobs=1, onto=found)
+            costs.append(Cost(time.process_time() - before, _anonymous(os.getpid())))
+            shutil.rmtree(folder)
+        (tape,) = found.tapes
+        if len(tape.files) != 10 * batch or len(tape) != 10 * batch * _CALLS_OF_END or tape.damage:
+            raise RuntimeError(f"surveyed {found}")
+        path = Path(name) / "survey.json.gz"
+        write_survey(found, path)
+        stored = path.stat().st_size
+    per_end = [cost.seconds / batch for cost in costs]
+    grown = (costs[-1].anonymous - costs[0].anonymous) / (9 * batch)
+    yield Row(
+        f"survey of {10 * batch:,} ends of sealed tapes of {_CALLS_OF_END:,} calls, one process",
+        f"{sum(per_end) / 10 * 1000:.2f} ms of a processor per tape, "
+        f"{costs[-1].anonymous / 2**20:.0f} MiB",
+        (
+            f"the last tenth {per_end[-1] / per_end[0]:.2f} × the first",
+            f"{grown:.0f} bytes of memory and {stored / (10 * batch):.0f} of survey.json.gz per tape",
+        ),
+    )
+
+
+class Cost(NamedTuple):
+    """Seconds of a processor, and the memory afterwards, in bytes."""
+
+    seconds: float
+    anonymous: int
