@@ -80,8 +80,8 @@ def completion(
 ) -> None:
     """The script by which a shell completes verbs, options, tapes and what is on them.
 
-    Put the line eval "$(calltape completion bash)" into ~/.bashrc, or write the script once to where
-    bash-completion looks, as below. For zsh the line goes into ~/.zshrc, after compinit.
+    Put the line eval "$(calltape completion bash)" into ~/.bashrc, or write the script once where
+    bash-completion looks, as below. For zsh, the line goes into ~/.zshrc, after compinit.
     docs/terminal.md has more.
 
     \b
