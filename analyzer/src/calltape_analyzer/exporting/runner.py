@@ -1,0 +1,205 @@
+"""Runs of the model and of its programs, which leave the state of the model as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.samples import Sample, resized, sample_in
+from calltape_analyzer.arguments.sizings import Sizing
+from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
+from calltape_analyzer.comparison.comparing import (
+    Tolerances,
+    compared,
+    has_values,
+    is_described,
+    leaves_of,
+    recorded_leaves,
+)
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.recorded_description import describe_result
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.variants.facts import VariantFacts
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from calltape_analyzer.tape import Tape
+
+__all__ = ["Runner"]
+
+
+@dataclass
+class Runner:
+    """Runs calls of a tape through the model, and through its programs.
+
+    Attributes:
+        module: the model.
+        entry: what a recorded call called: the model, or a method of it.
+        sorter: lays calls out.
+        find: gives the call of a reference.
+        classes: the classes that arguments may be made of.
+        device: of the model.
+        tolerances: how far results of a program may be off.
+        state: the parameters, buffers and attributes of the model that calls changed, with what
+            they were, in words.
+    """
+
+    module: Any
+    entry: Callable[..., Any]
+    sorter: CallSorter
+    find: Callable[[CallRef], Call]
+    classes: ClassIndex
+    device: str
+    tolerances: Tolerances
+    state: dict[str, str] = field(default_factory=dict)
+    _searched: set[Hashable] = field(default_factory=set)
+    _rules: dict[Hashable, Mapping[int, ValueRule]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tape: Tape, module: Any, tolerances: Tolerances) -> Self:
+        """For the calls of a tape, and the model that was recorded.
+
+        Raises:
+            UsageError: this is no module or function, or does not have the recorded method.
+        """
+        is_function = not hasattr(module, "named_parameters")
+        if is_function:
+            if not callable(module) or isinstance(module, type):
+                raise UsageError(
+                    f"{type(module).__name__} is no torch.nn.Module, and no function",
+                    advice="pass the module or function whose calls are on the tape",
+                )
+            module = as_module(module)
+        classes = wanted_classes(module, tape.signature, tape.class_index)
+        sorter = CallSorter.of(tape, classes.renamed)
+        entry = module if is_function else entry_of(module, tape.target)
+        device = str(device_of(module))
+        return cls(module, entry, sorter, tape.calls.at, classes, device, tolerances)
+
+    def sample(self, variant: VariantFacts, sizing: Sizing) -> Sample:
+        """The values of a recorded row, resized to other sizes."""
+        call = self.find(variant.rows.seen(sizing.row).first)
+        sample = sample_in(variant, call, self.sorter, self.device)
+        if not sizing.resized:
+            return sample
+        return resized(sample, variant, sizing.row, sizing.values, self._rules_of(variant))
+
+    def _rules_of(self, variant: VariantFacts) -> Mapping[int, ValueRule]:
+        key = variant.group.key, tuple(tuple(symbol.columns) for symbol in variant.symbols)
+        if key not in self._rules:
+            self._rules[key] = value_rules(variant, self.find, self.sorter)
+        return self._rules[key]
+
+    def expected(self, program: Program, call: Call, sample: Sample) -> tuple[dict[str, Any], str]:
+        """What a call should return: what was recorded (``"tape"``), or if that is not on the tape,
+        what the model returns now (``"module"``)."""
+        facts = call.record.inputs.facts()
+        outputs = call.record.outputs
+        kept = outputs is not None and all(leaf.key for leaf in (*facts, *outputs.facts()))
+        found = recorded_leaves(call) if kept else None
+        if found is not None and is_described(found):
+            return found, "tape"
+        now = self.eager(program.plan, sample)
+        if found is not None and not is_described(now):
+            return found, "tape"  # what the model returns can be described no better
+        return now, "module"
+
+    def eager(self, plan: Plan, sample: Sample) -> dict[str, Any]:
+        """The leaves of what the model returns now. Its state stays as it is."""
+        from calltape_analyzer.model.state import apart_from
+
+        with self.undisturbed():
+            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
+            return apart_from(self.module, leaves_of(value))
+
+    def outputs(self, program: Program, sample: Sample) -> dict[str, Any]:
+        """The leaves of what a program returns. The state of the model stays as it is.
+
+        Raises:
+            Exception: what the runtime raises.
+        """
+        from calltape_analyzer.model.state import apart_from
+
+        with self.undisturbed() as changed:
+            found = program.leaves(program.outputs(sample.cloned()))
+            leaves = apart_from(self.module, found)
+        program.changed_state |= changed.keys()
+        return leaves
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[dict[str, Any]]:
+        """Undoes what a call changes in the model, and adds to ``state`` what that was."""
+        from calltape_analyzer.model.state import in_words, unchanged
+
+        with unchanged(self.module) as changed:
+            yield changed
+        for name, value in changed.items():
+            self.state.setdefault(name, in_words(value))
+
+    def completes(self, variant: VariantFacts, call: Call) -> bool:
+        """Whether the model itself returns what was recorded, if a call is given what it lacks in a
+        variant: an empty cache. Also true if that is unknown: no program was tried."""
+        sample = sample_in(variant, call, self.sorter, self.device)
+        expected = recorded_leaves(call)
+        if expected is None or not is_described(expected) or not has_values(expected):
+            return True
+        try:
+            got = self.eager(Plan.of(variant, sample, self.sorter.signature), sample)
+        except Exception:  # a trace may do without what fails here
+            return True
+        found = {path: leaf for path, leaf in got.items() if path in expected}
+        wanted = {path: expected[path] for path in found}
+        difference = compared(wanted, found, self.tolerances)
+        return difference.agrees or not difference.compared
+
+    def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool:
+        """Whether a program of a model with state does what the model does from its state now. The
+        recorded call may have begun with another state."""
+        program.note_state(self.state)
+        if not program.state:
+            return False
+        try:
+            now = self.eager(program.plan, sample)
+        except Exception:  # the model raises: that is no evidence
+            return False
+        return compared(now, got, self.tolerances).agrees
+
+    def find_state(self, program: Program) -> None:
+        """Calls the model once for each kind of call, to see what it changes. A run of the program
+        does not show all of it: no program changes Python attributes, and an ONNX model writes to
+        no input."""
+        variant = program.variant
+        writes = program.model.has_state
+        if variant.group.key in self._searched and writes:
+            return
+        self._searched.add(variant.group.key)
+        call = self.find(variant.rows.first)
+        with suppress(Exception):  # the model raises: that is no evidence
+            sample = sample_in(variant, call, self.sorter, self.device)
+            given = sample.cloned()
+            with self.undisturbed():
+                value = eager(self.entry, program.plan, given, self.classes, self.device)
+            if not writes:
+                returned = {id(tensor) for tensor in describe_result(value).tensors}
+                for place, tensor in _written(program, sample, given):
+                    program.note_unwritten(place, is_returned=id(tensor) in returned)
+
+
+def _written(program: Program, before: Sample, now: Sample) -> Iterator[tuple[str, Any]]:
+    """The tensors that a call wrote to and that the program does not return, by place."""
+    from calltape_analyzer.model.state import was_written
+
+    returned = set(program.returned.values())
+    places = program.variant.group.layout.tensors
+    for place, old, new in zip(places, before.tensors, now.tensors, strict=True):
+        if place.argument not in returned and was_written(old, new):
+            yield str(place), new
