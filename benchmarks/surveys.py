@@ -208,7 +208,8 @@ def _ends(scale: float) -> Iterator[Row]:
         f"{costs[-1].anonymous / 2**20:.0f} MiB",
         (
             f"the last tenth {per_end[-1] / per_end[0]:.2f} × the first",
-            f"{grown:.0f} bytes of memory and {stored / (10 * batch):.0f} of survey.json.gz per tape",
+            f"{grown:.0f} bytes of memory and {stored / (10 * batch):.0f} of survey.json.gz "
+            "per tape",
         ),
     )
 
