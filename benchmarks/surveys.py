@@ -199,7 +199,7 @@ def _ends(scale: float) -> Iterator[Row]:
             raise RuntimeError(f"surveyed {found}")
         path = Path(name) / "survey.json.gz"
         write_survey(found, path)
-        stored = path.stat().st_size
+        stored = path.stat().st_size / (10 * batch)
     per_end = [cost.seconds / batch for cost in costs]
     grown = (costs[-1].anonymous - costs[0].anonymous) / (9 * batch)
     yield Row(
@@ -208,8 +208,7 @@ def _ends(scale: float) -> Iterator[Row]:
         f"{costs[-1].anonymous / 2**20:.0f} MiB",
         (
             f"the last tenth {per_end[-1] / per_end[0]:.2f} × the first",
-            f"{grown:.0f} bytes of memory and {stored / (10 * batch):.0f} of survey.json.gz "
-            "per tape",
+            f"{grown:.0f} bytes of memory and {stored:.0f} of survey.json.gz per tape",
         ),
     )
 

@@ -42,7 +42,7 @@ _ADVICE: dict[str, str] = {
     "limit": "do not trust this file; a recorder never writes such a member",
     "closed": "open or attach it again",
     "no_value": "record with values='all' to keep tensor values",
-    "usage": "see the documentation of the function",
+    "usage": "see the documentation of the function, or `--help` of the command",
     "inference": "see `calltape ls` for the calls that were recorded",
 }
 

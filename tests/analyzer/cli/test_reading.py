@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.cli.info import signature
 from calltape_analyzer.cli.recordings import size
+from calltape_analyzer.observing.signature import signature_text
 from tests.analyzer.cli.commands import run
 from tests.analyzer.cli.models import Model
 from tests.analyzer.tapes import Recorded, write_tape
@@ -246,7 +246,7 @@ def test_signature() -> None:
 
     def f(a, b=1, /, c="x", *args, d, e=None, **kw): ...  # type: ignore[no-untyped-def]
 
-    assert signature(target_of(f)) == "(a, b=1, /, c='x', *args, d, e=None, **kw)"
-    assert signature(target_of(lambda a, /: a)) == "(a, /)"
-    assert signature(target_of(lambda: 0)) == "()"
-    assert signature(None) is None
+    assert signature_text(target_of(f)) == "(a, b=1, /, c='x', *args, d, e=None, **kw)"
+    assert signature_text(target_of(lambda a, /: a)) == "(a, /)"
+    assert signature_text(target_of(lambda: 0)) == "()"
+    assert signature_text(None) is None

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import InferenceError, Placeholder, Tape, open_tape, render
-from calltape_analyzer.cli.info import signature
-from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.signature import Signature, signature_text
 from calltape_analyzer.observing.traffic_counters import tensors_of
 from calltape_analyzer.programs.documents import signature_document, signature_of
 from calltape_recorder import First, record
@@ -71,7 +70,7 @@ def test_a_default_that_is_not_on_the_tape_is_no_none(tmp_path: Path) -> None:
     # Before minor version 2 the second call could not be told from the third.
     assert len(tape.variants()) == 3
     assert tape.target is not None
-    assert signature(tape.target) == "(x, prompt=None, mode=..., api_key=...)"
+    assert signature_text(tape.target) == "(x, prompt=None, mode=..., api_key=...)"
 
 
 def test_a_constant_is_kept_where_nobody_knows_the_default(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -37,3 +39,63 @@ def test_a_broken_survey_costs_its_own_answer_only(tmp_path: Path) -> None:
     assert f"{bad}: the file is no survey" in ran.err
     alone = run("survey", bad)
     assert (alone.code, alone.out) == (1, "")
+
+
+def test_a_copy_is_told_by_name_and_is_no_damage(tmp_path: Path) -> None:
+    made(tmp_path, "a", b"a" * 16)
+    shutil.copy(tmp_path / "a.tape", tmp_path / "again.tape")
+    ran = run("survey", tmp_path / "a.tape", tmp_path / "again.tape", "-o", tmp_path / "s.json")
+    assert (ran.code, ran.err) == (0, "")
+    assert "again.tape" in next(row for row in ran.out.splitlines() if row.startswith("copies"))
+    for later in (["shapes"], ["variants"], ["info"]):
+        assert run(*later, tmp_path / "s.json").err == ""
+
+
+class Model(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+def other_model() -> torch.nn.Module:
+    """Of the same name as the other one, with another signature."""
+
+    class Other(torch.nn.Module):
+        def forward(self, x: Any, mask: Any = None) -> Any:
+            return x
+
+    Other.__qualname__ = Model.__qualname__
+    return Other()
+
+
+def test_two_targets_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    calls = [((torch.zeros(i + 2, 4),), {}) for i in range(3)]
+    write_tape(tmp_path / "a.tape", calls, target=Model(), tape_id=b"a" * 16)
+    write_tape(tmp_path / "b.tape", calls[:2], target=other_model(), tape_id=b"b" * 16)
+    found = tmp_path / "s.json"
+    assert run("survey", tmp_path, "-o", found).code == 0
+    ran = run("info", found)
+    assert ran.code == 0
+    names = [row.split()[1:] for row in ran.out.splitlines() if row.startswith("target")]
+    assert [" ".join(name).rpartition("Model.")[2] for name in names] == [
+        "forward(x)",
+        "forward(x, mask=None)",
+    ]
+    assert len(json.loads(run("info", found, "--json").out)) == 2
+    assert run("shapes", found, "--target", "forward(x)").code == 0
+    refused = run("shapes", found)
+    assert refused.code == 1
+    assert "mask=None" in refused.err
+
+
+def test_a_survey_of_wider_ranges_is_compared(tmp_path: Path) -> None:
+    for name, most in (("before", 5), ("now", 50)):
+        calls = [((torch.arange(most - i, most),), {}) for i in (2, 3)]
+        tape = write_tape(tmp_path / f"{name}.tape", calls)
+        assert run("survey", tape, "-o", tmp_path / f"{name}.json").code == 0
+    ran = run("diff", tmp_path / "before.json", tmp_path / "now.json")
+    assert ran.code == 0, "a range is no difference"
+    assert "elements 47..49; 2..4 before" in ran.out
+    assert "not all of these calls need have them" in ran.out
+    tapes = run("diff", tmp_path / "before.tape", tmp_path / "now.tape")
+    assert "elements 47..49; 2..4 before" in tapes.out
+    assert "need have them" not in tapes.out

@@ -33,14 +33,16 @@ from calltape_analyzer.cli.recordings import (
     size,
     traffic_lines,
 )
-from calltape_analyzer.cli.surveys import print_survey, survey_facts
+from calltape_analyzer.cli.surveys import print_survey, print_targets, survey_facts, surveyed
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Scan, Variants, opened
-from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.signature import Signature, signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
+from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.places import Days, host_of, short_paths, unsealed_paths
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.targets import TargetsError
+from calltape_analyzer.surveying.survey_file import is_survey_file
 from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
@@ -103,7 +105,10 @@ def info(
     except TargetsError:
         if markdown or part != Part():
             raise
-        print_recordings(paths, scan=scan, json=json)
+        if any(map(is_survey_file, files_of(paths))):
+            print_targets(surveyed(paths, jobs=1, scan=scan), json=json)
+        else:
+            print_recordings(paths, scan=scan, json=json)
 
 
 def _tell(
@@ -148,7 +153,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "unfinished_bytes": tape.unfinished,
         "files": files_as_json(tape),
         "target": target.model_dump() if target is not None else None,
-        "signature": signature(target),
+        "signature": signature_text(target),
         "source": tape.source,
         "calls": totals.calls,
         "structures": len(totals.structures),
@@ -337,28 +342,6 @@ def _sealed(tape: Tape) -> str:
 
 def _target(target: Target | None) -> str:
     return "unknown" if target is None else f"{target.type}.{target.method} (seen by {target.via})"
-
-
-def signature(target: Target | None) -> str | None:
-    """The recorded signature as Python shows it, such as ``(x, mask=None)``."""
-    if target is None or target.signature is None:
-        return None
-    parts: list[str] = []
-    before = None
-    for parameter in target.signature:
-        kind = parameter.kind
-        if before == "POSITIONAL_ONLY" and kind != before:
-            parts.append("/")
-        if kind == "KEYWORD_ONLY" and before not in ("KEYWORD_ONLY", "VAR_POSITIONAL"):
-            parts.append("*")
-        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(kind, "")
-        shown = "..." if parameter.default_missing else repr(parameter.default)
-        default = f"={shown}" if parameter.has_default else ""
-        parts.append(f"{stars}{parameter.name}{default}")
-        before = kind
-    if before == "POSITIONAL_ONLY":
-        parts.append("/")
-    return f"({', '.join(parts)})"
 
 
 def _calls_text(facts: dict[str, Any]) -> str:

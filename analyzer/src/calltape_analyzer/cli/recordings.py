@@ -190,7 +190,9 @@ def traffic_lines(
     of what varied. Nothing if no file has counters."""
     if not counters.calls:
         return
-    head = f"{counted(counters.calls, 'call')} in {counted(len(counters.groups), 'structure')}"
+    least = "" if counters.complete else "at least "  # files without counters may have others
+    head = f"{least}{counted(counters.calls, 'call')} in "
+    head += counted(len(counters.groups), "structure")
     if counters.other_calls:
         head += f" and {counters.other_calls} in further ones"
     if not counters.complete:
@@ -199,7 +201,8 @@ def traffic_lines(
     groups = counters.in_order()
     for group in groups[:_MAX_GROUPS]:
         ranges = "; ".join(_ranges_of(group, signature)) or "every size always the same"
-        yield f"{counted(group.calls, 'call')}, {kept.get(group.kind, 0)} kept: {ranges}"
+        own = kept.get(group.kind, 0)
+        yield f"{least}{counted(max(group.calls, own), 'call')}, {own} kept: {ranges}"
     if len(groups) > _MAX_GROUPS:
         rest = groups[_MAX_GROUPS:]
         calls = counted(sum(group.calls for group in rest), "call")

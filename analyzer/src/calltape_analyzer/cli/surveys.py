@@ -33,7 +33,7 @@ from calltape_analyzer.surveying.surveying import survey as make_survey
 from calltape_analyzer.text import counted, some_of
 from calltape_schema.errors import TapeError
 
-__all__ = ["print_survey", "survey", "survey_facts", "surveyed", "tape_of_surveys"]
+__all__ = ["print_survey", "print_targets", "survey", "survey_facts", "surveyed", "tape_of_surveys"]
 
 _MOST = 3
 _EVERY_SECONDS = 10.0
@@ -78,9 +78,9 @@ def survey(
 ) -> None:
     """Many tapes as one: calls, coverage, damage, time and hosts per target.
 
-    Sealed tapes are read at their ends, others are scanned, large ones in pieces. A tape that
-    cannot be read is told, and costs its own answer only. variants, shapes, explain, diff and info
-    take the file that -o writes wherever they take a tape.
+    Sealed tapes of many calls are read at their ends, others are scanned, large ones in pieces. A
+    tape that cannot be read is told, and costs its own answer only. variants, shapes, explain, diff
+    and info take the file that -o writes wherever they take a tape.
 
     \b
     calltape survey runs/ -o monday.json
@@ -90,6 +90,12 @@ def survey(
     found = surveyed(paths, jobs=jobs, dask=dask, scan=scan)
     if output is not None:
         write_survey(found, output, overwrite=force)
+    print_targets(found, json=json)
+
+
+def print_targets(found: Survey, *, json: bool) -> None:
+    """Prints what a survey says of each target; what is wrong is told, and decides the exit
+    code."""
     tapes = found.tapes
     if json:
         print_json([survey_facts(tape) for tape in tapes])
@@ -221,7 +227,7 @@ def print_survey(tape: SurveyedTape) -> None:
     rows = [
         ("target", facts["target"]),
         ("files", f"{files}, {sealed:,} sealed, {facts['scanned']:,} scanned"),
-        ("copies", f"{facts['copies']:,}, which count once" if facts["copies"] else None),
+        ("copies", _copies(tape)),
         ("calls", f"{facts['calls']:,} with {facts['inputs']:,} different inputs"),
         ("raised", f"{facts['raised']:,}" if facts["raised"] else None),
         ("coverage", coverage_text(tape.coverage, sealed=tape.sealed)),
@@ -235,6 +241,13 @@ def print_survey(tape: SurveyedTape) -> None:
     for name, text in rows:
         if text is not None:
             line(name.ljust(10), text)
+
+
+def _copies(tape: SurveyedTape) -> str | None:
+    if not tape.copies:
+        return None
+    names = some_of(tape.copies, _MOST)
+    return f"{len(tape.copies):,}, whose calls count once, in the other file: {names}"
 
 
 def _producer(versions: dict[str, Any]) -> str:

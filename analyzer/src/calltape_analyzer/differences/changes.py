@@ -329,6 +329,8 @@ def _spans(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
         if place in beyond:
             span = now.spans[place]
             text = f"elements {span.min}..{span.max}; {known.min}..{known.max} before"
+            if not now.tape.calls.are_single:
+                text += " (not all of these calls need have them)"
             yield _change(now, "range", place, text, beyond[place])
 
 

@@ -129,11 +129,10 @@ class TapeTraffic:
 
     def calls_beyond(self, spans: Mapping[str, Span]) -> dict[str, Seen]:
         """The calls in which an integer tensor has elements outside its span, by path. Reads all
-        records once."""
+        records once. Of a survey, all calls with equal inputs count if one of them has."""
         sorter = CallSorter.of(self.tape)
         found: dict[str, Seen] = {}
-        for call in self.tape.calls if spans else ():
-            inputs = call.record.inputs
+        for inputs, calls, first in self.tape.calls.inputs_seen() if spans else ():
             places: dict[int, list[str]] = {}
             for tensor in sorter.sorted(inputs).layout.tensors:
                 places.setdefault(tensor.number, []).append(str(tensor))
@@ -144,7 +143,7 @@ class TapeTraffic:
                 if place in spans and not _is_within(given, spans[place])
             }
             for place in beyond:
-                seen = Seen(1, call.ref)
+                seen = Seen(calls, first)
                 found[place] = together((found[place], seen)) if place in found else seen
         return found
 

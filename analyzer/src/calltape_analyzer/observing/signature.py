@@ -150,3 +150,25 @@ class Signature:
     def without(self, names: frozenset[str]) -> Signature:
         """This signature without some parameters."""
         return replace(self, removed=self.removed | names)
+
+
+def signature_text(target: Target | None) -> str | None:
+    """The recorded signature as Python shows it, such as ``(x, mask=None)``."""
+    if target is None or target.signature is None:
+        return None
+    parts: list[str] = []
+    before = None
+    for parameter in target.signature:
+        kind = parameter.kind
+        if before == "POSITIONAL_ONLY" and kind != before:
+            parts.append("/")
+        if kind == "KEYWORD_ONLY" and before not in ("KEYWORD_ONLY", "VAR_POSITIONAL"):
+            parts.append("*")
+        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(kind, "")
+        shown = "..." if parameter.default_missing else repr(parameter.default)
+        default = f"={shown}" if parameter.has_default else ""
+        parts.append(f"{stars}{parameter.name}{default}")
+        before = kind
+    if before == "POSITIONAL_ONLY":
+        parts.append("/")
+    return f"({', '.join(parts)})"

@@ -124,6 +124,23 @@ class Calls(Sequence[Call]):
             )
             yield SeenInputs(record.inputs, record.error is not None, calls, *places)
 
+    @property
+    def are_single(self) -> bool:
+        """Whether each call can be looked at. Of a survey, only calls with equal inputs are there,
+        together."""
+        return True
+
+    def inputs_seen(self) -> Iterator[tuple[Tree, int, CallRef]]:
+        """The inputs of each call, the number 1, and the call. If no single call is at hand, equal
+        inputs come together, with the ranges of all calls that have them, the number of these, and
+        the first one.
+
+        Raises:
+            TapeError: a call's record breaks the format.
+        """
+        for call in self:
+            yield call.record.inputs, 1, call.ref
+
     def by_recording(self) -> list[Iterator[Call]]:
         """The calls of each recording, in the order of their numbers; every call comes once."""
         self._scan_all()

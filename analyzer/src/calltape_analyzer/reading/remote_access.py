@@ -99,7 +99,9 @@ def _kind_of(url: str) -> Any:
         raise _not_installed(url, str(error)) from None
     except ValueError:
         reason = f"no file system is known for {protocol_of(url)}://"
-        raise UsageError(reason, path=shown(url)) from None
+        raise UsageError(
+            reason, path=shown(url), advice="s3://, gs://, https:// and file:// are some that are"
+        ) from None
 
 
 def _made(url: str) -> tuple[Any, str]:

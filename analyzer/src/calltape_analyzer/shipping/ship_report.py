@@ -42,6 +42,7 @@ class ShipReport(PlainData):
         if self.deleted:
             parts.append(f"deleted here: {self.deleted}")
         if self.unsealed:
-            parts.append(f"not sealed yet: {self.unsealed}")
+            hint = "--unsealed ships those whose process died"
+            parts.append(f"not sealed yet: {self.unsealed} ({hint})")
         parts += [f"not shipped: {printable(text)}" for text in self.problems]
         return "\n".join(parts)

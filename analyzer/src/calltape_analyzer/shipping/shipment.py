@@ -277,4 +277,7 @@ def _expect_elsewhere(directory: str, store: Store) -> None:
         return
     own, other = os.path.realpath(directory), os.path.realpath(store.folder)
     if os.path.commonpath([own, other]) == own:
-        raise UsageError("the target is within the directory", path=store.shown)
+        raise UsageError(
+            "the target is within the directory", path=store.shown,
+            advice="name a target outside of it",
+        )  # fmt: skip

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.reading.file_descriptors import RemoteError
 from calltape_analyzer.reading.remote_access import answer_of, file_system, is_web, seconds_allowed
 from calltape_analyzer.reading.remote_file import RemoteFile
 from calltape_analyzer.reading.urls import is_url, local_path, protocol_of, shown
@@ -54,7 +55,10 @@ class Store:
                 advice="name one such as s3://bucket/folder, or file:///folder",
             )  # fmt: skip
         if is_web(url):
-            raise UsageError("a web server takes no files", path=shown(url))
+            raise UsageError(
+                "a web server takes no files", path=shown(url),
+                advice="name an object store, such as s3://bucket/folder",
+            )  # fmt: skip
         self.shown = shown(url)
         self._url = url.rstrip("/")
         self._protocol = protocol_of(url)
@@ -143,6 +147,12 @@ class Store:
         try:
             self._answer(name, lambda: self._system.put_file(source, place, **options), sums.size)
         except TapeError as error:
+            if error.kind == "not_found" and os.path.exists(source):
+                bucket = place.partition("/")[0]
+                raise RemoteError(
+                    "io", f"there is no bucket {bucket!r:.100}", path=self._shown(name),
+                    advice="make it, or check its name",
+                ) from None  # fmt: skip
             if self._info(name) is not None:
                 return  # somebody else was faster; what is there is compared with the file now
             if "mode" not in options or "not implemented" not in error.reason.lower():

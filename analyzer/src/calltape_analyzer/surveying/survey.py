@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.observing.signature import signature_text
+from calltape_analyzer.reading.targets import TargetsError
 from calltape_analyzer.surveying.file_facts import target_digest
 from calltape_analyzer.surveying.file_survey import FileSurvey, Listed, error_of
 from calltape_analyzer.surveying.target_survey import TargetSurvey
@@ -19,6 +22,14 @@ __all__ = ["MAX_UNREADABLE", "Survey"]
 
 MAX_UNREADABLE = 65_536
 _MOST_NAMED = 5
+
+
+def _tell_apart(tapes: Mapping[bytes, SurveyedTape], mark: Callable[[bytes], str]) -> None:
+    """Marks the targets that have the name of another one."""
+    names = Counter(tape.name for tape in tapes.values())
+    for digest, tape in tapes.items():
+        if names[tape.name] > 1:
+            tape.tell_apart(mark(digest))
 
 
 class Survey:
@@ -97,21 +108,23 @@ class Survey:
     def _tapes(self, unreadable: Sequence[TapeError]) -> tuple[SurveyedTape, ...]:
         from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 
-        made = [
-            SurveyedTape(self.targets[digest], unreadable=unreadable)
+        made = {
+            digest: SurveyedTape(self.targets[digest], unreadable=unreadable)
             for digest in sorted(self.targets)
-        ]
-        return tuple(sorted(made, key=lambda tape: -len(tape)))
+        }
+        _tell_apart(made, lambda digest: signature_text(made[digest].target) or "(unknown)")
+        _tell_apart(made, lambda digest: f"#{digest.hex()[:8]}")
+        return tuple(sorted(made.values(), key=lambda tape: -len(tape)))
 
     def tape(self, target: str | None = None) -> SurveyedTape:
         """What was recorded of one target.
 
         Args:
-            target: its name (``module:Class.method``), or a part of it that no other one has; None
-                if there is only one.
+            target: its name (``module:Class.method``, with the parameters if others of that name
+                have other ones), or a part of it that no other one has; None if there is only one.
 
         Raises:
-            UsageError: no target or several are meant.
+            TapeError: ``usage`` if no target or several are meant.
         """
         every = self._tapes(self.unreadable)
         found = [tape for tape in every if target is None or target in tape.name]
@@ -123,7 +136,7 @@ class Survey:
         if not found:
             what = "the survey has no calls" if target is None else f"no target is named {target!r}"
             raise UsageError(what, advice=f"the targets are: {names}" if names else None)
-        raise UsageError(
-            f"the survey has several targets: {names}",
+        raise TargetsError(
+            "usage", f"the survey has several targets: {names}",
             advice="name one of them: target=, or --target at the prompt",
-        )
+        )  # fmt: skip

@@ -17,6 +17,7 @@ from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.seen_inputs import Place, SeenInputs
 from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.reading.targets import target_name
 from calltape_analyzer.surveying.file_facts import FileFacts, manifest_of
 from calltape_analyzer.surveying.file_survey import error_of
 from calltape_analyzer.surveying.inputs_table import InputsTable
@@ -30,7 +31,7 @@ from calltape_schema.summary import Summary
 
 __all__ = ["SurveyedTape"]
 
-_MOST_COPIES = _MOST_FILES = 3
+_MOST_FILES = 3
 
 
 def _no_calls() -> NoReturn:
@@ -180,6 +181,14 @@ class SurveyedCalls(Calls):
             ]
         return iter(self._seen)
 
+    @property
+    def are_single(self) -> bool:
+        return False
+
+    def inputs_seen(self) -> Iterator[tuple[Tree, int, CallRef]]:
+        for seen in self.by_inputs():
+            yield seen.inputs, seen.calls, seen.first.ref
+
     def inputs_numbers(self) -> Iterator[tuple[int, int] | None]:
         _no_calls()
 
@@ -238,6 +247,7 @@ class SurveyedTape(Tape):
             damage.add(error_of(one))
         self._files = files
         self._survey = found
+        self._name: str | None = None
         self._calls = SurveyedCalls(files, self._classes, rows)
         self._add_notes(rows)
         self._note_unreadable(unreadable)
@@ -249,12 +259,6 @@ class SurveyedTape(Tape):
             self._damage.add(TapeError("damaged", reason, advice="open one of them to see why"))
 
     def _add_notes(self, rows: InputsTable) -> None:
-        copies = self._survey.told_copies()
-        if copies:
-            reason = (
-                f"copies of other files, whose calls count once: {some_of(copies, _MOST_COPIES)}"
-            )
-            self._damage.add(TapeError("damaged", reason, advice="survey only one of the files"))
         left_out = len(self._calls) - rows.calls
         if rows.limit is not None:
             reason = (
@@ -264,10 +268,13 @@ class SurveyedTape(Tape):
 
     @property
     def name(self) -> str:
-        """The name of the target, as ``module:Class.method``; ``unknown`` if the tapes do not
-        say."""
-        target = self.target
-        return "unknown" if target is None else f"{target.type}.{target.method}"
+        """The name of the target, as ``module:Class.method``; ``unknown`` if the tapes do not say.
+        If the survey has other targets of this name, the parameters of this one follow."""
+        return self._name or target_name(self.target)
+
+    def tell_apart(self, mark: str) -> None:
+        """Adds a mark to the name, because another target has this name too."""
+        self._name = f"{self.name}{mark}"
 
     @property
     def files(self) -> tuple[FileFacts, ...]:

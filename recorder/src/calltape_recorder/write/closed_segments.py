@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import takewhile
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.write.notices import Notices
@@ -38,6 +38,10 @@ class Unsealed(NamedTuple):
     dumps: tuple[Dump, ...]
 
 
+Finish: TypeAlias = Callable[[TapeWriter, Coverage, Traffic, tuple[Dump, ...]], None]
+"""Writes the trailer of a file."""
+
+
 class ClosedSegments:
     """The segments of this recording that take no more calls, the oldest first. Only files that
     this recorder made are ever deleted. The writer's thread alone uses it, but for the properties.
@@ -57,12 +61,15 @@ class ClosedSegments:
         self._notices = notices
         self._all: list[Closed] = []
         self._cursor = 0
+        self._nbytes = 0
+        self._sizes: dict[TapeWriter, int] = {}
         self.unsealed: list[Unsealed] = []
 
     @property
     def nbytes(self) -> int:
-        """How many bytes they have."""
-        return sum(closed.tape.end for closed in list(self._all))
+        """How many bytes they have. It is asked for with every append, and there may be thousands
+        of files: so it is a sum that is kept."""
+        return self._nbytes
 
     @property
     def count(self) -> int:
@@ -80,11 +87,11 @@ class ClosedSegments:
         """Adds a segment that has no trailer yet."""
         closed = Closed(tape, coverage, calls_of(traffic), time.monotonic())
         self._all.append(closed)
+        self._sizes[tape] = tape.end
+        self._nbytes += tape.end
         self.unsealed.append(Unsealed(closed, traffic, dumps))
 
-    def seal(
-        self, finish: Callable[[TapeWriter, Coverage, Traffic, tuple[Dump, ...]], None]
-    ) -> None:
+    def seal(self, finish: Finish) -> None:
         """Writes the trailers that the disk did not take so far, with ``finish``.
 
         Raises:
@@ -94,7 +101,7 @@ class ClosedSegments:
             closed, traffic, dumps = self.unsealed[0]
             tape = closed.tape
             try:
-                finish(tape, closed.coverage, traffic, dumps)
+                self._finish(finish, closed, traffic, dumps)
             except Exception as error:
                 if isinstance(error, OSError) and len(self.unsealed) < _MAX_UNSEALED:
                     raise
@@ -105,6 +112,20 @@ class ClosedSegments:
             self.unsealed.pop(0)
             tape.close()
 
+    def _finish(
+        self, finish: Finish, closed: Closed, traffic: Traffic, dumps: tuple[Dump, ...]
+    ) -> None:
+        try:
+            finish(closed.tape, closed.coverage, traffic, dumps)
+        finally:
+            self.measure(closed.tape)
+
+    def measure(self, tape: TapeWriter) -> None:
+        """Takes note that a file has another size now, if it is one of these."""
+        if tape in self._sizes:
+            self._nbytes += tape.end - self._sizes[tape]
+            self._sizes[tape] = tape.end
+
     def forget_moved(self) -> None:
         """Forgets sealed files that somebody moved away: they use no space here any more, and their
         calls count as kept. A few are looked for at a time."""
@@ -114,7 +135,7 @@ class ClosedSegments:
         waiting = {id(unsealed.closed) for unsealed in self.unsealed}
         gone = [c for c in some if id(c) not in waiting and not c.tape.is_there()]
         for closed in gone:
-            self._all.remove(closed)
+            self._remove(closed)
         self._cursor += len(some) - len(gone)
 
     def expire(self, seconds: float) -> None:
@@ -142,13 +163,17 @@ class ClosedSegments:
     def _delete(self, closed: Closed, reason: str | None, traffic: Traffic) -> bool:
         if not closed.tape.remove():
             return False
-        self._all.remove(closed)
+        self._remove(closed)
         self.unsealed = [other for other in self.unsealed if other.closed is not closed]
         closed.tape.close()
         if reason is not None:
             self._ledger.lose(closed.coverage, reason)
             self._gone(traffic)
         return True
+
+    def _remove(self, closed: Closed) -> None:
+        self._all.remove(closed)
+        self._nbytes -= self._sizes.pop(closed.tape)
 
     def _traffic_of(self, closed: Closed) -> Traffic:
         """The traffic counters that its trailer has, or will have. They are read from the file if

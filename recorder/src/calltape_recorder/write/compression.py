@@ -49,6 +49,7 @@ class Compression:
         form: ``zstd``, ``gz``, or None: then nothing is compressed.
         mode: the permissions of the files.
         complain: says once what went wrong.
+        resized: is called with a file that is compressed now.
 
     Attributes:
         done: how many files were compressed.
@@ -56,11 +57,16 @@ class Compression:
     """
 
     def __init__(
-        self, form: str | None, mode: int, complain: Callable[[str, BaseException], None]
+        self,
+        form: str | None,
+        mode: int,
+        complain: Callable[[str, BaseException], None],
+        resized: Callable[[TapeWriter], None],
     ) -> None:
         self._form = form
         self._mode = mode
         self._complain = complain
+        self._resized = resized
         self._waiting: deque[TapeWriter] = deque()
         self._job: _Job | None = None
         self._has_tidied = False
@@ -108,6 +114,7 @@ class Compression:
             if job.step(has_room):
                 self._job = None
                 self.done += 1
+                self._resized(job.tape)
         except _Gone:
             self._leave()
         except _NotWorthIt:
@@ -177,13 +184,16 @@ class _Job:
         form: ``zstd`` or ``gz``.
         mode: the permissions of the compressed file.
 
+    Attributes:
+        tape: the file.
+
     Raises:
         OSError: it cannot be read, or the other one cannot be made.
     """
 
     def __init__(self, tape: TapeWriter, form: str, mode: int) -> None:
         assert tape.trailer_start is not None
-        self._tape = tape
+        self.tape = tape
         self._form = form
         self._body = tape.trailer_start  # bytes before the trailer
         self._path = tape.path + SUFFIXES[form]
@@ -215,7 +225,7 @@ class _Job:
             _Gone, _NotWorthIt: there is nothing to do any more.
             OSError: it failed.
         """
-        if not self._tape.is_there():
+        if not self.tape.is_there():
             raise _Gone
         end = self._body if self._tail is None else self._total
         piece = os.pread(self._source, min(_PIECE, end - self._at), self._at)
@@ -235,7 +245,7 @@ class _Job:
         return True
 
     def _put(self, data: bytes, has_room: Callable[[int, TapeWriter], bool]) -> None:
-        if data and not has_room(len(data), self._tape):
+        if data and not has_room(len(data), self.tape):
             raise OSError(errno.ENOSPC, "there is no room for both files within the bounds")
         with memoryview(data) as rest:
             done = 0
@@ -257,10 +267,10 @@ class _Job:
         self._beside = self._path  # what is removed if the rest fails
         _sync_folder(self._path)
         status = os.fstat(self._made)
-        if not self._tape.remove():
+        if not self.tape.remove():
             raise OSError(errno.EACCES, "the file cannot be removed")
         identity = status.st_dev, status.st_ino
-        self._tape.became(CompressedFile(self._form, self._path, self.size, identity, tail))
+        self.tape.became(CompressedFile(self._form, self._path, self.size, identity, tail))
         self.close()
 
     def discard(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Bounds", "DiskBudget", "Refusal"]
+__all__ = ["Bounds", "DiskBudget", "Refusal", "free_bytes"]
 
 _OLDEST_SHARE = 8  # with deletion and no size or age of a segment, the bound is so many segments
 _AHEAD_SHARE = 4  # at most this part of the bound is left free for calls under way
@@ -14,6 +15,12 @@ _AHEAD_SHARE = 4  # at most this part of the bound is left free for calls under 
 
 class Refusal(Exception):  # noqa: N818 - a decision, not an error
     """No more bytes may be written. Calls are dropped for the reason in ``args[0]``."""
+
+
+def free_bytes(path: str) -> int:
+    """How many bytes are free where a file is."""
+    found = os.statvfs(os.path.dirname(path) or ".")
+    return found.f_bavail * found.f_frsize
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import time
 from collections.abc import Callable, Sequence
 
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.write.closed_segments import ClosedSegments
 from calltape_recorder.write.compression import Compression
-from calltape_recorder.write.disk_budget import Bounds, DiskBudget, Refusal
+from calltape_recorder.write.disk_budget import Bounds, DiskBudget, Refusal, free_bytes
 from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.tape_writer import (
@@ -88,7 +87,7 @@ class Segments:
         self._began = self._looked = time.monotonic()
         self._free_left = 0
         self._file_mode = file_mode
-        self.compression = Compression(compress, file_mode, notices.complain)
+        self.compression = Compression(compress, file_mode, notices.complain, self._closed.measure)
         self.compression.claim(path, overwrite=overwrite)
         self._tape: TapeWriter | None = TapeWriter(path, overwrite, file_mode)
 
@@ -218,7 +217,7 @@ class Segments:
     def _has_room(self, nbytes: int, tape: TapeWriter) -> bool:
         """Whether so many bytes may be written to compress a file. The oldest files give way."""
         floor = self._bounds.min_free_bytes
-        if floor is not None and self._free() < floor + nbytes:
+        if floor is not None and free_bytes(self.first_path) < floor + nbytes:
             return False
         while not self.budget.claim(self._needed() + nbytes):
             if self._closed.oldest in (None, tape) or not self._delete_oldest():
@@ -237,11 +236,6 @@ class Segments:
         """Removes the current file, if its path still leads to it."""
         if self._tape is not None:
             self._tape.remove()
-
-    @property
-    def _tape_id(self) -> bytes:
-        assert self._manifest is not None
-        return self._manifest.tape
 
     def _is_old(self, now: float) -> bool:
         most = self._bounds.most_seconds_in_segment
@@ -294,7 +288,8 @@ class Segments:
         *, is_last: bool = False,
     ) -> None:  # fmt: skip
         """Writes a trailer with as many counters as there is room for."""
-        index = _INDEX_BYTES * tape.calls
+        assert self._manifest is not None
+        tape_id, index = self._manifest.tape, _INDEX_BYTES * tape.calls
         least = (self._trailer_bytes if tape.calls else _LAST_TRAILER_BYTES) + index
         others = self._needed(besides=tape, is_last=is_last)
 
@@ -306,7 +301,7 @@ class Segments:
             return self.budget.claim(others + nbytes)
 
         def encode(traffic: Traffic, dumps: tuple[Dump, ...]) -> bytes:
-            return tape.trailer(self._tape_id, coverage, traffic, dumps, continues=not is_last)
+            return tape.trailer(tape_id, coverage, traffic, dumps, continues=not is_last)
 
         trailer = fitted(encode, traffic, dumps, fits, least - TRAILER_FRAME_BYTES)
         summary = tape.summary(trailer)
@@ -317,10 +312,6 @@ class Segments:
                     tape.seal(trailer, summary)
                     return
         tape.seal(trailer)
-
-    def _growth(self, calls: Sequence[EncodedCall]) -> int:
-        """How many bytes the current file grows by with these calls, or the next one."""
-        return growth_of_new(calls) if self._tape is None else self._tape.growth(calls)
 
     def _is_full(self, calls: Sequence[EncodedCall]) -> bool:
         """Whether these calls must go to the next file."""
@@ -364,7 +355,8 @@ class Segments:
         if bounds.max_disk_bytes is None and bounds.min_free_bytes is None:
             return
         while True:
-            size = self._growth(calls)
+            # What the current file grows by, or the next one.
+            size = growth_of_new(calls) if self._tape is None else self._tape.growth(calls)
             more = size + _INDEX_BYTES * len(calls)
             if self._tape is None:
                 more += self._new_bytes + self._trailer_bytes
@@ -377,18 +369,10 @@ class Segments:
             return
         self._free_left -= size
         if self._free_left < 0:
-            while (missing := floor + size - self._free()) > 0:
-                if missing > self._deletable() or not self._delete_oldest():
+            while (missing := floor + size - free_bytes(self.first_path)) > 0:
+                if missing > self._tape_bytes or not self._delete_oldest():
                     raise Refusal("disk_full")
             self._free_left = min(_FREE_LOOK_BYTES, -missing // 2)
-
-    def _deletable(self) -> int:
-        """How many bytes would be free if every file were deleted."""
-        return self._tape_bytes if self._bounds.deletes else 0
-
-    def _free(self) -> int:
-        found = os.statvfs(os.path.dirname(self.first_path) or ".")
-        return found.f_bavail * found.f_frsize
 
     def _delete_oldest(self) -> bool:
         if not self._bounds.deletes:
