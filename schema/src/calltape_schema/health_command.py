@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from calltape_schema.errors import printable
@@ -50,10 +51,13 @@ def _lines(found: Health) -> list[str]:
 
 def _parser(program: str) -> argparse.ArgumentParser:
     codes = ", ".join(f"{code} {state}" for state, code in CODES.items())
+    said = f"Exit codes: {codes}; 2 wrong usage. The worst state of all recorders counts."
     parser = argparse.ArgumentParser(
         prog=program,
         description="Tells whether the recorders that write to a directory, or below it, record.",
-        epilog=f"Exit codes: {codes}; 2 wrong usage. The worst state of all recorders counts.",
+        epilog=f"{textwrap.fill(said, 76)}"
+        f"\n\n  {program} runs/\n  {program} runs/ --stale-after 120 --ok paused,ended --json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("directory", metavar="DIR", help="the directory of the tapes")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from calltape_analyzer.cli.verbs import VERBS, Verb
+from calltape_schema.health import CODES
+from calltape_schema.health_command import main as health
 from tests.analyzer.cli.commands import run
 
 
@@ -48,3 +52,42 @@ print([name for name in slow if name in sys.modules])
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def examples_of(verb: Verb) -> list[list[str]]:
+    """The command lines at the end of the help, as the verb gets them."""
+    lines = (verb.load().help or "").partition("\b\n")[2].splitlines()
+    found = []
+    for text in lines:
+        words = shlex.split(text)
+        found.append(words[words.index("calltape") + 1 :])
+    return found
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_the_help_has_two_examples_that_parse(verb: Verb) -> None:
+    examples = examples_of(verb)
+    assert len(examples) >= 2
+    for name, *words in examples:
+        assert name == verb.name
+        ends = [at for at, word in enumerate(words) if word in ("|", ">")]
+        words = words[: min(ends, default=len(words))]
+        # A typing error in an option or a call raises; files need not be there.
+        verb.load().make_context(name, words)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_the_help_fits_80_columns(verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for text in run(verb.name, "--help").out.splitlines():
+        assert len(text) <= 80 or text.lstrip().startswith(("calltape", "git "))
+
+
+def test_the_examples_of_health_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads its options itself, and prints a help of its own, which has the examples too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    shown = run("health", "--help").out
+    for example in examples_of(next(verb for verb in VERBS if verb.name == "health")):
+        assert shlex.join(example) in shown
+        assert health(example[1:]) in CODES.values()

@@ -57,7 +57,7 @@ def bundle(
     the call that raised, or exports the model; report.md to paste; versions.json; and the model's
     code. The model is what build_model() in that code returns, or --model.
 
-    \\b
+    \b
     calltape bundle runs/llm.tape --model-code model.py -o bug.zip
     calltape bundle runs/llm.tape --calls 0..9 --permute input_ids -o bug.zip
     """

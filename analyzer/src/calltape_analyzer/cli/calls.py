@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from calltape_analyzer.cli.output import Json, command, line
+from calltape_analyzer.cli.output import Json, command
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Variants, opened
+from calltape_analyzer.cli.terminal import cells_of, shortened, terminal_width
 from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_analyzer.pytree.rendering import render, render_inputs
 from calltape_analyzer.reading.call import Call
@@ -26,7 +27,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord
 from calltape_schema.tree import Node
 
-_WIDEST_FILE = 40
+_WIDEST_FILE, _LEAST_TEXT = 40, 9
 
 __all__ = ["inputs_of", "ls", "result_of", "summary_of"]
 
@@ -47,7 +48,8 @@ def ls(
 
     Number (or, of several recordings, address), seconds since the first call, duration in
     milliseconds, file (if there are several), arguments and outputs. The calls of several
-    recordings come in one order, that of time; those of each recording by their numbers.
+    recordings come in one order, that of time; those of each recording by their numbers. On a
+    terminal a call is one line, which is shortened; elsewhere it is whole.
 
     \b
     calltape ls runs/llm.tape --limit 10
@@ -89,22 +91,35 @@ def _print_list(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
 
 def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
     first: int | None = None
+    columns = terminal_width()
     every = tape.calls
     width = max(6, len(every.shown(every[0].ref)) if len(every) else 0)
     names = short_paths(tape.paths) if len(tape.paths) > 1 else {}
     longest = max((len(printable(name)) for name in names.values()), default=0)
     column = min(max(longest, len("file")), _WIDEST_FILE) if names else 0
     head = f" {'file':<{column}}" if names else ""
-    print(f"{'call':>{width}} {'at s':>10} {'ms':>9}{head}  arguments -> outputs")
+    title = f"{'call':>{width}} {'at s':>10} {'ms':>9}{head}  arguments -> outputs"
+    print(title if columns is None else shortened(title, columns))
     for call, record in calls:
         first = record.time_ns if first is None else first
         at = (record.time_ns - first) / 1e9
         duration = "" if record.duration_ns is None else f"{record.duration_ns / 1e6:.3f}"
         within = f", within call {call.parent}" if call.parent is not None else ""
         inputs = render_inputs(record.inputs, inputs_of(tape, record))
-        text = f"{inputs} -> {result_of(record)}{within}"
         file = f" {printable(names[call.path]):<{column}}" if names else ""
-        line(f"{every.shown(call.ref):>{width}} {at:>10.3f} {duration:>9}{file} ", text)
+        before = f"{every.shown(call.ref):>{width}} {at:>10.3f} {duration:>9}{file}  "
+        result = f"{result_of(record)}{within}"
+        left = None if columns is None else columns - cells_of(before)
+        print(before + _fitted(inputs, printable(result), left))
+
+
+def _fitted(inputs: str, result: str, width: int | None) -> str:
+    """What a call took and gave, shortened to a width if there is one: the result is seen too."""
+    if width is None:
+        return f"{inputs} -> {result}"
+    least = max(width, _LEAST_TEXT)
+    result = shortened(result, least // 3)
+    return f"{shortened(inputs, least - cells_of(result) - len(' -> '))} -> {result}"
 
 
 def inputs_of(tape: Tape, record: CallRecord) -> Node:

@@ -159,6 +159,7 @@ def recover(
 
     \b
     calltape recover crashed.tape -o mended.tape
+    calltape recover runs/ --target Llama -o mended.tape --json
     """
     from calltape_analyzer.editing.recovering import recover_tape
 

@@ -312,7 +312,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
     ]
     for name, text in rows:
         if text is not None:
-            line(name.ljust(10), text)
+            line(name.ljust(10), text, indent=11)
 
 
 def _since(tape: Tape) -> list[dict[str, Any]]:

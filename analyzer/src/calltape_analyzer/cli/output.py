@@ -9,9 +9,8 @@ import functools
 import json
 import os
 import secrets
-import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -19,6 +18,7 @@ import typer
 from pydantic import BaseModel
 
 from calltape_analyzer.cli.budget import Exceeded, spent
+from calltape_analyzer.cli.terminal import line, table
 from calltape_analyzer.plain_data import plain
 from calltape_analyzer.text import printable
 from calltape_schema.errors import TapeError
@@ -40,9 +40,6 @@ __all__ = [
 ]
 
 FAILURE, DAMAGED, INTERRUPTED = 1, 3, 130
-
-_MAX_WIDTH = 100
-"""Of a column: wider cells are followed by the next, and do not widen those of all other rows."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
@@ -120,11 +117,6 @@ def damage_as_json(errors: Iterable[TapeError]) -> list[dict[str, Any]]:
     ]
 
 
-def line(*parts: str) -> None:
-    """Prints parts on one line, made printable: what a tape says is not for terminals to obey."""
-    print(" ".join(printable(part) for part in parts).rstrip())
-
-
 def print_json(document: Any, *, whole: bool = False) -> None:
     """Prints valid JSON; see :func:`~calltape_analyzer.plain_data.plain` for what JSON has no form
     for.
@@ -186,30 +178,3 @@ def write_new(path: Path, text: str, *, force: bool = False) -> None:
 def _write_exclusively(path: Path, text: str) -> None:
     with path.open("x", encoding="ascii") as file:
         file.write(text)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Columns side by side: fitted to a terminal, in full if the output goes elsewhere."""
-    shown = [[printable(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _fitted(head, shown)
-        return
-    columns = zip(head, *shown, strict=True)
-    widths = [min(max(map(len, column)), _MAX_WIDTH) for column in columns]
-    for row in (head, *shown):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
-
-
-def _fitted(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for name in head:
-        made.add_column(name, overflow="fold")
-    for row in rows:
-        # Text, not str: brackets in a shape are not markup.
-        made.add_row(*(Text(cell) for cell in row))
-    Console(width=shutil.get_terminal_size().columns, highlight=False).print(made)

@@ -67,7 +67,7 @@ def ship(
 
     SIGTERM and SIGINT end it after the file that is being sent; a second one ends it at once.
 
-    \\b
+    \b
     calltape ship /tapes s3://bucket/host-1
     calltape ship /tapes s3://bucket/host-1 --follow --delete-after
     """

@@ -240,7 +240,7 @@ def print_survey(tape: SurveyedTape) -> None:
     ]
     for name, text in rows:
         if text is not None:
-            line(name.ljust(10), text)
+            line(name.ljust(10), text, indent=11)
 
 
 def _copies(tape: SurveyedTape) -> str | None:

@@ -1,0 +1,123 @@
+"""How lines and tables fit: a terminal has a width, and a pipe gets everything.
+
+In come texts, which may hold anything that is on a tape. Out go lines that are safe to show. On a
+terminal long lines break between words, and tables fit the width (``COLUMNS``, or that of the
+terminal). Elsewhere each line and each row is one line with full values, without colour or frame.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from calltape_analyzer.text import printable
+
+__all__ = ["cells_of", "line", "shortened", "table", "terminal_width", "wrapped"]
+
+_MAX_WIDTH = 100
+"""Of a column: wider cells are followed by the next, and do not widen those of all other rows."""
+_LEAST_WIDTH = 20
+_WORD = re.compile(r"\s*\S+")
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that stdout is; None if it is none. ``COLUMNS`` says it first."""
+    if not _is_terminal():
+        return None
+    return max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def line(*parts: str, indent: int = 2) -> None:
+    """Prints parts on one line, made printable: what a tape says is not for terminals to obey.
+
+    Args:
+        parts: with a space between them.
+        indent: of the further lines, beyond that of the first, if a terminal is not wide enough.
+    """
+    text = " ".join(printable(part) for part in parts).rstrip()
+    width = terminal_width()
+    if width is None or cells_of(text) <= width:
+        print(text)
+        return
+    for one in wrapped(text, width, indent):
+        print(one)
+
+
+def wrapped(text: str, width: int, indent: int = 2) -> Iterator[str]:
+    """A text in lines that fit, broken between words. A word that is too long stays whole: it may
+    be a path to copy.
+
+    Args:
+        text: without line breaks.
+        width: in columns; a wide character takes two.
+        indent: of all lines but the first, beyond that of the first.
+    """
+    own = len(text) - len(text.lstrip(" "))
+    hanging = " " * min(own + indent, width // 2)
+    made = ""
+    for word in _WORD.findall(text):
+        if made.strip() and cells_of(made) + cells_of(word) > width:
+            yield made
+            made = hanging + word.lstrip()
+        else:
+            made += word
+    yield made
+
+
+def shortened(text: str, width: int) -> str:
+    """A text that is cut to a width in columns, with an ellipsis if it was longer."""
+    if cells_of(text) <= width:
+        return text
+    if text.isascii():
+        return f"{text[: max(width - 1, 0)]}…"
+    from rich.cells import set_cell_size
+
+    return f"{set_cell_size(text, max(width - 1, 0)).rstrip()}…"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Columns side by side: fitted to a terminal, in full if the output goes elsewhere."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    width = terminal_width()
+    if width is not None:
+        _fitted(head, shown, width)
+        return
+    columns = zip(head, *shown, strict=True)
+    widths = [min(max(map(cells_of, column)), _MAX_WIDTH) for column in columns]
+    for row in (head, *shown):
+        cells = (
+            cell + " " * (most - cells_of(cell)) for cell, most in zip(row, widths, strict=True)
+        )
+        print("  ".join(cells).rstrip())
+
+
+def _fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # https://no-color.org speaks of colour; a bold head is an escape all the same.
+    is_plain = bool(os.environ.get("NO_COLOR"))
+    made = Table(box=None, pad_edge=False, header_style="" if is_plain else "bold")
+    for name in head:
+        made.add_column(name, overflow="fold")
+    for row in rows:
+        # Text, not str: brackets in a shape are not markup.
+        made.add_row(*(Text(cell) for cell in row))
+    Console(width=width, highlight=False).print(made)
+
+
+def cells_of(text: str) -> int:
+    """Columns that a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)

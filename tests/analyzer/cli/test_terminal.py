@@ -1,0 +1,118 @@
+"""Lines and tables on a terminal of some width, and in a pipe."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from rich.cells import cell_len
+
+from calltape_analyzer.cli import terminal
+from tests.analyzer.cli.commands import run
+from tests.analyzer.tapes import write_tape
+
+WIDTHS = (40, 80, 200)
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+NAMES = {
+    "\x1b[31mred": 1,
+    "\u202eevil": torch.zeros(3),
+    "new\nline": 3,
+    "漢字漢字😀": torch.zeros(2),
+    "[bold]": torch.zeros(7),
+}
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    calls = [((torch.zeros(2 + i, 8),), NAMES) for i in range(5)]
+    return write_tape(tmp_path / "evil.tape", calls)
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    """A call of 400 arguments, and one of a list of 2,000 tensors."""
+    many = {f"argument_number_{k}": torch.zeros(2) for k in range(400)}
+    calls = [((), many), (([torch.zeros(1 + k % 7) for k in range(2000)],), {})]
+    return write_tape(tmp_path / "wide.tape", calls)
+
+
+@pytest.fixture(params=WIDTHS)
+def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of the terminal that stdout seems to be."""
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(terminal, "_is_terminal", lambda: True)
+    return int(request.param)
+
+
+@pytest.mark.parametrize("verb", ["ls", "info", "shapes", "variants"])
+def test_lines_fit_the_terminal(verb: str, width: int, hostile: Path, wide: Path) -> None:
+    for path in (hostile, wide):
+        out = ESCAPE.sub("", run(verb, path).out)
+        assert out
+        for line in out.splitlines():
+            # A path is one word, to be copied.
+            assert cell_len(line.rstrip()) <= width or "/" in line
+            assert line.isprintable()
+
+
+@pytest.mark.parametrize("verb", ["ls", "info", "shapes", "variants", "show"])
+def test_a_pipe_gets_whole_lines_without_escapes(verb: str, hostile: Path) -> None:
+    out = run(verb, hostile, *(["0"] if verb == "show" else [])).out
+    assert "\x1b" not in out
+    assert all(line.isprintable() for line in out.splitlines())
+    assert not set("│─┃━╭┌…") & set(out)
+    if verb != "info":
+        assert r"\x1b[31mred" in out or verb == "shapes"
+
+
+def test_a_call_is_one_line_on_a_terminal_and_its_result_is_seen(width: int, wide: Path) -> None:
+    lines = run("ls", wide).out.splitlines()
+    assert len(lines) == 3
+    assert all(" -> " in line for line in lines[1:])
+
+
+def test_wide_characters_count_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.table(("name", "n"), [("漢字", "1"), ("abcdef", "2")])
+    assert capsys.readouterr().out.splitlines() == ["name    n", "漢字    1", "abcdef  2"]
+
+
+def test_a_line_breaks_between_words_and_keeps_its_indent() -> None:
+    text = "  warning: " + "word " * 10
+    found = list(terminal.wrapped(text.rstrip(), 30))
+    assert found[0] == "  warning: word word word word"
+    assert all(line.startswith("    word") and len(line) <= 30 for line in found[1:])
+    assert list(terminal.wrapped("see /a/very/long/path/of/a.tape", 10)) == [
+        "see",
+        "  /a/very/long/path/of/a.tape",
+    ]
+
+
+def test_a_text_is_shortened_to_columns() -> None:
+    assert terminal.shortened("abcdef", 6) == "abcdef"
+    assert terminal.shortened("abcdef", 4) == "abc…"
+    assert cell_len(terminal.shortened("漢字漢字", 6)) <= 6
+
+
+def test_no_color_has_no_escapes(
+    width: int, hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in run("variants", hostile).out
+
+
+def test_a_dumb_terminal_has_no_escapes(
+    width: int, hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b" not in run("variants", hostile).out
+
+
+def test_ranges_end_at_any_width(width: int, tmp_path: Path) -> None:
+    calls = [((torch.zeros(3 + 199 * i, 8),), {}) for i in range(9)]
+    path = write_tape(tmp_path / "a.tape", calls)
+    for verb in ("shapes", "variants", "info"):
+        assert not re.search(r"\d\.\.(?!\d)", run(verb, path).out)
