@@ -19,6 +19,7 @@ from benchmarks import (
     scan,
     sealed_tapes,
     serving,
+    surveys,
     tables,
     throughput,
     viewing,
@@ -31,6 +32,7 @@ _BENCHMARKS = {
     "serving": serving.rows,
     "scan": scan.rows,
     "sealed_tapes": sealed_tapes.rows,
+    "surveys": surveys.rows,
     "tables": tables.rows,
     "imports": imports.rows,
 }

@@ -39,7 +39,7 @@ class DecodeStep:
         self._device = device
         with torch.no_grad():
             tokens = torch.ones(1, 64, dtype=torch.int64, device=device)
-            self.module(input_ids=tokens, past_key_values=self._cache)
+            self.module(input_ids=tokens, cache=self._cache)
 
     def twin(self) -> torch.nn.Module:
         """The same model as another object, to be recorded by somebody else."""
@@ -50,7 +50,7 @@ class DecodeStep:
             "input_ids": torch.ones(1, 1, dtype=torch.int64, device=self._device),
             "attention_mask": torch.ones(1, 65, dtype=torch.int64, device=self._device),
             "position_ids": torch.full((1, 1), 64, device=self._device),
-            "past_key_values": copy.deepcopy(self._cache),
+            "cache": copy.deepcopy(self._cache),
         }
 
 

@@ -1,5 +1,6 @@
 """Process 1, the server: answers two turns of a conversation, with the recorder attached."""
 
+import inspect
 import sys
 
 import torch
@@ -14,10 +15,13 @@ def main(path: str) -> None:
     prompts = torch.randint(2, 128, (2, 7))
     with record(model, path, overwrite=True) as recorder:
         cache = DynamicCache(config=model.config)
-        options = {"do_sample": False, "return_dict_in_generate": True}
-        first = model.generate(prompts, max_new_tokens=4, past_key_values=cache, **options)
+        # transformers 5.24 gave this argument its name.
+        names = inspect.signature(model.forward).parameters
+        name = "cache" if "cache" in names else "past_key_values"
+        options = {"do_sample": False, "return_dict_in_generate": True, name: cache}
+        first = model.generate(prompts, max_new_tokens=4, **options)
         question = torch.cat([first.sequences, torch.randint(2, 128, (2, 5))], dim=1)
-        model.generate(question, max_new_tokens=3, past_key_values=first.past_key_values, **options)
+        model.generate(question, max_new_tokens=3, **options)
     stats = recorder.stats()
     print(f"recorded {stats.kept} of {stats.seen} calls of {type(model).__name__} on {path}")
 

@@ -70,7 +70,7 @@ def test_generate_is_the_same_and_every_step_is_recorded(
         prefill.input(prefill.kwargs["input_ids"].leaf), torch.arange(1, 9).reshape(2, 4)
     )
     keys = [fact.key for fact in tape.calls[1].record.inputs.facts()]
-    assert "kwargs.past_key_values.layers.0.keys" in keys
+    assert "kwargs.cache.layers.0.keys" in keys
     assert "kwargs.input_ids" in keys
 
 
@@ -89,7 +89,7 @@ def _length(call: ReadCall, side: str) -> int | None:
         if side == "inputs"
         else dict(zip(call.outputs.fields, call.outputs.children, strict=False))
     )
-    cache = root["past_key_values"]
+    cache = root["cache"]
     assert (cache.kind, cache.type) == ("object", "transformers.cache_utils:DynamicCache")
     layers = dict(zip(cache.fields, cache.children, strict=False))["layers"].children
     for layer in layers:
@@ -112,7 +112,7 @@ def test_a_tape_does_not_depend_on_what_is_registered(tmp_path: Path, llama: Any
             )
         try:
             with record(llama, tmp_path / f"{registered}.tape"):
-                llama(input_ids=torch.ones(1, 1, dtype=torch.long), past_key_values=cache)
+                llama(input_ids=torch.ones(1, 1, dtype=torch.long), cache=cache)
         finally:
             if registered:
                 pytree._deregister_pytree_node(transformers.DynamicCache)

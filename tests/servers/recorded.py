@@ -103,6 +103,6 @@ def analysis(tape: Tape) -> dict[str, int]:
     prefill = variants[0]
     ids = prefill.infer_dynamic_shapes()["input_ids"]
     assert list(ids) == [1], ids  # the batch was always 1, the length varied
-    cache = tape.infer_dynamic_shapes()["past_key_values"]
+    cache = tape.infer_dynamic_shapes()["cache"]
     assert {tuple(axes) for axes in cache} == {(2,)}, cache
     return {variant.name: len(variant) for variant in variants}

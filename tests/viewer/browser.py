@@ -103,6 +103,13 @@ class Browser:
         )
         return list(found)
 
+    def shows(self, selector: str, expected: list[str]) -> None:
+        """Waits until the elements that are shown have these texts."""
+        try:
+            self.until(lambda: self.text(selector) == expected)
+        except AssertionError as error:
+            raise AssertionError(f"{self.text(selector)} instead of {expected}: {error}") from None
+
     def click(self, selector: str, text: str | None = None) -> None:
         """Clicks on the first element that has this text."""
         matches = self.until(

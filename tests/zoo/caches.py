@@ -91,9 +91,7 @@ def _static_loop(module: Any, batch: int, length: int, steps: int) -> None:
     ids = prompt(batch, length)["input_ids"]
     positions = torch.arange(length)[None]
     for step in range(steps + 1):
-        output = module(
-            input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True
-        )
+        output = module(input_ids=ids, position_ids=positions, cache=cache, use_cache=True)
         ids = output.logits[:, -1:].argmax(-1)
         positions = torch.tensor([[length + step]])
 
@@ -117,8 +115,8 @@ class Pairs(torch.nn.Module):
         from transformers import DynamicCache
 
         cache = DynamicCache() if past is None else DynamicCache(past)
-        output = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)
-        layers = output.past_key_values.layers
+        output = self.model(input_ids=input_ids, cache=cache, use_cache=True)
+        layers = output.cache.layers
         return output.logits, tuple((layer.keys, layer.values) for layer in layers)
 
 

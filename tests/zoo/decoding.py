@@ -116,10 +116,10 @@ def _square_loop(module: Any, batch: int, length: int, steps: int) -> None:
         new = ids.shape[1]
         positions = torch.arange(seen, seen + new).expand(batch, -1).contiguous()
         output = module(
-            input_ids=ids, attention_mask=_causal_mask(batch, new, seen), past_key_values=past,
+            input_ids=ids, attention_mask=_causal_mask(batch, new, seen), cache=past,
             position_ids=positions, use_cache=True,
         )  # fmt: skip
-        ids, past, seen = output.logits[:, -1:].argmax(-1), output.past_key_values, seen + new
+        ids, past, seen = output.logits[:, -1:].argmax(-1), output.cache, seen + new
 
 
 def _documents(*lengths: int) -> Arguments:

@@ -89,10 +89,10 @@ def _decode(module: Any, encoded: Any, mask: torch.Tensor | None, batch: int, st
     options = {} if mask is None else {"attention_mask": mask}
     for _ in range(steps):
         output = module(
-            encoder_outputs=encoded, decoder_input_ids=ids, past_key_values=past, use_cache=True,
+            encoder_outputs=encoded, decoder_input_ids=ids, cache=past, use_cache=True,
             **options,
         )  # fmt: skip
-        past, ids = output.past_key_values, output.logits[:, -1:].argmax(-1)
+        past, ids = output.cache, output.logits[:, -1:].argmax(-1)
 
 
 def _text_loop(module: Any, batch: int, length: int) -> None:

@@ -86,7 +86,7 @@ def loop(module: Any, batch: int, length: int, steps: int, **options: Any) -> No
         ids = output.logits[:, -1:].argmax(-1)
         mask = torch.cat([mask, mask.new_ones(batch, 1)], dim=1)
         output = module(
-            input_ids=ids, attention_mask=mask, past_key_values=output.past_key_values,
+            input_ids=ids, attention_mask=mask, cache=output.cache,
             use_cache=True, **options,
         )  # fmt: skip
 
@@ -128,6 +128,6 @@ def chat(module: Any, batch: int, length: int, steps: int) -> None:
         output = module(
             input_ids=prompt(batch, new)["input_ids"],
             attention_mask=torch.ones(batch, seen, dtype=torch.long),
-            past_key_values=past,
+            cache=past,
         )
-        past = output.past_key_values
+        past = output.cache

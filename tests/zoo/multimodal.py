@@ -162,7 +162,7 @@ def _llava_loop(module: Any, batch: int, length: int, steps: int) -> None:
         mask = torch.cat([mask, mask.new_ones(batch, 1)], dim=1)
         output = module(
             input_ids=output.logits[:, -1:].argmax(-1) % _VIDEO, attention_mask=mask,
-            past_key_values=output.past_key_values, use_cache=True,
+            cache=output.cache, use_cache=True,
         )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def _qwen2_vl_loop(module: Any, batch: int, length: int, steps: int) -> None:
         output = module(
             input_ids=output.logits[:, -1:].argmax(-1) % _VIDEO,
             position_ids=torch.full((3, batch, 1), position),
-            past_key_values=output.past_key_values, use_cache=True,
+            cache=output.cache, use_cache=True,
         )  # fmt: skip
 
 

@@ -89,7 +89,7 @@ def collapsed(names: Sequence[str]) -> list[str]:
     ``past_key_values.layers.*.keys (32 of them)``."""
     by_pattern: dict[str, list[str]] = {}
     for name in names:
-        by_pattern.setdefault(_pattern(name), []).append(name)
+        by_pattern.setdefault(pattern_of(name), []).append(name)
     return [
         same[0] if len(same) == 1 else f"{pattern} ({len(same)} of them)"
         for pattern, same in by_pattern.items()
@@ -107,7 +107,7 @@ def alike(places: Iterable[tuple[str, L]]) -> Iterator[tuple[str, L]]:
     """
     lists: dict[str, dict[L, list[str]]] = {}
     for name, said in places:
-        lists.setdefault(_pattern(name), {}).setdefault(said, []).append(name)
+        lists.setdefault(pattern_of(name), {}).setdefault(said, []).append(name)
     taken: set[str] = set()
     again: Counter[str] = Counter()
     for looks in lists.values():
@@ -137,11 +137,11 @@ class Listing:
     def __init__(self, names: Iterable[str]) -> None:
         self._alike: dict[str, list[tuple[int, str]]] = {}
         for at, name in enumerate(names):
-            self._alike.setdefault(_pattern(name), []).append((at, name))
+            self._alike.setdefault(pattern_of(name), []).append((at, name))
 
     def without(self, name: str) -> str:
         """What :func:`listed` says of all names except this one, which must be among them."""
-        pattern = _pattern(name)
+        pattern = pattern_of(name)
         others = (group for key, group in self._alike.items() if key != pattern)
         found = [(*group[0], group) for group in islice(others, MAX_EXAMPLES)]
         own = self._alike[pattern]
@@ -150,7 +150,7 @@ class Listing:
         # Each group stands at the position of its first name.
         found.sort(key=lambda one: one[0])
         shown = [
-            first if len(group) == 1 else f"{_pattern(first)} ({len(group)} of them)"
+            first if len(group) == 1 else f"{pattern_of(first)} ({len(group)} of them)"
             for _, first, group in found[:MAX_EXAMPLES]
         ]
         more = len(self._alike) - (len(own) == 1) - len(shown)
@@ -158,7 +158,8 @@ class Listing:
 
 
 @lru_cache(_MAX_NAMES)
-def _pattern(name: str) -> str:
+def pattern_of(name: str) -> str:
+    """A path with stars for the positions in lists: equal for paths that differ in these only."""
     return _NUMBER.sub("*", name)
 
 

@@ -21,6 +21,7 @@ from calltape_analyzer.comparison.comparing import (
     leaves_of,
     recorded_leaves,
 )
+from calltape_analyzer.comparison.structures import same_structure
 from tests.analyzer.comparison.differences import difference
 from tests.analyzer.observed import given, tape_of
 
@@ -309,3 +310,24 @@ def test_a_difference_is_plain_data() -> None:
 def test_what_only_looks_alike_is_not_the_same(expected: Any, got: Any) -> None:
     assert not difference(expected, got).ok
     assert difference(expected, expected).ok
+
+
+@pytest.mark.parametrize("recorded", ["past_key_values", "cache_params", "cache"])
+@pytest.mark.parametrize("here", ["past_key_values", "cache_params", "cache"])
+def test_a_field_that_a_library_renamed(recorded: str, here: str) -> None:
+    """docs/decisions/0064: by value, whichever side has the new name."""
+    expected, same = ({"logits": torch.ones(1), n: [torch.ones(2)]} for n in (recorded, here))
+    other = {"logits": torch.ones(1), here: [torch.zeros(2)]}
+    known = "cache" in (recorded, here) or recorded == here
+    assert difference(expected, same).ok == known
+    assert not difference(expected, other).ok
+    structure = same_structure(leaves_of(expected), leaves_of(other))
+    assert structure.ok == known
+
+
+def test_both_names_are_two_fields() -> None:
+    both = {"cache": torch.ones(1), "past_key_values": torch.ones(1)}
+    one = {"cache": torch.ones(1)}
+    assert "missing: past_key_values" in str(difference(both, one).error)
+    assert "unexpected: past_key_values" in str(difference(one, both).error)
+    assert difference({"a": {"cache": torch.ones(1)}}, {"a": {"past": torch.ones(1)}}).error

@@ -119,12 +119,12 @@ def test_the_first_call_stands_for_all(
         shapes = observer.infer_dynamic_shapes(set_batch_dimension_for=True)
         flat = observer.infer_arguments(flat=True)
     assert arguments["hidden_states"].shape == (batch, 7, 16)
-    assert len(arguments["past_key_values"].layers) == layers
-    for layer in arguments["past_key_values"].layers:
+    assert len(arguments["cache"].layers) == layers
+    for layer in arguments["cache"].layers:
         assert layer.keys.shape == layer.values.shape == (batch, 2, 0, 4)
     assert [tensor.shape[2] for tensor in flat if tensor.dim() == 4] == [0] * (2 * layers)
     assert shapes["hidden_states"] == {0: D, 1: D}
-    assert pytree.tree_leaves(shapes["past_key_values"]) == [D, D] * (2 * layers)
+    assert pytree.tree_leaves(shapes["cache"]) == [D, D] * (2 * layers)
 
 
 @pytest.mark.parametrize(("batch", "steps"), [(1, 20), (2, 4), (2, 2)])
@@ -173,14 +173,14 @@ def test_an_upper_layer_finds_the_tensors_of_those_below(
     module = attention(model, 1)
     with registrations("ours"):
         observer = observed(module, model, tokens)
-        below, own = observer.infer_arguments()["past_key_values"].layers
+        below, own = observer.infer_arguments()["cache"].layers
         assert own.keys.shape == own.values.shape == (batch, 2, 0, 4)
         # The next call of the lower layer has what the first one left in the cache.
-        left = lower.infer_arguments(1)["past_key_values"].layers[0]
+        left = lower.infer_arguments(1)["cache"].layers[0]
         assert torch.equal(below.keys, left.keys)
         assert torch.equal(below.values, left.values)
         shapes = observer.infer_dynamic_shapes(set_batch_dimension_for=True)
-        assert shapes["past_key_values"] == [GROWING] * 4
+        assert shapes["cache"] == [GROWING] * 4
         check_call(exported(module, observer, oblivious=True), observer, 0)
 
 
@@ -190,7 +190,7 @@ def test_other_modules(what: str, registrations: Callable[[str], Any]) -> None:
     module = model if what == "model" else model.model.layers[0]
     with registrations("ours"):
         observer = observed(module, model, prompt(2))
-        cache = observer.infer_arguments()["past_key_values"]
+        cache = observer.infer_arguments()["cache"]
         assert [layer.keys.shape for layer in cache.layers] == [(2, 2, 0, 4)] * 2
         check_call(exported(module, observer, oblivious=True), observer, 0)
 
@@ -206,12 +206,10 @@ def test_a_call_without_small_sizes_stands_for_all(registrations: Callable[[str]
                 tokens, do_sample=False, max_new_tokens=3, return_dict_in_generate=True
             )
             again = torch.cat([first.sequences, prompt(2, 5)], dim=1)
-            model.generate(
-                again, past_key_values=first.past_key_values, do_sample=False, max_new_tokens=3
-            )
+            model.generate(again, cache=first.cache, do_sample=False, max_new_tokens=3)
         arguments = observer.infer_arguments()
         assert arguments["input_ids"].shape == (2, 6)
-        assert arguments["past_key_values"].layers[0].keys.shape == (2, 2, 9, 4)
+        assert arguments["cache"].layers[0].keys.shape == (2, 2, 9, 4)
         program = exported(model, observer, oblivious=False)
         for index in range(observer.num_obs()):
             check_call(program, observer, index)
@@ -222,7 +220,7 @@ def test_without_a_cache(registrations: Callable[[str], Any]) -> None:
     module = attention(model)
     with registrations("ours"):
         observer = observed(module, model, prompt(2), use_cache=False)
-        assert "past_key_values" not in observer.infer_arguments()
+        assert "cache" not in observer.infer_arguments()
         program = exported(module, observer, oblivious=False)
         for index in range(observer.num_obs()):
             check_call(program, observer, index)
@@ -234,7 +232,7 @@ def test_a_window_that_is_not_full_counts_its_tokens(registrations: Callable[[st
     with registrations("ours"):
         for layer in (0, 1):
             observer = observed(attention(model, layer), model, prompt(2))
-            window, full = observer.infer_arguments()["past_key_values"].layers
+            window, full = observer.infer_arguments()["cache"].layers
             assert full.keys.shape == (2, 2, 0, 4)
             assert window.keys.shape == (2, 2, 7 * layer, 4)
             assert window.cumulative_length == 7 * layer
@@ -270,7 +268,7 @@ def test_a_static_cache(registrations: Callable[[str], Any]) -> None:
             observer = observed(module, model, prompt(2), **options)
             arguments = observer.infer_arguments()
             assert arguments["hidden_states"].shape == (2, 7, 16)
-            below, own = arguments["past_key_values"].layers
+            below, own = arguments["cache"].layers
             assert int(below.cumulative_length) == 7 * layer
             assert int(own.cumulative_length) == 0
             assert not own.keys.any()
@@ -296,7 +294,7 @@ def test_an_encoder_decoder_cache(registrations: Callable[[str], Any]) -> None:
         observer = observed(module, model, prompt(2), decoder_input_ids=prompt(2, 4))
         args, kwargs = observer.infer_arguments(as_args_kwargs=True)
         assert args[0].shape == (2, 5, 16)
-        cache = kwargs["past_key_values"]
+        cache = kwargs["cache"]
         assert cache.self_attention_cache.layers[0].keys.shape == (2, 2, 0, 8)
         assert cache.cross_attention_cache.layers[0].keys.shape == (2, 2, 7, 8)
         check_call(exported(module, observer, oblivious=True), observer, 0)
@@ -308,7 +306,7 @@ def test_the_tape_keeps_its_own_choice(registrations: Callable[[str], Any]) -> N
     with registrations("ours"):
         observer = observed(attention(model), model, prompt(2))
         tape = open_tape(observer.paths)
-        assert tape.infer_arguments().kwargs["past_key_values"].layers[0].keys.shape == (2, 2, 7, 4)
+        assert tape.infer_arguments().kwargs["cache"].layers[0].keys.shape == (2, 2, 7, 4)
         calls = [len(variant.calls) for variant in tape.variants()]
         assert sum(calls) == observer.num_obs()
 

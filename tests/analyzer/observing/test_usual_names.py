@@ -21,6 +21,8 @@ from tests.analyzer.tapes import write_tape
         (("decoder_attention_mask", "", 4, 2), "sequence_length"),
         (("decoder_attention_mask", "", 4, 1), None),
         (("past_key_values", ".layers.0.keys", 4, 2), "past_sequence_length"),
+        (("cache", ".layers.0.keys", 4, 2), "past_sequence_length"),
+        (("cache", "", 3, 2), None),
         (
             ("past_key_values", ".cross_attention_cache.layers.0.keys", 4, 2),
             "encoder_sequence_length",

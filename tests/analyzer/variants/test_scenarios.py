@@ -144,7 +144,7 @@ def test_generate_of_a_llama(at_export: str, tmp_path: Path, registrations: Any)
     with torch.no_grad(), record(model, tmp_path / "a.tape"):
         first = model.generate(prompt, **options)
         second = torch.cat([first.sequences, torch.randint(2, 64, (2, 5))], dim=1)
-        model.generate(second, past_key_values=first.past_key_values, **options)
+        model.generate(second, cache=first.cache, **options)
     tape = open_tape(tmp_path / "a.tape")
     assert len(tape) == 6
     growing = {0: D, 2: D}
@@ -152,9 +152,9 @@ def test_generate_of_a_llama(at_export: str, tmp_path: Path, registrations: Any)
     with torch.no_grad(), registrations(at_export):
         shapes = tape.infer_dynamic_shapes(set_batch_dimension_for=True)
         assert shapes["input_ids"] == {0: D, 1: D}
-        assert shapes["past_key_values"] == cache
+        assert shapes["cache"] == cache
         arguments = tape.infer_arguments().kwargs
-        assert isinstance(arguments["past_key_values"], transformers.DynamicCache)
+        assert isinstance(arguments["cache"], transformers.DynamicCache)
         program = torch.export.export(
             model, (), kwargs=arguments, dynamic_shapes=shapes, strict=False
         ).module()
@@ -183,10 +183,10 @@ def test_generate_with_a_static_cache(active: str, tmp_path: Path, registrations
     tape = open_tape(tmp_path / "a.tape")
     with registrations(active):
         shapes, arguments = tape.infer_dynamic_shapes(), tape.infer_arguments(0).kwargs
-    leaves = shapes["past_key_values"]
+    leaves = shapes["cache"]
     assert leaves == [{}] * len(leaves)
     assert len(leaves) in (4, 6)
-    layer = arguments["past_key_values"].layers[1]
+    layer = arguments["cache"].layers[1]
     assert torch.equal(layer.keys, torch.zeros(2, 2, *layer.keys.shape[2:]))
     assert int(layer.cumulative_length) == 0
 

@@ -187,4 +187,4 @@ def test_a_sliding_window_cache_is_split_where_its_window_is_full(tmp_path: Path
     full = next(v for v in variants if v.findings.conditions == ("window full",))
     for call in full.calls:
         _, kwargs = call.inputs
-        assert kwargs["past_key_values"].layers[0].cumulative_length > 7
+        assert kwargs["cache"].layers[0].cumulative_length > 7

@@ -53,6 +53,13 @@ _SOURCES = {
     "records": "the record of each call",
     "summary": "what the tape says of all calls at its end (--scan compares it with the records)",
 }
+_CHECKED = {
+    "skipped": "not checked (--quick)",
+    "checked": "all hold",
+    "tensors": "those of tensors hold; files without tensors answered from their ends "
+    "(--scan reads them)",
+    "no tensors": "there are no tensors to check; --scan reads and checks each record",
+}
 _MOST_IDS = 4
 _MOST_STEPS = 8
 _MOST_TEXT = 400
@@ -77,12 +84,14 @@ def info(
 ) -> None:
     """Target, calls, sizes, coverage and damage.
 
-    Compares all tensors with their checksums, unless --quick is given. Of tapes of several models
-    it lists these; --target chooses one.
+    Reads and checks every record and every tensor; but a sealed tape of many calls without tensors
+    answers from its end, and says so: --scan reads and checks that too. --quick compares no tensor
+    with its checksum. Of tapes of several models it lists these; --target chooses one.
 
     \b
     calltape info runs/llm.tape
     calltape info runs/ --quick
+    calltape info runs/ --scan
     calltape info runs/ --target Llama
     calltape info runs/llm.tape --json | jq .coverage
     calltape info runs/llm.tape --markdown
@@ -122,10 +131,13 @@ def _tell(
 
 def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any]:
     """What is known of a tape, as plain data; ``kept`` is filled with its calls by kind."""
-    totals = Totals()
+    totals, read = Totals(), 0
     for part in tape.segments:
-        if not (quick and totals.add_summary(part, kept)):
+        # Its end is as good as its records, unless there are tensors to compare with checksums.
+        has_none = part.summary is not None and not part.summary.tensor_bytes
+        if not ((quick or has_none) and totals.add_summary(part, kept)):
             _add_calls(totals, tape, part, quick, kept)
+            read += 1
     target = tape.target
     traffic = tape.counters.as_dict(Signature.of(target), kept)
     return {
@@ -167,9 +179,14 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "last_call_end": _time(totals.last_ns),
         "days": [row._asdict() for row in totals.days.rows()],
         "other_days_calls": totals.days.others,
-        "checksums": "skipped" if quick else "checked",
+        "checksums": "skipped" if quick else _checked(read, len(tape.segments)),
         "damage": damage_as_json(tape.damage),
     }
+
+
+def _checked(read: int, files: int) -> str:
+    """What was checked, if so many files were read."""
+    return "checked" if read == files else "tensors" if read else "no tensors"
 
 
 def _add_calls(
@@ -285,7 +302,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
         ("producer", _producer(tape.manifest)),
         *_history(tape.manifest),
         ("format", facts["format"]),
-        ("checksums", _checked(tape, facts)),
+        ("checksums", _checksums(tape, facts)),
         ("source", _SOURCES[facts["source"]]),
     ]
     for name, text in rows:
@@ -374,10 +391,10 @@ def _history(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "history" if at == 0 else "", f"{told[:_MOST_TEXT]}, by {step.tool} {step.version}"
 
 
-def _checked(tape: Tape, facts: dict[str, Any]) -> str:
+def _checksums(tape: Tape, facts: dict[str, Any]) -> str:
     if tape.damage:
         return f"{len(tape.damage)} damaged places, told on stderr"
-    return "not checked (--quick)" if facts["checksums"] == "skipped" else "all hold"
+    return _CHECKED[facts["checksums"]]
 
 
 def _time(nanoseconds: int | None) -> str | None:

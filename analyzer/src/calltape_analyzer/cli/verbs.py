@@ -119,6 +119,12 @@ VERBS = (
         "Whether the recorders that write to a directory record; for containers.",
         _ANY,
     ),
+    Verb(
+        "completion",
+        "shells",
+        "completion",
+        "The script by which a shell completes verbs, options, tapes and what is on them.",
+    ),
 )
 
 

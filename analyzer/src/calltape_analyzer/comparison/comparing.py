@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from calltape_analyzer.comparison.element_distances import distances
+from calltape_analyzer.comparison.renamed_outputs import as_recorded
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.pytree.result_values import Constant, Unknown, values_in
@@ -145,6 +146,7 @@ def compared(
         tolerances: how far apart they may be.
         omitted: paths of ``expected`` that the model does not return; they are left out.
     """
+    got = as_recorded(expected, got)
     unknown = {
         path: value
         for side in (got, expected)

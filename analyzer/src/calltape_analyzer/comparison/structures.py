@@ -17,6 +17,7 @@ from calltape_analyzer.comparison.comparing import (
     other_outputs,
     shown_path,
 )
+from calltape_analyzer.comparison.renamed_outputs import as_recorded
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.pytree.result_values import Constant, Unknown
 
@@ -40,6 +41,7 @@ def same_structure(
         got: what came out.
         omitted: paths of ``expected`` that the model does not return; they are left out.
     """
+    got = as_recorded(expected, got)
     wanted = {path: leaf for path, leaf in expected.items() if path not in omitted}
     # Of a withheld value nobody knows what is in it.
     withheld = {p: v for p, v in wanted.items() if isinstance(v, Unknown) and v.is_withheld}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,11 @@ from calltape_analyzer.text import UniqueNames
 from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["to_onnx"]
+
+_CACHES = re.compile(
+    r"past_key_values|\bcache(?=\.(?:layers|self_attention_cache|cross_attention_cache)\b)"
+)
+"""What a cache is called among the outputs of transformers, before and since 5.24."""
 
 
 def to_onnx(
@@ -151,7 +157,7 @@ def output_names(result: tuple[Template, PlainForm], taken: Any) -> list[str]:
     for leaf in form.leaves():
         layout = template.layout
         place = (layout.tensors if leaf.kind == "tensor" else layout.scalars)[leaf.index]
-        path = place.path.lstrip(".").replace("past_key_values", "present")
+        path = _CACHES.sub("present", place.path.lstrip("."))
         if not path or path[0].isdigit():
             path = f"output_{path}" if path else "output"
         names.append(unique.add(identifier(path)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from calltape_analyzer.observing.call_source import CallSource
@@ -21,15 +22,19 @@ from calltape_analyzer.observing.passed_arguments import PassedArguments
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.observing.tallies import Seen, Span
+from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
+from calltape_analyzer.reading.seen_inputs import SeenInputs
 from calltape_schema.leaves import Leaf
-from calltape_schema.records import Tree
+from calltape_schema.packing import pack
+from calltape_schema.records import Range, Tree
 from calltape_schema.tree import Node, ScalarNode
 
 __all__ = ["CallSorter", "difference_of"]
 
 
 _MAX_TEXT = 1024
+_MAX_UNITED = 4096
 
 
 class CallSorter:
@@ -74,11 +79,11 @@ class CallSorter:
             TapeError: a call's record breaks the format.
         """
         returned, raised = Observations(of_raised=False), Observations()
-        for inputs, has_raised, count, first, _ in calls.by_inputs(ranges=ranges):
-            into = raised if has_raised else returned
-            placed = self.sorted(inputs)
-            group = _added(into, placed, Seen(count, first.ref))
-            _add_ranges(group, placed, inputs)
+        for found in _united(calls.by_inputs(ranges=ranges)):
+            into = raised if found.raised else returned
+            placed = self.sorted(found.inputs)
+            group = _added(into, placed, Seen(found.calls, found.first))
+            _add_ranges(group, placed, found.spans)
         evidence = raised if raised_are_evidence(returned.calls) else returned
         evidence.raised = raised.calls
         return evidence
@@ -120,6 +125,42 @@ class CallSorter:
             found = layout_of_inputs(root, tree.scalars, self.signature, self.renamed)
             self._layouts[tree.structure, on] = found
         return found
+
+
+@dataclass(slots=True)
+class _Inputs:
+    """Inputs, with the calls of all files that have them."""
+
+    inputs: Tree
+    raised: bool
+    calls: int
+    first: CallRef
+    spans: dict[int, Span] = field(default_factory=dict)
+
+    def widen(self, ranges: Iterable[Range]) -> None:
+        for one in ranges:
+            span = Span(one.min, one.max)
+            known = self.spans.get(one.leaf)
+            self.spans[one.leaf] = span if known is None else known.merge(span)
+
+
+def _united(every: Iterable[SeenInputs]) -> Iterator[_Inputs]:
+    """Many files of one model have equal inputs: those come once, as far as few are remembered."""
+    known: dict[Hashable, _Inputs] = {}
+    for inputs, raised, calls, first, _ in every:
+        # As bytes, because 1 and 1.0 are equal.
+        key = inputs.structure, inputs.leaves, pack(inputs.scalars), raised
+        found = known.get(key)
+        if found is not None:
+            found.calls += calls
+            found.first = min(found.first, first.ref)
+        else:
+            if len(known) >= _MAX_UNITED:
+                yield from known.values()
+                known.clear()
+            found = known[key] = _Inputs(inputs, raised, calls, first.ref)
+        found.widen(inputs.ranges)
+    yield from known.values()
 
 
 def _typed(value: Any) -> tuple[str, str]:
@@ -181,8 +222,7 @@ def _added(to: Observations, placed: SortedCall, seen: Seen) -> Group:
     return group
 
 
-def _add_ranges(group: Group, placed: SortedCall, tree: Tree) -> None:
-    by_leaf = {found.leaf: Span(found.min, found.max) for found in tree.ranges}
+def _add_ranges(group: Group, placed: SortedCall, spans: Mapping[int, Span]) -> None:
     for i, place in enumerate(placed.layout.tensors):
-        if place.number in by_leaf:
-            group.widen_range(i, by_leaf[place.number])
+        if place.number in spans:
+            group.widen_range(i, spans[place.number])

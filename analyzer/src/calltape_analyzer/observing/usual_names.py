@@ -28,6 +28,7 @@ _USUAL: dict[str, dict[int, str]] = {
     "attention_mask": _TOTAL,
     "decoder_attention_mask": _TOTAL,
     "cache_position": {0: "sequence_length"},
+    "cache": _PAST,  # transformers 5.24 gave past_key_values this name
     "past_key_values": _PAST,
     "past_key_value": _PAST,
     "encoder_hidden_states": _ENCODER,
@@ -68,6 +69,8 @@ def usual_dimension_name(
         return "encoder_sequence_length"
     if argument.endswith("attention_mask") and rank == 4:
         return _MASK_4D.get(axis)
+    if argument == "cache" and rank != 4:
+        return None  # a name that other models give to other things
     return _USUAL.get(argument, {}).get(axis)
 
 

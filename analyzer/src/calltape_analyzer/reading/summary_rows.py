@@ -6,7 +6,7 @@ In come a summary, and a scan of the file. Out go the distinct inputs with their
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
 from calltape_analyzer.pytree.inputs import parts_of_inputs
@@ -15,11 +15,12 @@ from calltape_analyzer.reading.scan import Scan
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import pack
 from calltape_schema.records import Tree
-from calltape_schema.summary import Summary
+from calltape_schema.summary import SCALAR_COST, InputsRow, Summary
 
 __all__ = ["InputsOfCalls", "differences", "rows_of", "stale"]
 
 _MOST_TOLD = 3
+_ROOM, _TREE_COST = 16 * 1024 * 1024, 2048
 
 
 class InputsOfCalls(NamedTuple):
@@ -49,11 +50,44 @@ def rows_of(summary: Summary) -> list[InputsOfCalls]:
     assert summary.inputs is not None
     found: list[InputsOfCalls] = []
     for row in summary.inputs.rows():
+        tree = _trees.of(row)
+        found.append(InputsOfCalls(tree, row.raised, row.calls, row.first, row.last))
+    return sorted(found, key=lambda row: row.first)
+
+
+class _Trees:
+    """The latest valid trees of rows: files of one model have many in common."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Tree] = {}
+        self._room = _ROOM
+
+    def of(self, row: InputsRow) -> Tree:
+        """The inputs of a row.
+
+        Raises:
+            TapeError: they break the format.
+        """
+        # As bytes, because 1 and 1.0 are equal.
+        scalars = pack(row.scalars)
+        key = row.structure, row.leaves, scalars, tuple(row.ranges.items())
+        tree = self._known.get(key)
+        if tree is not None:
+            return tree
         tree = row.tree()
         if parts_of_inputs(tree.spec().root) is None:
             raise TapeError("invalid", "the inputs are not (args, kwargs)")
-        found.append(InputsOfCalls(tree, row.raised, row.calls, row.first, row.last))
-    return sorted(found, key=lambda row: row.first)
+        cost = _TREE_COST + len(row.structure) + len(row.leaves) + SCALAR_COST * len(scalars)
+        if cost > self._room:
+            self._known.clear()
+            self._room = _ROOM
+        if cost <= self._room:
+            self._known[key] = tree
+            self._room -= cost
+        return tree
+
+
+_trees = _Trees()
 
 
 def stale(reason: str) -> TapeError:

@@ -22,8 +22,9 @@ from calltape_analyzer.surveying.document_models import (
 )
 from calltape_analyzer.surveying.file_facts import FileKey, target_digest
 from calltape_analyzer.surveying.file_survey import FileCounts, Listed
-from calltape_analyzer.surveying.inputs_table import InputsTable, SurveyedRow, checked
+from calltape_analyzer.surveying.inputs_table import InputsTable
 from calltape_analyzer.surveying.survey import Survey
+from calltape_analyzer.surveying.surveyed_row import SurveyedRow, sound_row
 from calltape_analyzer.surveying.target_survey import TargetSurvey
 from calltape_schema.errors import TapeError
 from calltape_schema.traffic import Axis, Group
@@ -219,11 +220,9 @@ def _read_row(row: RowDocument, found: TargetDocument) -> SurveyedRow:
     first, last = ref(row.first), ref(row.last)
     if last < first or any(low > high for _, low, high in row.ranges):
         raise _wrong("a row ends before it begins")
-    return checked(
-        SurveyedRow(
-            _at(found.parts, row.structure), _at(found.parts, row.leaves), row.scalars, row.raised,
-            row.calls, first, last, row.ranges,
-        )
+    return sound_row(
+        _at(found.parts, row.structure), _at(found.parts, row.leaves), row.scalars, row.raised,
+        row.calls, first, last, row.ranges,
     )  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from calltape_analyzer.reading.urls import shown
 from calltape_analyzer.surveying.bounds import digest_of
 from calltape_analyzer.surveying.counted_kinds import KindCounts, bare, digest_of_kind
 from calltape_analyzer.surveying.file_facts import FileFacts, FileKey, head_of
-from calltape_analyzer.surveying.inputs_table import InputsTable, SurveyedRow, checked
+from calltape_analyzer.surveying.inputs_table import InputsTable
+from calltape_analyzer.surveying.surveyed_row import SurveyedRow, sound_row
 from calltape_analyzer.text import counted
 from calltape_schema.errors import Kind, TapeError
 from calltape_schema.packing import pack, unpack
@@ -121,19 +122,18 @@ def survey_of(segment: Segment, *, scan: bool = False) -> FileSurvey:
     if scan:
         segment.scan()
     rows = _summed_rows(segment)
-    if rows is None:
-        table = scanned_inputs(segment)
-        facts = scanned_facts(segment, table)
-        if summary is not None:  # a copy that was not scanned is the same file
-            facts = facts._replace(key=_key(segment, digest_of_summary(summary)))
-    else:
-        table = InputsTable(rows)
-        facts = _summed_facts(segment)
-    return _finished(segment, facts, table)
+    if rows is not None:
+        return _finished(segment, _summed_facts(segment), rows, None)
+    table = scanned_inputs(segment)
+    facts = scanned_facts(segment, table)
+    if summary is not None:  # a copy that was not scanned is the same file
+        facts = facts._replace(key=_key(segment, digest_of_summary(summary)))
+    return _finished(segment, facts, tuple(table), table.limit)
 
 
-def _finished(segment: Segment, facts: FileFacts, table: InputsTable) -> FileSurvey:
-    rows = tuple(table)
+def _finished(
+    segment: Segment, facts: FileFacts, rows: tuple[SurveyedRow, ...], limit: bytes | None
+) -> FileSurvey:
     inputs = ((row.structure, row.leaves, unpack(row.scalars), row.calls) for row in rows)
     found = counters_of_file(segment, inputs, segment.damage)
     counts = None
@@ -151,7 +151,7 @@ def _finished(segment: Segment, facts: FileFacts, table: InputsTable) -> FileSur
         counted=counts is not None and not counts.short,
         damaged=len(damage),
     )
-    return FileSurvey(facts, head, rows, table.limit, counts, damage)
+    return FileSurvey(facts, head, rows, limit, counts, damage)
 
 
 def _by_digest(
@@ -183,14 +183,21 @@ def digest_of_calls(numbers: bytes, places: bytes, closed_ns: int | None) -> byt
     return digest_of(numbers, places, repr(closed_ns).encode())
 
 
-def _summed_rows(segment: Segment) -> list[SurveyedRow] | None:
+def _summed_rows(segment: Segment) -> tuple[SurveyedRow, ...] | None:
     """The rows of a summary; None if there is none, or one that cannot be read: that is damage, and
     the file is scanned."""
     summary, tape = segment.summary, segment.manifest.tape
     if summary is None or summary.inputs is None:
         return None
     try:
-        return [checked(SurveyedRow.of_summary(row, tape)) for row in summary.inputs.rows()]
+        return tuple(
+            sound_row(
+                row.structure, row.leaves, pack(row.scalars), row.raised,
+                row.calls, CallRef(tape, row.first), CallRef(tape, row.last),
+                tuple((leaf, *row.ranges[leaf]) for leaf in sorted(row.ranges)),
+            )
+            for row in summary.inputs.rows()
+        )  # fmt: skip
     except TapeError:
         segment.summed_inputs()
         return None
@@ -255,7 +262,7 @@ def scanned_inputs(segment: Segment) -> InputsTable:
         for number, calls in counts.items():
             one = segment.distinct_inputs[number]
             table.add(
-                SurveyedRow(
+                SurveyedRow.of(
                     one.structure, one.leaves, pack(one.scalars), one.raised, calls,
                     CallRef(tape, first[number]), CallRef(tape, last[number]),
                 )
@@ -272,7 +279,7 @@ def _row_at(segment: Segment, position: int) -> SurveyedRow:
     record = segment.record(position)
     inputs, has_raised = record.inputs, record.error is not None
     ref = CallRef(segment.manifest.tape, segment.number(position))
-    return SurveyedRow(
+    return SurveyedRow.of(
         inputs.structure, inputs.leaves, pack(inputs.scalars), has_raised, 1, ref, ref,
         tuple(sorted((one.leaf, one.min, one.max) for one in inputs.ranges)),
     )  # fmt: skip
@@ -282,7 +289,8 @@ def _sound(table: InputsTable, segment: Segment) -> InputsTable:
     sound = InputsTable(limit=table.limit)
     for row in table:
         try:
-            sound.add(checked(row))
+            row.tree()
+            sound.add(row)
         except TapeError as error:
             what = f"{counted(row.calls, 'call')} from call {row.first.number} on left out"
             error.reason = f"{what}: {error.reason}"

@@ -26,7 +26,8 @@ from calltape_analyzer.surveying.file_survey import (
     scanned_facts,
     scanned_inputs,
 )
-from calltape_analyzer.surveying.inputs_table import InputsTable, SurveyedRow
+from calltape_analyzer.surveying.inputs_table import InputsTable
+from calltape_analyzer.surveying.surveyed_row import SurveyedRow
 
 __all__ = ["PieceSurvey", "survey_of_piece", "united"]
 
@@ -88,7 +89,7 @@ def united(pieces: Sequence[PieceSurvey]) -> FileSurvey | None:
         return None
     table = InputsTable()
     for piece in pieces:
-        table.add_all(InputsTable(piece.rows, piece.limit))
+        table.add_rows(piece.rows, piece.limit)
     damage = tuple(one for piece in pieces for one in piece.damage)
     first = pieces[0]
     facts = _facts(

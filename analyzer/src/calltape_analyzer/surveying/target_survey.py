@@ -69,7 +69,7 @@ class TargetSurvey:
         if not one.facts.sealed:
             self.unsealed[one.facts.key] = InputsTable(one.rows, one.limit)
             return
-        self.final.add_all(InputsTable(one.rows, one.limit))
+        self.final.add_rows(one.rows, one.limit)
         if one.counts is not None:
             self._count(one.facts.key, one.counts)
 

@@ -1,0 +1,221 @@
+"""Surveys of 200 sealed tapes of 20,000 calls, and of an unsealed tape of a million calls on one
+process and on two. And what a million calls in 200 tapes take in one process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.report import Row
+from benchmarks.rounds import measure
+from benchmarks.sealed_ends import Ends
+from benchmarks.sealed_tapes import record_calls
+from calltape_analyzer import open_tape, survey
+from calltape_analyzer.surveying.survey import Survey
+from calltape_analyzer.surveying.survey_file import write_survey
+from calltape_schema.framing import SUMMARY, members
+
+__all__ = ["rows"]
+
+_TAPES = 200
+_CALLS = 20_000
+_LONG = 1_000_000
+_ENDS = 100_000
+_CALLS_OF_END = 300
+_HOSTS = 100
+
+
+def _run(*words: str) -> None:
+    command = [sys.executable, "-m", "calltape_analyzer", *words]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _anonymous_peak(*words: str) -> int:
+    """The most memory that a command and each of its processes had together, without mapped files;
+    in bytes. It is looked at every 20 ms."""
+    command = [sys.executable, "-m", "calltape_analyzer", *words]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    most, ended = 0, threading.Event()
+
+    def look() -> None:
+        nonlocal most
+        while not ended.is_set():
+            most = max(most, sum(map(_anonymous, _family(process.pid))))
+            time.sleep(0.02)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    process.wait()
+    ended.set()
+    looking.join()
+    return most
+
+
+def _family(process: int) -> list[int]:
+    found = [process]
+    for parent in found:
+        try:
+            children = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+        except OSError:
+            continue
+        found += map(int, children.split())
+    return found
+
+
+def _anonymous(process: int) -> int:
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
+
+
+def _without_end(path: Path) -> None:
+    """Cuts a tape where its summary begins: as if its process had been killed."""
+    with path.open("r+b") as file:
+
+        def read(offset: int, size: int) -> bytes:
+            file.seek(offset)
+            return file.read(size)
+
+        size = path.stat().st_size
+        found = next(one for one in members(read, size, [].append) if one.name == SUMMARY)
+        file.truncate(found.offset)
+
+
+def rows(scale: float) -> Iterator[Row]:
+    """Seconds of whole commands, and of functions in one process."""
+    yield from _sealed(scale)
+    yield from _unsealed(scale)
+    yield from _one_process(scale)
+    yield from _ends(scale)
+
+
+def _sealed(scale: float) -> Iterator[Row]:
+    tapes = max(int(_TAPES * scale), 20)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        record_calls(folder / "0.tape", _CALLS)
+        ends = Ends(folder / "0.tape", keeps_records=True)
+        for number in range(1, tapes):
+            ends.write(folder / f"{number}.tape", number)
+        samples = measure(
+            {
+                "one": lambda: _run("survey", name, "--jobs", "1"),
+                "two": lambda: _run("survey", name, "--jobs", "2"),
+            },
+            3,
+        )
+        one, two = samples.median("one"), samples.median("two")
+        yield Row(
+            f"calltape survey of {tapes} sealed tapes of {_CALLS:,} calls, two processes",
+            f"{two:.1f} s, {_anonymous_peak('survey', name, '--jobs', '2') / 2**20:.0f} MiB",
+            (f"{one / two:.2f} × as fast as one process ({one:.1f} s)",),
+        )
+
+
+def _unsealed(scale: float) -> Iterator[Row]:
+    calls = int(_LONG * scale)
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "a.tape"
+        record_calls(path, calls)
+        _without_end(path)
+        samples = measure(
+            {
+                "one": lambda: _run("survey", str(path), "--jobs", "1"),
+                "two": lambda: _run("survey", str(path), "--jobs", "2"),
+            },
+            3,
+        )
+        one, two = samples.median("one"), samples.median("two")
+        peak = _anonymous_peak("survey", str(path), "--jobs", "2")
+        yield Row(
+            f"calltape survey of an unsealed tape of {calls:,} calls, two processes",
+            f"{two:.1f} s, {peak / 2**20:.0f} MiB",
+            (f"{one / two:.2f} × as fast as one process ({one:.1f} s)",),
+        )
+
+
+def _one_process(scale: float) -> Iterator[Row]:
+    calls = int(_LONG * scale)
+    with tempfile.TemporaryDirectory() as name:
+        for number in range(_TAPES):
+            record_calls(Path(name) / f"{number}.tape", calls // _TAPES)
+
+        def opened() -> None:
+            open_tape(name).close()
+
+        def variants() -> None:
+            with open_tape(name) as tape:
+                tape.variants()
+
+        samples = measure(
+            {
+                "open": opened,
+                "variants": variants,
+                "info": lambda: _run("info", name),
+                "scan": lambda: open_tape(name, scan=True).close(),
+            },
+            3,
+        )
+        scan = samples.median("scan")
+        shown = {"open": "open_tape", "variants": "variants()", "info": "calltape info"}
+        for key, what in shown.items():
+            seconds = samples.median(key)
+            yield Row(
+                f"{what} of {calls:,} calls in {_TAPES} tapes",
+                f"{seconds:.2f} s",
+                (f"{scan / seconds:.0f} × as fast as a scan ({scan:.1f} s)",),
+            )
+
+
+def _ends(scale: float) -> Iterator[Row]:
+    """Files of which only the ends are there are written, surveyed and deleted, a tenth at a time;
+    all of them go into one survey."""
+    batch = max(int(_ENDS * scale) // 10, 500)
+    costs: list[Cost] = []
+    with tempfile.TemporaryDirectory() as name:
+        record_calls(Path(name) / "pattern", _CALLS_OF_END)
+        ends, found = Ends(Path(name) / "pattern", keeps_records=False), Survey()
+        for first in range(0, 10 * batch, batch):
+            folder = Path(name) / f"{first}"
+            folder.mkdir()
+            for number in range(first, first + batch):
+                ends.write(folder / f"{number}.tape", number, hosts=_HOSTS)
+            before = time.process_time()
+            found = survey(folder, jobs=1, onto=found)
+            costs.append(Cost(time.process_time() - before, _anonymous(os.getpid())))
+            shutil.rmtree(folder)
+        (tape,) = found.tapes
+        if len(tape.files) != 10 * batch or len(tape) != 10 * batch * _CALLS_OF_END or tape.damage:
+            raise RuntimeError(f"surveyed {found}")
+        path = Path(name) / "survey.json.gz"
+        write_survey(found, path)
+        stored = path.stat().st_size
+    per_end = [cost.seconds / batch for cost in costs]
+    grown = (costs[-1].anonymous - costs[0].anonymous) / (9 * batch)
+    yield Row(
+        f"survey of {10 * batch:,} ends of sealed tapes of {_CALLS_OF_END:,} calls, one process",
+        f"{sum(per_end) / 10 * 1000:.2f} ms of a processor per tape, "
+        f"{costs[-1].anonymous / 2**20:.0f} MiB",
+        (
+            f"the last tenth {per_end[-1] / per_end[0]:.2f} × the first",
+            f"{grown:.0f} bytes of memory and {stored / (10 * batch):.0f} of survey.json.gz "
+            "per tape",
+        ),
+    )
+
+
+class Cost(NamedTuple):
+    """Seconds of a processor, and the memory afterwards, in bytes."""
+
+    seconds: float
+    anonymous: int
