@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -11,8 +12,10 @@ from typing import Any
 from calltape_analyzer.arguments.forms import PlainForm
 from calltape_analyzer.arguments.plan import Plan, identifier
 from calltape_analyzer.arguments.templates import Template
+from calltape_analyzer.exporting.kernel_casts import cast_for_kernels
 from calltape_analyzer.exporting.onnx_checks import checks_kept, join_checks
 from calltape_analyzer.exporting.translations import translations
+from calltape_analyzer.programs.complex_pairs import COMPLEX_OUTPUTS
 from calltape_analyzer.programs.onnx_checks import CHECKS
 from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.text import UniqueNames
@@ -54,12 +57,14 @@ def to_onnx(
     if program is None:
         raise RuntimeError("torch.onnx.export gave no program (dynamo=False is not supported here)")
     join_checks(program, checks)
+    cast_for_kernels(program.model)
     graph = program.model.graph
     _name_values(graph, graph.inputs, list(plan.names))
     if "output_names" not in options:
         names = output_names(result, (*plan.names, CHECKS))
         has_checks = bool(graph.outputs) and graph.outputs[-1].name == CHECKS
         _name_values(graph, graph.outputs, [*names, CHECKS] if has_checks else names)
+    _note_complex(program, exported)
     _name_dimensions(program, plan, variant)
     return OnnxModel(program)
 
@@ -130,6 +135,18 @@ def _name_values(graph: Any, values: Any, names: list[str]) -> None:
             initial.name = f"{name}.inner"
             graph.initializers[initial.name] = initial
         value.name = name
+
+
+def _note_complex(program: Any, exported: Any) -> None:
+    """Writes into a model which of its outputs are pairs in the place of complex numbers."""
+    nodes = {node.name: node for node in exported.graph.nodes}
+    returned = [nodes[name] for name in exported.graph_signature.user_outputs if name in nodes]
+    own = [node.meta.get("val") for node in returned]
+    are_complex = [bool(getattr(value, "is_complex", bool)()) for value in own]
+    if any(are_complex):
+        outputs = [value.name for value in program.model.graph.outputs if value.name != CHECKS]
+        names = [name for name, is_one in zip(outputs, are_complex, strict=False) if is_one]
+        program.model.metadata_props[COMPLEX_OUTPUTS] = json.dumps(names)
 
 
 def output_names(result: tuple[Template, PlainForm], taken: Any) -> list[str]:

@@ -11,6 +11,12 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES
 from calltape_analyzer.errors import TapeError
+from calltape_analyzer.programs.complex_pairs import (
+    as_pairs,
+    complex_outputs,
+    from_pairs,
+    sizes_as_pairs,
+)
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_refusal import InputRefusal
@@ -146,12 +152,15 @@ class OnnxModel(ExportedModel):
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
         values = {name: value_of(*feed) for name, feed in self._feeds(inputs).items()}
         found = self.session.run_with_ort_values(None, values)
+        metadata = self.session.get_modelmeta().custom_metadata_map
+        are_complex = complex_outputs(metadata)
         outputs: list[Any] = []
         for known, output in zip(self.session.get_outputs(), found, strict=True):
             if known.name == CHECKS:
-                demand(output.numpy().tolist(), self.session.get_modelmeta().custom_metadata_map)
-            else:
-                outputs.append(_to_torch(output))
+                demand(output.numpy().tolist(), metadata)
+                continue
+            tensor = _to_torch(output)
+            outputs.append(from_pairs(tensor) if known.name in are_complex else tensor)
         return outputs
 
     def deaths(self, runs: Sequence[Mapping[str, Any]], seconds: float) -> list[str | None]:
@@ -171,7 +180,7 @@ class OnnxModel(ExportedModel):
         for known in self.session.get_inputs():
             value = inputs[known.name if known.name in inputs else _parameter(known.name)]
             tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-            found[known.name] = _feed(tensor)
+            found[known.name] = _feed(as_pairs(tensor))
         return found
 
     def refuses(self, sizes: Mapping[str, Sized | int]) -> InputRefusal | None:
@@ -181,7 +190,7 @@ class OnnxModel(ExportedModel):
         for declared in self._declared:
             value = sizes[declared.name]
             tensor = value if isinstance(value, Sized) else Sized("int64", ())
-            refusal = _refused(declared, tensor, named)
+            refusal = _refused(declared, sizes_as_pairs(tensor), named)
             if refusal is not None:
                 return refusal
         return None

@@ -1,0 +1,187 @@
+"""Casts around operators that ONNX Runtime has not for a dtype.
+
+The runtime's kernels for the CPU take some of the dtypes that ONNX allows: there is no ``Where`` of
+booleans and no ``Gemm`` of bfloat16, and a session of a model with one is refused. Such an operator
+gets a dtype here that holds every value of its own, and its result gets its own dtype back. The
+runtime itself says what it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+__all__ = ["cast_for_kernels"]
+
+_WIDER = {
+    "bool": ("uint8", "int32", "int64", "float"),
+    "int8": ("int32", "int64"),
+    "uint8": ("int32", "int64"),
+    "int16": ("int32", "int64"),
+    "uint16": ("int32", "int64"),
+    "int32": ("int64",),
+    "bfloat16": ("float",),
+}
+"""Dtypes by name, each with those that hold its values. Sums and products that overflow come out
+alike: a cast back keeps the last bits."""
+_LEFT = frozenset({"Cast", "CastLike", "If", "Loop", "Scan", "QuantizeLinear", "DequantizeLinear"})
+
+Types = Mapping[str, frozenset[str]]
+"""What a kernel takes: names of dtypes for each type parameter of its operator."""
+
+
+def cast_for_kernels(model: Any) -> None:
+    """Changes a model, so that ONNX Runtime has a kernel for each operator that it can have one
+    for. Does nothing if ONNX Runtime is not installed.
+
+    Args:
+        model: an ``onnx_ir.Model`` of known dtypes.
+    """
+    if not _kernels():
+        return
+    version = model.graph.opset_imports.get("")
+    for node in list(model.graph.all_nodes()):
+        if node.domain in ("", "ai.onnx") and node.op_type not in _LEFT and version is not None:
+            _cast_around(node, version)
+
+
+def _cast_around(node: Any, version: int) -> None:
+    schema = _schema(node.op_type, version)
+    kernels = _kernels_of(node.op_type, version)
+    if schema is None or not kernels:  # the runtime has it as a function of other operators
+        return
+    bound = _bound(node, schema)
+    if bound is None or any(_takes(kernel, bound) for kernel in kernels):
+        return
+    wanted = next((w for w in _widened(bound) if any(_takes(k, w) for k in kernels)), None)
+    if wanted is None:
+        return
+    changed = {name: kind for name, kind in wanted.items() if kind != bound[name]}
+    for place, parameter in enumerate(_parameters(schema.inputs, len(node.inputs))):
+        if parameter in changed and node.inputs[place] is not None:
+            _cast_input(node, place, changed[parameter])
+    for place, parameter in enumerate(_parameters(schema.outputs, len(node.outputs))):
+        if parameter in changed:
+            _cast_output(node, place, bound[parameter], changed[parameter])
+
+
+def _bound(node: Any, schema: Any) -> dict[str, str] | None:
+    """The dtypes of an operator's type parameters, by name; None if one is not known."""
+    found: dict[str, str] = {}
+    parameters = _parameters(schema.inputs, len(node.inputs))
+    for value, parameter in zip(node.inputs, parameters, strict=True):
+        if value is None:
+            continue
+        dtype = value.dtype
+        if dtype is None and value.const_value is not None:
+            dtype = value.const_value.dtype
+        if dtype is None:
+            return None
+        found.setdefault(parameter, _name(dtype))
+    return found
+
+
+def _parameters(formal: Any, count: int) -> list[str]:
+    """The type parameter of each value. The last formal one may stand for several."""
+    names = [one.type_str for one in formal]
+    return [names[min(place, len(names) - 1)] for place in range(count)] if names else []
+
+
+def _widened(bound: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The dtypes with one parameter wider; then with all of that dtype."""
+    for parameter, kind in bound.items():
+        for wider in _WIDER.get(kind, ()):
+            yield {**bound, parameter: wider}
+    for kind in dict.fromkeys(bound.values()):
+        for wider in _WIDER.get(kind, ()):
+            yield {name: wider if own == kind else own for name, own in bound.items()}
+
+
+def _takes(kernel: Types, bound: Mapping[str, str]) -> bool:
+    return all(kind in kernel[name] for name, kind in bound.items() if name in kernel)
+
+
+def _cast_input(node: Any, place: int, kind: str) -> None:
+    cast = _cast(node.inputs[place], _dtype(kind))
+    node.graph.insert_before(node, cast)
+    node.replace_input_with(place, cast.outputs[0])
+
+
+def _cast_output(node: Any, place: int, own: str, kind: str) -> None:
+    import onnx_ir as ir
+
+    value = node.outputs[place]
+    cast = _cast(value, _dtype(own))
+    result = cast.outputs[0]
+    result.name, value.name = value.name, f"{value.name}.{kind}"
+    result.shape = value.shape
+    ir.convenience.replace_all_uses_with(value, result, replace_graph_outputs=True)
+    cast.replace_input_with(0, value)
+    value.dtype = _dtype(kind)
+    node.graph.insert_after(node, cast)
+
+
+def _cast(value: Any, dtype: Any) -> Any:
+    import onnx_ir as ir
+
+    made = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype.value)], num_outputs=1)
+    made.outputs[0].dtype = dtype
+    made.outputs[0].shape = value.shape
+    made.outputs[0].name = f"{value.name}.{_name(dtype)}.{id(made)}"
+    return made
+
+
+def _name(dtype: Any) -> str:
+    """The name that the runtime has for a dtype."""
+    return str(dtype.name).lower()
+
+
+def _dtype(name: str) -> Any:
+    import onnx_ir as ir
+
+    return ir.DataType[name.upper()]
+
+
+@cache
+def _kernels() -> Mapping[str, tuple[tuple[int, int, Types], ...]]:
+    """The kernels for the CPU by operator, each with the first and last version of ONNX that it is
+    for; none if ONNX Runtime does not tell."""
+    try:
+        from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+        every = state.get_all_opkernel_def()
+    except (ImportError, AttributeError):
+        return {}
+    found: dict[str, tuple[tuple[int, int, Types], ...]] = {}
+    for one in every:
+        if one.provider != "CPUExecutionProvider" or one.domain not in ("", "ai.onnx"):
+            continue
+        first, last = one.version_range
+        types = {
+            name: frozenset(kind.removeprefix("tensor(").removesuffix(")") for kind in kinds)
+            for name, kinds in one.type_constraints.items()
+        }
+        found[one.op_name] = (*found.get(one.op_name, ()), (first, last, types))
+    return found
+
+
+@cache
+def _kernels_of(operator: str, version: int) -> tuple[Types, ...]:
+    schema = _schema(operator, version)
+    if schema is None:
+        return ()
+    since = schema.since_version
+    return tuple(
+        types for first, last, types in _kernels().get(operator, ()) if first <= since <= last
+    )
+
+
+@cache
+def _schema(operator: str, version: int) -> Any:
+    import onnx
+
+    try:
+        return onnx.defs.get_schema(operator, version, "")
+    except Exception:  # an operator that ONNX does not have; onnx raises an error of its own
+        return None
