@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from tests.viewer.browser import FILE_PAGE, MISSING, Browser, browser
+from tests.browser import MISSING
+from tests.viewer.tab import FILE_PAGE, ViewerTab, viewer_tab
 
 from benchmarks.report import Row
 from benchmarks.sealed_tapes import record_calls
@@ -69,7 +70,7 @@ def _peak_of(process: Path) -> int | None:
 
 def _opened(path: Path) -> tuple[int, list[tuple[str, float]]]:
     """The most memory, and the seconds of each step; the first is until the list is there."""
-    with browser() as tab:
+    with viewer_tab() as tab:
         tab.patience = _PATIENCE
         tab.size(1280)
         tab.go(FILE_PAGE)
@@ -89,17 +90,17 @@ def _opened(path: Path) -> tuple[int, list[tuple[str, float]]]:
         return _renderer_peak(), steps
 
 
-def _read_all(tab: Browser) -> None:
+def _read_all(tab: ViewerTab) -> None:
     tab.click(".notice button")
     tab.until(lambda: not tab.all(".notice button"))
 
 
-def _show_tensor(tab: Browser) -> None:
+def _show_tensor(tab: ViewerTab) -> None:
     tab.click(".tree details details summary")
     tab.until(lambda: tab.text(".values tbody td, .inside p"))
 
 
-def _show_dimensions(tab: Browser) -> None:
+def _show_dimensions(tab: ViewerTab) -> None:
     tab.click("#tab-dimensions")
     tab.click("#panel-dimensions button.open")
     tab.until(lambda: tab.text(".histogram tbody th"))

@@ -18,6 +18,7 @@ NAMES = (
     "docs/minimising.md",
     "docs/testing.md",
     "docs/remote.md",
+    "docs/reports.md",
     "CONTRIBUTING.md",
     *DECISIONS,
 )

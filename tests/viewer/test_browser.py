@@ -16,10 +16,10 @@ from selenium.webdriver.common.keys import Keys
 
 from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
 from calltape_analyzer.reading.tape_file import TapeFile
+from tests.browser import LOOKS, MISSING, network_requests
 from tests.fixture_files import FIXTURES
-from tests.viewer.browser import FILE_PAGE, MISSING, Browser, browser
-
-from tape_writing import Call, Fields, TapeBytes, target, tensor  # isort: skip
+from tests.hostile_names import HIDDEN, NAMES, hostile_tape
+from tests.viewer.tab import FILE_PAGE, ViewerTab, viewer_tab
 
 pytestmark = [
     pytest.mark.integration,
@@ -27,12 +27,11 @@ pytestmark = [
 ]
 
 GOLDEN = FIXTURES / "v1" / "calls-keywords-nested-cache-outputs.tape"
-LOOKS = [(1280, False), (1280, True), (390, False), (390, True)]
 
 
 @pytest.fixture(scope="module")
-def tab() -> Iterator[Browser]:
-    with browser() as made:
+def tab() -> Iterator[ViewerTab]:
+    with viewer_tab() as made:
         yield made
 
 
@@ -46,20 +45,14 @@ def viewed(*paths: Path) -> Iterator[PageServer]:
         server.shutdown()
 
 
-def expect_clean(tab: Browser) -> None:
-    assert tab.complaints() == []
-    assert tab.violations() == []
-    assert not tab.is_too_wide()
-
-
 @pytest.mark.parametrize(("width", "dark"), LOOKS)
-def test_a_golden_tape_from_a_disk(tab: Browser, width: int, dark: bool) -> None:
+def test_a_golden_tape_from_a_disk(tab: ViewerTab, width: int, dark: bool) -> None:
     tab.size(width, dark=dark)
     tab.go(FILE_PAGE)
-    expect_clean(tab)
+    tab.expect_clean()
     tab.drop(GOLDEN)
     tab.shows("button.open", ["0", "1", "2"])
-    expect_clean(tab)
+    tab.expect_clean()
 
     tab.click("#panel-calls button.sort", "Call")
     tab.until(lambda: tab.text("button.open") == ["2", "1", "0"])
@@ -77,7 +70,7 @@ def test_a_golden_tape_from_a_disk(tab: Browser, width: int, dark: bool) -> None
     tab.click(".values button", "Whole tensor")
     tab.until(lambda: "largest" in tab.text(".values dt"))
     tab.click(".tree summary", "past_key_values")
-    expect_clean(tab)
+    tab.expect_clean()
 
     tab.click("#tab-dimensions")
     rows = tab.until(lambda: tab.text("#panel-dimensions tbody tr:not(.spacer)"))
@@ -86,21 +79,21 @@ def test_a_golden_tape_from_a_disk(tab: Browser, width: int, dark: bool) -> None
     label = "Sizes from 3 to 7 over calls 0 to 2"
     tab.until(lambda: tab.one("svg").get_attribute("aria-label") == label)
     tab.shows(".histogram tbody th", ["3", "5", "7"])
-    expect_clean(tab)
+    tab.expect_clean()
 
     tab.click("#tab-damage")
     tab.click("button", "Check every call")
     tab.until(lambda: any("no damage" in text for text in tab.text("[role=status]")))
-    expect_clean(tab)
+    tab.expect_clean()
     tab.click("#tab-tape")
     assert "fixtures.models:Model.forward, seen by hook" in tab.text("#panel-tape dd")
-    expect_clean(tab)
+    tab.expect_clean()
 
 
 def test_no_request_leaves_the_page(tmp_path: Path) -> None:
     """By the log of the browser's network, which has the requests of all its threads."""
     log = tmp_path / "network.json"
-    with browser(log) as tab, viewed(GOLDEN) as server:
+    with viewer_tab(log) as tab, viewed(GOLDEN) as server:
         for url in (FILE_PAGE, server.address):
             tab.size(1280)
             tab.go(url)
@@ -125,18 +118,7 @@ def test_no_request_leaves_the_page(tmp_path: Path) -> None:
     assert not any("example" in url for url in asked)
 
 
-def network_requests(log: Path) -> dict[str, str]:
-    """The addresses that a browser asked for, each with the origin of the page that did."""
-    document = json.loads(log.read_text())
-    params = (event.get("params", {}) for event in document["events"])
-    return {
-        one["url"]: one.get("initiator", "").removeprefix("http://")
-        for one in params
-        if isinstance(one, dict) and "url" in one
-    }
-
-
-def test_by_keyboard_alone(tab: Browser) -> None:
+def test_by_keyboard_alone(tab: ViewerTab) -> None:
     tab.size(1280)
     tab.go(FILE_PAGE)
     tab.drop(FIXTURES / "v1" / "structures.tape")
@@ -155,21 +137,21 @@ def test_by_keyboard_alone(tab: Browser) -> None:
     assert tab.driver.switch_to.active_element.text == f"Call {last}"
     tab.one("#tab-calls").send_keys(Keys.ARROW_RIGHT)
     assert tab.driver.switch_to.active_element.get_attribute("id") == "tab-dimensions"
-    expect_clean(tab)
+    tab.expect_clean()
 
 
-def test_from_the_command(tab: Browser) -> None:
+def test_from_the_command(tab: ViewerTab) -> None:
     other = FIXTURES / "v1" / "gathered.tape"
     tab.size(1280)
     with viewed(GOLDEN, other) as server:
         tab.go(server.address)
         tab.until(lambda: tab.text("button.link") == [GOLDEN.name, other.name])
-        expect_clean(tab)
+        tab.expect_clean()
         tab.click("button.link", "gathered")
         numbers = tab.until(lambda: tab.text("button.open"))
         told = json.loads(other.with_suffix(".json").read_text())
         assert numbers == [call["number"] for call in told["calls"]]
-        expect_clean(tab)
+        tab.expect_clean()
     with viewed(GOLDEN) as server:
         tab.go(server.address)
         tab.until(lambda: tab.text("button.open") == ["0", "1", "2"])  # the only one is opened
@@ -179,32 +161,7 @@ def test_from_the_command(tab: Browser) -> None:
         assert tab.complaints() == []
 
 
-NAMES = {
-    "script": "<script>window.owned = 1</script>",
-    "image": "<img src=x onerror='window.owned = 1'>",
-    "quotes": "\"'`><b onclick=owned()>",
-    "bidi": "a\u202egpj.exe\u2066\u200f",
-    "ansi": "\x1b[2J\x1b[31mred\x07\r\n\t",
-    "invisible": "pass\u200bword\u00ad\ufeff",
-    "template": "${window.owned = 1}{{owned}}",
-}
-
-
-def hostile_tape(path: Path) -> Path:
-    tape = TapeBytes(target(*NAMES.values()))
-    parts = {name: tensor("float32", 2) for name in NAMES.values()}
-    inner = Fields("object", "m:<script>", parts)
-    names = dict(zip(NAMES.values(), NAMES, strict=True))
-    error = {"type": "m:<img/src=x>", "message": "\n".join(NAMES.values())}
-    tape.call(
-        Call(args=(inner,), kwargs={**names, NAMES["script"]: inner}, record={"error": error})
-    )
-    tape.seal()
-    path.write_bytes(bytes(tape.data))
-    return path
-
-
-def test_names_stay_text(tab: Browser, tmp_path: Path) -> None:
+def test_names_stay_text(tab: ViewerTab, tmp_path: Path) -> None:
     name = f"{NAMES['quotes']}{NAMES['bidi']}.tape".replace("/", "")
     tape = hostile_tape(tmp_path / name)
     tab.size(1280)
@@ -219,7 +176,7 @@ def test_names_stay_text(tab: Browser, tmp_path: Path) -> None:
     shown = "".join(tab.text("#page"))
     for key in ("script", "image", "template"):
         assert NAMES[key] in shown
-    for hidden in "\u202e\u2066\u200f\x1b\x07\u200b\u00ad\ufeff":
+    for hidden in HIDDEN:
         assert hidden not in shown
     assert {"U+202E", r"\x1b", r"\x07", "U+200B"} <= set(tab.text(".control"))
     for panel in ("dimensions", "damage", "tape"):
@@ -228,10 +185,10 @@ def test_names_stay_text(tab: Browser, tmp_path: Path) -> None:
     tab.click("#panel-dimensions button.open")
     after = tab.driver.execute_script("return document.querySelectorAll('script, img, b').length")
     assert (before, tab.driver.execute_script("return window.owned")) == (after, 0)
-    expect_clean(tab)
+    tab.expect_clean()
 
 
-def test_hostile_files(tab: Browser) -> None:
+def test_hostile_files(tab: ViewerTab) -> None:
     """Each is refused in words, or its sound calls are listed. The page lives on without a
     complaint."""
     tab.size(1280)
@@ -249,14 +206,14 @@ def test_hostile_files(tab: Browser) -> None:
         assert tab.complaints() == [], path.name
 
 
-def test_damage_is_told(tab: Browser) -> None:
+def test_damage_is_told(tab: ViewerTab) -> None:
     tab.size(1280)
     tab.go(FILE_PAGE)
     tab.drop(FIXTURES / "v1" / "damaged_record.tape")
     assert "Damage (1) ⚠" in tab.text("[role=tab]")
     tab.click("#tab-damage")
     assert "checksum" in "".join(tab.text("#panel-damage tbody"))
-    expect_clean(tab)
+    tab.expect_clean()
     tab.drop(FIXTURES / "v1" / "damaged_blob.tape")
     assert "Damage" in tab.text("[role=tab]")
     tab.click("#tab-damage")
@@ -267,7 +224,7 @@ def test_damage_is_told(tab: Browser) -> None:
     tab.until(lambda: any("being written" in text for text in tab.text("[role=status]")))
 
 
-def test_a_compressed_tape(tab: Browser, tmp_path: Path) -> None:
+def test_a_compressed_tape(tab: ViewerTab, tmp_path: Path) -> None:
     packed = tmp_path / "golden.tape.gz"
     packed.write_bytes(gzip.compress(GOLDEN.read_bytes()))
     cut = tmp_path / "cut.tape.gz"
@@ -286,7 +243,7 @@ def test_a_compressed_tape(tab: Browser, tmp_path: Path) -> None:
     assert tab.complaints() == []
 
 
-def test_the_page_of_modules_is_the_same_page(tab: Browser) -> None:
+def test_the_page_of_modules_is_the_same_page(tab: ViewerTab) -> None:
     """``viewer/index.html`` from any server of files, without a step to build it."""
     from functools import partial
     from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -306,7 +263,7 @@ def test_the_page_of_modules_is_the_same_page(tab: Browser) -> None:
         tab.go(f"{root}index.html")
         tab.drop(GOLDEN)
         tab.shows("button.open", ["0", "1", "2"])
-        expect_clean(tab)
+        tab.expect_clean()
         hosts = {urlsplit(url).netloc for url in tab.requests() if url.startswith("http")}
         assert hosts == {urlsplit(root).netloc}
         server.shutdown()

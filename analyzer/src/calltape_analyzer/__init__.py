@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.replaying.check_report import CheckReport, CheckRow
     from calltape_analyzer.replaying.checking import check
     from calltape_analyzer.replaying.replaying import replay
+    from calltape_analyzer.reporting.page import ReportPage
     from calltape_analyzer.scripting import script
     from calltape_analyzer.shipping.ship_report import ShipReport
     from calltape_analyzer.shipping.shipment import ship
@@ -167,6 +168,7 @@ __all__ = [
     "Recordings",
     "RedactionError",
     "Report",
+    "ReportPage",
     "ReportRow",
     "Seen",
     "SeenInputs",
@@ -296,6 +298,7 @@ _NAMES = {
     "replaying.check_report": ("CheckReport", "CheckRow"),
     "replaying.checking": ("check",),
     "replaying.replaying": ("replay",),
+    "reporting.page": ("ReportPage",),
     "scripting": ("script",),
     "shipping.ship_report": ("ShipReport",),
     "shipping.shipment": ("ship",),

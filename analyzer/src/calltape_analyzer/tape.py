@@ -31,6 +31,7 @@ from calltape_analyzer.reading.selection import (
     ranges_of,
 )
 from calltape_analyzer.reading.urls import shown
+from calltape_analyzer.reporting.reported import Reported
 from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def check_tape(value: Any, what: str) -> None:
     )
 
 
-class Tape(RecordedCalls, ProgramSource):
+class Tape(RecordedCalls, ProgramSource, Reported):
     """One or several tape files as one sequence of calls; :func:`open_tape` makes it.
 
     ``len(tape)`` counts the calls whose records are whole, ``tape[i]`` is one of them (negative

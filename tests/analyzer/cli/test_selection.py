@@ -20,7 +20,7 @@ A, B = bytes.fromhex("3f9a01bc" * 4), bytes.fromhex("77000000" * 4)
 READING = ["info", "ls", "show", "shapes", "args", "variants", "explain", "diff", "export"]
 READING += ["replay", "check", "script"]
 WHOLE = ["doctor", "merge", "recover"]  # of a part they would be about another tape
-OWN_PARTS = ["filter_", "convert", "privacy", "redact", "minimise", "bundle", "table"]  # elsewhere
+OWN_PARTS = ["filter_", "convert", "privacy", "redact", "minimise", "bundle", "report", "table"]
 NO_CALLS = ["completion", "health", "ship", "survey", "view"]
 
 

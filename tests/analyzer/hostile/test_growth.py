@@ -273,7 +273,7 @@ def test_buckets_of_many_sizes(written: Callable[..., Tape]) -> None:
 
     # As many buckets as sizes is a table of both: what is asked here is who is served by which.
     with pytest.MonkeyPatch.context() as patch:
-        sizes = "calltape_analyzer.targets.buckets.padding_sizes"
+        sizes = "calltape_analyzer.variants.padding.padding_sizes"
         patch.setattr(sizes, lambda calls, count, *, multiple_of: sorted(calls))
         grows_little(make, 100)
 

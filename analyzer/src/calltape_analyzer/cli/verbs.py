@@ -110,6 +110,7 @@ VERBS = (
         "survey",
         "Many tapes as one: calls, coverage, damage, time and hosts per target.",
     ),
+    Verb("report", "report_pages", "report", "One HTML file that shows what was recorded."),
     Verb("ship", "shipments", "ship", "Copies sealed tapes to object storage."),
     Verb("view", "viewing", "view", "Look at tapes in a browser."),
     Verb(

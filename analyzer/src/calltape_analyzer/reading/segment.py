@@ -251,6 +251,15 @@ class Segment(StoredCalls):
         return (min(numbers), max(numbers)) if numbers else None
 
     @property
+    def span_ns(self) -> tuple[int, int] | None:
+        """When the first call began and the last one ended, Unix time in nanoseconds, by the end of
+        the file; None if that was not read, or does not say."""
+        found = self.summary
+        if found is None or found.first_ns is None or found.last_ns is None:
+            return None
+        return found.first_ns, found.last_ns
+
+    @property
     def disk_bytes(self) -> int:
         """How many of its bytes are stored on a disk; of a file on a web server, how many came."""
         return self._file.disk_bytes

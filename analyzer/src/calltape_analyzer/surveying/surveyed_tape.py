@@ -112,6 +112,11 @@ class SurveyedFile(Segment):
         return self.facts.unfinished
 
     @property
+    def span_ns(self) -> tuple[int, int] | None:
+        first, last = self.facts.first_ns, self.facts.last_ns
+        return None if first is None or last is None else (first, last)
+
+    @property
     def extent(self) -> tuple[int, int] | None:
         first, last = self.facts.first_call, self.facts.last_call
         return None if first is None or last is None else (first, last)
@@ -134,6 +139,8 @@ class SurveyedFile(Segment):
 
 class SurveyedCalls(Calls):
     """The calls of a survey: how many had which inputs, and no single one."""
+
+    at_hand = False
 
     def __init__(
         self, files: Sequence[SurveyedFile], classes: ClassIndex, rows: InputsTable

@@ -1,0 +1,152 @@
+"""The pictures of a report page, as figures of matplotlib: for the page, and for notebooks.
+
+In come histograms, pairs and timelines. Out go figures. On the page no text of a tape is in them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.reporting.contents import Histogram, Pair, Timeline, cut
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "FIRST", "INK", "QUIET", "SECOND", "calls_chart", "latency_chart", "pair_chart",
+    "require_matplotlib", "size_chart",
+    "style",
+]  # fmt: skip
+
+FIRST, SECOND, INK, QUIET = "#0072b2", "#d55e00", "#1b1b1b", "#8a8a8a"
+"""Blue and vermilion of Okabe and Ito ("Color Universal Design", 2008) are told apart with any
+colour vision."""
+
+_WIDTH, _HEIGHT = 5.0, 2.0  # inches
+# A layout engine would find these, and take as long as all the rest.
+_MARGINS = {"left": 0.13, "right": 0.98, "bottom": 0.23, "top": 0.93}
+_MAX_NAME = 40
+_STYLE = {
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 9,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "calltape",
+    "text.parse_math": False,
+    "text.usetex": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+def require_matplotlib() -> None:
+    """Raises UsageError if matplotlib is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "pictures need matplotlib", advice="install calltape-analyzer[report]"
+        ) from None
+
+
+def style() -> AbstractContextManager[None]:
+    """The style in which these pictures are drawn."""
+    import matplotlib
+
+    return matplotlib.rc_context(_STYLE)
+
+
+@contextmanager
+def _axes(xlabel: str, ylabel: str) -> Iterator[Axes]:
+    """Axes of a new figure, in our style."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    with style():
+        figure = Figure(figsize=(_WIDTH, _HEIGHT))
+        figure.subplots_adjust(**_MARGINS)
+        axes = figure.add_subplot()
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+        axes.xaxis.set_major_formatter(_numbers())
+        axes.yaxis.set_major_formatter(_numbers())
+        yield axes
+
+
+def _numbers() -> Callable[[float, Any], str]:
+    return lambda value, _: _short(value)
+
+
+def _short(value: float) -> str:
+    """``1,200``, ``12k``, ``1.2M``: the default of matplotlib writes an offset in a corner, which
+    people miss."""
+    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 10 * unit or (abs(value) >= unit and unit > 1e3):
+            return f"{value / unit:,.4g}{name}"
+    return f"{value:,.6g}"
+
+
+def _figure_of(axes: Axes) -> Figure:
+    from matplotlib.figure import Figure
+
+    found = axes.figure
+    assert isinstance(found, Figure)
+    return found
+
+
+def size_chart(found: Histogram, *, name: str = "size") -> Figure:
+    """Calls per size; ``name`` is that of the symbol."""
+    from matplotlib.ticker import MaxNLocator
+
+    with _axes(cut(name, _MAX_NAME), "calls") as axes:
+        edges = [found.bins[0][0] - 0.5, *(high + 0.5 for _, high, _ in found.bins)]
+        axes.stairs([calls for *_, calls in found.bins], edges, fill=True, color=FIRST)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+        return _figure_of(axes)
+
+
+def pair_chart(found: Pair, *, names: tuple[str, str] = ("first size", "second size")) -> Figure:
+    """A spot for each combination of sizes; its area grows with the calls. ``names`` are those of
+    the symbols."""
+    from matplotlib.ticker import MaxNLocator
+
+    with _axes(*(cut(name, _MAX_NAME) for name in names)) as axes:
+        most = max(calls for *_, calls in found.spots)
+        areas = [8 + 130 * calls / most for *_, calls in found.spots]
+        ones, others = [a for a, *_ in found.spots], [b for _, b, _ in found.spots]
+        axes.scatter(ones, others, areas, color=FIRST, linewidths=0)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        return _figure_of(axes)
+
+
+def calls_chart(found: Timeline) -> Figure:
+    """Calls over time."""
+    with _axes("seconds after the first call", "calls per s" if found.is_rate else "calls") as axes:
+        axes.stairs(found.calls, found.edges, fill=True, color=FIRST)
+        return _figure_of(axes)
+
+
+def latency_chart(found: Timeline) -> Figure:
+    """The median and the longest latency over time."""
+    with _axes("seconds after the first call", "ms") as axes:
+        middles = [(a + b) / 2 for a, b in zip(found.edges, found.edges[1:], strict=False)]
+        lines: Sequence[tuple[Sequence[float | None], str, str, str]] = (
+            (found.median, FIRST, "-", "median"),
+            (found.most, SECOND, "--", "longest"),
+        )
+        for values, color, style, label in lines:
+            # A step without a call is a gap.
+            known = [math.nan if value is None else value for value in values]
+            axes.plot(middles, known, style, color=color, label=label, marker=".")
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, loc="upper left", ncols=2, labelcolor=INK)
+        return _figure_of(axes)

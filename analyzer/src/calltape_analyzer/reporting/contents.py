@@ -1,0 +1,292 @@
+"""What a report page says, as plain data. Every text is printable, and nothing is long.
+
+Whatever a tape holds, its report page is bounded: what is left out is counted, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from calltape_analyzer.text import counted, printable
+
+__all__ = [
+    "Cell",
+    "Contents",
+    "Coverage",
+    "Histogram",
+    "Pair",
+    "SymbolPart",
+    "Table",
+    "TapePart",
+    "Timeline",
+    "TreeNode",
+    "VariantPart",
+    "Verdict",
+    "cut",
+    "table",
+]
+
+_MAX_TEXT = 200
+
+Cell = str | int | float | None
+"""A number sorts as a number. None stands for what is not known."""
+
+
+def cut(text: str, most: int = _MAX_TEXT) -> str:
+    """The text, printable, on one line and not longer than ``most`` characters."""
+    shown = printable(" ".join(text[: 4 * most].split()))
+    return shown if len(shown) <= most else f"{shown[:most]}…"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells below heads.
+
+    Attributes:
+        caption: what the rows are.
+        head: the names of the columns.
+        rows: the cells.
+        more: how many rows were left out.
+    """
+
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    more: int = 0
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Per column whether it has numbers."""
+        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.head)
+        return tuple(any(isinstance(cell, (int, float)) for cell in column) for column in columns)
+
+
+def table(
+    caption: str, head: Sequence[str], rows: Iterable[Sequence[Cell]], most: int = 50
+) -> Table:
+    """The table of the first ``most`` rows, whose texts are cut."""
+    every = list(rows)
+    shown = [
+        tuple(cut(cell) if isinstance(cell, str) else cell for cell in row) for row in every[:most]
+    ]
+    return Table(caption, tuple(head), tuple(shown), max(0, len(every) - most))
+
+
+@dataclass(frozen=True)
+class TreeNode:
+    """A part of an argument.
+
+    Attributes:
+        name: of the argument, the key or the position.
+        said: dtype and shape, or the value; empty for a container.
+        children: what is in it.
+    """
+
+    name: str
+    said: str = ""
+    children: tuple[TreeNode, ...] = ()
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many calls had which sizes.
+
+    Attributes:
+        bins: smallest size, largest size and calls of each bar.
+        distinct: how many sizes there were.
+        counts: which calls these are, in words.
+        common: the most common sizes.
+        is_drawn: whether the sizes are small enough for a picture.
+    """
+
+    bins: tuple[tuple[int, int, int], ...]
+    distinct: int
+    counts: str
+    common: Table
+    is_drawn: bool = True
+
+    def text(self) -> str:
+        """The same as a sentence."""
+        low, high = self.bins[0][0], self.bins[-1][1]
+        most = max(self.bins, key=lambda one: one[2])
+        sizes = str(most[0]) if most[0] == most[1] else f"{most[0]} to {most[1]}"
+        return (
+            f"{counted(self.distinct, 'size')} from {low} to {high}; most calls, {most[2]:,}, "
+            f"had {sizes}"
+        )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two symbols, and how often their sizes came together.
+
+    Attributes:
+        one, other: their names.
+        spots: where the calls are: the middle of a range of sizes of each, and how many calls.
+        said: what follows, in words.
+        common: the most common combinations.
+    """
+
+    one: str
+    other: str
+    spots: tuple[tuple[float, float, int], ...]
+    said: str
+    common: Table
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Calls over time, in steps of equal length, or one step for each file.
+
+    Attributes:
+        begin: the time of the first call, as text.
+        edges: of the steps, in seconds after that.
+        calls: per step, or, if ``is_rate``, calls per second.
+        is_rate: whether the steps are files, of which only the ends were read.
+        median, most: the latency per step in milliseconds, None without a call; empty if unknown.
+        said: what it is, in words.
+        slowest: the calls that took longest.
+    """
+
+    begin: str
+    edges: tuple[float, ...]
+    calls: tuple[float, ...]
+    is_rate: bool
+    median: tuple[float | None, ...]
+    most: tuple[float | None, ...]
+    said: str
+    slowest: Table | None = None
+
+    def steps(self) -> Table:
+        """The same as a table."""
+        head = ["from s", "to s", "calls per s" if self.is_rate else "calls"]
+        columns: list[Sequence[Cell]] = [self.edges[:-1], self.edges[1:], self.calls]
+        if self.median:
+            head += ["median ms", "longest ms"]
+            columns += [self.median, self.most]
+        rows = zip(*columns, strict=True)
+        return table(f"seconds after {self.begin}", head, rows, most=len(self.calls))
+
+
+@dataclass(frozen=True)
+class SymbolPart:
+    """A symbol of a variant: its dimensions, sizes and evidence.
+
+    Attributes:
+        name: of the symbol.
+        said: what it stands for, its range and what it follows from.
+        evidence: the lines of its explanation.
+        warnings: for which conclusions there is little evidence.
+        histogram: its sizes; None if it follows from other symbols, or never varied.
+        buckets: the sizes to pad to, for several numbers of them; None likewise.
+    """
+
+    name: str
+    said: str
+    evidence: tuple[str, ...]
+    warnings: tuple[str, ...]
+    histogram: Histogram | None = None
+    buckets: Table | None = None
+
+
+@dataclass(frozen=True)
+class VariantPart:
+    """A variant.
+
+    Attributes:
+        name: of the variant.
+        facts: names and texts.
+        arguments: its inputs as a tree.
+        symbols: its dynamic dimensions.
+        pairs: symbols that may go together.
+        ints, constants: its scalars.
+        notes: what limits the findings, and what was left out of the page.
+    """
+
+    name: str
+    facts: tuple[tuple[str, str], ...]
+    arguments: tuple[TreeNode, ...]
+    symbols: tuple[SymbolPart, ...]
+    pairs: tuple[Pair, ...]
+    ints: Table
+    constants: Table
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What became of the calls that were seen.
+
+    Attributes:
+        said: in words.
+        shares: each with a name, calls, and the share of all in percent; the first is ``kept``.
+    """
+
+    said: str
+    shares: tuple[tuple[str, int, float], ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a check, or of running the calls.
+
+    Attributes:
+        name: of what was done.
+        ok: whether every call is fine.
+        summary: one line.
+        rows: call by call, those that failed first.
+        notes: what a reader should know.
+    """
+
+    name: str
+    ok: bool
+    summary: str
+    rows: Table
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TapePart:
+    """What was recorded of one target.
+
+    Attributes:
+        target: its class and method.
+        facts: names and texts.
+        coverage: how much of the traffic is there.
+        timeline: calls over time; None without calls.
+        variants: the programs that can serve the calls; ``overview`` has a row for each.
+        errors, nested: tables, each with what is known without them.
+        verdicts: what came of checks.
+        damage: what is wrong with the files.
+        notes: what is not on the page, and why.
+    """
+
+    target: str
+    facts: tuple[tuple[str, str], ...]
+    coverage: Coverage
+    timeline: Timeline | None
+    overview: Table
+    variants: tuple[VariantPart, ...]
+    errors: tuple[str, Table | None]
+    nested: tuple[str, Table | None]
+    verdicts: tuple[Verdict, ...] = ()
+    damage: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything that a report page says.
+
+    Attributes:
+        title: what it is about.
+        parts: one for each target.
+        version: of calltape.
+        notes: what is not on the page, and why.
+    """
+
+    title: str
+    parts: tuple[TapePart, ...]
+    version: str
+    notes: tuple[str, ...] = field(default=())

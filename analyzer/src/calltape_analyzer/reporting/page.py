@@ -1,0 +1,189 @@
+"""The report page: contents to one HTML file that needs no network, and runs only its own script.
+
+In come contents. Out goes HTML in which every text is escaped by the template engine, with a policy
+that allows the style sheet and the script of this page and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import secrets
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.reporting.charts import (
+    calls_chart,
+    latency_chart,
+    pair_chart,
+    require_matplotlib,
+    size_chart,
+)
+from calltape_analyzer.reporting.contents import (
+    Cell,
+    Contents,
+    Histogram,
+    Pair,
+    Timeline,
+)
+from calltape_analyzer.reporting.inline_svg import inline_svg
+from calltape_schema.errors import TapeError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["ReportPage", "require_libraries"]
+
+_MAX_CHARTS = 64
+_FOLDER = "templates"
+
+
+@dataclass(frozen=True)
+class ReportPage:
+    """What tapes say, for people.
+
+    Attributes:
+        title: what it is about.
+        html: the whole page.
+    """
+
+    title: str
+    html: str
+
+    @classmethod
+    def of(cls, contents: Contents) -> ReportPage:
+        """The page with these contents.
+
+        Raises:
+            UsageError: jinja2 or matplotlib is not installed (the extra ``report``).
+        """
+        return cls(contents.title, _html(contents))
+
+    def __repr__(self) -> str:
+        return f"<ReportPage of {self.title}: {len(self.html):,} bytes>"
+
+    def write(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Writes the page to a file.
+
+        Args:
+            path: where to; a report page is called ``.html``.
+            overwrite: replaces a file that is there.
+
+        Raises:
+            TapeError: ``exists`` or ``io``.
+        """
+        file = Path(path)
+        # A page that is being replaced stays until the new one is whole.
+        beside = file.with_name(f".{file.name}.{secrets.token_hex(8)}") if overwrite else file
+        try:
+            with beside.open("x", encoding="utf-8") as to:
+                to.write(self.html)
+            if overwrite:
+                os.replace(beside, file)
+        except FileExistsError:
+            advice = "name another file, or replace it with overwrite=True"
+            raise TapeError(
+                "exists", "it is there already", path=str(file), advice=advice
+            ) from None
+        except OSError as error:
+            raise TapeError("io", f"cannot write it: {error.strerror}", path=str(file)) from None
+        finally:
+            if overwrite:
+                beside.unlink(missing_ok=True)
+        return file
+
+
+class _Charts:
+    """Draws the charts of one page, so many and no more; each has a number."""
+
+    def __init__(self) -> None:
+        self._drawn = 0
+        self.is_full = False
+        self.most = _MAX_CHARTS
+
+    def sizes(self, found: Histogram) -> str | None:
+        return self._drawing(found, size_chart, found.text()) if found.is_drawn else None
+
+    def pair(self, found: Pair) -> str | None:
+        return self._drawing(found, pair_chart, f"{found.one} and {found.other}: {found.said}")
+
+    def calls(self, found: Timeline) -> str | None:
+        return self._drawing(found, calls_chart, f"Calls over time. {found.said}")
+
+    def latency(self, found: Timeline) -> str | None:
+        if not found.median:
+            return None
+        return self._drawing(found, latency_chart, "Median and longest latency over time")
+
+    def _drawing(self, found: Any, draw: Any, title: str) -> str | None:
+        from markupsafe import Markup
+
+        if self._drawn >= _MAX_CHARTS:
+            self.is_full = True
+            return None
+        self._drawn += 1
+        figure: Figure = draw(found)
+        # It is made of shapes, numbers, and texts that its maker escaped.
+        return Markup(inline_svg(figure, title, self._drawn))
+
+
+def require_libraries() -> None:
+    """Raises UsageError if jinja2 or matplotlib is not installed (the extra ``report``)."""
+    require_matplotlib()
+    try:
+        import jinja2  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "a report page needs jinja2", advice="install calltape-analyzer[report]"
+        ) from None
+
+
+def _html(contents: Contents) -> str:
+    require_libraries()
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("calltape_analyzer.reporting", _FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["cell"] = _shown
+    style, script = _own("page.css"), _own("page.js")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    made = environment.get_template("page.html").render(
+        contents=contents,
+        charts=_Charts(),
+        policy=policy,
+        style=Markup(style),
+        script=Markup(script),
+    )
+    # What UTF-8 has no bytes for is not printable, and was escaped; this is for names of files.
+    return made.encode("utf-8", "backslashreplace").decode()
+
+
+def _own(name: str) -> str:
+    return (files("calltape_analyzer.reporting") / _FOLDER / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _shown(cell: Cell) -> str:
+    """A cell as text."""
+    if cell is None:
+        return "unknown"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    return f"{cell:,.10g}" if isinstance(cell, float) else cell

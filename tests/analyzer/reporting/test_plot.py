@@ -1,0 +1,36 @@
+"""The pictures of a report page as figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calltape_analyzer import UsageError, open_tape
+
+
+def test_pictures(runs: Path) -> None:
+    with open_tape(runs / "llm.tape") as tape:
+        sizes = tape.plot("batch_size")
+        assert [axes.get_xlabel() for axes in sizes.axes] == ["batch_size"]
+        pair = tape.plot("batch_size", "sequence_length")
+        assert [axes.get_ylabel() for axes in pair.axes] == ["sequence_length"]
+        assert tape.plot("calls").axes
+        assert tape.plot("latency").axes
+        name = tape.variants()[-1].name
+        assert tape.plot("batch_size", variant=name).axes
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("nothing",), "no symbol 'nothing'.*The symbols are"),
+        (("batch_size", "nothing"), "no symbol 'nothing'"),
+    ],
+)
+def test_what_is_not_there(runs: Path, asked: tuple[str, ...], words: str) -> None:
+    with open_tape(runs / "llm.tape") as tape:
+        with pytest.raises(UsageError, match=words):
+            tape.plot(*asked)
+        with pytest.raises(UsageError, match="no variant 'none'"):
+            tape.plot("batch_size", variant="none")
