@@ -120,7 +120,7 @@ def test_info_of_files_without_counters(folder: Path) -> None:
     last = folder / "llm-00002.tape"
     last.write_bytes(last.read_bytes()[:-4096])
     head = shown(folder)["traffic"][0]
-    assert head == f"6 calls in 2 structures; no counters in {last}"
+    assert head == f"at least 6 calls in 2 structures; no counters in {last}"
 
 
 def test_a_policy_in_words() -> None:

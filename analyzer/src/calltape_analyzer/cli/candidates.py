@@ -36,6 +36,7 @@ FILES = {
     "MODEL": (".onnx", ".pt2"),
     "TARGET": (".onnx", ".pt2"),
     "FILE.py": (".py",),
+    "FILE.html": (".html",),
     "FILE.tape": (),
     "FILE": (),
     "OUT": (),
@@ -44,7 +45,7 @@ FILES = {
 """How the names of files end that can stand there; any if nothing is said. Directories always can:
 others are below them."""
 
-_TAKE_SURVEYS = ("explain", "info", "shapes", "variants")
+_TAKE_SURVEYS = ("explain", "info", "report", "shapes", "variants")
 _SECONDS, _BYTES = 0.8, 256 * 2**20
 _MOST_ENTRIES = 20_000
 _MOST_NUMBERS, _MOST_INPUTS = 50, 20
