@@ -84,9 +84,9 @@ def _counted(
             if bar is None and time.monotonic() - begin > _AFTER_SECONDS:
                 bar = bar_of(shown.stream)
                 bar.start()
-                task = bar.add_task(what, total=total)
+                bar.add_task(what, total=total)
             if bar is not None:
-                bar.update(task, completed=count)
+                bar.update(bar.task_ids[0], completed=count)
             yield item
     finally:
         shown.taken = False
