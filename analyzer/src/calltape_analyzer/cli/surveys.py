@@ -182,12 +182,10 @@ def _cluster(address: str) -> Iterator[Executor]:
 def _progress() -> Iterator[Callable[[int, int], None]]:
     """A bar on a terminal; elsewhere a line now and then, if it takes long."""
     if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+        from calltape_analyzer.progress import bar_of
 
-        columns = ("reading", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("reading")
+        with bar_of(sys.stderr) as bar:
+            task = bar.add_task("files")
             yield lambda done, total: bar.update(task, completed=done, total=total)
         return
     told = time.monotonic()

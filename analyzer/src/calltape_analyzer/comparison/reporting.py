@@ -15,9 +15,10 @@ from calltape_analyzer.comparison.reports import Report, ReportRow
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.evidence import has_raised, left_out_note
 from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.progress import with_progress
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
-from calltape_analyzer.text import counted, with_progress
+from calltape_analyzer.text import counted
 
 
 def report_on(

@@ -21,8 +21,8 @@ from calltape_analyzer.observing.declarations import BatchFor, DimNames
 from calltape_analyzer.observing.signature import Key
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.onnx_model import OnnxModel
+from calltape_analyzer.progress import with_progress
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import with_progress
 
 if TYPE_CHECKING:
     from calltape_recorder import Recorder
