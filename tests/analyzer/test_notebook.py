@@ -20,7 +20,6 @@ from tests.analyzer.reporting.traffic import Llm, record
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.hostile_names import HIDDEN, hostile_tape
 
-
 TAGS = {"div", "strong", "table", "tbody", "thead", "tr", "th", "td"}
 
 
