@@ -22,7 +22,8 @@ from calltape_schema.errors import TapeError
 
 __all__ = ["Exceeded", "Limits", "limits", "reading", "reading_in_thread", "spent"]
 
-_SECONDS, _SECONDS_PER_MEBIBYTE = 4.0, 0.2
+# A MiB has up to 15,000 calls without values, of 20 µs each to scan, and each may be asked again.
+_SECONDS, _SECONDS_PER_MEBIBYTE = 4.0, 1.0
 _BYTES, _BYTES_PER_BYTE = 2**30, 8
 _MEBIBYTE = 2**20
 _LOOK_EVERY = 0.1
