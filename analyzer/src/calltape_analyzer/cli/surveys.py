@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -18,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calltape_analyzer.cli.budget import Exceeded, limits, reading
+from calltape_analyzer.cli.budget import Exceeded, limits, reading, reading_in_thread
 from calltape_analyzer.cli.output import DAMAGED, Json, command, complain, line, print_json
 from calltape_analyzer.cli.recordings import coverage_text, size, traffic_lines
 from calltape_analyzer.errors import UsageError
@@ -154,10 +155,12 @@ def _read(name: str, unreadable: list[TapeError]) -> Survey | None:
 
 @contextmanager
 def _bounded(seconds: float | None, nbytes: int | None, paths: Sequence[str]) -> Iterator[None]:
-    """Bounds what reading these files may cost, in any process; in its main thread only."""
+    """Bounds what reading these files may cost, in any process. In another thread than the main
+    one, such as that of a Dask worker, its time only."""
     limits.seconds, limits.nbytes = seconds, nbytes
+    is_main = threading.current_thread() is threading.main_thread()
     try:
-        with reading(paths):
+        with reading(paths) if is_main else reading_in_thread(paths):
             yield
     except Exceeded as exceeded:
         raise exceeded.error from None
