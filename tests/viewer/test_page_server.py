@@ -160,4 +160,4 @@ def test_the_command_serves_until_it_is_interrupted() -> None:
             connection.request("GET", f"/{path}tapes.json")
             assert b"calls.tape" in connection.getresponse().read()
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
