@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import torch
 
-__all__ = ["Add", "DecodeStep", "leaves_of"]
+__all__ = ["Add", "DecodeStep", "cache_name", "leaves_of"]
+
+
+def cache_name(model: torch.nn.Module) -> str:
+    """What forward of a model of transformers calls its cache: ``cache`` since 5.24."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 class Add(torch.nn.Module):
@@ -37,9 +43,10 @@ class DecodeStep:
         self.module = LlamaForCausalLM(config).eval().to(device)
         self._cache = DynamicCache(config=config)
         self._device = device
+        self._cache_name = cache_name(self.module)
         with torch.no_grad():
             tokens = torch.ones(1, 64, dtype=torch.int64, device=device)
-            self.module(input_ids=tokens, past_key_values=self._cache)
+            self.module(input_ids=tokens, **{self._cache_name: self._cache})
 
     def twin(self) -> torch.nn.Module:
         """The same model as another object, to be recorded by somebody else."""
@@ -50,7 +57,7 @@ class DecodeStep:
             "input_ids": torch.ones(1, 1, dtype=torch.int64, device=self._device),
             "attention_mask": torch.ones(1, 65, dtype=torch.int64, device=self._device),
             "position_ids": torch.full((1, 1), 64, device=self._device),
-            "past_key_values": copy.deepcopy(self._cache),
+            self._cache_name: copy.deepcopy(self._cache),
         }
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.models import cache_name
 from benchmarks.seeded_failures import Failure
 from calltape_analyzer import Tape
 from calltape_recorder import record
@@ -29,14 +30,13 @@ class Llama(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.model = LlamaForCausalLM(LlamaConfig(**_CONFIG)).eval()
+        self._cache_name = cache_name(self.model)
 
     def forward(
         self, input_ids: Any, attention_mask: Any = None, past_key_values: Any = None
     ) -> Any:
-        found = self.model(
-            input_ids=input_ids, attention_mask=attention_mask, past_key_values=past_key_values
-        )
-        return found.logits
+        cache = {self._cache_name: past_key_values}
+        return self.model(input_ids=input_ids, attention_mask=attention_mask, **cache).logits
 
 
 class Forgetting(Llama):
