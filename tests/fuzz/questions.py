@@ -185,8 +185,8 @@ _METHODS = ("facts", "one_program", "variants", "explain", "script", "difference
 DEAR: tuple[str, ...] = (*_METHODS, *(f"$ {' '.join(words)}" for words in COMMANDS))
 """The questions that cost more than all others together: names of groups, and command lines."""
 
-_ONE_DEAR, _ALL_DEAR = 2, 400
-"""Every second mutant is asked one of these, chosen by its bytes; every 400th all of them."""
+_ONE_DEAR, _ALL_DEAR = 4, 1600
+"""Every fourth mutant is asked one of these, chosen by its bytes; every 1600th all of them."""
 
 
 def chosen_for(data: bytes) -> list[str]:
