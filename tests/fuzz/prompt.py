@@ -35,6 +35,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("filter", "-o", "OUT", "--last", "2"), ("recover", "-o", "OUT"),
     ("table", "-o", "OUT.parquet"), ("table", "-o", "OUT.csv", "--json"),
     ("table", "-o", "OUT.arrow", "--leaves"), ("table", "-o", "OUT.csv", "--leaves", "--json"),
+    ("report", "-o", "OUT.html", "--programs", "PROGRAM", "--scan"),
+    ("survey", "--json", "--jobs", "1"), ("survey", "--scan", "--jobs", "1", "-o", "OUT.json"),
 )  # fmt: skip
 """A verb and its options; the tape comes after the verb. ``OTHER`` is a good tape, ``PROGRAM`` an
 ONNX model, ``OUT`` (also with a suffix) a new file, which is thrown away.
@@ -42,6 +44,9 @@ ONNX model, ``OUT`` (also with a suffix) a new file, which is thrown away.
 ``minimise`` is not among them: each of its tries is a process that imports torch for seconds. What
 it does to a tape is done by ``filter`` and by resizing, which ``args`` and ``script`` reach.
 """
+
+
+_SUFFIXES = (".parquet", ".arrow", ".csv", ".html", ".json")
 
 
 @cache
@@ -58,11 +63,14 @@ def command(steps: Steps, path: Path, other: Path, words: tuple[str, ...]) -> No
     if "PROGRAM" in words:
         program.write_bytes(onnx_model().SerializeToString())
     files = {"OTHER": str(other), "OUT": str(out), "PROGRAM": str(program)}
-    tables = {f"OUT{suffix}": path.with_suffix(suffix) for suffix in (".parquet", ".arrow", ".csv")}
-    files |= {word: str(file) for word, file in tables.items()}
+    results = {f"OUT{suffix}": path.with_suffix(suffix) for suffix in _SUFFIXES}
+    files |= {word: str(file) for word, file in results.items()}
     verb, *rest = (files.get(word, word) for word in words)
     result = steps.step(shown, lambda: CliRunner().invoke(_command(), [verb, str(path), *rest]))
-    for made in (out, program, *tables.values()):
+    page = results["OUT.html"]
+    if page.exists():
+        steps.text(f"page of {shown}", page.read_text(encoding="utf-8").replace("\t", ""))
+    for made in (out, program, *results.values()):
         made.unlink(missing_ok=True)
     if result is None:
         return

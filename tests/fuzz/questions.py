@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import random
+import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterable
@@ -37,6 +38,10 @@ __all__ = ["DEAR", "chosen_for", "read", "read_a_copy", "read_some"]
 
 _CALLS, _VARIANTS = 4, 3
 """Of how many of each a mutant is asked for values: they have few."""
+
+_TAGS = {"div", "strong", "table", "thead", "tbody", "tr", "th", "td"}
+_MOST_HTML = 1_000_000
+"""What a notebook may show of one object, in characters."""
 
 
 class _Questions:
@@ -175,13 +180,27 @@ class _Questions:
             step("trtexec", lambda s=source: targets.optimization_profile(s).trtexec_flags())
             step("mark", lambda s=source: targets.mark_dynamic(s, *s.infer_arguments()))
 
+    def notebook(self, tape: Any) -> None:
+        """What a notebook shows: bounded, and no markup of the tape's in it."""
+        step = self.steps.step
+        shown = [
+            tape,
+            *(step("calls", lambda: tape.calls[:_CALLS]) or ()),
+            *(step("variants", tape.variants) or ())[:_VARIANTS],
+            step("observations", tape.observations),
+            step("shapes", tape.shape_findings),
+        ]
+        for thing in shown:
+            if thing is not None:
+                step("notebook", lambda thing=thing: _is_plain(thing._repr_html_() or ""))
+
     def answers(self, tape: Any) -> None:
         for name, compare in answers.COMPARISONS.items():
             self.steps.step(name, lambda compare=compare: compare(self.path, tape))
 
 
 _METHODS = ("facts", "one_program", "variants", "explain", "script", "differences", "check",
-            "edits", "parts", "exporters", "compressed", "answers")  # fmt: skip
+            "edits", "parts", "exporters", "compressed", "notebook", "answers")  # fmt: skip
 DEAR: tuple[str, ...] = (*_METHODS, *(f"$ {' '.join(words)}" for words in COMMANDS))
 """The questions that cost more than all others together: names of groups, and command lines."""
 
@@ -255,6 +274,15 @@ def _is_sound(name: str, path: Path) -> None:
         wrong = made.verify() if name == "recover" else made.damage
         if wrong or not made.sealed:
             raise WrongAnswerError(f"{name} made a tape with damage: {wrong}")
+
+
+def _is_plain(html: str) -> None:
+    """Looks at markup that is made of a tape."""
+    tags = set(re.findall(r"<\s*/?\s*([^\s>]*)", html))
+    if not tags <= _TAGS or len(html) > _MOST_HTML:
+        raise WrongAnswerError(f"{len(html):,} characters, tags {sorted(tags - _TAGS)!r:.200}")
+    if bad := {c for c in html if not c.isprintable() and c != "\n"}:
+        raise WrongAnswerError(f"raw {sorted(bad)!r:.60}")
 
 
 def _without_tensors(value: Any) -> Any:
