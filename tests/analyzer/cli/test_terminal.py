@@ -12,8 +12,18 @@ from rich.cells import cell_len
 from calltape_analyzer.cli import terminal
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape
+from tests.fuzz.program import onnx_model
 
 WIDTHS = (40, 80, 200)
+EVERY = (
+    "ls", "info", "show 0", "shapes", "variants", "args", "explain *", "explain args_0 0",
+    "diff wide.tape", "diff evil.tape", "doctor", "privacy", "privacy --by-call", "survey",
+    "check model.onnx", "redact -o {out}.r.tape", "filter -o {out}.f.tape --last 1",
+    "merge -o {out}.m.tape", "recover -o {out}.c.tape", "table -o {out}.csv",
+    "bundle -o {out}.zip", "report -o {out}.html", "script -o {out}.py",
+    "convert --to safetensors -o {out}.folder",
+)  # fmt: skip
+"""Verbs that print for people, and need no model; those that do print the same tables."""
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 NAMES = {
     "\x1b[31mred": 1,
@@ -43,14 +53,20 @@ def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     """Of the terminal that stdout seems to be."""
     monkeypatch.setenv("COLUMNS", str(request.param))
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(terminal, "_is_terminal", lambda: True)
+    monkeypatch.setattr(terminal, "_is_terminal", lambda stream: True)
     return int(request.param)
 
 
-@pytest.mark.parametrize("verb", ["ls", "info", "shapes", "variants"])
-def test_lines_fit_the_terminal(verb: str, width: int, hostile: Path, wide: Path) -> None:
+@pytest.mark.parametrize("command", EVERY)
+def test_lines_fit_the_terminal(
+    command: str, width: int, hostile: Path, wide: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(hostile.parent)
+    (hostile.parent / "model.onnx").write_bytes(onnx_model().SerializeToString())
     for path in (hostile, wide):
-        out = ESCAPE.sub("", run(verb, path).out)
+        verb, *words = command.format(out=f"of_{path.stem}").split()
+        ran = run(verb, path.name, *words)
+        out = ESCAPE.sub("", ran.out + ran.err)
         assert out
         for line in out.splitlines():
             # A path is one word, to be copied.

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from calltape_analyzer import RedactionError, open_tape, redact
-from calltape_analyzer.redacting import new_values, redaction
+from calltape_analyzer.redacting import keyed_redaction, new_values, redaction
 from calltape_recorder import record
 from tests.analyzer.redacting.random_calls import written
 from tests.fixture_files import FIXTURES
@@ -151,3 +151,31 @@ def test_a_row_that_is_kept_at_another_path(tmp_path: Path) -> None:
         redact(tape, tmp_path / "c.tape", keep="ids", permute="labels")
     data = (tmp_path / "c.tape").read_bytes()
     assert data.count(ids.numpy().tobytes()) == 1
+
+
+def test_names_of_arguments_that_are_no_identifiers(tmp_path: Path) -> None:
+    """They are keys of a dict for Python (``f(**{"my name": 1})``), and have pseudonyms."""
+    names = ("my name", "\x1b[31mred", "new\nline", "[bold]", "漢字😀", "a.b", "x=1", "")
+    values = {name: torch.zeros(2) if name < "b" else 3 for name in names}
+    calls = ({"ids": torch.zeros(2 + rows, 8), **values} for rows in range(3))
+    source = recorded(tmp_path / "a.tape", *calls)
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape")
+    data = (tmp_path / "b.tape").read_bytes()
+    assert not [name for name in names if len(name) > 4 and name.encode() in data]
+    with open_tape(tmp_path / "b.tape") as tape:
+        assert len(tape.calls[0].inputs.kwargs) == 1 + len(names)
+
+
+def test_a_refusal_names_the_argument(tmp_path: Path, monkeypatch: Patch) -> None:
+    """By the name that the old tape has: it is what ``keep`` takes."""
+    answers = keyed_redaction.Comparison.answers
+
+    def other(self: Any, tape: Any, *, is_new: bool) -> Any:
+        found = answers(self, tape, is_new=is_new)
+        return {name: is_new if "key" in name else one for name, one in found.items()}
+
+    monkeypatch.setattr(keyed_redaction.Comparison, "answers", other)
+    source = recorded(tmp_path / "a.tape", {"ids": torch.zeros(2), "my name": torch.zeros(3)})
+    with open_tape(source) as tape, pytest.raises(RedactionError, match="explain my name"):
+        redact(tape, tmp_path / "b.tape")

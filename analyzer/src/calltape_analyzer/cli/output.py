@@ -20,7 +20,6 @@ from calltape_analyzer.cli.budget import Exceeded, spent
 from calltape_analyzer.cli.terminal import line, table
 from calltape_analyzer.plain_data import plain
 from calltape_analyzer.progress import shown_progress
-from calltape_analyzer.text import printable
 from calltape_schema.errors import TapeError
 
 __all__ = [
@@ -100,9 +99,9 @@ def check_form(json: bool, markdown: bool, private: bool) -> None:
 
 
 def complain(text: str) -> None:
-    """Prints one line to stderr."""
+    """Prints one line to stderr, or as many as a terminal needs for it."""
     sys.stdout.flush()
-    print(f"calltape: {printable(' '.join(text.split()))}", file=sys.stderr)
+    line(f"calltape: {' '.join(text.split())}", stream=sys.stderr)
 
 
 def damage_as_json(errors: Iterable[TapeError]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
 
 from calltape_analyzer.text import printable
 
@@ -23,31 +24,33 @@ _LEAST_WIDTH = 20
 _WORD = re.compile(r"\s*\S+")
 
 
-def terminal_width() -> int | None:
-    """Columns of the terminal that stdout is; None if it is none. ``COLUMNS`` says it first."""
-    if not _is_terminal():
+def terminal_width(stream: TextIO | None = None) -> int | None:
+    """Columns of the terminal that a stream is, by default stdout; None if it is none. ``COLUMNS``
+    says it first."""
+    if not _is_terminal(sys.stdout if stream is None else stream):
         return None
     return max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
 
 
-def _is_terminal() -> bool:
-    return sys.stdout.isatty()
+def _is_terminal(stream: TextIO) -> bool:
+    return stream.isatty()
 
 
-def line(*parts: str, indent: int = 2) -> None:
+def line(*parts: str, indent: int = 2, stream: TextIO | None = None) -> None:
     """Prints parts on one line, made printable: what a tape says is not for terminals to obey.
 
     Args:
         parts: with a space between them.
         indent: of the further lines, beyond that of the first, if a terminal is not wide enough.
+        stream: where to; stdout by default.
     """
     text = " ".join(printable(part) for part in parts).rstrip()
-    width = terminal_width()
+    width = terminal_width(stream)
     if width is None or cells_of(text) <= width:
-        print(text)
+        print(text, file=stream)
         return
     for one in wrapped(text, width, indent):
-        print(one)
+        print(one, file=stream)
 
 
 def wrapped(text: str, width: int, indent: int = 2) -> Iterator[str]:

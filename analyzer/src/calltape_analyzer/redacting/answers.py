@@ -28,6 +28,7 @@ __all__ = ["Comparison", "difference"]
 
 _QUOTED = re.compile(r"(?<![^= {])'[^']*'(?:: [-+\w.]+)?")
 _QUOTED_NUMBER = re.compile(r"(?<![^ ])([^ =]+)=[-+(]?[\w.+-]+\)?")
+_NUMBERED = re.compile(r"<key (\d+)>")
 _PLACE_OF_CALL = ("path", "address")
 _OF_TRAFFIC = re.compile(r"\bkept\b")
 """What a warning says of numbers of calls that are not on the tape: a new tape does not count those
@@ -78,9 +79,14 @@ class Comparison:
         found["shapes"] = shapes if isinstance(shapes, str) else shapes.model_dump()
         found["shapes by variant"] = _errors(variants, Variant.shape_findings)
         for name, explanation in _explanations(tape, variants):
-            found[f"explain {name}"] = explanation
+            found[f"explain {self._with_keys(name, is_new)}"] = explanation
         made: dict[str, Any] = plain(self._alike(found, texts, is_new))
         return made
+
+    def in_words(self, question: str) -> str:
+        """A question of ``answers`` with the names of the old tape."""
+        keys = list(self._keys)
+        return _NUMBERED.sub(lambda found: keys[int(found[1])], question)
 
     def _parts(self, parts: Sequence[Any], is_new: bool) -> list[Any]:
         """The parts of an explanation, each of numbers that were replaced or of others. Places that

@@ -126,8 +126,9 @@ class KeyedRedaction:
             before = comparison.answers(old, is_new=False)
             found = difference(before, comparison.answers(new, is_new=True))
             if found is not None:
+                question = comparison.in_words(found)
                 raise RedactionError(
-                    f"the analysis would say something else of the new tape ({found})",
+                    f"the analysis would say something else of the new tape ({question})",
                     advice="the numbers or keys that were replaced mean something: name their "
                     "paths with `keep`; nothing was written",
                 )
