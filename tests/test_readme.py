@@ -21,7 +21,7 @@ COSTS = (ROOT / "docs/costs.md").read_text(encoding="utf-8")
 def test_it_runs(tmp_path: Path) -> None:
     page = Page(ROOT / "README.md")
     printed = page.follow(tmp_path)
-    assert "DYNAMIC" in printed[0]
+    assert "DimHint" in printed[0]
     assert all(text.strip() for text in printed)
     assert len(printed) >= 6
 
