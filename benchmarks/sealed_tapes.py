@@ -30,10 +30,10 @@ class _Model(torch.nn.Module):
         return input_ids
 
 
-def record_calls(path: Path, calls: int) -> None:
-    """A sealed tape of so many calls with a thousand different inputs, without values."""
+def record_calls(path: Path, calls: int, sizes: int = len(_SIZES)) -> None:
+    """A sealed tape of so many calls with so many different inputs, without values."""
     model = _Model()
-    sent = [(torch.zeros(size, dtype=torch.int64), torch.ones(size)) for size in _SIZES]
+    sent = [(torch.zeros(size, dtype=torch.int64), torch.ones(size)) for size in _SIZES[:sizes]]
     recorder = Recorder(path, values="none").attach(model)
     for call in range(calls):
         model(*sent[call * 7919 % len(sent)], keep=call % 3)

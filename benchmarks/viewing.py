@@ -1,4 +1,5 @@
-"""What the viewer takes in Chromium: a sealed tape of a million calls, and one of 2 GiB of tensors.
+"""What the viewer takes in Chromium: a sealed tape of a million calls, and one of 2 GiB of tensors;
+and what `calltape report` takes for the page of the million calls.
 
 Each is opened from its end, then without its end, as a killed process leaves it: then the viewer
 hops over the headers, and reads every record. Times are from the drop of the file to the first rows
@@ -8,13 +9,15 @@ of the list; the memory is the most that the browser's process of the page had.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from tests.browser import MISSING
+from tests.browser import MISSING, browser
 from tests.viewer.tab import FILE_PAGE, ViewerTab, viewer_tab
 
 from benchmarks.report import Row
@@ -116,6 +119,33 @@ def _row(what: str, path: Path) -> Row:
     )
 
 
+def _report_row(path: Path, calls: int) -> Row:
+    """`calltape report` as a process of its own, and its page in Chromium."""
+    page = path.with_suffix(".html")
+    code = (
+        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    command = [sys.executable, "-m", "calltape_analyzer", "report", str(path), "-o", str(page)]
+    begin = time.perf_counter()
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *command], check=True, capture_output=True, text=True
+    )
+    seconds = time.perf_counter() - begin
+    peak = int(ran.stdout.splitlines()[-1]) * 1024
+    with browser() as tab:
+        tab.patience = _PATIENCE
+        begin = time.perf_counter()
+        tab.go(page.as_uri())
+        tab.until(lambda: tab.text("h1"))
+        shown = time.perf_counter() - begin
+    return Row(
+        f"calltape report of a sealed tape of {calls:,} calls",
+        f"{seconds:.2f} s, {peak / 2**20:.0f} MiB",
+        (f"a page of {page.stat().st_size / 2**10:.0f} KiB, shown in {shown:.2f} s",),
+    )
+
+
 def rows(scale: float) -> Iterator[Row]:
     """Seconds until the calls are listed, and of what follows; the memory of the page's process."""
     if MISSING:
@@ -124,6 +154,7 @@ def rows(scale: float) -> Iterator[Row]:
         many = Path(name) / "many.tape"
         calls = int(_MANY * scale)
         record_calls(many, calls)
+        yield _report_row(many, calls)
         yield _row(f"the viewer opens a sealed tape of {calls:,} calls", many)
         _cut(many)
         yield _row("the same without its end", many)

@@ -33,8 +33,8 @@ counts as *silently wrong*. In ONNX Runtime, which adds in another order, a diff
 than 16 times what the last digit of the inputs changes in the model's own results is rounding
 ([decision 0054](decisions/0054-rounding-of-another-runtime.md)).
 
-Written by `python -m tests.zoo.run table`; the last run: {versions}; CPU. Rows that it did not make
-are those of earlier runs.
+Written by `python -m tests.zoo.run table`; the last run: {versions}; CPU. Rows of earlier runs have
+a `°`: the exporter was an earlier one, and the libraries may have been.
 """
 _COLUMNS = "case", "torch: recorded", "unseen", "onnx: recorded", "unseen", "programs"
 _CUT = 160  # characters of an error that nobody has put into words
@@ -74,11 +74,12 @@ def committed() -> dict[str, dict[str, Row]]:
 
 def write(path: Path, new: Results) -> None:
     """The table at ``path``, and the rows beside this module. Cases that were not run now keep the
-    rows that they have."""
+    rows that they have, and these are marked as earlier ones if others of the target are new."""
     rows = committed()
     for target in TARGETS:
         changed = {name: _short(name, target, row) for name, row in new.get(target, {}).items()}
-        known = rows[target] | changed
+        mark = {"earlier": True} if changed else {}
+        known = {name: row | mark for name, row in rows[target].items()} | changed
         rows[target] = {name: known[name] for name in CASES if name in known}
     path.write_text("\n".join(_lines(rows)) + "\n")
     by_case = {
@@ -124,13 +125,19 @@ def _summary(rows: Results) -> Iterator[str]:
     yield f"| target | cases | {' | '.join(titles)} |"
     yield "| --- " * 5 + "|"
     for target in TARGETS:
-        ran = list(rows[target].values())
-        recorded = [row for row in ran if _recorded(row)]
-        both = sum(_unseen(row) for row in recorded)
-        wrong = sum(row.get("silent_wrong", 0) for row in ran)
-        every = len(ran)
-        yield f"| {target} | {every} | {len(recorded)}/{every} | {both}/{every} | {wrong} |"
+        yield _totals(target, list(rows[target].values()))
+        last = [row for row in rows[target].values() if not row.get("earlier")]
+        if len(last) < len(rows[target]):
+            yield _totals(f"{target}, the last run", last)
     yield "\nA row shows calls reproduced / calls made; `-` was not run. *programs*: torch / onnx."
+
+
+def _totals(title: str, ran: Sequence[Row]) -> str:
+    recorded = [row for row in ran if _recorded(row)]
+    both = sum(_unseen(row) for row in recorded)
+    wrong = sum(row.get("silent_wrong", 0) for row in ran)
+    every = len(ran)
+    return f"| {title} | {every} | {len(recorded)}/{every} | {both}/{every} | {wrong} |"
 
 
 def _cells(name: str, rows: Results) -> Iterator[str]:
@@ -144,7 +151,7 @@ def _cells(name: str, rows: Results) -> Iterator[str]:
 
 
 def _share(row: Row, some: str, every: str) -> str:
-    share = f"{row.get(some, 0)}/{row.get(every, '?')}"
+    share = f"{row.get(some, 0)}/{row.get(every, '?')}{'°' if row.get('earlier') else ''}"
     return share if whole(row, some, every) else f"**{share}**"
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from itertools import islice
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, PlainValidator, SkipValidation, WithJsonSchema
 
+from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.text import shown_value
 
 __all__ = ["PlainData", "Text", "Texts", "json_text", "plain"]
@@ -33,10 +35,14 @@ _MAX_DECIMAL_BITS = 256
 _MAX_TEXT = 4096
 
 
-class PlainData(BaseModel):
+class PlainData(BaseModel, Shown):
     """Base of findings, explanations and differences: immutable, equal by value."""
 
     model_config = ConfigDict(frozen=True)
+
+    def _sketch(self) -> Sketch:
+        facts = [(name, _in_short(getattr(self, name))) for name in type(self).model_fields]
+        return Sketch(type(self).__name__, facts)
 
     def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
         """Valid JSON, in ASCII; NaN, infinities, bytes and ints of more than 64 bits are texts.
@@ -48,6 +54,19 @@ class PlainData(BaseModel):
         """
         options.pop("ensure_ascii", None)
         return json_text(self.model_dump(**options), indent=indent)
+
+
+def _in_short(value: Any) -> str:
+    """A value of a field, in a few words."""
+    if isinstance(value, BaseModel):
+        return type(value).__name__
+    if isinstance(value, (tuple, list, Mapping)):
+        kinds = {type(one).__name__ for one in value if isinstance(one, BaseModel)}
+        if kinds:
+            return f"{len(value):,} of {', '.join(sorted(kinds))}"
+        shown = [shown_value(one) for one in islice(value, 8)]
+        return ", ".join(shown) + (f" and {len(value) - 8:,} more" if len(value) > 8 else "")
+    return value if isinstance(value, str) else shown_value(value)
 
 
 def json_text(document: Any, *, indent: int | None = None) -> str:

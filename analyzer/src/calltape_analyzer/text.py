@@ -163,16 +163,6 @@ def pattern_of(name: str) -> str:
     return _NUMBER.sub("*", name)
 
 
-def with_progress(items: Sequence[Any], shown: bool) -> Iterable[Any]:
-    """The items, with a progress bar on stderr if ``shown``."""
-    if not shown:
-        return items
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(items, description="calls", console=Console(stderr=True), transient=True)
-
-
 def shown_range(low: int, high: int) -> str:
     """``3``, ``3 to 7``."""
     return shown_value(low) if low == high else f"{shown_value(low)} to {shown_value(high)}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.inference.program_source import DimKind, GivenArguments, ProgramSource
+from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.declarations import (
@@ -92,7 +93,7 @@ class FoundVariant:
     findings: VariantFindings | None = None
 
 
-class Variant(ProgramSource):
+class Variant(ProgramSource, Shown):
     """Calls that one program can serve (rules 2, 7, 8 and 9 of docs/decisions/0012).
 
     Attributes:
@@ -107,6 +108,9 @@ class Variant(ProgramSource):
 
     def __repr__(self) -> str:
         return f"<Variant {self.name}: {len(self)} calls>"
+
+    def _sketch(self) -> Sketch:
+        return self.findings._sketch()
 
     def __len__(self) -> int:
         return self.facts.calls

@@ -97,9 +97,9 @@ def test_a_budget_is_by_the_size_of_the_files(tmp_path: Path) -> None:
     with budget.reading([str(path)]):
         made = budget._current
         assert made is not None
-        assert made.seconds == budget._SECONDS
+        assert made.seconds == 16 * budget._SECONDS_PER_MEBIBYTE
         with budget.reading([str(path), str(tmp_path / "none")]):
-            assert made.seconds == 32 * 0.2 > budget._SECONDS
+            assert made.seconds == 32 * budget._SECONDS_PER_MEBIBYTE > budget._SECONDS
         assert made.nbytes == 2**30 + 8 * 32 * 2**20
     assert budget._current is None
 
@@ -113,7 +113,7 @@ def test_a_budget_counts_what_came_of_its_own_urls(tmp_path: Path) -> None:
         assert made is not None
         assert made.seconds == budget._SECONDS
         received_bytes(32 * 2**20)
-        assert made.seconds == pytest.approx(32 * 0.2, rel=1e-3)
+        assert made.seconds == pytest.approx(32 * budget._SECONDS_PER_MEBIBYTE, rel=1e-3)
 
 
 def test_a_hole_is_worth_nothing(tmp_path: Path) -> None:

@@ -112,6 +112,16 @@ def test_a_variant_whose_name_has_spaces_is_offered_by_its_number(tmp_path: Path
     ]
 
 
+def test_of_a_long_sealed_tape_no_record_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells of the first and the last call with each of the inputs."""
+    calls = [((torch.zeros(2 + i // 4),), {}) for i in range(12)]
+    path = write_tape(tmp_path / "a.tape", calls, summary=True)
+    monkeypatch.setattr("calltape_analyzer.cli.candidates._MOST_SCANNED", 5)
+    assert offered(f"calltape show {path} ")[:6] == ["0", "3", "4", "7", "8", "11"]
+
+
 def test_a_broken_tape_has_no_answers(tapes: Path) -> None:
     assert offered("calltape ls broken.tape --calls ") == []
     assert offered("calltape ls missing.tape --calls ") == []

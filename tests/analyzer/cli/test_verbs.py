@@ -12,7 +12,7 @@ import pytest
 from calltape_analyzer.cli.verbs import VERBS, Verb
 from calltape_schema.health import CODES
 from calltape_schema.health_command import main as health
-from tests.analyzer.cli.commands import run
+from tests.analyzer.cli.commands import run, without_torch
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
@@ -91,3 +91,8 @@ def test_the_examples_of_health_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for example in examples_of(next(verb for verb in VERBS if verb.name == "health")):
         assert shlex.join(example) in shown
         assert health(example[1:]) in CODES.values()
+
+
+def test_no_help_imports_torch() -> None:
+    shown = without_torch([[verb.name, "--help"] for verb in VERBS if verb.name != "health"])
+    assert all("Usage: " in text for text in shown)

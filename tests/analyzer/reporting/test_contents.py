@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer import open_tape, survey
+from calltape_analyzer import TapeError, open_tape, survey
 from calltape_analyzer.reporting.contents import Contents, TreeNode, cut
 from calltape_analyzer.reporting.report import contents_of
 from tests.analyzer.reporting.traffic import LENGTHS
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.fixture_files import FIXTURES
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +155,17 @@ def test_everything_is_bounded(tmp_path: Path) -> None:
 def test_texts_are_printable_and_short(text: str) -> None:
     assert cut(text).isprintable()
     assert len(cut(text)) <= 201
+
+
+@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*/*.tape")), ids=lambda path: path.stem)
+def test_every_fixture_has_contents_or_one_error(path: Path) -> None:
+    """Golden and hostile: nothing but a TapeError comes of them, and no text a terminal obeys."""
+    try:
+        with open_tape(path) as tape:
+            found = contents_of([tape])
+    except TapeError:
+        return
+    assert repr(found).isprintable()
 
 
 def test_a_tape_without_calls(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def _root(
             metavar="SECONDS",
             min=0,
             envvar="CALLTAPE_MAX_SECONDS",
-            help="Processor time that reading may take; by default 4, or 0.2 per MiB of the tape.",
+            help="Processor time that reading may take; by default 4, or 1 per MiB of the tape.",
         ),
     ] = None,
     max_memory: Annotated[

@@ -49,7 +49,7 @@ _TAKE_SURVEYS = ("explain", "info", "report", "shapes", "variants")
 _SECONDS, _BYTES = 0.8, 256 * 2**20
 _MOST_ENTRIES = 20_000
 _MOST_NUMBERS, _MOST_INPUTS = 50, 20
-_MOST_SCANNED = 64 * 2**20
+_MOST_SCANNED = 5_000
 _LIST_END = re.compile(r".*(?:,|\.\.)", re.DOTALL)
 
 
@@ -133,7 +133,7 @@ def _addresses(tape: Tape) -> Iterator[str]:
     """All calls of a tape, or, of a long one whose end tells of them, the first and the last with
     each of the inputs."""
     calls = tape.calls
-    if tape.source != "summary" or tape.nbytes <= _MOST_SCANNED:
+    if tape.source != "summary" or len(calls) <= _MOST_SCANNED:
         yield from (calls.shown(call.ref) for call in calls)
         return
     places = {place for seen in calls.by_inputs() for place in (seen.first, seen.last)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -66,7 +65,6 @@ _MOST_IDS = 4
 _MOST_STEPS = 8
 _MOST_TEXT = 400
 _MOST_PATHS = 3
-_PROGRESS_FROM_BYTES = 256 * 1024 * 1024
 
 
 @command
@@ -198,19 +196,16 @@ def _add_calls(
     totals: Totals, tape: Tape, part: Segment, quick: bool, kept: Counter[CountedKind]
 ) -> None:
     """Adds the calls of a file that are whole, as far as is to be checked."""
-    done, host = 0, host_of(part)
-    with _Progress(0 if quick else part.size) as advance:
-        for call in RecordedCalls((part,), tape.class_index):
-            try:
-                if not quick:
-                    call.check(entries=True)
-                record = call.record
-            except TapeError:
-                continue  # it stands in tape.damage
-            totals.add(record, host)
-            kept[CountedKind.of(record.inputs)] += 1
-            done += record.blob.size if record.blob is not None else 0
-            advance(done)
+    host = host_of(part)
+    for call in RecordedCalls((part,), tape.class_index):
+        try:
+            if not quick:
+                call.check(entries=True)
+            record = call.record
+        except TapeError:
+            continue  # it stands in tape.damage
+        totals.add(record, host)
+        kept[CountedKind.of(record.inputs)] += 1
 
 
 @dataclass
@@ -254,29 +249,6 @@ class Totals:
     def _widen(self, first_ns: int, last_ns: int) -> None:
         self.first_ns = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
         self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
-
-
-class _Progress:
-    """A bar on long checks, if somebody looks."""
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.bar: Any = None
-
-    def __enter__(self) -> Any:
-        if self.total < _PROGRESS_FROM_BYTES or not sys.stderr.isatty():
-            return lambda done: None
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self.bar = Progress(console=Console(stderr=True), transient=True)
-        self.bar.start()
-        task = self.bar.add_task("checking", total=self.total)
-        return lambda done: self.bar.update(task, completed=done)
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
 
 
 def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> None:

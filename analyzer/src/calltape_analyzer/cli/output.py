@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from calltape_analyzer.cli.budget import Exceeded, spent
 from calltape_analyzer.cli.terminal import line, table
 from calltape_analyzer.plain_data import plain
+from calltape_analyzer.progress import shown_progress
 from calltape_analyzer.text import printable
 from calltape_schema.errors import TapeError
 
@@ -63,7 +64,8 @@ def command(function: F) -> F:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
         try:
-            function(*args, **kwargs)
+            with shown_progress():
+                function(*args, **kwargs)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except (typer.Exit, typer.Abort, typer.BadParameter):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -18,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calltape_analyzer.cli.budget import Exceeded, limits, reading
+from calltape_analyzer.cli.budget import Exceeded, limits, reading, reading_in_thread
 from calltape_analyzer.cli.output import DAMAGED, Json, command, complain, line, print_json
 from calltape_analyzer.cli.recordings import coverage_text, size, traffic_lines
 from calltape_analyzer.errors import UsageError
@@ -154,10 +155,12 @@ def _read(name: str, unreadable: list[TapeError]) -> Survey | None:
 
 @contextmanager
 def _bounded(seconds: float | None, nbytes: int | None, paths: Sequence[str]) -> Iterator[None]:
-    """Bounds what reading these files may cost, in any process; in its main thread only."""
+    """Bounds what reading these files may cost, in any process. In another thread than the main
+    one, such as that of a Dask worker, its time only."""
     limits.seconds, limits.nbytes = seconds, nbytes
+    is_main = threading.current_thread() is threading.main_thread()
     try:
-        with reading(paths):
+        with reading(paths) if is_main else reading_in_thread(paths):
             yield
     except Exceeded as exceeded:
         raise exceeded.error from None
@@ -182,12 +185,10 @@ def _cluster(address: str) -> Iterator[Executor]:
 def _progress() -> Iterator[Callable[[int, int], None]]:
     """A bar on a terminal; elsewhere a line now and then, if it takes long."""
     if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+        from calltape_analyzer.progress import bar_of
 
-        columns = ("reading", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("reading")
+        with bar_of(sys.stderr) as bar:
+            task = bar.add_task("files")
             yield lambda done, total: bar.update(task, completed=done, total=total)
         return
     told = time.monotonic()

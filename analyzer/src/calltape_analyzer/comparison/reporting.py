@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from calltape_analyzer.comparison.reports import Report, ReportRow
+from calltape_analyzer.notebook_progress import watched
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.evidence import has_raised, left_out_note
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
-from calltape_analyzer.text import counted, with_progress
+from calltape_analyzer.text import counted
 
 
 def report_on(
@@ -46,7 +47,7 @@ def report_on(
         reasons.update([reason] if reason else [])
         places += [] if reason else [place]
     rows: list[ReportRow] = []
-    for place in with_progress(places, progress):
+    for place in watched(places, progress):
         call = calls[place]
         rows.append(_addressed(row_of(call), call, tape))
     report = Report(rows=rows)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, computed_field
 from calltape_analyzer.comparison.comparing import Difference
 from calltape_analyzer.comparison.json_values import JsonFloat, JsonText
 from calltape_analyzer.comparison.leaf_differences import LeafDifference
+from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.text import counted, printable
 
 __all__ = ["Report", "ReportRow", "compared_row", "error_in_words", "failed_row", "text_of"]
@@ -112,7 +113,7 @@ def text_of(error: BaseException) -> str:
         return f"(its text raised {type(broken).__name__})"
 
 
-class Report(BaseModel):
+class Report(BaseModel, Shown):
     """All rows, in the order of the calls. It is true in a condition if every row is ok.
 
     ``model_dump_json()`` gives it as JSON, which ``calltape replay --json`` prints. Its ``repr``
@@ -148,6 +149,14 @@ class Report(BaseModel):
         more = len(self.failing) - len(shown)
         rest = [f"and {counted(more, 'more call')}"] if more else []
         return printable(f"<Report: {'; '.join([*shown, *rest, self.summary])}>")
+
+    def _sketch(self) -> Sketch:
+        """The calls that fail, or the first ones if none does."""
+        failing = self.failing
+        shown = failing or self.rows
+        rows = [_cells(row) for row in shown[:_MAX_LINES]]
+        title = "Report: all calls are fine" if self.ok else f"Report: {len(failing):,} fail"
+        return Sketch(title, head=_HEAD, rows=rows, total=len(shown), note=self.summary)
 
     @property
     def is_unsteady(self) -> bool:
@@ -233,6 +242,7 @@ class Report(BaseModel):
 
 
 _MAX_IN_REPR, _MAX_LINES = 3, 50
+_HEAD = ("call", "variant", "ok", "max abs", "max rel", "error")
 
 _AGREE = ("agrees", "agree")
 _NO_VALUE = "no value was compared"
@@ -247,9 +257,8 @@ _FINE = {
 
 
 def _lines(rows: Sequence[ReportRow]) -> list[str]:
-    head = ("call", "variant", "ok", "max abs", "max rel", "error")
-    cells: list[Sequence[str]] = [head, *(_cells(row) for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head) - 1)]
+    cells: list[Sequence[str]] = [_HEAD, *(_cells(row) for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(_HEAD) - 1)]
     return [
         "  ".join([*(c.ljust(w) for c, w in zip(row[:-1], widths, strict=True)), row[-1]]).rstrip()
         for row in cells

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from calltape_analyzer.editing.accounts import closing_time, coverage_for, traffic_for
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.numbering import Numbering, numbering_of
+from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.recordings import recordings_of
@@ -134,7 +135,7 @@ def rewrite(
     damaged: list[int] = []
     highest = -1
     with TapeWriter(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
-        for call in calls:
+        for call in steps(calls, "calls", wanted):
             number = numbering.moved(*call.ref)[1]
             try:
                 _write(writer, call, number, numbering, how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.text import counted, listed, printable, shown_value
 from calltape_analyzer.variants.counted_sizes import CountedRange
@@ -158,6 +159,11 @@ class Explanation(PlainData):
         head = self.subject if self.axis is None else f"{self.subject}[{self.axis}]"
         lines = [head, *(line for part in self.parts for line in part.lines())]
         return "\n".join(printable(line) for line in (*lines, *self.notes))
+
+    def _sketch(self) -> Sketch:
+        lines = [line for part in self.parts for line in part.lines()]
+        rows = [(line,) for line in (*lines, *self.notes)]
+        return Sketch(f"Why is {self.subject} what it is", head=("evidence",), rows=rows)
 
     @property
     def warnings(self) -> tuple[str, ...]:

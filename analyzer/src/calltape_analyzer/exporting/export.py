@@ -18,6 +18,7 @@ from calltape_analyzer.exporting.parts import exported_parts
 from calltape_analyzer.exporting.probing import Probe, Probing
 from calltape_analyzer.exporting.program_search import ProgramSearch
 from calltape_analyzer.exporting.verifier import Verifier
+from calltape_analyzer.notebook_progress import told_by
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
@@ -41,7 +42,7 @@ def export(
     probe: Probe = "near",
     max_memory: int | None = None,
     max_seconds: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     parts: Sequence[str] = (),
     drive: Callable[[], Any] | None = None,
     **options: Any,
@@ -73,7 +74,8 @@ def export(
         max_seconds: how long all of it may take; no limit by default. When the time is up, the
             programs that were found are returned, and ``missing`` says what was not tried. A trace
             is interrupted (in the main thread), a run of a recorded call is not.
-        progress: is called with a line of text whenever something else is tried.
+        progress: is called with a line of text whenever something else is traced or run. True shows
+            the line: below the cell of a notebook, else on stderr.
         parts: names of submodules that are exported as well, with the same options
             (:attr:`Programs.parts`): ``generate()`` calls an encoder on its own. Their calls are
             recorded while one recorded call of each size is run again.
@@ -97,7 +99,7 @@ def export(
         **options,
     }
     if parts or drive is not None:
-        given = {**shared, "isolate": isolate, "progress": progress}
+        given = {**shared, "isolate": isolate, "progress": told_by(progress)}
         return _with_parts(tape, module, parts, drive, given)
     _check_options(to, merge, probe, max_memory, max_seconds)
     bounds = tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
@@ -105,7 +107,7 @@ def export(
     if isolate:
         return export_isolated(export, tape, verifier, **shared)
     verifier.probing = Probing(probe, max_memory, fused=to != "onnx")
-    verifier.budget = Budget(max_seconds, progress)
+    verifier.budget = Budget(max_seconds, told_by(progress))
     exporter = _exporter(verifier, to, options, attempt_seconds)
     return _programs(tape, exporter, merging=merge == "auto")
 

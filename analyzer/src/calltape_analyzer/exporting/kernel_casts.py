@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 __all__ = ["cast_for_kernels"]
@@ -148,8 +149,7 @@ def _kernels() -> Mapping[str, tuple[tuple[int, int, Types], ...]]:
     """The kernels for the CPU by operator, each with the first and last version of ONNX that it is
     for; none if ONNX Runtime does not tell."""
     try:
-        from onnxruntime.capi import onnxruntime_pybind11_state as state
-
+        state: Any = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
         every = state.get_all_opkernel_def()
     except (ImportError, AttributeError):
         return {}

@@ -14,6 +14,7 @@ from calltape_analyzer.arguments.plan import Plan, identifier
 from calltape_analyzer.arguments.templates import Template
 from calltape_analyzer.exporting.kernel_casts import cast_for_kernels
 from calltape_analyzer.exporting.onnx_checks import checks_kept, join_checks
+from calltape_analyzer.exporting.storage_order import order_as_stored
 from calltape_analyzer.exporting.translations import translations
 from calltape_analyzer.programs.complex_pairs import COMPLEX_OUTPUTS
 from calltape_analyzer.programs.onnx_checks import CHECKS
@@ -51,6 +52,7 @@ def to_onnx(
     own = dict(given.get("custom_translation_table") or {})
     given["custom_translation_table"] = {**translations(), **own}
     _widen_indices(exported.graph_module)
+    order_as_stored(exported.graph_module)
     with warnings.catch_warnings(), _small_constants(), checks_kept() as checks:
         warnings.simplefilter("ignore")
         program: Any = torch.onnx.export(exported, (), None, **given)

@@ -8,6 +8,7 @@ from typing import Any
 
 from calltape_analyzer.exporting.norm_translations import norm_translations
 from calltape_analyzer.exporting.onnx_checks import check, check_translation
+from calltape_analyzer.exporting.order_translations import order_translations
 from calltape_analyzer.exporting.pool_translations import pool_translations
 
 __all__ = ["translations"]
@@ -70,6 +71,7 @@ def _by_name(op: Any) -> dict[str, Callable[..., Any]]:
 
     return {
         **norm_translations(op),
+        **order_translations(op),
         **pool_translations(op),
         "squeeze.default": squeezed,
         "squeeze.dim": squeezed,
@@ -96,12 +98,15 @@ def _squeezed(op: Any, tensor: Any, dim: Any) -> Any:
 
 def _distances(op: Any, one: Any, other: Any, p: float) -> Any:
     """The distance of each row of one to each row of the other."""
-    if p != 2.0:
-        raise ValueError(f"torch.cdist with p={p} has no translation, only p=2")
+    if p not in (1.0, 2.0, math.inf):
+        raise ValueError(f"torch.cdist with p={p} has no translation, only p=1, p=2 and p=inf")
     rows = op.Unsqueeze(one, op.Constant(value_ints=[-2]))
     columns = op.Unsqueeze(other, op.Constant(value_ints=[-3]))
-    squares = op.ReduceSumSquare(op.Sub(rows, columns), op.Constant(value_ints=[-1]), keepdims=0)
-    return op.Sqrt(squares)
+    differences, last = op.Sub(rows, columns), op.Constant(value_ints=[-1])
+    if p == 2.0:
+        return op.Sqrt(op.ReduceSumSquare(differences, last, keepdims=0))
+    reduced = op.ReduceSum if p == 1.0 else op.ReduceMax
+    return reduced(op.Abs(differences), last, keepdims=0)
 
 
 def _places(op: Any, ordered: Any, values: Any, right: bool, is_int32: bool) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.inference.one_program import OneProgram
+from calltape_analyzer.notebook_progress import watched
 from calltape_analyzer.observer.candidates import ObserverInfo
 from calltape_analyzer.observer.discrepancies import PeerTolerance, row_of
 from calltape_analyzer.observing.declarations import BatchFor, DimNames
@@ -22,7 +23,6 @@ from calltape_analyzer.observing.signature import Key
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import with_progress
 
 if TYPE_CHECKING:
     from calltape_recorder import Recorder
@@ -202,7 +202,7 @@ class InputObserver:
         rows: list[dict[str, Any]] = []
         try:
             _ = model.session  # an error of loading is not one of the first call
-            for index in with_progress(info.returned, progress_bar):
+            for index in watched(info.returned, progress_bar):
                 row = row_of(
                     model,
                     inference.call_tensors(index),

@@ -10,14 +10,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
+from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall
 from calltape_analyzer.observing.leaf_observations import LeafObservation, leaf_observations
 from calltape_analyzer.observing.switches import MAX_VALUES, switches_of
 from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.text import counted
 
 __all__ = ["Observations"]
+
+_MAX_SKETCHED = 20
 
 
 @dataclass
@@ -96,8 +101,8 @@ def _together(groups: list[Group], key: GroupKey) -> Group:
     return replace(groups[0], key=key)
 
 
-@dataclass
-class Observations:
+@dataclass(repr=False)
+class Observations(Shown):
     """Everything that was seen, by group.
 
     Attributes:
@@ -113,6 +118,21 @@ class Observations:
     _structures: dict[Hashable, _Structure] = field(default_factory=dict)
     _counted_calls: Counter[Hashable] = field(default_factory=Counter)
     _groups: dict[GroupKey, Group] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<Observations of {counted(self.calls, 'call')} in "
+            f"{counted(len(self._structures), 'structure')}, {self.raised} raised>"
+        )
+
+    def _sketch(self) -> Sketch:
+        rows = [
+            (", ".join(next(iter(one.parts.values())).layout.arguments), one.calls)
+            for one in islice(self._structures.values(), _MAX_SKETCHED)
+        ]
+        facts = [("calls", self.calls), ("raised", self.raised)]
+        head = ("arguments of a structure", "calls")
+        return Sketch("Observations", facts, head=head, rows=rows, total=len(self._structures))
 
     @property
     def left_out(self) -> int:

@@ -25,6 +25,7 @@ from calltape_analyzer.comparison.comparing import (
 from calltape_analyzer.comparison.reporting import report_on
 from calltape_analyzer.comparison.reports import Report, ReportRow, compared_row, failed_row
 from calltape_analyzer.errors import InferenceError, NoVariant, UsageError
+from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.attempts import Attempt
@@ -60,7 +61,7 @@ class ModelReference(Protocol):
     def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool: ...
 
 
-class Programs(Mapping[str, Program]):
+class Programs(Mapping[str, Program], Shown):
     """The programs of a tape, by the name of their variant.
 
     A call of it runs the program that accepts the arguments, and returns what the model would. It
@@ -108,6 +109,11 @@ class Programs(Mapping[str, Program]):
 
     def __repr__(self) -> str:
         return f"<Programs {', '.join(self) or 'none'}>"
+
+    def _sketch(self) -> Sketch:
+        rows = [(name, _outcome(program)) for name, program in self._programs.items()]
+        rows += [(name, f"none: {reason}") for name, reason in self.missing.items()]
+        return Sketch("Programs", head=("variant", "program"), rows=rows)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model would return for these arguments. A cache, list or dict that the model
@@ -368,3 +374,9 @@ class Programs(Mapping[str, Program]):
         from calltape_analyzer.programs.saving import save
 
         save(self, self._sorter.signature, directory)
+
+
+def _outcome(program: Program) -> str:
+    sizes = "one recorded size or value only" if program.is_constant else "any size that it takes"
+    kind = type(program.model).__name__.removesuffix("Model")
+    return "; ".join([f"{kind}, {sizes}", *program.notes[:2]])

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
+from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.inputs import Inputs, parts_of_inputs
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
+from calltape_analyzer.pytree.rendering import render
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import UNDER_WAY, Segment
@@ -26,7 +28,7 @@ __all__ = ["Call", "Side"]
 Side = Literal["inputs", "outputs"]
 
 
-class Call:
+class Call(Shown):
     """One call of a tape.
 
     Facts come from the call's record. When a value is asked for, the bytes of the tensors are read,
@@ -60,6 +62,20 @@ class Call:
 
     def __repr__(self) -> str:
         return f"<Call {self.number} of {self.path}>"
+
+    def _sketch(self) -> Sketch:
+        record = self.record
+        duration = self.duration
+        facts = [
+            ("file", self.path),
+            ("took", "not measured" if duration is None else f"{duration * 1e3:,.4g} ms"),
+            ("inputs", render(record.inputs)),
+        ]
+        if record.outputs is not None:
+            facts.append(("outputs", render(record.outputs)))
+        if record.error is not None:
+            facts.append(("raised", f"{record.error.type}: {record.error.message}"))
+        return Sketch(f"Call {self.number}", facts)
 
     @property
     def path(self) -> str:

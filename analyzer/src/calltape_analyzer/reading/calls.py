@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import overload
 
+from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
@@ -76,7 +77,7 @@ class Calls(Sequence[Call]):
 
     def __iter__(self) -> Iterator[Call]:
         self._scan_all()
-        return map(self._at, range(len(self)))
+        return iter(steps(map(self._at, range(len(self))), "calls", len(self)))
 
     @overload
     def __getitem__(self, index: int) -> Call: ...

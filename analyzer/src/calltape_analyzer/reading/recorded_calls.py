@@ -11,6 +11,7 @@ from typing import Literal, overload
 
 from typing_extensions import Self
 
+from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
@@ -19,7 +20,8 @@ from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.recordings import coverage_of, dumps_of, missing_numbers
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS, Segment
 from calltape_analyzer.reading.selection import call_at
-from calltape_analyzer.reading.targets import common_target
+from calltape_analyzer.reading.targets import common_target, target_name
+from calltape_analyzer.text import some_of
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Manifest, Observed, Target
@@ -27,7 +29,7 @@ from calltape_schema.records import Manifest, Observed, Target
 __all__ = ["RecordedCalls"]
 
 
-class RecordedCalls:
+class RecordedCalls(Shown):
     """The calls of one or several tape files.
 
     ``len()`` counts the calls whose records are whole, ``[i]`` is one of them (negative and slices
@@ -47,6 +49,20 @@ class RecordedCalls:
         ahead = len(self.under_way)
         died = f", {ahead} of them {UNDER_WAY_WORDS}" if ahead else ""
         return f"<{type(self).__name__} {', '.join(self.paths[:3])}: {len(self)} calls{died}>"
+
+    def _sketch(self) -> Sketch:
+        """From what is known: no file is scanned for it."""
+        coverage, damage = self.coverage, len(self._damage.list())
+        at_least = "" if self.sealed else "at least "
+        facts = [
+            ("target", target_name(self._target)),
+            ("files", f"{len(self.paths):,}: {some_of(self.paths, 2)}"),
+            ("calls", f"{len(self):,} of {at_least}{coverage.seen:,} that were seen"),
+            ("bytes", self.nbytes),
+            ("sealed", "yes" if self.sealed else "no"),
+            ("damage", f"{damage:,} places" if damage else "none found"),
+        ]
+        return Sketch(type(self).__name__, facts)
 
     def __len__(self) -> int:
         return len(self._calls)

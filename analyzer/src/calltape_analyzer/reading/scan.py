@@ -12,6 +12,7 @@ import struct
 from array import array
 from collections.abc import Callable
 
+from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.distinct_inputs import DistinctInputs
 from calltape_analyzer.reading.file_descriptors import DescriptorError
@@ -114,7 +115,9 @@ class Scan:
         """
         tail = self._tail
         is_last = False
-        for member in members(self._read, self._size, tail.hold, start, self._next_data):
+        found = members(self._read, self._size, tail.hold, start, self._next_data)
+        end = self._size if stop is None else stop
+        for member in steps(found, "bytes", end, lambda member: member.offset):
             if tail.held is not None:
                 tail.release()
             if self._torn_entry is not None:

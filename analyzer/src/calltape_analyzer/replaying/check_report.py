@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from calltape_analyzer.comparison.json_values import JsonText
+from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.text import printable
 
 __all__ = ["CheckReport", "CheckRow"]
@@ -35,7 +36,7 @@ class CheckRow(BaseModel):
     address: str | None = None
 
 
-class CheckReport(BaseModel):
+class CheckReport(BaseModel, Shown):
     """A row per call. It is true in a condition if every call would be accepted.
 
     ``model_dump_json()`` gives it as JSON, which ``calltape check --json`` prints.
@@ -74,6 +75,16 @@ class CheckReport(BaseModel):
         if not ways:
             return text
         return f"{text}; in the way: " + ", ".join(f"{w} ({n})" for w, n in ways.most_common(5))
+
+    def __repr__(self) -> str:
+        return printable(f"<CheckReport: {self.summary}>")
+
+    def _sketch(self) -> Sketch:
+        """The calls that would be refused."""
+        refused = [row for row in self.rows if not row.accepted]
+        rows = [(r.address or r.call, r.dimension or "", r.reason or "") for r in refused]
+        head = ("call", "dimension", "why it is refused")
+        return Sketch("CheckReport", head=head, rows=rows, note=self.summary)
 
     def table(self) -> str:
         """A line per call that would be refused, the notes, and the summary."""

@@ -31,7 +31,7 @@ _WIDTH, _HEIGHT = 5.0, 2.0  # inches
 # A layout engine would find these, and take as long as all the rest.
 _MARGINS = {"left": 0.13, "right": 0.98, "bottom": 0.23, "top": 0.93}
 _MAX_NAME = 40
-_STYLE = {
+_STYLE: Any = {  # the type of its keys is new in matplotlib
     "axes.edgecolor": QUIET,
     "axes.labelcolor": INK,
     "axes.spines.right": False,
@@ -122,7 +122,7 @@ def pair_chart(found: Pair, *, names: tuple[str, str] = ("first size", "second s
         most = max(calls for *_, calls in found.spots)
         areas = [8 + 130 * calls / most for *_, calls in found.spots]
         ones, others = [a for a, *_ in found.spots], [b for _, b, _ in found.spots]
-        axes.scatter(ones, others, areas, color=FIRST, linewidths=0)
+        axes.scatter(ones, others, areas, color=FIRST, linewidths=0, clip_on=False)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         return _figure_of(axes)

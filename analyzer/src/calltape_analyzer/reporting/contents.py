@@ -158,6 +158,11 @@ class Timeline:
     said: str
     slowest: Table | None = None
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether any time passed."""
+        return self.edges[-1] > self.edges[0]
+
     def steps(self) -> Table:
         """The same as a table."""
         head = ["from s", "to s", "calls per s" if self.is_rate else "calls"]

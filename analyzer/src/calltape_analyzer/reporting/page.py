@@ -112,10 +112,12 @@ class _Charts:
         return self._drawing(found, pair_chart, f"{found.one} and {found.other}: {found.said}")
 
     def calls(self, found: Timeline) -> str | None:
+        if not found.is_drawn:
+            return None
         return self._drawing(found, calls_chart, f"Calls over time. {found.said}")
 
     def latency(self, found: Timeline) -> str | None:
-        if not found.median:
+        if not (found.median and found.is_drawn):
             return None
         return self._drawing(found, latency_chart, "Median and longest latency over time")
 

@@ -129,7 +129,7 @@ class CallTimes:
             median=tuple(_rounded(one[len(one) // 2]) if one else None for one in took)
             if measured else (),
             most=tuple(_rounded(one[-1]) if one else None for one in took) if measured else (),
-            said=f"{len(self._begin):,} calls that began from {time_text(first)} to "
+            said=f"{_calls(len(self._begin))} that began from {time_text(first)} to "
             f"{time_text(last)}, read from their records{unread}",
             slowest=self._slowest_table() if measured else None,
         )  # fmt: skip
@@ -145,7 +145,7 @@ class CallTimes:
         if not calls:
             return "No call raised.", None
         rows = [(*key, number, self._first[key]) for key, number in self._errors.most_common()]
-        said = f"{counted(calls, 'call')} raised."
+        said = f"{_calls(calls)} raised."
         if self._other_errors:
             said += f" {self._other_errors:,} of them raised something else than the first "
             said += f"{_MAX_KINDS:,} kinds of exceptions."
@@ -158,7 +158,7 @@ class CallTimes:
             return "No call ran within another recorded call, and none had one within it.", None
         more = " or more" if len(self._trees) == _MAX_TREES else ""
         said = (
-            f"{counted(self._in_trees, 'call')} belong to {len(self._trees):,}{more} trees of "
+            f"{_calls(self._in_trees)} belong to {len(self._trees):,}{more} trees of "
             f"nested calls; {sum(self._callers.values()):,} of them ran within another recorded "
             "call."
         )
@@ -166,6 +166,10 @@ class CallTimes:
             return said, None
         return said, table("the callers", ("ran within a call of", "calls"),
                            self._callers.most_common())  # fmt: skip
+
+
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count:,} calls"
 
 
 def _rounded(milliseconds: float) -> float:
@@ -179,7 +183,7 @@ def raised_by_inputs(tape: CallSource) -> str:
         return "No call raised."
     first = tape.calls.shown(min(seen.first.ref for seen in raised))
     return (
-        f"{counted(sum(seen.calls for seen in raised), 'call')} raised, with "
+        f"{_calls(sum(seen.calls for seen in raised))} raised, with "
         f"{counted(len(raised), 'different input')}; the first is call {first}."
     )
 
@@ -194,11 +198,12 @@ def ends_timeline(tape: CallSource) -> Timeline | None:
     if len(spans) > _MAX_FILES or any(a[1] > b[0] for a, b in pairwise(spans)):
         # Files of several processes overlap: together they have one rate.
         spans = [(first, last, sum(calls for *_, calls in spans))]
-    edges, rates = [0.0], []
+    edges, rates, before = [0.0], [], first
     for begin, end, calls in spans:
-        if begin > first + edges[-1] * _SECOND:
+        if begin > before:  # between two files
             edges.append((begin - first) / _SECOND)
             rates.append(0.0)
+        before = max(end, begin + 1)
         edges.append((max(end, begin + 1) - first) / _SECOND)
         rates.append(_rounded(calls / (max(end - begin, 1) / _SECOND)))
     return Timeline(

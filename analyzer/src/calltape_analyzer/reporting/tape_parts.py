@@ -155,7 +155,7 @@ def _coverage(tape: ReportedTape) -> Coverage:
         kinds = counted(len(counters.groups), "structure")
         said += f" The recorder counted the sizes of {counters.calls:,} calls, in {kinds}."
     if counters.missing:
-        said += f" {counted(len(counters.missing), 'file')} without such counts."
+        said += f" Without such counts: {counted(len(counters.missing), 'file')}."
     shares = [(name, calls, round(100 * calls / seen, 2)) for name, calls in rows]
     return Coverage(said, tuple(shares))
 

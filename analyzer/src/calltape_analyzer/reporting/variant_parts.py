@@ -126,7 +126,7 @@ def _buckets(facts: VariantFacts, symbol: Symbol) -> Table:
         found = buckets_of(facts, symbol, count)
         sizes = ", ".join(map(shown_value, found.sizes[:_MAX_SIZES_IN_TEXT]))
         rows.append((len(found.sizes), sizes, round(100 * found.waste, 1)))
-        if len(found.sizes) < count:
-            break  # there are no more sizes
+        if not found.waste:
+            break  # more buckets waste no less
     head = ("buckets", "sizes to pad to", "% padding")
     return table("suggested buckets", head, rows)

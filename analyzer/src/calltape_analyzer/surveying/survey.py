@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.observing.signature import signature_text
-from calltape_analyzer.reading.targets import TargetsError
+from calltape_analyzer.reading.targets import UNKNOWN, TargetsError, target_name
 from calltape_analyzer.surveying.file_facts import target_digest
 from calltape_analyzer.surveying.file_survey import FileSurvey, Listed, error_of
 from calltape_analyzer.surveying.target_survey import TargetSurvey
 from calltape_analyzer.text import some_of
 from calltape_schema.errors import TapeError
+from calltape_schema.records import decode_manifest
 
 if TYPE_CHECKING:
     from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
@@ -32,7 +34,7 @@ def _tell_apart(tapes: Mapping[bytes, SurveyedTape], mark: Callable[[bytes], str
             tape.tell_apart(mark(digest))
 
 
-class Survey:
+class Survey(Shown):
     """What many tapes say together; :func:`survey` makes it, and :func:`read_survey` reads it.
 
     Surveys add up with :meth:`merge`, in any order. The calls of a file count once, also if a copy
@@ -49,6 +51,16 @@ class Survey:
     def __repr__(self) -> str:
         files = sum(len(one.files) for one in self.targets.values())
         return f"<Survey of {files} files, {len(self.targets)} targets>"
+
+    def _sketch(self) -> Sketch:
+        rows = [
+            (_name(one), len(one.files), sum(facts.calls for facts in one.files.values()))
+            for one in self.targets.values()
+        ]
+        rows.sort(key=lambda row: -row[2])
+        unreadable = len(self._unreadable) + self.more_unreadable
+        note = f"{unreadable:,} files could not be read" if unreadable else None
+        return Sketch("Survey", head=("target", "files", "calls"), rows=rows, note=note)
 
     def add(self, one: FileSurvey) -> None:
         """Adds a file."""
@@ -140,3 +152,8 @@ class Survey:
             "usage", f"the survey has several targets: {names}",
             advice="name one of them: target=, or --target at the prompt",
         )  # fmt: skip
+
+
+def _name(found: TargetSurvey) -> str:
+    head = next(iter(found.heads.values()), None)
+    return UNKNOWN if head is None else target_name(decode_manifest(head).target)

@@ -11,11 +11,12 @@ from typing import Any
 
 from pydantic import Field
 
+from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.sizes_seen import MAX_SIZES_SHOWN, SizeSeen
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.plain_data import PlainData
-from calltape_analyzer.text import counted, printable, shown_value
+from calltape_analyzer.text import counted, listed, printable, shown_range, shown_value
 from calltape_analyzer.variants.facts import Reason, VariantFacts
 from calltape_analyzer.variants.symbols import MAX_SYMBOLS_FOR_SUMS, Symbol
 from calltape_schema.tree import OpaqueNode, walk
@@ -141,6 +142,26 @@ class VariantFindings(PlainData):
     def symbol(self, name: str) -> SymbolFinding:
         """The symbol of a name."""
         return next(symbol for symbol in self.symbols if symbol.name == name)
+
+    def _sketch(self) -> Sketch:
+        """The symbols."""
+        rows = [
+            (
+                one.name,
+                listed(one.dimensions),
+                shown_range(one.min, one.max),
+                one.expression or "",
+                len(one.warnings) or "",
+            )
+            for one in self.symbols
+        ]
+        facts = [
+            ("calls", self.calls),
+            ("inputs", f"{counted(len(self.tensors), 'tensor')}, {counted(len(self.ints), 'int')}"),
+            ("constants", listed(list(self.constants))),
+        ]
+        head = ("symbol", "dimensions", "sizes", "always", "warnings")
+        return Sketch(f"Variant {self.name}", facts, head=head, rows=rows)
 
     def warnings(self) -> Iterator[str]:
         """For which conclusions there is little evidence."""

@@ -1,0 +1,97 @@
+"""What notebooks show of our objects: a short table in HTML, without a script.
+
+In come facts as text, which may be from a stranger's tape. Out goes HTML in which all of it is
+escaped and bounded. A notebook asks for it whenever an object is the last line of a cell: so it is
+cheap, and raises nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from calltape_analyzer.text import printable
+
+__all__ = ["Shown", "Sketch"]
+
+_MAX_ROWS, _MAX_COLUMNS, _MAX_TEXT = 20, 10, 400
+
+
+class Sketch:
+    """What is shown of an object.
+
+    Args:
+        title: what it is.
+        facts: names and texts.
+        head: the columns of a table.
+        rows: its rows; the first 20 are shown.
+        total: how many rows there are, if ``rows`` has some of them only.
+        note: a last line.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        facts: Iterable[tuple[str, object]] = (),
+        *,
+        head: Sequence[str] = (),
+        rows: Iterable[Sequence[object]] = (),
+        total: int | None = None,
+        note: str | None = None,
+    ) -> None:
+        self._title = title
+        self._facts = list(facts)
+        self._head = list(head)
+        self._rows = list(rows)
+        self._total = len(self._rows) if total is None else total
+        self._note = note
+
+    def html(self) -> str:
+        """As HTML."""
+        parts = [f"<strong>{_text(self._title)}</strong>"]
+        if self._facts:
+            cells = "".join(
+                f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>"
+                for name, value in self._facts[:_MAX_ROWS]
+            )
+            parts.append(f"<table><tbody>{cells}</tbody></table>")
+        if self._rows:
+            parts.append(self._table())
+        notes = [self._note] if self._note else []
+        more = self._total - min(len(self._rows), _MAX_ROWS)
+        if more > 0:
+            notes.insert(0, f"and {more:,} more")
+        parts += [f"<div>{_text(note)}</div>" for note in notes]
+        return f"<div>{''.join(parts)}</div>"
+
+    def _table(self) -> str:
+        head = "".join(f"<th>{_text(name)}</th>" for name in self._head[:_MAX_COLUMNS])
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row[:_MAX_COLUMNS])}</tr>"
+            for row in self._rows[:_MAX_ROWS]
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _text(value: object) -> str:
+    """Any value as escaped text on one line."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}" if value.bit_length() <= 64 else f"an int of {value.bit_length()} bits"
+    text = "" if value is None else str(value)
+    shown = printable(" ".join(text[: 4 * _MAX_TEXT].split()))
+    return escape(shown if len(shown) <= _MAX_TEXT else f"{shown[:_MAX_TEXT]}…")
+
+
+class Shown:
+    """An object that notebooks show as a table."""
+
+    def _sketch(self) -> Sketch:
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str | None:
+        """HTML for notebooks; None if it cannot be made now, for instance of a closed tape. Then
+        they show the ``repr``."""
+        try:
+            return self._sketch().html()
+        except Exception:
+            return None

@@ -1,0 +1,75 @@
+"""docs/surveys.md is true: its commands and its Python run, its numbers are those of the code."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from calltape_analyzer.surveying import inputs_table, tasks
+from calltape_recorder.write import tape_writer
+from tests.analyzer.cli.commands import run
+from tests.analyzer.reading.test_summaries import Model
+from tests.analyzer.tapes import write_tape
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "surveys.md").read_text()
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three days of tapes."""
+    monkeypatch.chdir(tmp_path)
+    for number, day in enumerate(("monday", "tuesday", "wednesday")):
+        (tmp_path / "runs" / day).mkdir(parents=True)
+        calls = [((torch.zeros(i + 2, 4 + number),), {}) for i in range(3)]
+        write_tape(
+            tmp_path / "runs" / day / "a.tape", calls, target=Model(), tape_id=bytes([number]) * 16
+        )
+    return tmp_path
+
+
+def test_its_commands_run(folder: Path) -> None:
+    codes = {}
+    for line in "".join(blocks("sh")).splitlines():
+        program, *words = shlex.split(line.removesuffix("|| true"))
+        assert program == "calltape"
+        ran = run(*words)
+        codes[line] = ran.code
+        assert ran.code == (4 if "|| true" in line else 0), (line, ran.err)
+    assert list(codes.values()).count(4) == 2
+    (facts,) = json.loads(run("info", "all.json", "--json").out.join("[]"))
+    assert (facts["calls"], facts["files"]) == (9, 3)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("block", blocks("python"))
+def test_its_python_runs(folder: Path, block: str) -> None:
+    (folder / "script.py").write_text(block)
+    ran = subprocess.run(
+        [sys.executable, "script.py"], capture_output=True, text=True, timeout=300, cwd=folder
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "DYNAMIC" in ran.stdout or "<Survey of 3 files, 1 targets>" in ran.stdout
+
+
+def test_its_numbers_are_those_of_the_code() -> None:
+    assert f"{inputs_table.MAX_ROWS:,} distinct inputs" in PAGE
+    assert f"{inputs_table.MAX_BYTES // 2**20} MiB" in PAGE
+    assert f"more than {tasks.PIECE_BYTES // 2**20} MiB" in PAGE
+    assert f"{tape_writer.LEAST_CALLS} calls or more" in PAGE
+
+
+@pytest.mark.parametrize("target", re.findall(r"\]\(([^)#:]+)[^)]*\)", PAGE))
+def test_links_lead_somewhere(target: str) -> None:
+    assert (DOCS / target).exists()

@@ -1,0 +1,151 @@
+"""What notebooks show: short, escaped, bounded, without a script, and never an exception."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import check, export, open_tape, replay, survey
+from calltape_analyzer.notebook import Shown, Sketch
+from calltape_analyzer.notebook_progress import NotebookLine, told_by, watched
+from calltape_analyzer.tape import Tape
+from tests.analyzer.reporting.traffic import Llm, record
+from tests.analyzer.tapes import Recorded, write_tape
+from tests.hostile_names import HIDDEN, hostile_tape
+
+TAGS = {"div", "strong", "table", "tbody", "thead", "tr", "th", "td"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def tape(runs: Path) -> Iterator[Tape]:
+    with open_tape(runs / "llm.tape") as opened:
+        yield opened
+
+
+def html(shown: Any) -> str:
+    found: str | None = shown._repr_html_()
+    assert found is not None
+    assert len(found) < 40_000
+    tags = re.findall(r"<[^>]*>", found)  # all text is escaped, so that each < begins a tag
+    assert {re.sub("[</>]", "", tag) for tag in tags} <= TAGS
+    assert found.isprintable()
+    return found
+
+
+def test_a_tape_and_what_it_gives(tape: Tape) -> None:
+    assert "120 of 120 that were seen" in html(tape)
+    assert "float32" in html(next(c for c in tape.calls if c.number == 1))
+    raised = next(call for call in tape.calls if call.error is not None)
+    assert "&lt;b&gt;tokens&lt;/b&gt;" in html(raised)
+    variant = tape.variants()[0]
+    assert "batch_size" in html(variant)
+    assert html(variant) == html(variant.findings)
+    assert "SymbolFinding" in html(variant.findings.symbols[0])
+    assert "Why is batch_size" in html(tape.explain("batch_size"))
+    assert "input_ids" in html(tape.observations())
+    assert repr(tape.observations()).startswith("<Observations of ")
+
+
+def test_reports_and_programs(runs: Path) -> None:
+    with open_tape(runs / "inner.tape") as tape:
+        model = Llm().inner
+        report = replay(tape, model)
+        assert report.summary in html(report)
+        wrong = replay(tape, lambda hidden: hidden[:1, :1])
+        assert "fail" in html(wrong)
+        assert "and " in html(wrong)  # of many calls some are shown
+        programs = export(tape.only(calls="0..9"), model)
+        assert "Torch" in html(programs)
+        found = check(tape, programs)
+        assert found.summary in html(found)
+        assert repr(found).startswith("<CheckReport: ")
+
+
+def test_a_survey(runs: Path) -> None:
+    found = survey([str(runs / "llm.tape"), str(runs / "inner.tape")], jobs=1)
+    assert "Llm.forward</td><td>1</td><td>120" in html(found)
+    assert "120 of 120" in html(found.tapes[0])
+
+
+def test_nothing_is_scanned_for_it(tmp_path: Path) -> None:
+    calls = [Recorded((torch.zeros(1, 2 + n % 7),)) for n in range(300)]
+    write_tape(tmp_path / "t.tape", calls, target=lambda x: x, values="none", summary=True)
+    with open_tape(tmp_path / "t.tape") as tape:
+        html(tape)
+        html(tape.variants()[0])
+        assert tape.source == "summary"
+
+
+def test_names_stay_text(tmp_path: Path) -> None:
+    with open_tape(hostile_tape(tmp_path / "<script>.tape")) as tape:
+        for shown in (tape, tape[0], tape.variants()[0], tape.observations()):
+            assert not set(HIDDEN) & set(html(shown))
+
+
+def test_a_closed_tape_shows_its_repr(runs: Path) -> None:
+    tape = open_tape(runs / "llm.tape")
+    call = tape.calls[0]
+    tape.close()
+    assert call._repr_html_() is None
+
+
+def test_it_is_bounded_and_raises_nothing() -> None:
+    class Broken(Shown):
+        def _sketch(self) -> Sketch:
+            raise RuntimeError
+
+    class Large(Shown):
+        def _sketch(self) -> Sketch:
+            rows = [("x" * 1000, 1 << 5000, *range(100))] * 1000
+            return Sketch("t" * 10_000, [("f", "y" * 10_000)] * 100, head=["h"] * 100, rows=rows)
+
+    assert Broken()._repr_html_() is None
+    assert "and 980 more" in html(Large())
+
+
+def test_progress_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, html: str) -> None:
+            shown.append(html)
+
+    def display(html: str, display_id: bool) -> Handle:
+        shown.append(html)
+        return Handle()
+
+    shell = types.SimpleNamespace(kernel=object())
+    ipython = types.SimpleNamespace(
+        get_ipython=lambda: shell, display=types.SimpleNamespace(HTML=str, display=display)
+    )
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
+    monkeypatch.setattr("calltape_analyzer.notebook_progress._EVERY_SECONDS", 0.0)
+    assert list(watched([1, 2, 3], True)) == [1, 2, 3]
+    assert len(shown) == 4
+    assert 'value="1" max="3"' in shown[1]
+    assert "3 of 3" in shown[-1]
+    told = told_by(True)
+    assert isinstance(told, NotebookLine)
+    told("tracing <b>x</b>")
+    assert "tracing &lt;b&gt;x" in shown[-1]
+    ipython.display.display = None
+    NotebookLine()("a front end that is gone")
+
+
+def test_progress_tells_of_tracing(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_tape(runs / "inner.tape") as tape:
+        export(tape.only(calls="0..3"), Llm().inner, progress=True)
+    assert "tracing" in capsys.readouterr().err

@@ -1,0 +1,101 @@
+"""A bar comes on a terminal, after two seconds, for the outermost loop only."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from calltape_analyzer import open_tape, progress
+from calltape_analyzer.progress import shown_progress, steps, with_progress
+from tests.analyzer.tapes import write_tape
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar comes without delay."""
+    monkeypatch.setattr(progress, "_AFTER_SECONDS", -1.0)
+
+
+def test_a_loop_that_is_soon_over_shows_nothing() -> None:
+    terminal = Terminal()
+    with shown_progress(terminal):
+        assert list(steps(range(1000), "calls", 1000)) == list(range(1000))
+    assert terminal.getvalue() == ""
+
+
+def test_a_long_loop_shows_what_is_done_the_rate_and_the_rest(at_once: None) -> None:
+    terminal = Terminal()
+    with shown_progress(terminal):
+        for _ in steps(range(5), "calls", 10):
+            pass
+    shown = terminal.getvalue()
+    assert "calls" in shown
+    assert "5/10" in shown
+    assert "left" in shown
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), None])
+def test_nothing_is_shown_elsewhere(stream: io.StringIO | None, at_once: None) -> None:
+    items = range(3)
+    if stream is None:
+        assert steps(items, "calls", 3) is items
+        return
+    with shown_progress(stream):
+        assert steps(items, "calls", 3) is items
+    assert stream.getvalue() == ""
+
+
+def test_a_loop_within_a_loop_has_no_bar(at_once: None) -> None:
+    terminal = Terminal()
+    with shown_progress(terminal):
+        for _ in steps(range(2), "outer", 2):
+            assert list(steps(range(3), "inner", 3)) == [0, 1, 2]
+    assert "outer" in terminal.getvalue()
+    assert "inner" not in terminal.getvalue()
+
+
+def test_another_thread_has_no_bar(at_once: None) -> None:
+    items = range(3)
+    found: list[object] = []
+    with shown_progress(Terminal()):
+        worker = threading.Thread(target=lambda: found.append(steps(items, "calls", 3)))
+        worker.start()
+        worker.join()
+    assert found == [items]
+
+
+def test_a_loop_that_is_left_gives_the_bar_back(at_once: None) -> None:
+    terminal = Terminal()
+    with shown_progress(terminal):
+        for _ in steps(range(9), "first", 9):
+            break
+        second = iter(steps(map(int, ["1", "no number"]), "second", 2))
+        assert next(second) == 1
+        with pytest.raises(ValueError, match="no number"):
+            next(second)
+        list(steps(range(9), "third", 9))
+    assert "third" in terminal.getvalue()
+
+
+def test_calls_and_bytes_of_a_tape_are_steps(
+    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tape(tmp_path / "a.tape", [((torch.zeros(2 + i),), {}) for i in range(7)])
+    terminal = Terminal()
+    with shown_progress(terminal), open_tape(path, scan=True) as tape:
+        assert "bytes" in terminal.getvalue()
+        assert len(list(tape.calls)) == 7
+    assert "7/7" in terminal.getvalue()
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert list(with_progress([1, 2], True)) == [1, 2]
+    assert "2/2" in sys.stderr.getvalue()  # type: ignore[attr-defined]

@@ -1,0 +1,34 @@
+"""A table tells rows of the last run from earlier ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.zoo import table
+
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.integration
+
+GOOD = {"calls": 3, "reproduced": 3, "unseen": 2, "unseen_reproduced": 2, "variants": 1}
+
+
+def test_rows_that_were_not_run_are_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, page = tmp_path / "rows.json", tmp_path / "zoo.md"
+    old = {"bert": {"torch": GOOD, "onnx": GOOD}, "vit": {"torch": GOOD, "onnx": GOOD}}
+    rows.write_text(json.dumps(old))
+    monkeypatch.setattr(table, "_COMMITTED", rows)
+
+    table.write(page, {"torch": {}, "onnx": {"vit": {"case": "vit", **GOOD, "reproduced": 1}}})
+
+    kept = json.loads(rows.read_text())
+    assert kept["bert"]["onnx"]["earlier"]
+    assert "earlier" not in kept["vit"]["onnx"]
+    assert "earlier" not in kept["bert"]["torch"], "no row of torch is new"
+    text = page.read_text()
+    assert "| `bert` | 3/3 | 2/2 | 3/3° | 2/2° | 1 / 1 |" in text
+    assert "| `vit` | 3/3 | 2/2 | **1/3** | 2/2 | 1 / 1 |" in text
+    assert "| onnx | 2 | 1/2 | 1/2 | 0 |" in text
+    assert "| onnx, the last run | 1 | 0/1 | 0/1 | 0 |" in text
