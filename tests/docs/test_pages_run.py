@@ -10,32 +10,17 @@ import pytest
 
 from tests.docs.page import DOCS, Page
 
-# These pages need more than a folder (a repository, a server, a project with tests). Their own
+# These pages need more than a folder (a repository, a server, tapes, a project with tests). Their own
 # tests run them.
 ELSEWHERE = {
     "bisecting.md": "tests/analyzer/cli/test_bisecting.py",
     "production.md": "tests/servers/test_production_page.py",
     "remote.md": "tests/analyzer/remote/test_remote_page.py",
+    "reports.md": "tests/analyzer/reporting/test_reports_page.py",
+    "surveys.md": "tests/analyzer/surveying/test_page.py",
     "tables.md": "tests/analyzer/tables/test_page.py",
     "testing.md": "tests/analyzer/testing/test_testing_page.py",
 }
-# These pages are about a tape that the reader has.
-WITH_A_TAPE = ("reports.md",)
-A_TAPE = """
-import torch
-from calltape_recorder import record
-
-
-class Model(torch.nn.Module):
-    def forward(self, input_ids):
-        return input_ids + 1
-
-
-model = Model()
-with record(model, "runs/llm.tape"):
-    for batch, length in ((1, 5), (2, 9), (4, 3)):
-        model(torch.ones(batch, length, dtype=torch.int64))
-"""
 PAGES = {path.name: path for path in sorted(DOCS.glob("*.md"))}
 HERE = [
     name
@@ -48,10 +33,7 @@ HERE = [
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", HERE)
 def test_the_page_runs(name: str, tmp_path: Path) -> None:
-    page = Page(PAGES[name])
-    if name in WITH_A_TAPE:
-        page.program = A_TAPE + page.program
-    page.follow(tmp_path)
+    Page(PAGES[name]).follow(tmp_path)
 
 
 def test_pages_are_found() -> None:
