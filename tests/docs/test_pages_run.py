@@ -10,8 +10,8 @@ import pytest
 
 from tests.docs.page import DOCS, Page
 
-# These pages need more than a folder (a repository, a server, tapes, a project with tests). Their own
-# tests run them.
+# These pages need more than a folder (a repository, a server, tapes, a project with tests). Their
+# own tests run them.
 ELSEWHERE = {
     "bisecting.md": "tests/analyzer/cli/test_bisecting.py",
     "production.md": "tests/servers/test_production_page.py",
