@@ -34,7 +34,7 @@ class Llama(nn.Module):
         self, input_ids: Any, attention_mask: Any = None, past_key_values: Any = None
     ) -> Any:
         found = self.model(
-            input_ids=input_ids, attention_mask=attention_mask, past_key_values=past_key_values
+            input_ids=input_ids, attention_mask=attention_mask, cache=past_key_values
         )
         return found.logits
 

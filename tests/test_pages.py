@@ -19,6 +19,9 @@ NAMES = (
     "docs/testing.md",
     "docs/remote.md",
     "docs/reports.md",
+    "docs/scale.md",
+    "docs/surveys.md",
+    "docs/terminal.md",
     "CONTRIBUTING.md",
     *DECISIONS,
 )

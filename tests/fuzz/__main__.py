@@ -21,7 +21,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=0.0, help="how long; 0 is for ever (default: %(default)s)")
     add("--mutants", type=int, default=0, help="how many; 0 is no limit")
     add("--jobs", type=int, default=1, help="processes, which share a corpus")
-    add("--seed", type=int, default=1, help="the same seed makes the same mutants, with one job")
+    add(
+        "--seed",
+        type=int,
+        default=1,
+        help="the same seed makes the same mutants, with one job and a new folder",
+    )
     add("--folder", type=Path, default=Path("runs/fuzz"), help="for corpus, failures and logs")
     add("--plain", action="store_true", help="only mutants of the corpus, which no branches guide")
     add("--no-coverage", action="store_true", help="do not measure what was reached")
@@ -64,7 +69,7 @@ def _target(given: argparse.Namespace) -> Callable[[bytes], None]:
     # libFuzzer reads the corpus first.
     known = sum(1 for _ in (given.folder / "corpus").iterdir()) if given.guided else 0
     return Target(
-        given.folder, given.scratch, given.job,
+        given.folder, given.scratch, given.job, given.seed,
         seconds=given.seconds, mutants=given.mutants, known=known,
     )  # fmt: skip
 
@@ -78,13 +83,13 @@ def _run(given: argparse.Namespace) -> int:
     campaign = Campaign(
         given.folder, given.seconds, given.mutants, given.jobs, given.seed, plain=given.plain
     )
-    tally, seconds, processor = campaign.run()
+    tally, seconds = campaign.run()
     print("\n".join(tally.lines()))
     print(
         f"{tally.mutants / max(seconds, 1e-9):.0f} mutants/s in {seconds:.0f} s of {given.jobs}"
-        f" processes, {tally.mutants / max(processor, 1e-9):.0f} per second of processor time"
+        f" processes, {tally.mutants / max(tally.processor, 1e-9):.0f} per second of processor time"
     )
-    print(tally.added_to(given.folder / "together.json", processor))
+    print(campaign.tallies.together())
     if not given.no_coverage and has_atheris():
         # In a process of its own: what was imported before is not measured.
         words = [

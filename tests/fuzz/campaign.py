@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import pickle
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,8 +17,8 @@ from typing import NamedTuple
 from tests.fuzz.guidance import has_atheris
 from tests.fuzz.mutator import seeds
 from tests.fuzz.steps import Finding
-from tests.fuzz.tally import Tally
-from tests.fuzz.target import CURRENT, FAILURES, tally_name
+from tests.fuzz.tally import Tallies, Tally
+from tests.fuzz.target import CURRENT, FAILURES, TALLIES
 
 __all__ = ["Campaign", "Turn"]
 
@@ -41,10 +38,11 @@ class Campaign:
     """What was asked for.
 
     Attributes:
-        folder: corpus, failures and logs go there; a corpus that is there is used further.
+        folder: corpus, failures, tallies and logs go there. What is there is used further: a run
+            goes on with the corpus of the last one, and with other seeds.
         seconds, mutants: of all processes together, whichever comes first; 0 is no limit.
         jobs: how many processes.
-        seed: of the first process.
+        seed: of the first process, if no earlier one into this folder had it.
         plain: whether no process is guided.
     """
 
@@ -55,8 +53,8 @@ class Campaign:
     seed: int = 1
     plain: bool = False
 
-    def run(self) -> tuple[Tally, float, float]:
-        """What all processes found, how many seconds they ran, and their processor time."""
+    def run(self) -> tuple[Tally, float]:
+        """What all processes found, and how many seconds they ran."""
         corpus = self.folder / "corpus"
         corpus.mkdir(parents=True, exist_ok=True)
         for number, data in enumerate(seeds()):
@@ -71,9 +69,12 @@ class Campaign:
         tally = Tally()
         for one in tallies:
             tally.merge(one)
-        self._confirm(tally)
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return tally, time.monotonic() - began, used.ru_utime + used.ru_stime
+        return tally, time.monotonic() - began
+
+    @property
+    def tallies(self) -> Tallies:
+        """What the processes of all runs into this folder found."""
+        return Tallies(self.folder / TALLIES)
 
     def _confirm(self, tally: Tally) -> None:
         """Takes out what was slow only because branches were counted: the files of such findings
@@ -108,7 +109,7 @@ class Campaign:
 
     def _job(self, job: int, scratch: Path) -> Tally:
         """One process after another, until the time is over."""
-        tally, seeds = Tally(), itertools.count(self.seed + job, 1000)
+        tally = Tally()
         share = -(-self.mutants // self.jobs)
         for turn in self.turns():
             began, starts = time.monotonic(), 0
@@ -119,20 +120,23 @@ class Campaign:
                     return tally
                 if turn.seconds and left <= 0:
                     break
-                code = self._process(job, scratch, Turn(turn.guided, left), rest, next(seeds))
+                seed = self.tallies.new_seed(self.seed)
+                code = self._process(job, scratch, Turn(turn.guided, left), rest, seed)
                 starts += 1
-                told = self._told(job)
+                told = self.tallies.read(seed)
+                self._confirm(told)
+                if code != 0:
+                    died = self._died(job, scratch, code)
+                    told.findings.setdefault(died.kind, []).append((died.step, died))
+                self.tallies.write(seed, told)
                 tally.merge(told)
                 if code == 0:
                     break
-                died = self._died(job, scratch, code)
-                tally.findings.setdefault(died.kind, []).append((died.step, died))
                 if told.mutants == 0 and starts > 2:
                     return tally  # it does not even begin: the log says why
         return tally
 
     def _process(self, job: int, scratch: Path, turn: Turn, mutants: int, seed: int) -> int:
-        (self.folder / tally_name(job)).unlink(missing_ok=True)
         words = [sys.executable, "-m", "tests.fuzz", "--job", str(job), "--folder", self.folder,
                  "--scratch", scratch, "--seconds", str(turn.seconds), "--mutants", str(mutants),
                  "--seed", str(seed), *(["--guided"] if turn.guided else [])]  # fmt: skip
@@ -141,13 +145,6 @@ class Campaign:
 
     def _log(self, job: int) -> Path:
         return self.folder / f"job-{job}.log"
-
-    def _told(self, job: int) -> Tally:
-        path = self.folder / tally_name(job)
-        if not path.exists():
-            return Tally()
-        told: Tally = pickle.loads(path.read_bytes())  # of our own child
-        return told
 
     def _died(self, job: int, scratch: Path, code: int) -> Finding:
         """Keeps the mutant that a process died of."""

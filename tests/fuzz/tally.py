@@ -8,16 +8,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from tests.fuzz.steps import Finding, Outcome
 
-__all__ = ["Tally"]
+__all__ = ["Tallies", "Tally"]
 
 
 @dataclass
 class Tally:
-    """Adds up outcomes; mutants go by a label, such as a seed or a file name."""
+    """Adds up outcomes; mutants go by a label, such as a file name.
+
+    Attributes:
+        processor: seconds of processor time of the processes.
+        unconfirmed: how many were slow only while branches were counted.
+        slowest: seconds of processor time, the label, the slowest step.
+        largest: bytes by which memory rose, and the label.
+    """
 
     mutants: int = 0
+    processor: float = 0.0
     kinds: Counter[str] = field(default_factory=Counter)
     steps: Counter[str] = field(default_factory=Counter)
     findings: dict[str, list[tuple[str, Finding]]] = field(default_factory=dict)
@@ -37,6 +47,7 @@ class Tally:
     def merge(self, other: Tally) -> None:
         """Adds what another process found."""
         self.mutants += other.mutants
+        self.processor += other.processor
         self.unconfirmed += other.unconfirmed
         self.kinds.update(other.kinds)
         self.steps.update(other.steps)
@@ -44,19 +55,6 @@ class Tally:
             self.findings.setdefault(kind, []).extend(found)
         self.slowest = max(self.slowest, other.slowest)
         self.largest = max(self.largest, other.largest)
-
-    def added_to(self, path: Path, seconds: float) -> str:
-        """Adds this run to those that a file knows of, and says how much they are together."""
-        known = json.loads(path.read_text()) if path.exists() else {}
-        now = {"runs": 1, "mutants": self.mutants, "findings": len(self.findings),
-               "processor_seconds": round(seconds)}  # fmt: skip
-        together = {name: known.get(name, 0) + count for name, count in now.items()}
-        path.write_text(json.dumps(together))
-        return (
-            f"together with earlier runs: {together['mutants']:,} mutants in {together['runs']} "
-            f"runs and {together['processor_seconds']:,} s of processor time, "
-            f"{together['findings']} kinds of findings"
-        )
 
     def lines(self) -> Iterator[str]:
         steps = sum(self.steps.values())
@@ -70,3 +68,58 @@ class Tally:
             labels = ", ".join(label for label, _ in found[:6])
             yield f"FOUND {len(found)} × {kind} ({labels}) at {found[0][1].step}"
             yield "    " + found[0][1].text.strip().replace("\n", "\n    ")
+
+
+_FORM: TypeAdapter[Tally] = TypeAdapter(Tally)
+
+
+@dataclass(frozen=True)
+class Tallies:
+    """What all processes of all runs into one folder found: a file for each, by its seed.
+
+    A process writes its file again every few seconds. So a run that is ended by force loses only
+    those, and no seed is used twice.
+    """
+
+    folder: Path
+
+    def new_seed(self, first: int) -> int:
+        """The next seed that no process had, from ``first`` on. It is taken from now on."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        seed = max((first - 1, *self._seeds())) + 1
+        while True:
+            try:
+                self.path(seed).touch(exist_ok=False)
+                return seed
+            except FileExistsError:  # another job was faster
+                seed += 1
+
+    def write(self, seed: int, tally: Tally) -> None:
+        path = self.path(seed)
+        beside = path.with_suffix(".new")
+        # In ASCII, because findings quote names that UTF-8 has no bytes for.
+        beside.write_text(json.dumps(_FORM.dump_python(tally, mode="json")))
+        beside.replace(path)
+
+    def read(self, seed: int) -> Tally:
+        """What a process found; nothing if it did not get so far."""
+        path = self.path(seed)
+        text = path.read_text() if path.exists() else ""
+        return _FORM.validate_python(json.loads(text)) if text else Tally()
+
+    def together(self) -> str:
+        """How much all runs are together."""
+        sum_, seeds = Tally(), sorted(self._seeds())
+        for seed in seeds:
+            sum_.merge(self.read(seed))
+        return (
+            f"together with earlier runs: {sum_.mutants:,} mutants of {len(seeds)} seeds, "
+            f"{sum_.processor:,.0f} s of processor time, {len(sum_.findings)} kinds of findings; "
+            f"slowest {sum_.slowest[0]:.2f} s, largest {sum_.largest[0] / 1e6:.0f} MB"
+        )
+
+    def path(self, seed: int) -> Path:
+        return self.folder / f"{seed}.json"
+
+    def _seeds(self) -> list[int]:
+        return [int(path.stem) for path in self.folder.glob("*.json")]

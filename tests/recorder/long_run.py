@@ -93,8 +93,9 @@ def caches(recorder: Recorder) -> dict[str, int]:
 
 
 def held(recorder: Recorder, folder: Path) -> dict[str, Any]:
-    """What the process has at this moment."""
-    recorder.flush()
+    """What the process has between two files: in the midst of one, it also has what the counters of
+    that file found so far, which is as much as chance has it."""
+    assert recorder.seal()
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {

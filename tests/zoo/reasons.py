@@ -80,13 +80,5 @@ REASONS: dict[tuple[str, str], Reason] = {
     ),
     ("nested_encoder", ""): _NESTED,
     ("nested_pool", ""): _NESTED,
-    ("bfloat16", "onnx"): Reason(
-        "ONNX Runtime has no `Gemm` of bfloat16 on the CPU",
-        "converts; no session of ONNX Runtime takes the model",
-    ),
-    ("complex_spectrum", "onnx"): Reason(
-        "the model takes pairs of floats where the module takes complex numbers",
-        "works when each input goes in with `view_as_real`, and outputs are read as pairs",
-    ),
 }
 """By case and target; an empty target stands for both."""

@@ -74,11 +74,11 @@ def committed() -> dict[str, dict[str, Row]]:
 
 def write(path: Path, new: Results) -> None:
     """The table at ``path``, and the rows beside this module. Cases that were not run now keep the
-    rows that they have, and these are marked as earlier ones if others of the target are new."""
+    rows that they have, which are marked as earlier ones if others are new."""
     rows = committed()
+    mark = {"earlier": True} if any(new.values()) else {}
     for target in TARGETS:
         changed = {name: _short(name, target, row) for name, row in new.get(target, {}).items()}
-        mark = {"earlier": True} if changed else {}
         known = {name: row | mark for name, row in rows[target].items()} | changed
         rows[target] = {name: known[name] for name in CASES if name in known}
     path.write_text("\n".join(_lines(rows)) + "\n")
@@ -127,7 +127,7 @@ def _summary(rows: Results) -> Iterator[str]:
     for target in TARGETS:
         yield _totals(target, list(rows[target].values()))
         last = [row for row in rows[target].values() if not row.get("earlier")]
-        if len(last) < len(rows[target]):
+        if 0 < len(last) < len(rows[target]):
             yield _totals(f"{target}, the last run", last)
     yield "\nA row shows calls reproduced / calls made; `-` was not run. *programs*: torch / onnx."
 

@@ -86,7 +86,8 @@ class Shown:
     """An object that notebooks show as a table."""
 
     def _sketch(self) -> Sketch:
-        raise NotImplementedError
+        """What is shown; of a class that does not say it, the ``repr``."""
+        return Sketch(repr(self))
 
     def _repr_html_(self) -> str | None:
         """HTML for notebooks; None if it cannot be made now, for instance of a closed tape. Then

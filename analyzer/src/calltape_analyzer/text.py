@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from datetime import datetime, timezone
 from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeVar
@@ -31,6 +32,15 @@ def printable_lines(text: str) -> str:
     if text.isprintable():  # one call instead of a split, because a text may be long
         return text
     return "\n".join(map(printable, text.split("\n")))
+
+
+def time_text(nanoseconds: int) -> str:
+    """A Unix time in nanoseconds as text, in UTC; the number itself if a clock was far off."""
+    try:
+        moment = datetime.fromtimestamp(nanoseconds / 1e9, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return f"{nanoseconds} ns"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def some_of(names: Sequence[str], most: int, separator: str = ", ") -> str:

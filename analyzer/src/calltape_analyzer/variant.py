@@ -294,7 +294,7 @@ class Variant(ProgramSource, Shown):
         device: Any,
     ) -> Inputs:
         from calltape_analyzer.arguments.samples import resized, sample_in
-        from calltape_analyzer.arguments.sizings import sizings_for_tracing
+        from calltape_analyzer.arguments.tracing_sizings import sizings_for_tracing
         from calltape_analyzer.arguments.value_rules import value_rules
 
         self._check_complete(value_if_missing)

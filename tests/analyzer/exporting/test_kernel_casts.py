@@ -80,6 +80,16 @@ def test_bfloat16() -> None:
     assert_is_torchs(lambda x: torch.relu(layer(x)).softmax(-1), x, torch.cat([x, -x]))
 
 
+def test_the_same_model_has_the_same_names() -> None:
+    names = []
+    for _ in range(2):
+        program = converted(lambda x: torch.where(x > 1, x > 2, x == 0) & (x < 9), IDS)
+        cast_for_kernels(program.model)
+        names.append([value.name for node in program.model.graph for value in node.outputs])
+    assert names[0] == names[1]
+    assert len(set(names[0])) == len(names[0])
+
+
 def test_without_casts_the_runtime_refuses_booleans() -> None:
     program = converted(BOOLEANS["where"], IDS)
     with pytest.raises(Exception, match="NOT_IMPLEMENTED"):

@@ -101,3 +101,29 @@ def test_as_strided_of_a_part_is_refused() -> None:
     exported = torch.export.export(Part(), (torch.randn(4, 5),))
     with pytest.raises(ValueError, match="shares memory"):
         order_as_stored(exported.graph_module)
+
+
+class Rest(torch.nn.Module):
+    """The rows behind the first one, which have no gaps."""
+
+    def __init__(self, offset: int | None) -> None:
+        super().__init__()
+        self.offset = offset
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[1:].as_strided((2, 2), (1, 1), self.offset)
+
+
+def test_as_strided_of_the_rest_begins_there() -> None:
+    exported = torch.export.export(Rest(None), (torch.randn(4, 5),))
+    order_as_stored(exported.graph_module)
+    program: Any = torch.onnx.export(exported, (), dynamo=True, verbose=False)
+    runs = OnnxModel(program)
+    x = torch.randn(4, 5)
+    assert_close(runs.run({runs.input_names[0]: x})[0], Rest(None)(x))
+
+
+def test_an_offset_into_a_larger_memory_is_refused() -> None:
+    exported = torch.export.export(Rest(1), (torch.randn(4, 5),))
+    with pytest.raises(ValueError, match="shares memory"):
+        order_as_stored(exported.graph_module)

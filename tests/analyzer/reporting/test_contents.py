@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,3 +175,15 @@ def test_a_tape_without_calls(tmp_path: Path) -> None:
         (part,) = contents_of([tape]).parts
     assert part.timeline is None
     assert part.variants == ()
+
+
+def test_symbols_without_a_pair_are_said(tmp_path: Path) -> None:
+    drawn = random.Random(0)
+    calls = [
+        Recorded(tuple(torch.zeros(drawn.randint(2, 30)) for _ in range(6))) for _ in range(40)
+    ]
+    write_tape(tmp_path / "t.tape", calls, target=lambda a, b, c, d, e, f: a)
+    with open_tape(tmp_path / "t.tape") as tape:
+        (variant,) = contents_of([tape]).parts[0].variants
+    assert len(variant.pairs) == 6
+    assert any("2 symbols beside the first 4" in note for note in variant.notes)

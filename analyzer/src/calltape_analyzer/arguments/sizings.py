@@ -1,8 +1,4 @@
-"""Sizes to trace a program with, and sizes that were never recorded, to probe it with.
-
-torch makes constants of sizes 0 and 1, and one symbol of equal sizes (rule 4 of
-docs/decisions/0012). So every dynamic size should be at least 2, and the sizes of different symbols
-should differ.
+"""Sizes that were never recorded, to probe a program with.
 
 Sizes that were all multiples of a number stay so: an image that is no multiple of the patch is a
 case of its own, if the model takes it at all.
@@ -14,14 +10,11 @@ says how large such a run may be (docs/decisions/0030).
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count as count_from
-from itertools import islice, product
+from itertools import product
 
 from calltape_analyzer.arguments.samples import resized_row
-from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.symbols import Symbol
 
@@ -35,28 +28,26 @@ __all__ = [
     "is_between",
     "is_part_way",
     "sizes_in_words",
-    "sizing_of_batch",
     "sizings_around",
     "sizings_below",
     "sizings_between",
     "sizings_beyond",
     "sizings_far",
-    "sizings_for_tracing",
     "sizings_of_batch",
     "sizings_of_one",
     "sizings_unrelated",
     "sizings_unseen",
     "sizings_with_zero",
+    "values_at",
 ]
 
 GROWTH = 4
 """How many times larger than a recorded call a run may be."""
 
-_MAX_STEPS = 6
+_MAX_ROWS = 6
 _BEYOND = 2
 _FAR = (8, 64, 500)
-_MAX_FAR_ELEMENTS = _MAX_TRACED = 2**20
-_MAX_TRIED = 20_000
+_MAX_FAR_ELEMENTS = 2**20
 _MAX_FACTOR = 100
 
 
@@ -114,50 +105,11 @@ class Bound:
         return elements_at(variant, sizing) <= GROWTH * self.elements
 
 
-def sizings_for_tracing(
-    variant: VariantFacts, wanted: Sequence[SizeRow] | None = None
-) -> list[Sizing]:
-    """Sizes to trace with, the best first: a recorded row that is fit for tracing; or else sizes
-    near the best recorded row that are fit, and then that row as it is.
-
-    Args:
-        variant: what is to be traced.
-        wanted: the rows to start from; all of them by default.
-    """
-    rows: Iterable[int] = range(len(variant.rows))
-    if wanted is not None:
-        rows = [r for r in rows if variant.rows.row(r) in wanted]
-    order = sorted(rows, key=lambda r: (_unfit(variant, r), variant.rows.elements(r)))
-    best = order[0]
-    recorded = Sizing(best, _values(variant, best), False)
-    if _unfit(variant, best) == 0:
-        return [recorded]
-    found = next(_nearby(variant, best), None)
-    return [found, recorded] if found is not None else [recorded]
-
-
-def sizing_of_batch(variant: VariantFacts, row: int) -> Sizing | None:
-    """A recorded row with first dimensions that are fit for tracing, and all else as it was; None
-    if nothing but first dimensions is dynamic, or none is."""
-    batch = {i for i, symbol in enumerate(variant.symbols) if is_batch(symbol)}
-    if not batch or len(batch) == len(variant.symbols):
-        return None
-    values = _values(variant, row)
-    free = {i for i in batch if variant.symbols[i].relation is None}
-    others = {value for i, value in enumerate(values) if i not in batch}
-    moved: dict[int, int] = {}
-    for i in sorted(free):
-        taken = others | set(moved.values())
-        moved[i] = next(v for v in count_from(max(values[i], 2)) if v not in taken)
-    completed = tuple(moved.get(i, value) for i, value in enumerate(values))
-    return Sizing(row, completed, completed != values)
-
-
 def sizings_of_batch(variant: VariantFacts) -> list[Sizing]:
     """For each recorded size, other first dimensions alone."""
     found: list[Sizing] = []
-    for row in range(min(len(variant.rows), _MAX_STEPS)):
-        values = _values(variant, row)
+    for row in range(min(len(variant.rows), _MAX_ROWS)):
+        values = values_at(variant, row)
         free = {
             i: values[i] + 1
             for i, symbol in enumerate(variant.symbols)
@@ -175,10 +127,10 @@ def is_batch(symbol: Symbol) -> bool:
 def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes that no recorded call has, each symbol moved by little: some up by one or two, all
     apart from each other."""
-    recorded = {_values(variant, r) for r in range(len(variant.rows))}
+    recorded = {values_at(variant, r) for r in range(len(variant.rows))}
     found: list[Sizing] = []
     for r in sorted(range(len(variant.rows)), key=variant.rows.elements):
-        values = _values(variant, r)
+        values = values_at(variant, r)
         for step in (1, 2):
             free = _moved_up(variant, values, step)
             moved = followed(variant.symbols, values, free)
@@ -195,7 +147,7 @@ def sizings_between(variant: VariantFacts, count: int) -> list[Sizing]:
     another part of the way, and next to a recorded size. A model may refuse them, and nobody asked
     for them."""
     row = _smallest(variant)
-    values = _values(variant, row)
+    values = values_at(variant, row)
     by_step: list[list[Sizing]] = [[], []]
     for i, symbol in enumerate(variant.symbols):
         if symbol.relation is not None or symbol.unit == 1 or values[i] <= 0:
@@ -232,10 +184,10 @@ def is_between(variant: VariantFacts, sizing: Sizing) -> bool:
 def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes that no recorded call has, with one symbol at 1. A trace is made with sizes of at least
     2, and a model may treat size 1 in another way (``squeeze``, broadcasting)."""
-    recorded = {_values(variant, r) for r in range(len(variant.rows))}
+    recorded = {values_at(variant, r) for r in range(len(variant.rows))}
     found: list[Sizing] = []
     row = _smallest(variant)
-    values = _values(variant, row)
+    values = values_at(variant, row)
     for i, symbol in enumerate(variant.symbols):
         if symbol.relation is None and values[i] > 1 and len(found) < count:
             moved = followed(variant.symbols, values, {i: 1})
@@ -251,7 +203,7 @@ def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
 def sizings_with_zero(variant: VariantFacts) -> list[Sizing]:
     """Sizes that no recorded call has, with one symbol at 0, and those that follow from it."""
     row = _smallest(variant)
-    values = _values(variant, row)
+    values = values_at(variant, row)
     found: list[Sizing] = []
     for i, symbol in enumerate(variant.symbols):
         if symbol.relation is None and 0 not in symbol.values:
@@ -270,7 +222,7 @@ def sizings_below(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes below the recorded ones: one symbol at half its smallest value, the others small. They
     cost less than a recorded call."""
     row = _smallest(variant)
-    values = _values(variant, row)
+    values = values_at(variant, row)
     found: list[Sizing] = []
     for i, symbol in enumerate(variant.symbols):
         half = min(symbol.values) // _BEYOND // symbol.unit * symbol.unit
@@ -294,7 +246,7 @@ def _alone(variant: VariantFacts, factors: Sequence[int], elements: float) -> li
             continue
         # A tensor without elements has nothing to repeat.
         row = _smallest(variant, [r for r, value in enumerate(symbol.values) if value > 0])
-        values = _values(variant, row)
+        values = values_at(variant, row)
         moved = followed(variant.symbols, values, {i: factor * max(symbol.values)})
         sizing = None if moved is None else Sizing(row, moved, True)
         if sizing is not None and elements_at(variant, sizing) <= elements:
@@ -309,7 +261,7 @@ def sizings_unrelated(variant: VariantFacts, count: int) -> list[Sizing]:
     :mod:`calltape_analyzer.variants.weak_relations` breaks all such relations at once, so they all
     stay if the model needs one of them. Here one is broken at a time."""
     row = _smallest(variant)
-    values = _values(variant, row)
+    values = values_at(variant, row)
     found: list[Sizing] = []
     for i, symbol in enumerate(variant.symbols):
         factors = [factor for factor, _ in symbol.relation.terms] if symbol.relation else []
@@ -336,14 +288,9 @@ def _moved_up(variant: VariantFacts, values: Sequence[int], step: int) -> dict[i
     return {i: v + (step + i % 2) * symbol.unit for i, (symbol, v) in symbols if v > 0}
 
 
-def _values(variant: VariantFacts, row: int) -> tuple[int, ...]:
+def values_at(variant: VariantFacts, row: int) -> tuple[int, ...]:
+    """The value of each symbol in a recorded row."""
     return tuple(symbol.values[row] for symbol in variant.symbols)
-
-
-def _unfit(variant: VariantFacts, row: int) -> int:
-    """How many symbols have a size below 2, or the size of another symbol."""
-    values = _values(variant, row)
-    return sum(v < 2 for v in values) + len(values) - len(set(values))
 
 
 def _smallest(variant: VariantFacts, among: Iterable[int] | None = None) -> int:
@@ -354,46 +301,6 @@ def _smallest(variant: VariantFacts, among: Iterable[int] | None = None) -> int:
 def elements_at(variant: VariantFacts, sizing: Sizing) -> int:
     """How many elements all input tensors have together at these sizes."""
     return resized_row(variant, sizing.row, sizing.values).elements
-
-
-def _nearby(variant: VariantFacts, row: int) -> Iterator[Sizing]:
-    """Sizings in which some free symbols of a row are a little larger, smallest change first."""
-    values = _values(variant, row)
-    free = [i for i, symbol in enumerate(variant.symbols) if symbol.relation is None]
-    # Only an unfit symbol, or a symbol that an unfit one follows from, has a reason to change.
-    concerned = _concerned(variant.symbols, values)
-    moving = [i for i in free if i in concerned][:8]
-    steps = (
-        sorted(product(range(_MAX_STEPS), repeat=len(moving)), key=lambda s: (sum(s), s))
-        if (_MAX_STEPS ** len(moving) <= _MAX_TRIED)
-        else _diagonal(len(moving))
-    )
-    for step in islice(steps, _MAX_TRIED):
-        moved = {}
-        for i, by in zip(moving, step, strict=True):
-            unit = variant.symbols[i].unit
-            moved[i] = -(-max(values[i], 2) // unit) * unit + by * unit
-        completed = followed(variant.symbols, values, moved)
-        if completed is None or not _is_fit(completed):
-            continue
-        sizing = Sizing(row, completed, True)
-        # A trace computes nothing, but its arguments take memory.
-        if elements_at(variant, sizing) <= max(_MAX_TRACED, GROWTH * variant.rows.elements(row)):
-            yield sizing
-
-
-def _diagonal(count: int) -> Iterator[tuple[int, ...]]:
-    """Steps for symbols that are too many to try all combinations: all steps differ."""
-    for start in range(_MAX_STEPS):
-        yield tuple(start + i for i in range(count))
-
-
-def _concerned(symbols: Sequence[Symbol], values: Sequence[int]) -> set[int]:
-    """The symbols whose values are unfit, and the symbols from which these follow."""
-    counts = Counter(values)
-    unfit = {i for i, value in enumerate(values) if value < 2 or counts[value] > 1}
-    relations = ((i, symbol.relation) for i, symbol in enumerate(symbols) if i in unfit)
-    return unfit | {term for _, known in relations if known for _, term in known.terms}
 
 
 def followed(
@@ -415,7 +322,3 @@ def followed(
         if symbol.relation is not None:
             made[i] = symbol.relation.value(made)
     return tuple(made) if all(v >= 0 for v in made) else None
-
-
-def _is_fit(values: Sequence[int]) -> bool:
-    return all(v >= 2 for v in values) and len(set(values)) == len(values)

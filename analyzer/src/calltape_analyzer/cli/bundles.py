@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli.edits import Force, Out, forced
+from calltape_analyzer.cli.edits import Force, Out
 from calltape_analyzer.cli.models import OptionalModelName
-from calltape_analyzer.cli.output import Json, command, line, print_model
+from calltape_analyzer.cli.output import Json, command, forced, line, print_model
 from calltape_analyzer.cli.redaction_options import Keep, Noise, Permute, redaction_choices
 from calltape_analyzer.cli.tapes import (
     Calls,

@@ -110,15 +110,22 @@ def _of_tapes(asked: AskedWord, values: Values) -> Iterator[Answer]:
 @contextmanager
 def _opened(asked: AskedWord) -> Iterator[Tape]:
     """The tapes, within limits that nobody raises for a completion. URLs are left alone."""
-    from calltape_analyzer.cli.budget import limits, reading
+    from calltape_analyzer.cli.budget import reading
     from calltape_analyzer.opening import open_tape
-    from calltape_analyzer.reading.files import files_of
 
-    names = [os.path.expanduser(name) for name in asked.tapes]
-    limits.seconds, limits.nbytes = _SECONDS, _BYTES
-    files = [name for name in files_of(names) if os.path.isfile(name)]
+    files = _files_named(asked)
     with reading(files), open_tape(files, target=asked.target) as tape:
         yield tape
+
+
+def _files_named(asked: AskedWord) -> list[str]:
+    """The files of the tapes that are named; reading them has the limits of a completion."""
+    from calltape_analyzer.cli.budget import limits
+    from calltape_analyzer.reading.files import files_of
+
+    limits.seconds, limits.nbytes = _SECONDS, _BYTES
+    names = [os.path.expanduser(name) for name in asked.tapes]
+    return [name for name in files_of(names) if os.path.isfile(name)]
 
 
 def _numbers(asked: AskedWord, tape: Tape) -> Iterator[Answer]:
@@ -199,16 +206,14 @@ def _recordings(asked: AskedWord, tape: Tape) -> Iterator[Answer]:
 
 def _target_names(asked: AskedWord) -> Iterator[Answer]:
     """What there is on tapes of several models, which are no one tape."""
-    from calltape_analyzer.cli.budget import Exceeded, limits, reading
+    from calltape_analyzer.cli.budget import Exceeded, reading
     from calltape_analyzer.listing import list_recordings
     from calltape_analyzer.reading.damage import Damage
-    from calltape_analyzer.reading.files import files_of
 
-    limits.seconds, limits.nbytes = _SECONDS, _BYTES
-    names = [os.path.expanduser(name) for name in asked.tapes]
     try:
-        with reading(files_of(names)):
-            targets = sorted({one.target for one in list_recordings(names, Damage())})
+        files = _files_named(asked)
+        with reading(files):
+            targets = sorted({one.target for one in list_recordings(files, Damage())})
     except (Exceeded, Exception):
         return
     yield from _beginning(asked.text, targets)

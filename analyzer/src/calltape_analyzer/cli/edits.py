@@ -6,21 +6,18 @@ tapes that are read are never changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli.output import DAMAGED, Json, command, print_model
+from calltape_analyzer.cli.output import DAMAGED, Json, command, forced, print_model
 from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Paths, Variants, opened
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.tape import Tape
-from calltape_schema.errors import TapeError
 
-__all__ = ["Force", "Out", "filter_", "forced", "merge", "print_report", "recover"]
+__all__ = ["Force", "Out", "filter_", "merge", "print_report", "recover"]
 
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="The new file.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
@@ -175,17 +172,6 @@ def print_report(report: EditReport, json: bool) -> None:
         print(report)
     if report.lost:
         raise typer.Exit(DAMAGED)
-
-
-@contextmanager
-def forced() -> Iterator[None]:
-    """Says of a file that is there already which option replaces it."""
-    try:
-        yield
-    except TapeError as error:
-        if error.kind == "exists":
-            error.advice = "name another file, or pass --force to replace it"
-        raise
 
 
 def _time(tape: Tape, option: str, text: str | None) -> float | None:

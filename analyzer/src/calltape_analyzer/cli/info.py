@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Annotated, Any
 
 import typer
@@ -44,7 +43,7 @@ from calltape_analyzer.reading.targets import TargetsError
 from calltape_analyzer.surveying.survey_file import is_survey_file
 from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import some_of
+from calltape_analyzer.text import some_of, time_text
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord, Manifest, Target
 
@@ -164,7 +163,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "coverage_is_lower_bound": not tape.sealed,
         "seen_since": _since(tape),
         "policy": tape.manifest.policy.model_dump(),
-        "dumps": [dump.model_dump() | {"time": _time(dump.time_ns)} for dump in tape.dumps],
+        "dumps": [dump.model_dump() | {"time": time_text(dump.time_ns)} for dump in tape.dumps],
         "traffic": traffic,
         "producer": tape.manifest.producer.model_dump(exclude_none=True),
         "history": [
@@ -178,8 +177,8 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
             }
             for step in tape.manifest.history or ()
         ],
-        "first_call": _time(totals.first_ns),
-        "last_call_end": _time(totals.last_ns),
+        "first_call": _moment(totals.first_ns),
+        "last_call_end": _moment(totals.last_ns),
         "days": [row._asdict() for row in totals.days.rows()],
         "other_days_calls": totals.days.others,
         "checksums": "skipped" if quick else _checked(read, len(tape.segments)),
@@ -255,7 +254,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
     target = tape.target
     moments = [dump.time_ns for dump in tape.dumps]
     moments += [observed.since_ns for observed in tape.observed.values()]
-    times = {moment: _time(moment) for moment in moments}
+    times = {moment: time_text(moment) for moment in moments}
     traffic = list(traffic_lines(tape.counters, Signature.of(target), kept))
     days = list(days_lines(facts["days"])) if len(tape.paths) > 1 else []
     rows = [
@@ -289,7 +288,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
 
 def _since(tape: Tape) -> list[dict[str, Any]]:
     return [
-        {"tape": tape_id.hex(), "time": _time(observed.since_ns), "reason": observed.reason}
+        {"tape": tape_id.hex(), "time": time_text(observed.since_ns), "reason": observed.reason}
         for tape_id, observed in tape.observed.items()
     ]
 
@@ -352,11 +351,5 @@ def _checksums(tape: Tape, facts: dict[str, Any]) -> str:
     return _CHECKED[facts["checksums"]]
 
 
-def _time(nanoseconds: int | None) -> str | None:
-    if nanoseconds is None:
-        return None
-    try:
-        moment = datetime.fromtimestamp(nanoseconds / 1e9, timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return f"{nanoseconds} ns"  # a clock that was far off
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _moment(nanoseconds: int | None) -> str | None:
+    return None if nanoseconds is None else time_text(nanoseconds)

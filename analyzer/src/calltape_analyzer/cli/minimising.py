@@ -9,10 +9,10 @@ from typing import Annotated, TextIO
 
 import typer
 
-from calltape_analyzer.cli.edits import Force, Out, forced
+from calltape_analyzer.cli.edits import Force, Out
 from calltape_analyzer.cli.exports import To, size_of
 from calltape_analyzer.cli.models import Train
-from calltape_analyzer.cli.output import Json, command, print_model
+from calltape_analyzer.cli.output import Json, command, forced, print_model
 from calltape_analyzer.cli.redaction_options import (
     Hash,
     Keep,

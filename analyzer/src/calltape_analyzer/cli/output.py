@@ -8,10 +8,9 @@ from __future__ import annotations
 import functools
 import json
 import os
-import secrets
 import sys
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -32,12 +31,12 @@ __all__ = [
     "command",
     "complain",
     "damage_as_json",
+    "forced",
     "line",
     "print_json",
     "print_model",
     "print_models",
     "table",
-    "write_new",
 ]
 
 FAILURE, DAMAGED, INTERRUPTED = 1, 3, 130
@@ -154,29 +153,12 @@ def _json_of(model: BaseModel) -> str:
     return text if text.isascii() else json.dumps(json.loads(text), indent=2)
 
 
-def write_new(path: Path, text: str, *, force: bool = False) -> None:
-    """Writes an ASCII file that was not there, or, with ``force``, in place of one.
-
-    Raises:
-        TapeError: ``exists`` or ``io``.
-    """
+@contextmanager
+def forced() -> Iterator[None]:
+    """Says of a file that is there already which option replaces it."""
     try:
-        if force:
-            beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-            try:
-                _write_exclusively(beside, text)
-                os.replace(beside, path)
-            finally:
-                beside.unlink(missing_ok=True)
-        else:
-            _write_exclusively(path, text)
-    except FileExistsError:
-        advice = "name another file, or pass --force to replace it"
-        raise TapeError("exists", "it is there already", path=str(path), advice=advice) from None
-    except OSError as error:
-        raise TapeError("io", f"cannot write it: {error.strerror}", path=str(path)) from None
-
-
-def _write_exclusively(path: Path, text: str) -> None:
-    with path.open("x", encoding="ascii") as file:
-        file.write(text)
+        yield
+    except TapeError as error:
+        if error.kind == "exists":
+            error.advice = "name another file, or pass --force to replace it"
+        raise

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli.edits import Force, Out, forced, print_report
-from calltape_analyzer.cli.output import Json, command, line, print_model
+from calltape_analyzer.cli.edits import Force, Out, print_report
+from calltape_analyzer.cli.output import Json, command, forced, line, print_model
 from calltape_analyzer.cli.redaction_options import (
     Hash,
     Keep,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calltape_analyzer.cli.budget import reading
-from calltape_analyzer.cli.output import command, line
+from calltape_analyzer.cli.output import command, forced, line
 from calltape_analyzer.cli.replays import Trust
 from calltape_analyzer.cli.surveys import surveyed
 from calltape_analyzer.cli.tapes import (
@@ -87,14 +87,16 @@ def report(
     from calltape_analyzer.reporting.page import ReportPage, require_libraries
     from calltape_analyzer.reporting.report import contents_of
 
-    _check(out, programs, replay=replay, force=force)
+    with forced():
+        _check(out, programs, replay=replay, force=force)
     require_libraries()
     part = Part(calls, variant, ignore, target)
     with _tapes(paths, part, scan=scan, runs=replay) as tapes:
         outcomes = _outcomes(tapes, programs, replay=replay, trust=trust)
         with reading([path for tape in tapes for path in tape.paths]):
             contents = contents_of(tapes, scan=scan or None, outcomes=outcomes)
-        ReportPage.of(contents).write(out, overwrite=force)
+        with forced():
+            ReportPage.of(contents).write(out, overwrite=force)
         line("wrote", str(out))
 
 
@@ -107,8 +109,7 @@ def _check(out: Path, programs: Path | None, *, replay: bool, force: bool) -> No
     if programs is not None and not programs.exists():
         raise TapeError("not_found", "no such file", path=str(programs))
     if out.exists() and not force:
-        advice = "name another file, or pass --force to replace it"
-        raise TapeError("exists", "it is there already", path=str(out), advice=advice)
+        raise TapeError("exists", "it is there already", path=str(out))
 
 
 @contextmanager

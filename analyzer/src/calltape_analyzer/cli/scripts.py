@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from calltape_analyzer.cli.models import OptionalModelName
-from calltape_analyzer.cli.output import Json, command, line, print_json, write_new
+from calltape_analyzer.cli.output import Json, command, forced, line, print_json
 from calltape_analyzer.cli.tapes import (
     Calls,
     Ignore,
@@ -69,13 +69,15 @@ def script(
     """
     from calltape_analyzer.scripting import is_factory
     from calltape_analyzer.scripting import script as source_of
+    from calltape_analyzer.writing.output_file import write_file
 
     if model is not None and not is_factory(model):
         raise typer.BadParameter(f"{model!r} is not of the form package.module:factory")
     with opened(paths, Part(calls, variant, ignore, target)) as tape:
         source = source_of(tape, model=model, to=to, call=call)
         if out is not None:
-            write_new(out, source, force=force)
+            with forced():
+                write_file(out, source.encode("ascii"), overwrite=force)
         if json:
             saved = str(out) if out is not None else None
             print_json({"source": source, "saved": saved}, whole=True)

@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from calltape_analyzer.cli.budget import Exceeded, limits, reading, reading_in_thread
-from calltape_analyzer.cli.output import DAMAGED, Json, command, complain, line, print_json
+from calltape_analyzer.cli.output import DAMAGED, Json, command, complain, forced, line, print_json
 from calltape_analyzer.cli.recordings import coverage_text, size, traffic_lines
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
@@ -31,7 +30,7 @@ from calltape_analyzer.surveying.survey import Survey
 from calltape_analyzer.surveying.survey_file import is_survey_file, read_survey, write_survey
 from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.surveying.surveying import survey as make_survey
-from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.text import counted, some_of, time_text
 from calltape_schema.errors import TapeError
 
 __all__ = ["print_survey", "print_targets", "survey", "survey_facts", "surveyed", "tape_of_surveys"]
@@ -90,7 +89,8 @@ def survey(
     """
     found = surveyed(paths, jobs=jobs, dask=dask, scan=scan)
     if output is not None:
-        write_survey(found, output, overwrite=force)
+        with forced():
+            write_survey(found, output, overwrite=force)
     print_targets(found, json=json)
 
 
@@ -271,19 +271,11 @@ def survey_facts(tape: SurveyedTape) -> dict[str, Any]:
         "coverage": tape.coverage.model_dump(),
         "bytes": tape.nbytes,
         "tensor_bytes": sum(one.tensor_bytes for one in tape.files),
-        "first_call": None if span is None else _time(span[0]),
-        "last_call_end": None if span is None else _time(span[1]),
+        "first_call": None if span is None else time_text(span[0]),
+        "last_call_end": None if span is None else time_text(span[1]),
         "counted": tape.counters.calls,
         "files_without_counters": len(tape.counters.missing),
         "hosts": list(tape.hosts),
         "producers": list(tape.producers),
         "damage": len(tape.damage),
     }
-
-
-def _time(nanoseconds: int) -> str:
-    try:
-        moment = datetime.fromtimestamp(nanoseconds / 1e9, timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return f"{nanoseconds} ns"  # a clock that was far off
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

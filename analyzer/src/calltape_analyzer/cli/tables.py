@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from calltape_analyzer.cli.budget import reading
-from calltape_analyzer.cli.edits import Force, forced
-from calltape_analyzer.cli.output import Json, command, complain, line, print_json
+from calltape_analyzer.cli.edits import Force
+from calltape_analyzer.cli.output import Json, command, complain, forced, line, print_json
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Variants, opened
 from calltape_analyzer.text import counted
 

@@ -6,6 +6,7 @@ verb waits for the imports of another one.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -144,5 +145,10 @@ class _Unloaded(TyperCommand):
         super().__init__(verb.name, help=verb.summary, rich_markup_mode=None)
         self._verb = verb
 
+    @functools.cached_property
+    def _loaded(self) -> Any:
+        """Loaded once: a process that runs many commands would describe each option anew."""
+        return self._verb.load()
+
     def make_context(self, *args: Any, **options: Any) -> Any:
-        return self._verb.load().make_context(*args, **options)
+        return self._loaded.make_context(*args, **options)

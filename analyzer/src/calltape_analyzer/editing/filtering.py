@@ -70,10 +70,10 @@ def filter_tape(
         numbering = origin and Numbering(
             origin.tape, {tape.segments[0].manifest.tape: -origin.first}
         )
+    options |= {"drop": patterns} if patterns else {}
+    options |= {"drop_outputs": True} if drop_outputs else {}
     withholding = None
     if patterns or drop_outputs:
-        options |= {"drop": patterns} if patterns else {}
-        options |= {"drop_outputs": True} if drop_outputs else {}
         withholding = Withholding(patterns, outputs=drop_outputs, signature=tape.signature)
     places = chosen(tape, asked)
     how = Rewriting(
@@ -82,10 +82,14 @@ def filter_tape(
     )  # fmt: skip
     calls = (tape.calls[place] for place in places)
     report = rewrite(tape, path, calls, len(places), how, overwrite=overwrite)
-    unmet = withholding.unmet if withholding is not None else []
-    if not unmet:
+    return _with_unmet(report, withholding)
+
+
+def _with_unmet(report: EditReport, withholding: Withholding | None) -> EditReport:
+    """A report that names the paths of which no call had a value."""
+    if withholding is None or not withholding.unmet:
         return report
-    note = f"no value has a path like {some_of(unmet, _MAX_NAMED)}"
+    note = f"no value has a path like {some_of(withholding.unmet, _MAX_NAMED)}"
     return report.model_copy(update={"notes": (*report.notes, note)})
 
 

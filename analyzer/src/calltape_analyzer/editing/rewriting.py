@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
@@ -125,54 +125,82 @@ def rewrite(
     numbering = how.numbering or numbering_of(segments)
     before = sum(len(one.numbers) - one.left_out - one.damaged for one in segments)
     left_out = max(before - wanted, 0)
-    manifest = derived(
-        segments, how.verb, how.options, tape=numbering.tape, firsts=numbering.firsts,
-        left_out=_left_out_of_one(tape, left_out),
-    )  # fmt: skip
-    if numbering.changes and len(recordings_of(segments)) == 1:
-        manifest = manifest.model_copy(update={"segment": None})
-    manifest = how.revision.manifest(manifest)
-    damaged: list[int] = []
-    highest = -1
+    manifest = _manifest(tape, how, numbering, left_out)
     with TapeWriter(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
-        for call in steps(calls, "calls", wanted):
-            number = numbering.moved(*call.ref)[1]
-            try:
-                _write(writer, call, number, numbering, how)
-            except TapeError as error:
-                if not is_damage(error) or error.kind not in ("damaged", "invalid", "limit"):
-                    raise
-                damaged.append(call.number)
-                continue
-            highest = max(highest, number)
-        coverage = (
-            coverage_for(segments, writer.calls, left_out)
-            if how.coverage is None
-            else how.coverage(writer.calls, highest)
-        )
-        is_whole = not left_out and how.keeps_counters
-        later = manifest.segment is not None and manifest.segment.number > 0
-        counters = tape.whole.counters
-        traffic = traffic_for(counters, coverage, highest, is_later=later) if is_whole else None
-        try:
-            writer.seal(
-                coverage,
-                traffic=None if traffic is None else how.revision.traffic(traffic),
-                dumps=[how.revision.dump(dump) for dump in tape.dumps[-_MAX_DUMPS:]],
-                closed_ns=how.revision.moment(closing_time(segments)),
-            )  # fmt: skip
-        except ValidationError as error:
-            raise TapeError("limit", f"the accounts break the format: {error}") from None
+        copied = _copied(writer, steps(calls, "calls", wanted), numbering, how)
+        _seal(writer, tape, how, manifest, left_out, copied.highest)
         count = writer.calls
     return EditReport(
         path=os.fspath(path),
         tape=numbering.tape.hex(),
         calls=count,
         left_out=left_out,
-        lost=tuple(_lost(tape, damaged)),
+        lost=tuple(_lost(tape, copied.damaged)),
         bytes_read=tape.nbytes,
         bytes_written=os.stat(path).st_size,
     )
+
+
+def _manifest(tape: Tape, how: Rewriting, numbering: Numbering, left_out: int) -> Manifest:
+    """The manifest of the new tape."""
+    segments = tape.segments
+    manifest = derived(
+        segments, how.verb, how.options, tape=numbering.tape, firsts=numbering.firsts,
+        left_out=_left_out_of_one(tape, left_out),
+    )  # fmt: skip
+    if numbering.changes and len(recordings_of(segments)) == 1:
+        manifest = manifest.model_copy(update={"segment": None})
+    return how.revision.manifest(manifest)
+
+
+class _Copied(NamedTuple):
+    """The highest number of a call that was written, or -1; the numbers that damaged calls had."""
+
+    highest: int
+    damaged: list[int]
+
+
+def _copied(
+    writer: TapeWriter, calls: Iterable[Call], numbering: Numbering, how: Rewriting
+) -> _Copied:
+    """Writes the calls, but for damaged ones."""
+    damaged: list[int] = []
+    highest = -1
+    for call in calls:
+        number = numbering.moved(*call.ref)[1]
+        try:
+            _write(writer, call, number, numbering, how)
+        except TapeError as error:
+            if not is_damage(error) or error.kind not in ("damaged", "invalid", "limit"):
+                raise
+            damaged.append(call.number)
+            continue
+        highest = max(highest, number)
+    return _Copied(highest, damaged)
+
+
+def _seal(
+    writer: TapeWriter, tape: Tape, how: Rewriting, manifest: Manifest, left_out: int, highest: int
+) -> None:
+    """Writes the accounts of the new tape."""
+    coverage = (
+        coverage_for(tape.segments, writer.calls, left_out)
+        if how.coverage is None
+        else how.coverage(writer.calls, highest)
+    )
+    is_whole = not left_out and how.keeps_counters
+    later = manifest.segment is not None and manifest.segment.number > 0
+    counters = tape.whole.counters
+    traffic = traffic_for(counters, coverage, highest, is_later=later) if is_whole else None
+    try:
+        writer.seal(
+            coverage,
+            traffic=None if traffic is None else how.revision.traffic(traffic),
+            dumps=[how.revision.dump(dump) for dump in tape.dumps[-_MAX_DUMPS:]],
+            closed_ns=how.revision.moment(closing_time(tape.segments)),
+        )
+    except ValidationError as error:
+        raise TapeError("limit", f"the accounts break the format: {error}") from None
 
 
 def _write(

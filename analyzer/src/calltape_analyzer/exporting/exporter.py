@@ -16,11 +16,10 @@ from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.arguments.sizings import (
     Sizing,
     sizes_in_words,
-    sizing_of_batch,
-    sizings_for_tracing,
     sizings_of_batch,
     sizings_unseen,
 )
+from calltape_analyzer.arguments.tracing_sizings import sizing_of_batch, sizings_for_tracing
 from calltape_analyzer.exporting.causes import cause_of
 from calltape_analyzer.exporting.python_values import reads_values
 from calltape_analyzer.exporting.recurrence import has_recurrence

@@ -104,7 +104,9 @@ def _takes(kernel: Types, bound: Mapping[str, str]) -> bool:
 
 
 def _cast_input(node: Any, place: int, kind: str) -> None:
-    cast = _cast(node.inputs[place], _dtype(kind))
+    value = node.inputs[place]
+    # An operator's first output has a name that no other value has.
+    cast = _cast(value, _dtype(kind), f"{node.outputs[0].name}.input_{place}.{kind}")
     node.graph.insert_before(node, cast)
     node.replace_input_with(place, cast.outputs[0])
 
@@ -113,23 +115,22 @@ def _cast_output(node: Any, place: int, own: str, kind: str) -> None:
     import onnx_ir as ir
 
     value = node.outputs[place]
-    cast = _cast(value, _dtype(own))
+    cast = _cast(value, _dtype(own), value.name)
     result = cast.outputs[0]
-    result.name, value.name = value.name, f"{value.name}.{kind}"
-    result.shape = value.shape
+    value.name = f"{value.name}.{kind}"
     ir.convenience.replace_all_uses_with(value, result, replace_graph_outputs=True)
     cast.replace_input_with(0, value)
     value.dtype = _dtype(kind)
     node.graph.insert_after(node, cast)
 
 
-def _cast(value: Any, dtype: Any) -> Any:
+def _cast(value: Any, dtype: Any, name: str) -> Any:
     import onnx_ir as ir
 
     made = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype.value)], num_outputs=1)
     made.outputs[0].dtype = dtype
     made.outputs[0].shape = value.shape
-    made.outputs[0].name = f"{value.name}.{_name(dtype)}.{id(made)}"
+    made.outputs[0].name = name
     return made
 
 

@@ -25,8 +25,9 @@ def order_as_stored(module: Any) -> None:
         module: a ``torch.fx.GraphModule`` of a program that was exported.
 
     Raises:
-        ValueError: the tensor is a part of another one, or repeats elements. No order of dimensions
-            is that of its memory.
+        ValueError: the tensor is a part of another one, or repeats elements, so that no order of
+            dimensions is that of its memory; or it begins within a larger one, and the offset of
+            ``as_strided`` counts from the beginning of that.
     """
     import torch
 
@@ -35,8 +36,11 @@ def order_as_stored(module: Any) -> None:
     for node in list(module.graph.nodes):
         if node.target not in (aten.as_strided.default, aten.as_strided_copy.default):
             continue
-        value = node.args[0].meta.get("val")
-        if value is None or (order := _order(value.shape, value.stride())) is None:
+        value = node.args[0].meta["val"]
+        order = _order(value.shape, value.stride())
+        offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
+        begins = offset is None or _is_known(value.storage_offset(), 0)
+        if order is None or not begins:
             raise ValueError(
                 "as_strided of a tensor that shares memory with a larger one has no translation"
             )

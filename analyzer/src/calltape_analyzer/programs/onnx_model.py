@@ -152,7 +152,9 @@ class OnnxModel(ExportedModel):
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
         values = {name: value_of(*feed) for name, feed in self._feeds(inputs).items()}
         found = self.session.run_with_ort_values(None, values)
-        metadata = self.session.get_modelmeta().custom_metadata_map
+        # What an ``initializer`` of somebody makes may be less than a session.
+        told = getattr(self.session, "get_modelmeta", None)
+        metadata = {} if told is None else told().custom_metadata_map
         are_complex = complex_outputs(metadata)
         outputs: list[Any] = []
         for known, output in zip(self.session.get_outputs(), found, strict=True):

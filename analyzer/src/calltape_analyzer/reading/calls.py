@@ -24,13 +24,7 @@ __all__ = ["Calls"]
 
 class Calls(Sequence[Call]):
     """The calls of a tape: an immutable sequence that makes each :class:`Call` when it is asked
-    for.
-
-    Attributes:
-        at_hand: whether a single call can be read; of a survey none can.
-    """
-
-    at_hand = True
+    for."""
 
     def __init__(self, segments: Sequence[Segment], classes: ClassIndex) -> None:
         self._classes = classes

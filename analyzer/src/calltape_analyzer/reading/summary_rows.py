@@ -6,11 +6,12 @@ In come a summary, and a scan of the file. Out go the distinct inputs with their
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_analyzer.reading.distinct_inputs import NOT_NUMBERED
+from calltape_analyzer.reading.recent import Recent
 from calltape_analyzer.reading.scan import Scan
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import pack
@@ -20,7 +21,6 @@ from calltape_schema.summary import SCALAR_COST, InputsRow, Summary
 __all__ = ["InputsOfCalls", "differences", "rows_of", "stale"]
 
 _MOST_TOLD = 3
-_ROOM, _TREE_COST = 16 * 1024 * 1024, 2048
 
 
 class InputsOfCalls(NamedTuple):
@@ -48,46 +48,33 @@ def rows_of(summary: Summary) -> list[InputsOfCalls]:
         TapeError: a row breaks the format.
     """
     assert summary.inputs is not None
-    found: list[InputsOfCalls] = []
-    for row in summary.inputs.rows():
-        tree = _trees.of(row)
-        found.append(InputsOfCalls(tree, row.raised, row.calls, row.first, row.last))
+    found = (
+        InputsOfCalls(_tree_of(row), row.raised, row.calls, row.first, row.last)
+        for row in summary.inputs.rows()
+    )
     return sorted(found, key=lambda row: row.first)
 
 
-class _Trees:
-    """The latest valid trees of rows: files of one model have many in common."""
+def _tree_of(row: InputsRow) -> Tree:
+    """The inputs of a row.
 
-    def __init__(self) -> None:
-        self._known: dict[Hashable, Tree] = {}
-        self._room = _ROOM
-
-    def of(self, row: InputsRow) -> Tree:
-        """The inputs of a row.
-
-        Raises:
-            TapeError: they break the format.
-        """
-        # As bytes, because 1 and 1.0 are equal.
-        scalars = pack(row.scalars)
-        key = row.structure, row.leaves, scalars, tuple(row.ranges.items())
-        tree = self._known.get(key)
-        if tree is not None:
-            return tree
+    Raises:
+        TapeError: they break the format.
+    """
+    # As bytes, because 1 and 1.0 are equal.
+    scalars = pack(row.scalars)
+    key = row.structure, row.leaves, scalars, tuple(row.ranges.items())
+    tree = _trees.get(key)
+    if tree is None:
         tree = row.tree()
         if parts_of_inputs(tree.spec().root) is None:
             raise TapeError("invalid", "the inputs are not (args, kwargs)")
-        cost = _TREE_COST + len(row.structure) + len(row.leaves) + SCALAR_COST * len(scalars)
-        if cost > self._room:
-            self._known.clear()
-            self._room = _ROOM
-        if cost <= self._room:
-            self._known[key] = tree
-            self._room -= cost
-        return tree
+        size = len(row.structure) + len(row.leaves) + SCALAR_COST * len(scalars)
+        _trees.keep(key, tree, size)
+    return tree
 
 
-_trees = _Trees()
+_trees: Recent[Tree] = Recent(2048)
 
 
 def stale(reason: str) -> TapeError:

@@ -96,6 +96,15 @@ def redact(
         tape, treatments, special, TapeWords(tape), ElementRanges(tape),
         ValueFacts(tape, treatments), long_numbers(tape, treatments),
     )  # fmt: skip
+    _refuse_needed(asked)
+    with _beside(target) as new:
+        report, notes = _proven(asked, new)
+        settle(new, target, overwrite=overwrite)
+    return report.model_copy(update={"path": os.fspath(path), "notes": tuple(notes)})
+
+
+def _refuse_needed(asked: Asked) -> None:
+    """Raises if numbers that somebody asked to replace have to do with sizes."""
     if asked.numbers.asked:
         raise RedactionError(
             "the analysis would say something else of the new tape: sizes have to do with the "
@@ -103,10 +112,6 @@ def redact(
             advice="name these paths with `keep`, or, to leave them out, with `shapes_only`; "
             "nothing was written",
         )
-    with _beside(target) as new:
-        report, notes = _proven(asked, new)
-        settle(new, target, overwrite=overwrite)
-    return report.model_copy(update={"path": os.fspath(path), "notes": tuple(notes)})
 
 
 def _proven(asked: Asked, path: str) -> tuple[EditReport, list[str]]:

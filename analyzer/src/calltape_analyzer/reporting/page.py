@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import secrets
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -31,7 +29,7 @@ from calltape_analyzer.reporting.contents import (
     Timeline,
 )
 from calltape_analyzer.reporting.inline_svg import inline_svg
-from calltape_schema.errors import TapeError
+from calltape_analyzer.writing.output_file import write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,25 +74,8 @@ class ReportPage:
         Raises:
             TapeError: ``exists`` or ``io``.
         """
-        file = Path(path)
-        # A page that is being replaced stays until the new one is whole.
-        beside = file.with_name(f".{file.name}.{secrets.token_hex(8)}") if overwrite else file
-        try:
-            with beside.open("x", encoding="utf-8") as to:
-                to.write(self.html)
-            if overwrite:
-                os.replace(beside, file)
-        except FileExistsError:
-            advice = "name another file, or replace it with overwrite=True"
-            raise TapeError(
-                "exists", "it is there already", path=str(file), advice=advice
-            ) from None
-        except OSError as error:
-            raise TapeError("io", f"cannot write it: {error.strerror}", path=str(file)) from None
-        finally:
-            if overwrite:
-                beside.unlink(missing_ok=True)
-        return file
+        write_file(path, self.html.encode(), overwrite=overwrite)
+        return Path(path)
 
 
 class _Charts:

@@ -23,7 +23,7 @@ def times_picture(tape: CallSource, what: str) -> Figure:
     Raises:
         UsageError: there is nothing to draw.
     """
-    is_read = tape.calls.at_hand
+    is_read = tape.calls.are_single
     found = CallTimes(tape, {}).timeline() if is_read else ends_timeline(tape)
     if found is None:
         raise UsageError("no call has a time", advice="ask for a symbol")

@@ -10,28 +10,18 @@ import heapq
 from array import array
 from collections import Counter
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from itertools import pairwise
 
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.reporting.contents import Table, Timeline, cut, table
-from calltape_analyzer.text import counted
+from calltape_analyzer.text import counted, time_text
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord
 
-__all__ = ["CallTimes", "ends_timeline", "raised_by_inputs", "time_text"]
+__all__ = ["CallTimes", "ends_timeline", "raised_by_inputs"]
 
 _STEPS, _MAX_KINDS, _MAX_TREES, _SLOWEST, _MAX_FILES = 60, 1000, 100_000, 10, 200
 _SECOND, _MILLISECOND = 1e9, 1e6
-
-
-def time_text(nanoseconds: int) -> str:
-    """A Unix time as text, in UTC; the number itself if a clock was far off."""
-    try:
-        moment = datetime.fromtimestamp(nanoseconds / 1e9, timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return f"{nanoseconds} ns"
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class CallTimes:

@@ -16,7 +16,7 @@ from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.padding import Weighs, calls_by_size
 from calltape_analyzer.variants.symbols import Symbol
 
-__all__ = ["histogram_of", "pair_of", "pairs_of"]
+__all__ = ["histogram_of", "pair_of", "pairs_of", "unpaired"]
 
 _MAX_BARS, _MAX_SPOTS_PER_SIDE, _MAX_COMMON = 48, 16, 12
 _MAX_PAIRED, _MAX_DRAWN_BITS = 4, 48
@@ -63,11 +63,22 @@ def _is_small(sizes: Mapping[int, int] | Sequence[int]) -> bool:
     return max(abs(min(sizes)), abs(max(sizes))).bit_length() <= _MAX_DRAWN_BITS
 
 
+def _free(facts: VariantFacts) -> list[Symbol]:
+    """The symbols that varied and follow from no other."""
+    return [one for one in facts.symbols if one.relation is None and one.varied]
+
+
 def pairs_of(facts: VariantFacts) -> list[Pair]:
-    """The first symbols that varied and follow from no other, two by two."""
-    free = [one for one in facts.symbols if one.relation is None and one.varied][:_MAX_PAIRED]
-    found = (pair_of(facts, one, other) for one, other in combinations(free, 2))
+    """The first free symbols, two by two."""
+    pairs = combinations(_free(facts)[:_MAX_PAIRED], 2)
+    found = (pair_of(facts, one, other) for one, other in pairs)
     return [pair for pair in found if pair is not None]
+
+
+def unpaired(facts: VariantFacts) -> str | None:
+    """Which symbols are in no pair, in words; None if all are."""
+    more = len(_free(facts)) - _MAX_PAIRED
+    return f"{counted(more, 'symbol')} beside the first {_MAX_PAIRED}" if more > 0 else None
 
 
 def pair_of(facts: VariantFacts, one: Symbol, other: Symbol) -> Pair | None:

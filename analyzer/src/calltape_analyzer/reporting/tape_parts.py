@@ -24,17 +24,16 @@ from calltape_analyzer.reporting.recorded_times import (
     CallTimes,
     ends_timeline,
     raised_by_inputs,
-    time_text,
 )
 from calltape_analyzer.reporting.variant_parts import variant_part, variants_table
-from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.text import counted, some_of, time_text
 from calltape_analyzer.variant import Variant
 from calltape_schema.endings import Coverage as Counts
 
 __all__ = ["MAX_READ", "Outcomes", "ReportedTape", "tape_part"]
 
 MAX_READ = 20_000
-"""The records of so many calls are read in about a second, so that nobody needs to ask for it."""
+"""The records of so many calls are read without being asked for."""
 
 _MAX_VARIANTS, _MAX_DAMAGE, _MAX_PATHS, _MAX_REASONS = 24, 50, 3, 20
 _MAX_ROWS, _MAX_NOTES = 200, 20
@@ -95,7 +94,7 @@ def tape_part(
     """
     variants = tape.variants()
     own = {segment.manifest.tape: target_name(tape.target) for segment in tape.segments}
-    has_calls = tape.calls.at_hand
+    has_calls = tape.calls.are_single
     is_read = has_calls and (len(tape) <= MAX_READ if scan is None else scan)
     times = CallTimes(tape, {**(targets or {}), **own}) if is_read else None
     reasons = reasons_of(tape, variants)[:_MAX_VARIANTS]

@@ -11,7 +11,7 @@ from calltape_analyzer.explanation.reasons import VariantReasons, parts_of_symbo
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.reporting.argument_trees import argument_tree
 from calltape_analyzer.reporting.contents import SymbolPart, Table, VariantPart, cut, table
-from calltape_analyzer.reporting.size_histograms import histogram_of, pairs_of
+from calltape_analyzer.reporting.size_histograms import histogram_of, pairs_of, unpaired
 from calltape_analyzer.text import counted, listed, shown_range, shown_value
 from calltape_analyzer.variant import Variant
 from calltape_analyzer.variants.facts import VariantFacts
@@ -64,6 +64,8 @@ def variant_part(variant: Variant, reasons: VariantReasons) -> VariantPart:
         notes.append(f"not in the tree: {left_out}")
     if len(symbols) > _MAX_SYMBOLS:
         notes.append(f"not on this page: {counted(len(symbols) - _MAX_SYMBOLS, 'more symbol')}")
+    if alone := unpaired(facts):
+        notes.append(f"not among the dimensions that go together: {alone}")
     ints = [
         (one.name, one.symbol or "", shown_range(one.min, one.max), one.counts or "")
         for one in found.ints

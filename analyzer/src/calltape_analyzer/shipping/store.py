@@ -30,6 +30,7 @@ _WHOLE_ONLY = {
 }  # fmt: skip
 _REFUSES_OTHERS = {"s3", "s3a"}
 _LOCAL = {"file", "local"}
+_WITH_BUCKETS = {"abfs", "abfss", "gcs", "gs", "s3", "s3a"}
 _PIECE = 8 * 1024 * 1024
 _SECONDS_PER_BYTE = 1 / (256 * 1024)
 _AT_A_TIME = 4  # parts of one file: with 16 MiB each, 64 MiB of memory
@@ -147,7 +148,8 @@ class Store:
         try:
             self._answer(name, lambda: self._system.put_file(source, place, **options), sums.size)
         except TapeError as error:
-            if error.kind == "not_found" and os.path.exists(source):
+            has_buckets = self._protocol in _WITH_BUCKETS
+            if has_buckets and error.kind == "not_found" and os.path.exists(source):
                 bucket = place.partition("/")[0]
                 raise RemoteError(
                     "io", f"there is no bucket {bucket!r:.100}", path=self._shown(name),

@@ -7,7 +7,6 @@ bounded before it is read.
 from __future__ import annotations
 
 import os
-import secrets
 import zlib
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.surveying.document_models import SurveyDocument
 from calltape_analyzer.surveying.documents import document_of, survey_of_document
 from calltape_analyzer.surveying.survey import Survey
+from calltape_analyzer.writing.output_file import write_file
 from calltape_schema.errors import TapeError
 from calltape_schema.interning import problems_of
 
@@ -132,16 +132,4 @@ def write_survey(survey: Survey, path: str | os.PathLike[str], *, overwrite: boo
     if name.endswith(".gz"):
         packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
         data = packer.compress(data) + packer.flush()
-    beside = f"{name}.{secrets.token_hex(8)}"
-    try:
-        Path(beside).write_bytes(data)
-        if overwrite:
-            os.replace(beside, name)
-        else:
-            os.link(beside, name)
-    except FileExistsError:
-        raise TapeError("exists", "it is there already", path=name) from None
-    except OSError as error:
-        raise TapeError("io", f"cannot write it: {error.strerror}", path=name) from None
-    finally:
-        Path(beside).unlink(missing_ok=True)
+    write_file(name, data, overwrite=overwrite)

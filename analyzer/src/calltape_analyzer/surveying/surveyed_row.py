@@ -6,11 +6,11 @@ with a digest that tells equal inputs of several files.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import NamedTuple
 
 from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.reading.recent import Recent
 from calltape_analyzer.surveying.bounds import digest_of
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import unpack
@@ -21,9 +21,6 @@ __all__ = ["Ranges", "SurveyedRow", "sound_row", "widened"]
 
 Ranges = tuple[tuple[int, int, int], ...]
 """Per integer leaf, in their order, its number and the smallest and the largest element."""
-
-_ROOM = 16 * 1024 * 1024
-_COST = 256
 
 
 class SurveyedRow(NamedTuple):
@@ -80,26 +77,8 @@ class SurveyedRow(NamedTuple):
         return len(self.scalars) * SCALAR_COST, (self.structure, self.leaves)
 
 
-class _Digests:
-    """The digests of the latest valid inputs: files of one model have many in common."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, bytes] = {}
-        self._room = _ROOM
-
-    def get(self, key: Hashable) -> bytes | None:
-        return self._known.get(key)
-
-    def add(self, key: Hashable, digest: bytes, size: int) -> None:
-        if _COST + size > self._room:
-            self._known.clear()
-            self._room = _ROOM
-        if _COST + size <= self._room:
-            self._known[key] = digest
-            self._room -= _COST + size
-
-
-_digests = _Digests()
+# The digests of the latest valid inputs.
+_digests: Recent[bytes] = Recent(256)
 
 
 def sound_row(
@@ -119,7 +98,7 @@ def sound_row(
         return SurveyedRow(digest, structure, leaves, scalars, raised, calls, first, last, ranges)
     row = SurveyedRow.of(structure, leaves, scalars, raised, calls, first, last, ranges)
     row.tree()
-    _digests.add(key, row.digest, len(structure) + len(leaves) + len(scalars))
+    _digests.keep(key, row.digest, len(structure) + len(leaves) + len(scalars))
     return row
 
 

@@ -140,8 +140,6 @@ class SurveyedFile(Segment):
 class SurveyedCalls(Calls):
     """The calls of a survey: how many had which inputs, and no single one."""
 
-    at_hand = False
-
     def __init__(
         self, files: Sequence[SurveyedFile], classes: ClassIndex, rows: InputsTable
     ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from calltape_analyzer.errors import UsageError
 from calltape_schema.errors import TapeError
 
-__all__ = ["OutputFile", "refuse_inputs", "settle"]
+__all__ = ["OutputFile", "refuse_inputs", "settle", "write_file"]
 
 _BUFFER = 1024 * 1024
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
@@ -117,6 +117,21 @@ class OutputFile:
         except OSError as error:
             reason = f"cannot write it: {error.strerror or type(error).__name__}"
             raise TapeError("io", reason, path=self.path) from None
+
+
+def write_file(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
+    """Writes bytes as a file that only its owner may read.
+
+    Raises:
+        TapeError: ``exists`` or ``io``.
+    """
+    file = OutputFile(path, overwrite=overwrite)
+    try:
+        file.append([data])
+        file.finish()
+    except BaseException:
+        file.discard()
+        raise
 
 
 def settle(source: str, target: str, *, overwrite: bool) -> None:
