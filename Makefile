@@ -11,7 +11,7 @@ BIN := .venv/bin
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-cuda check lint bench fixtures conformance dist viewer fuzz clean
+.PHONY: help setup demo test test-all test-cuda check lint bench fixtures conformance dist docs viewer fuzz clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,9 +47,9 @@ lint: $(STAMP)  ## formatting, rules, types, layers
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-check: lint test-all  ## everything that CI checks
+check: lint docs test-all  ## everything that CI checks
 
-bench: $(STAMP)  ## the README's table of costs
+bench: $(STAMP)  ## the table of docs/costs.md
 	$(BIN)/python -m benchmarks
 
 fixtures: $(STAMP)  ## add what is missing to fixtures/
@@ -58,10 +58,15 @@ fixtures: $(STAMP)  ## add what is missing to fixtures/
 conformance: $(STAMP)  ## hold our own reader to fixtures/
 	$(BIN)/python fixtures/run_conformance.py $(ARGS) -- $(BIN)/python fixtures/calltape_reader.py
 
+docs: $(STAMP)  ## the site, in build/docs; each warning is an error
+	rm -rf build/docs build/doctrees
+	$(BIN)/sphinx-build -W --keep-going -q -c docs -d build/doctrees . build/docs
+	@echo "build/docs/index.html"
+
 viewer: $(STAMP)  ## the page of viewer/ in one file, which the wheel of the analyzer has
 	$(BIN)/python viewer/bundle.py
 
-dist: $(STAMP)  ## sdists and wheels in dist/, checked, and the tour with them in an empty environment
+dist: $(STAMP)  ## sdists and wheels in dist/, checked, and the first pages followed with them in an empty environment
 	rm -rf dist
 	$(BIN)/uv build --quiet --all-packages --out-dir dist
 	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
@@ -73,4 +78,4 @@ fuzz: $(STAMP)  ## mutants of tapes for SECONDS=600; more with ARGS="--jobs 2 --
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 clean:  ## remove .venv and caches
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache runs
+	rm -rf build .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache runs

@@ -1,4 +1,4 @@
-"""``python -m benchmarks [--quick] [name ...]``: prints the README's table."""
+"""``python -m benchmarks [--quick] [name ...]``: prints the table of docs/costs.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Ways to copy 64 MiB of tensors into memory of our own, and to check them: the recorder's way
-against others (decisions 0022 and 0031). Not in the README's table."""
+against others (decisions 0022 and 0031). Not in the table of docs/costs.md."""
 
 from __future__ import annotations
 

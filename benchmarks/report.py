@@ -1,4 +1,4 @@
-"""The table that the README shows."""
+"""The table of docs/costs.md."""
 
 from __future__ import annotations
 

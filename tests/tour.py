@@ -1,73 +1,33 @@
-"""The README's tour: its Python blocks, and the commands that it shows.
-
-``python -m tests.tour PYTHON`` takes it with another Python, in a new folder: with one that
-has the built distributions and nothing else, say. It needs no package itself.
+"""``python -m tests.tour PYTHON`` follows the README, and the pages that it leads to first, with
+another Python, each in a new folder: with one that has the built distributions and nothing else,
+say. It needs no package itself.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["README", "blocks", "commands", "run_command", "run_python"]
+from tests.docs.page import Page
 
-README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+__all__ = ["PAGES"]
 
-
-def blocks(language: str) -> list[str]:
-    """The blocks of this language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+_ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/start.md", "docs/reading.md", "docs/exporting.md", "docs/targets.md")
 
 
-def commands() -> list[str]:
-    """The ``calltape`` commands at a prompt."""
-    prompts = "\n".join(blocks("console"))
-    return re.findall(r"^\$ (calltape .*)$", prompts, re.MULTILINE)
-
-
-def run_python(folder: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
-    """Runs the Python blocks, in order, in one fresh process as a reader's would be."""
-    script = folder / "tour.py"
-    script.write_text("\n".join(blocks("python")), encoding="utf-8")
-    return _run([python, script.name], folder, 300)
-
-
-def run_command(
-    folder: Path, command: str, python: str = sys.executable
-) -> subprocess.CompletedProcess[str]:
-    """Runs a command in the folder of the Python blocks."""
-    return _run([python, "-m", "calltape_analyzer", *shlex.split(command)[1:]], folder, 120)
-
-
-def _run(arguments: list[str], folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        arguments,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        env={**os.environ, "COLUMNS": "120"},
-    )
-
-
-def _take(python: str) -> int:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for title, done in (
-            ("the Python blocks", run_python(folder, python)),
-            *((command, run_command(folder, command, python)) for command in commands()),
-        ):
-            print("ok" if done.returncode == 0 else "FAILED", title, flush=True)
-            if done.returncode:
-                print(done.stdout, done.stderr, sep="\n")
+def _take(python: Path) -> int:
+    for name in PAGES:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                Page(_ROOT / name).follow(Path(folder), python)
+            except AssertionError as error:
+                print("FAILED", name, error, sep="\n")
                 return 1
+            print("ok", name, flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(_take(str(Path(sys.argv[1]).absolute())))
+    sys.exit(_take(Path(sys.argv[1]).absolute()))

@@ -45,7 +45,7 @@ class PlainData(BaseModel, Shown):
         return Sketch(type(self).__name__, facts)
 
     def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
-        """Valid JSON, in ASCII; see :func:`plain` for the values that are not as they were.
+        """Valid JSON, in ASCII; NaN, infinities, bytes and ints of more than 64 bits are texts.
         ``model_dump`` has all values as they are.
 
         Args:

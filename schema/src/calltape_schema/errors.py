@@ -82,7 +82,7 @@ class TapeError(Exception):
     """Something is wrong with a tape, or with what was asked of it.
 
     Attributes:
-        kind: the cause for programs, one of :data:`Kind`.
+        kind: the cause for programs, one of ``Kind``.
         reason: what is wrong, without location and advice.
         path: the file, as the caller gave it, or None.
         member: the name of the tar member, or None.

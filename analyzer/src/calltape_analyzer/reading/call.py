@@ -232,7 +232,7 @@ class Call(Shown):
     @property
     def parent(self) -> CallRef | None:
         """The innermost recorded call that this one ran within, on any tape; None if there is
-        none. It may have been dropped (:meth:`Tape.call <calltape_analyzer.Tape.call>` raises
+        none. It may have been dropped (:meth:`Tape.find <calltape_analyzer.Tape.find>` raises
         then)."""
         parent = self.record.parent
         return None if parent is None else CallRef(parent.tape, parent.call)

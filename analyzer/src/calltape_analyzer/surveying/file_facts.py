@@ -34,7 +34,7 @@ class FileFacts(NamedTuple):
     Attributes:
         key: tells it from all others.
         path: where it was read; of copies the one that sorts first.
-        head: the digest of its manifest, without what differs from file to file (:func:`head_of`).
+        head: the digest of its manifest, without what differs from file to file.
         nbytes: its size.
         created_ns, segment, observed: as in its manifest.
         closed_ns: when it was sealed, Unix time in nanoseconds; None if it is not sealed.

@@ -78,7 +78,8 @@ def read_survey(path: str | os.PathLike[str]) -> Survey:
     """The survey in a file.
 
     Raises:
-        TapeError: ``not_found``, ``io``, and as :func:`survey_from_json`.
+        TapeError: ``not_found``, ``io``; ``not_a_tape`` if it is no survey; ``version``,
+            ``invalid``, ``damaged`` or ``limit`` if its content is wrong.
     """
     name = os.fspath(path)
     try:

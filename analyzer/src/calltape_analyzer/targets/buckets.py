@@ -62,7 +62,7 @@ def buckets_per_symbol(
         multiple_of: what each size must be a multiple of.
 
     Raises:
-        UsageError: as :func:`buckets` does.
+        UsageError: as :func:`calltape_analyzer.targets.buckets.buckets` does.
     """
     variant = variant_of(source)
     if not isinstance(count, Mapping):

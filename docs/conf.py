@@ -1,0 +1,67 @@
+"""How Sphinx makes the site: ``make docs``.
+
+The source directory is the root of the repository, so that a link of a page is the same in the
+repository and on the site. Every warning is an error, an anchor that is not there too.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+
+project = "calltape"
+author = "the authors of calltape"
+version = release = version_of("calltape")
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "myst_parser",
+    "generated_parts",
+    "self_contained",
+    "shared_entries",
+    "typed_names",
+]
+root_doc = "docs/index"
+include_patterns = [
+    "docs/**.md",
+    "schema/FORMAT.md",
+    "fixtures/README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+]
+exclude_patterns = [".*", "**/.*", "build", "dist", "runs"]
+
+nitpicky = True
+myst_heading_anchors = 4
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_default_options = {
+    "members": True,
+    "exclude-members": "model_config",
+    # a class shows what it has from private bases, and not what it has from libraries
+    "inherited-members": "BaseModel,BaseException,tuple,dict,list,Mapping,Sequence,Enum,str",
+}
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = f"calltape {version}"
+html_extra_path = ["start"]  # an index.html at the root, which leads to this one
+html_copy_source = False
+html_show_copyright = False
+html_show_sphinx = False
+
+
+def setup(app: Sphinx) -> None:
+    app.add_lexer("hex", TextLexer)  # FORMAT.md shows bytes

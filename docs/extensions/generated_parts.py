@@ -1,0 +1,136 @@
+"""The parts of pages that are made from the code, and the navigation.
+
+A page stays plain Markdown for those who read it in the repository. Where a part is generated, it
+has a comment of HTML, which is replaced when the site is built:
+
+- ``<!-- generated: verbs -->``: the verbs of the command, with their options;
+- ``<!-- generated: names of PACKAGE -->``: everything that a package lists for import;
+- ``<!-- generated: pages of this folder -->``: a list of them;
+- ``<!-- the other pages -->`` on docs/index.md: the pages in docs/ that it does not name.
+
+The navigation is the list of links on docs/index.md: a section there is a section of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from command_reference import verbs_as_markdown
+from sphinx.application import Sphinx
+from typed_names import public_name
+
+_MARK = re.compile(r"^<!-- generated: (.+?) -->$", re.MULTILINE)
+_OTHERS = "<!-- the other pages -->"
+_SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([\w./-]+\.md)\)")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("source-read", _complete)
+    return {"parallel_read_safe": True}
+
+
+def _complete(app: Sphinx, page: str, source: list[str]) -> None:
+    folder = (Path(app.srcdir) / page).parent
+    source[0] = _MARK.sub(lambda mark: _part(mark[1], folder), source[0])
+    if page == app.config.root_doc:
+        named = set(_LINK.findall(source[0]))
+        others = [file for file in _pages(folder) if file.name not in named | {"index.md"}]
+        source[0] = source[0].replace(_OTHERS, _links(others))
+        source[0] = _SECTION.sub(_with_navigation, source[0])
+
+
+def _part(name: str, folder: Path) -> str:
+    if name == "verbs":
+        return verbs_as_markdown()
+    if name == "pages of this folder":
+        return _list_of_pages(folder)
+    if name.startswith("names of "):
+        return names_as_markdown(importlib.import_module(name.removeprefix("names of ")))
+    raise ValueError(f"no part of a page is called {name!r}")
+
+
+# --- navigation ---------------------------------------------------------------------------------
+
+
+def _with_navigation(section: re.Match[str]) -> str:
+    pages = dict.fromkeys(_LINK.findall(section[2]))
+    return section[0] + _toctree(list(pages), f":caption: {section[1]}") if pages else section[0]
+
+
+def _list_of_pages(folder: Path) -> str:
+    pages = [file for file in _pages(folder) if file.name != "README.md"]
+    return _links(pages) + _toctree([file.name for file in pages])
+
+
+def _pages(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.md"))
+
+
+def _links(pages: list[Path]) -> str:
+    return "\n".join(f"- [{_title(page)}]({page.name})" for page in pages)
+
+
+def _title(page: Path) -> str:
+    return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def _toctree(pages: list[str], *options: str) -> str:
+    return "\n\n" + "\n".join(["```{toctree}", ":hidden:", *options, "", *pages, "```"]) + "\n\n"
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def names_as_markdown(module: ModuleType) -> str:
+    """Functions and classes that a module lists: first a table of them, then each with all that
+    its documentation says."""
+    names = {name: getattr(module, name) for name in module.__all__}
+    functions = {name: value for name, value in names.items() if inspect.isroutine(value)}
+    classes = {name: value for name, value in names.items() if inspect.isclass(value)}
+    # What several modules list is documented once.
+    every = {public_name(value): value for value in (*functions.values(), *classes.values())}
+    here = {at: value for at, value in every.items() if at.rpartition(".")[0] == module.__name__}
+    return "\n".join(
+        [
+            *_table("function", module, functions),
+            *_table("class", module, classes),
+            "```{eval-rst}",
+            f".. py:currentmodule:: {module.__name__}",
+            "",
+            *(f".. autofunction:: {at}" for at, value in here.items() if inspect.isroutine(value)),
+            "",
+            *(f".. auto{_kind(value)}:: {at}" for at, value in here.items() if _is_class(value)),
+            "```",
+        ]
+    )
+
+
+def _is_class(value: Any) -> bool:
+    return inspect.isclass(value)
+
+
+def _kind(value: type) -> str:
+    return "exception" if issubclass(value, BaseException) else "class"
+
+
+def _table(title: str, module: ModuleType, values: dict[str, Any]) -> list[str]:
+    if not values:
+        return []
+    rows = [
+        f"| {{py:obj}}`{name} <{public_name(value)}>` | {_first_sentence(value)} |"
+        for name, value in values.items()
+    ]
+    return [f"| {title} | what it is |", "| --- | --- |", *rows, ""]
+
+
+def _first_sentence(value: Any) -> str:
+    paragraph = " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
+    sentence = re.split(r"(?<=[^.])\.(?= |$)", paragraph)[0]
+    plain = re.sub(r":[\w:]+:`~?([^`]+)`", lambda role: f"`{role[1]}`", sentence)
+    return plain.replace("``", "`").replace("|", r"\|").rstrip(":")

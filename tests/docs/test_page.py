@@ -1,0 +1,70 @@
+"""The reader of pages: what it takes for a file, a program, a command, and for a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.page import Command, Page
+
+TEXT = """# A page
+
+```python
+# one.py
+print("from a file")
+```
+
+```python
+print("from the page")
+print("12.5 s, or so")
+```
+
+```text
+from the page
+12.5 s…
+```
+
+```console
+$ python one.py
+from a file
+$ true
+```
+
+```sh
+false
+```
+"""
+
+
+def page(folder: Path, text: str) -> Page:
+    path = folder / "page.md"
+    path.write_text(text)
+    return Page(path)
+
+
+def test_blocks(tmp_path: Path) -> None:
+    found = page(tmp_path, TEXT)
+    assert set(found.files) == {"one.py"}
+    assert found.program.count("print") == 2
+    assert found.commands == [Command("python one.py", ("from a file",)), Command("true", ())]
+    assert found.prints == ["from the page", "12.5 s…"]
+
+
+def test_a_page_that_is_true(tmp_path: Path) -> None:
+    page(tmp_path, TEXT).follow(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ('print("from the page")', "raise SystemExit(3)"),
+        ("$ true", "$ false"),
+        ("$ true", "$ true\nnothing prints this"),
+        ("12.5 s…", "12.6 s…"),
+        ("12.5 s…", "12.5 s"),
+    ],
+)
+def test_a_page_that_is_wrong(tmp_path: Path, right: str, wrong: str) -> None:
+    with pytest.raises(AssertionError):
+        page(tmp_path, TEXT.replace(right, wrong)).follow(tmp_path)
