@@ -73,11 +73,15 @@ def test_it_ends(source: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     with open_tape(source) as tape:
         with pytest.raises(RedactionError):
             redact(tape, tmp_path / "b.tape")
-        assert next(given) == 6
+        assert next(given) == 2, "the second key has the same difference"
+        monkeypatch.setattr(redaction, "_SAME", 99)
+        with pytest.raises(RedactionError):
+            redact(tape, tmp_path / "b.tape")
+        assert next(given) == 3 + 6
         monkeypatch.setattr(redaction, "_MAX_SECONDS", 0.0)
         with pytest.raises(RedactionError):
             redact(tape, tmp_path / "b.tape")
-        assert next(given) == 8, "one more"
+        assert next(given) == 10 + 1, "one more"
     assert not (tmp_path / "b.tape").exists()
 
 

@@ -19,6 +19,7 @@ from tests.analyzer.redacting.answers import answers, differing, programs_of, re
 from tests.analyzer.redacting.leaks import leaked
 from tests.analyzer.redacting.random_calls import CALLS, Model, arguments_of, written
 from tests.fixture_files import FIXTURES
+from tests.fuzz.documents import document_of, encoded
 
 
 def assert_same(source: Path, result: Path) -> None:
@@ -303,3 +304,20 @@ def test_a_text_is_kept_by_its_position(tmp_path: Path) -> None:
         redact(tape, tmp_path / "b.tape", keep=["args.2", "outputs.echo"])
     with open_tape(tmp_path / "b.tape") as tape:
         assert tape.calls[0].inputs.args[2] == "a text, once"
+
+
+def test_a_tape_of_which_a_record_breaks_the_format(tmp_path: Path) -> None:
+    """Under checksums that hold. The analysis leaves the call out, and knows the ranges of others.
+    They were lost here, and the proof refused the tape."""
+    calls = [((torch.arange(n * 2000, n * 2000 + 900 + n),), {}) for n in (2, 3, 4)]
+    source = written(tmp_path / "a.tape", calls)
+    document = document_of(source.read_bytes(), "a")
+    assert document is not None
+    document.calls[1].record["inputs"]["structure"]["root"]["kind"] = "lambda"
+    source.write_bytes(encoded(document))
+    with open_tape(source) as tape:
+        report = redact(tape, tmp_path / "b.tape")
+    assert report.calls == 2 and "lambda" in report.lost[0]
+    with open_tape(tmp_path / "b.tape") as tape:
+        (variant,) = tape.variants()
+        assert variant.findings.tensors[0].range == (4000, 8903)

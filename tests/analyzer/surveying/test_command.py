@@ -99,3 +99,15 @@ def test_a_survey_of_wider_ranges_is_compared(tmp_path: Path) -> None:
     tapes = run("diff", tmp_path / "before.tape", tmp_path / "now.tape")
     assert "elements 47..49; 2..4 before" in tapes.out
     assert "need have them" not in tapes.out
+
+
+def test_a_default_of_bytes(tmp_path: Path) -> None:
+    """JSON has none: such a tape could not be surveyed."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x: Any, end: bytes = b"\xff\x00") -> Any:
+            return x
+
+    tape = write_tape(tmp_path / "a.tape", [((torch.zeros(2),), {})], target=Model())
+    assert run("survey", tape, "-o", tmp_path / "a.json").code == 0
+    assert run("shapes", tmp_path / "a.json").code == 0

@@ -24,16 +24,36 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.variant import Variant
 from calltape_schema.errors import TapeError
 
-__all__ = ["Comparison", "difference"]
+__all__ = ["Answers", "Comparison", "difference"]
 
 _QUOTED = re.compile(r"(?<![^= {])'[^']*'(?:: [-+\w.]+)?")
 _QUOTED_NUMBER = re.compile(r"(?<![^ ])([^ =]+)=[-+(]?[\w.+-]+\)?")
+_SOME = re.compile(r"(?:(?:<key \d+>|[^ ,])+, )*(?:<key \d+>|[^ ,])+ and ([\d,]+) more")
+"""The first of many places. Which ones come first follows from keys, which are others now."""
 _NUMBERED = re.compile(r"<key (\d+)>")
 _PLACE_OF_CALL = ("path", "address")
 _OF_TRAFFIC = re.compile(r"\bkept\b")
 """What a warning says of numbers of calls that are not on the tape: a new tape does not count those
 that were replaced."""
 _NUMBERS = ("min", "max", "sizes", "distinct", "dimensions", "value")
+
+
+class Answers:
+    """What the analysis says of a tape, as it says it.
+
+    Attributes:
+        variants: or the words of the error.
+        by_question: the other answers.
+        explanations: by the names of arguments.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self.variants = _asked(tape.variants)
+        self.by_question: dict[str, Any] = {"variants": _each(self.variants, lambda v: v.findings)}
+        shapes = _asked(tape.shape_findings)
+        self.by_question["shapes"] = shapes if isinstance(shapes, str) else shapes.model_dump()
+        self.by_question["shapes by variant"] = _errors(self.variants, Variant.shape_findings)
+        self.explanations = dict(_explanations(tape, self.variants))
 
 
 class Comparison:
@@ -62,23 +82,22 @@ class Comparison:
         self._known: frozenset[str] = frozenset()
         self._keys: dict[str, None] = {}
         self._names = NumberedNames(()), NumberedNames(())
+        self._known_texts: dict[tuple[str, bool], str] = {}
         self.variants: tuple[Variant, ...] = ()
 
-    def answers(self, tape: Tape, *, is_new: bool) -> dict[str, Any]:
-        """What the analysis says of a tape.
+    def answers(self, said: Answers, *, is_new: bool) -> dict[str, Any]:
+        """What the analysis says of a tape, so that it can be compared.
 
         Args:
-            tape: one of the two.
+            said: of one of the two.
             is_new: whether it is the redacted one.
         """
-        variants = _asked(tape.variants)
+        variants = said.variants
         self.variants = () if isinstance(variants, str) else tuple(variants)
         texts = {} if is_new else self._texts(variants)
-        found: dict[str, Any] = {"variants": _each(variants, lambda v: v.findings)}
-        shapes = _asked(tape.shape_findings)
-        found["shapes"] = shapes if isinstance(shapes, str) else shapes.model_dump()
-        found["shapes by variant"] = _errors(variants, Variant.shape_findings)
-        for name, explanation in _explanations(tape, variants):
+        self._known_texts.clear()
+        found = dict(said.by_question)
+        for name, explanation in said.explanations.items():
             found[f"explain {self._with_keys(name, is_new)}"] = explanation
         made: dict[str, Any] = plain(self._alike(found, texts, is_new))
         return made
@@ -193,12 +212,21 @@ class Comparison:
         return made
 
     def _text(self, value: str, texts: Mapping[str, str], is_new: bool) -> str:
+        """A text without what differs by the key. Most texts come often: the names of findings."""
+        asked = value, bool(texts)
+        if asked not in self._known_texts:
+            self._known_texts[asked] = self._new_text(value, texts, is_new)
+        return self._known_texts[asked]
+
+    def _new_text(self, value: str, texts: Mapping[str, str], is_new: bool) -> str:
         shown = {repr(old): repr(new) for old, new in texts.items() if looks_like_name(old)}
         if shown:
             # In one go: what stands for a text may be another text of the tape.
             either = "|".join(map(re.escape, sorted(shown, key=len, reverse=True)))
             value = re.sub(f"(?<![^= ])(?:{either})", lambda found: shown[found[0]], value)
         value = self._with_keys(value, is_new)
+        if "<key " in value and " more" in value:
+            value = _SOME.sub(r"some and \1 more", value)
         return self._without_numbers(value) if "=" in value else value
 
     def _with_keys(self, value: str, is_new: bool) -> str:

@@ -26,7 +26,8 @@ class ElementRanges:
     def __init__(self, tape: Tape) -> None:
         self._sorter = CallSorter.of(tape)
         try:
-            self._groups = list(self._sorter.observations(tape.calls).groups.values())
+            made = tape._soundly(lambda: self._sorter.observations(tape.calls))
+            self._groups = list(made.groups.values())
         except (InferenceError, TapeError):  # the analysis says nothing of it either
             self._groups = []
         self._known: dict[Hashable, dict[int, tuple[int, int]]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.numbering import numbering_of
@@ -17,7 +17,7 @@ from calltape_analyzer.editing.rewriting import Rewriting, rewrite
 from calltape_analyzer.errors import RedactionError
 from calltape_analyzer.observing.switches import looks_like_name
 from calltape_analyzer.opening import open_tape
-from calltape_analyzer.redacting.answers import Comparison, difference
+from calltape_analyzer.redacting.answers import Answers, Comparison, difference
 from calltape_analyzer.redacting.byte_search import found_in
 from calltape_analyzer.redacting.call_redaction import CallRedaction
 from calltape_analyzer.redacting.element_ranges import ElementRanges
@@ -38,13 +38,17 @@ from calltape_analyzer.variant import Variant
 from calltape_schema.errors import TapeError
 from calltape_schema.privacy import FEWEST_RANGED
 
-__all__ = ["Asked", "KeyedRedaction"]
+__all__ = ["Asked", "DifferentAnswerError", "KeyedRedaction"]
 
 _MAX_NAMED = 8
 
 
 class Asked(NamedTuple):
-    """What is to be redacted and how, and what is known of it whatever the key is."""
+    """What is to be redacted and how, and what is known of it whatever the key is.
+
+    Attributes:
+        said: what the analysis says of the tape, once a key asked.
+    """
 
     tape: Tape
     treatments: Treatments
@@ -53,6 +57,20 @@ class Asked(NamedTuple):
     ranges: ElementRanges
     values: ValueFacts
     numbers: LongNumbers
+    said: list[Answers]
+
+
+class DifferentAnswerError(RedactionError):
+    """The analysis says something else of the new tape.
+
+    Attributes:
+        difference: the question and both answers, without pseudonyms. Where other keys give the
+            same ones, it is no chance.
+    """
+
+    def __init__(self, reason: str, difference: tuple[Any, ...], *, advice: str) -> None:
+        super().__init__(reason, advice=advice)
+        self.difference = difference
 
 
 class KeyedRedaction:
@@ -123,16 +141,26 @@ class KeyedRedaction:
         )  # fmt: skip
         known = self._tape.class_index.by_name
         with open_tape(path, classes=known) as new, self._reference(path) as old:
-            before = comparison.answers(old, is_new=False)
-            found = difference(before, comparison.answers(new, is_new=True))
+            before = comparison.answers(self._said_of(old), is_new=False)
+            after = comparison.answers(Answers(new), is_new=True)
+            found = difference(before, after)
             if found is not None:
                 question = comparison.in_words(found)
-                raise RedactionError(
+                raise DifferentAnswerError(
                     f"the analysis would say something else of the new tape ({question})",
+                    (found, before.get(found), after.get(found)),
                     advice="the numbers or keys that were replaced mean something: name their "
                     "paths with `keep`; nothing was written",
                 )
             return [*self._notes(comparison.variants)]
+
+    def _said_of(self, old: Tape) -> Answers:
+        """What is said of the tape itself is asked once, for all keys."""
+        if old is not self._tape:
+            return Answers(old)
+        if not self._asked.said:
+            self._asked.said.append(Answers(old))
+        return self._asked.said[0]
 
     def _search(self, path: str) -> None:
         """Looks for what was removed."""

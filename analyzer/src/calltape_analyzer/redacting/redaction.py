@@ -28,6 +28,9 @@ _MAX_KEYS = 6
 """By chance, a number may become the size of a tensor, or a row of few ids itself. Under another
 key it does not."""
 
+_SAME = 2
+"""After as many keys with the same difference, no further key is tried."""
+
 _MAX_SECONDS = 600.0
 """After so long, no further key is tried."""
 
@@ -60,7 +63,7 @@ def redact(
     The result is compared with the tape before it gets its name: shapes, variants and explanations
     must say the same, and no byte may tell what was removed. What stands for a number may be the
     size of a tensor by chance, and a row of ids may become itself: then it is done again with
-    others, six times at most, and not again after ten minutes.
+    others, six times at most, and not again after ten minutes or two equal failures.
 
     Args:
         tape: the tape, or a part of one.
@@ -94,7 +97,7 @@ def redact(
     treatments = Treatments({way: _listed(given) for way, given in ways.items()}, tape.signature)
     asked = Asked(
         tape, treatments, special, TapeWords(tape), ElementRanges(tape),
-        ValueFacts(tape, treatments), long_numbers(tape, treatments),
+        ValueFacts(tape, treatments), long_numbers(tape, treatments), [],
     )  # fmt: skip
     _refuse_needed(asked)
     with _beside(target) as new:
@@ -123,27 +126,36 @@ def _proven(asked: Asked, path: str) -> tuple[EditReport, list[str]]:
     deadline = time.monotonic() + _MAX_SECONDS
     try:
         return _under_a_key(asked, path, deadline)
-    except RedactionError:
+    except RedactionError as error:
+        before = error
         if not asked.numbers.replaced or time.monotonic() > deadline:
             raise
     # What the numbers mean to the analysis, only the analysis knows.
     _empty(os.path.dirname(path))
     numbers = asked.numbers.all_needed()
-    return _under_a_key(asked._replace(numbers=numbers), path, deadline)
+    return _under_a_key(asked._replace(numbers=numbers), path, deadline, before)
 
 
-def _under_a_key(asked: Asked, path: str, deadline: float) -> tuple[EditReport, list[str]]:
-    tried = 0
+def _under_a_key(
+    asked: Asked, path: str, deadline: float, before: RedactionError | None = None
+) -> tuple[EditReport, list[str]]:
+    failures = [] if before is None else [before]
     while True:
         redaction = KeyedRedaction(asked)
         report = redaction.write(path)
-        tried += 1
         try:
             return report, redaction.prove(path) if report.calls else []
-        except RedactionError:
-            if tried == _MAX_KEYS or time.monotonic() > deadline:
+        except RedactionError as error:
+            failures.append(error)
+            if len(failures) >= _MAX_KEYS or time.monotonic() > deadline or _is_rule(failures):
                 raise
         _empty(os.path.dirname(path))
+
+
+def _is_rule(failures: Sequence[RedactionError]) -> bool:
+    """Whether several keys had the same difference: then no other key helps."""
+    found = [getattr(error, "difference", None) for error in failures]
+    return found[-1] is not None and found.count(found[-1]) >= _SAME
 
 
 def _empty(folder: str) -> None:

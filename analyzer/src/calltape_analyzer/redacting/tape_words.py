@@ -32,7 +32,7 @@ class TapeWords:
         tape: is read once.
 
     Attributes:
-        keys: the texts that are keys of dicts.
+        keys: the texts that are keys of dicts, and the names of fields that no class can have.
         names: the names of parameters, arguments, attributes, fields, classes and modules, and
             the keys.
         texts: the texts of fewer than eight characters that are arguments or were returned.
@@ -81,6 +81,8 @@ class TapeWords:
             if isinstance(node, DictNode):
                 keys = [key for key in node.keys if isinstance(key, str) and key]
                 _note(self.keys, keys)
+            if isinstance(node, FieldsNode):
+                _note(self.keys, (name for name in node.fields if not name.isidentifier()))
             if isinstance(node, DictNode | FieldsNode):
                 names: Any = names_of_children(node)
                 _note(self.names, (str(name) for name in names))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from calltape_analyzer.surveying.bounds import digest_of
 from calltape_schema.endings import Coverage, Dump
+from calltape_schema.packing import pack
 from calltape_schema.records import Manifest, Observed, Segment, decode_manifest, encode_manifest
 
 __all__ = ["FileFacts", "FileKey", "head_of", "manifest_of", "target_digest"]
@@ -134,4 +135,5 @@ def target_digest(head: bytes) -> bytes:
     target = decode_manifest(head).target
     if target is None:
         return digest_of(b"")
-    return digest_of(target.model_copy(update={"via": "hook"}).model_dump_json().encode())
+    # Not as JSON: a default may be bytes.
+    return digest_of(pack(target.model_copy(update={"via": "hook"}).model_dump()))
