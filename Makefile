@@ -11,7 +11,7 @@ BIN := .venv/bin
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-cuda check lint bench fixtures conformance dist docs viewer fuzz clean
+.PHONY: help setup demo test test-all test-cuda check lint bench fixtures conformance dist docs screenshots viewer fuzz clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -62,6 +62,9 @@ docs: $(STAMP)  ## the site, in build/docs; each warning is an error
 	rm -rf build/docs build/doctrees
 	$(BIN)/sphinx-build -W --keep-going -q -c docs -d build/doctrees . build/docs
 	@echo "build/docs/index.html"
+
+screenshots: $(STAMP)  ## the pictures of the pages, made with Chromium
+	$(BIN)/python -m tests.docs.screenshots
 
 viewer: $(STAMP)  ## the page of viewer/ in one file, which the wheel of the analyzer has
 	$(BIN)/python viewer/bundle.py

@@ -78,9 +78,10 @@ def json_text(document: Any, *, indent: int | None = None) -> str:
 def plain(value: Any, most: int | None = None) -> Any:
     """A value as JSON has it.
 
-    NaN, infinities, bytes and other objects become text. So do ints of more than 64 bits, which
-    many readers of JSON would round; one of more than 256 bits is described. A text that is longer
-    than ``most`` characters (4,096 by default) is cut: many places of a tape may share a long one.
+    NaN, infinities, bytes and other objects become text, and lone surrogates their escapes. Ints of
+    more than 64 bits become text too, because many readers of JSON would round them; one of more
+    than 256 bits is described. A text that is longer than ``most`` characters (4,096 by default) is
+    cut: many places of a tape may share a long one.
     """
     most = _MAX_TEXT if most is None else most
     if isinstance(value, Mapping):
@@ -96,7 +97,12 @@ def plain(value: Any, most: int | None = None) -> Any:
     if isinstance(value, (bytes, bytearray)):
         value = value[:most]  # as text it is longer than that, and cut
     text = str(value)
-    return text if len(text) <= most else f"{text[:most]}…"
+    return _valid(text if len(text) <= most else f"{text[:most]}…")
+
+
+def _valid(text: str) -> str:
+    """A text with lone surrogates as escapes: readers of JSON differ in whether they take them."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _decimal(value: int) -> str:
@@ -109,9 +115,9 @@ def _key(key: Any) -> Any:
     is_finite = not isinstance(key, float) or math.isfinite(key)
     is_plain = key is None or isinstance(key, (str, bool, int, float))
     if is_plain and is_finite:
-        return key
+        return _valid(key) if isinstance(key, str) else key
     # As it is after it was read back: in a tuple, what JSON does not have is text already.
-    return str(_plain_tuple(key) if isinstance(key, tuple) else key)
+    return _valid(str(_plain_tuple(key) if isinstance(key, tuple) else key))
 
 
 def _plain_tuple(key: tuple[Any, ...]) -> tuple[Any, ...]:

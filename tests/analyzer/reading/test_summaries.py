@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -401,3 +402,18 @@ def test_reads_do_not_grow_with_calls(tmp_path: Path, monkeypatch: pytest.Monkey
     (few_reads, few_bytes), (many_reads, many_bytes) = found
     assert few_reads == many_reads <= 10
     assert many_bytes < few_bytes + 200
+
+
+@pytest.mark.parametrize("beyond", [2**63, 2**64 - 1, 10**6])
+def test_a_locator_that_points_beyond_the_file(tmp_path: Path, beyond: int) -> None:
+    """No checksum covers it. An offset of 2^63 is more than a file can have."""
+    path = write_tape(
+        tmp_path / "a.tape", [((torch.ones(n, 2),), {}) for n in (2, 3)], summary=True
+    )
+    data = path.read_bytes()
+    end = data.rindex(b"calltape")
+    forged = struct.pack("<QQ", beyond, beyond - 1)
+    path.write_bytes(data[: end - 16] + forged + data[end:])
+    with open_tape(path) as tape:
+        assert tape.source == "records"
+        assert len(tape.calls) == 2

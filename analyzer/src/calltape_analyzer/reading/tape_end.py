@@ -35,7 +35,9 @@ def summary_of(file: TapeBytes, tape: bytes, broken: Callable[[TapeError], None]
     """
     start = max(file.size - _TAIL, 0)
     found = locator_of(file.read(start, _TAIL))
-    if found is None or not 0 < found.trailer - found.summary <= _MOST_BYTES:
+    if found is None or not found.summary < found.trailer < file.size:
+        return None
+    if found.trailer - found.summary > _MOST_BYTES:
         return None
     data = file.read(found.summary, found.trailer + BLOCK - found.summary)
     member = summary_member(found, (data[-BLOCK:], data[:BLOCK]), file.size)

@@ -148,5 +148,6 @@ def latency_chart(found: Timeline) -> Figure:
             known = [math.nan if value is None else value for value in values]
             axes.plot(middles, known, style, color=color, label=label, marker=".")
         axes.set_ylim(bottom=0)
-        axes.legend(frameon=False, loc="upper left", ncols=2, labelcolor=INK)
+        # Above the axes: within them it covers what is drawn there.
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, labelcolor=INK)
         return _figure_of(axes)

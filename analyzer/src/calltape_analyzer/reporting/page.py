@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -34,6 +35,7 @@ from calltape_analyzer.writing.output_file import write_file
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 __all__ = ["ReportPage", "require_libraries"]
@@ -160,6 +162,7 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters["cell"] = _shown
+    environment.filters["breakable"] = _breakable
     return environment.get_template("page.html")
 
 
@@ -170,6 +173,14 @@ def _own(name: str) -> str:
 def _hash(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _breakable(name: str) -> Markup:
+    """A long name, which a line may break after a dot or a colon."""
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"(?<=[.:])", name)
+    return Markup("<wbr>").join(map(escape, parts))
 
 
 def _shown(cell: Cell) -> str:
