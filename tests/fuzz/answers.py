@@ -150,6 +150,8 @@ def arguments_fit(path: Path, tape: Any) -> None:
     # An array of a dtype that NumPy lacks is given as a tensor, which shapes do not speak of.
     allowed = {leaf.dtype for call in tape.calls for leaf in call.record.inputs.facts()}
     allowed |= {leaf.dtype for _, leaf in findings.leaves()}
+    # Some dtypes of torch have two names ("float" and "float32").
+    allowed |= {str(getattr(torch, name, name)).removeprefix("torch.") for name in allowed}
     for value in tensors:
         if str(value.dtype).removeprefix("torch.") not in allowed:
             raise WrongAnswerError(f"an argument of {value.dtype}, which no call had")

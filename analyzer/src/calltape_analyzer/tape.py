@@ -236,9 +236,11 @@ class Tape(RecordedCalls, ProgramSource, Reported):
             return self._chosen[0].infer_arguments(
                 index, value_if_missing=value_if_missing, device=device
             )
-        args, kwargs = self._asked(
-            value_if_missing,
-            lambda inference: inference.arguments(index, as_args_kwargs=True, device=device),
+        args, kwargs = self._with_records(
+            lambda: self._asked(
+                value_if_missing,
+                lambda inference: inference.arguments(index, as_args_kwargs=True, device=device),
+            )
         )
         return Inputs(args, kwargs)
 
@@ -249,6 +251,21 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         self, value_if_missing: Mapping[str | int, Any] | None, question: Callable[[OneProgram], T]
     ) -> T:
         return self._soundly(lambda: question(self.inference(value_if_missing)))
+
+    def _with_records(self, question: Callable[[], T]) -> T:
+        """The answer of a question that reads calls. A file of which a call is read is scanned,
+        which may show that its end was forged: then what the end said is no part of the answer."""
+        known = len(self._damage.list())
+        try:
+            found = question()
+        except (TapeError, IndexError):
+            if len(self._damage.list()) == known:
+                raise
+        else:
+            if len(self._damage.list()) == known:
+                return found
+        self._inference = self._variants = self._counters = None
+        return question()
 
     def _soundly(self, question: Callable[[], T]) -> T:
         """The answer, without the calls that break the format and are in the way."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
 import struct
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -184,6 +186,38 @@ def test_a_forged_summary_is_damage_when_the_file_is_scanned(tmp_path: Path, wha
         found = list(map(str, tape.damage))
     assert any("forged or stale summary" in text and reason in text for text in found), found
     assert found == late
+
+
+def with_more_tensors(summary: Summary) -> Summary:
+    """The inputs of another model: two tensors in the place of one."""
+    other = SummaryBuilder()
+    path = Path(tempfile.mkdtemp()) / "other.tape"
+    write_tape(path, [((torch.zeros(2, 1), torch.zeros(2, 3)), {})], target=Model())
+    with open_tape(path) as tape:
+        inputs = tape.calls[0].record.inputs
+    shutil.rmtree(path.parent)
+    for number in range(9):
+        facts = (number, 0, 1, False, 0, inputs.structure, inputs.leaves, pack([]))
+        other.add(CallFacts(*facts))
+    trailer = Trailer(tape=bytes(16), closed_ns=1, coverage=summary.coverage, index=bytes(9 * 16))
+    made = other.summary(trailer)
+    assert made is not None
+    return forged(summary, inputs=made.inputs)
+
+
+def test_arguments_are_those_of_the_records(tmp_path: Path) -> None:
+    """To make them a call is read, which shows that the end of its file was forged."""
+    made = [Recorded((torch.zeros(2, 1 + i),)) for i in range(9)]
+    path = write_tape(
+        tmp_path / "a.tape", made, target=Model(), summary=True, forge=with_more_tensors
+    )
+    with open_tape(path) as tape:
+        assert tape.source == "summary"
+        args, kwargs = tape.infer_arguments()
+        assert (len(args), len(kwargs)) == (1, 0)
+        assert any("forged or stale summary" in str(error) for error in tape.damage)
+        again = tape.infer_arguments().args[0]
+    assert again.shape == args[0].shape
 
 
 def test_a_summary_that_contradicts_itself_is_damage_at_once(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def _jagged(parts: Mapping[str, Any]) -> torch.Tensor:
     if type(dim) is not int or not 1 <= dim <= values.dim():
         raise ValueError(f"its ragged dimension is {dim!r:.40}, its values have {values.dim()}")
     _check_indices(offsets, lengths)
+    _check_stored("offsets", offsets)
     known = [values, offsets] if lengths is None else [values, offsets, lengths]
     if any(part.is_meta for part in known):
         values, offsets = values.to("meta"), offsets.to("meta")
@@ -143,6 +144,13 @@ def _jagged(parts: Mapping[str, Any]) -> torch.Tensor:
     if parts.get("requires_grad") is True and made.dtype.is_floating_point:
         made.requires_grad_(True)
     return made
+
+
+def _check_stored(name: str, part: torch.Tensor) -> None:
+    """Raises ValueError if elements are in the same place of memory. Who makes a nested tensor has
+    a number per component; one number that claims to be a billion would cost gigabytes here."""
+    if not part.is_meta and part.numel() * part.element_size() > part.untyped_storage().nbytes():
+        raise ValueError(f"its {name} are expanded")
 
 
 def _check_indices(offsets: torch.Tensor, lengths: torch.Tensor | None) -> None:
@@ -194,6 +202,8 @@ def _strided(
         raise ValueError("its storage offsets do not fit, or are no int64")
     if any(part.is_meta for part in (buffer, *tables)):
         raise ValueError("its sizes, or its values, are not on the tape")
+    for name, part in zip(("sizes", "strides", "storage offsets"), tables, strict=True):
+        _check_stored(name, part)
     _check_components(buffer.numel(), *(part.tolist() for part in tables))
     sizes, strides, begins = (part.detach().cpu().contiguous() for part in tables)
     with torch.no_grad(), warnings.catch_warnings():

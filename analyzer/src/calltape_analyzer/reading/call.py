@@ -291,13 +291,26 @@ class Call(Shown):
         """
         from calltape_analyzer.pytree.tensors import tensor_of, valueless
 
-        facts = self._tree(side).facts()[leaf]
+        facts = self._facts(side, leaf)
         if facts.key is None:
             return valueless(facts)
         try:
             return tensor_of(facts, self._bytes(facts, facts.key))
         except TapeError as error:
             raise self._segment.located(error, self._position) from None
+
+    def _facts(self, side: Side, leaf: int) -> Leaf:
+        """What the record says of a leaf.
+
+        Raises:
+            TapeError: ``damaged`` if it has none of this number. Whoever asks for it was told so by
+                the end of the file.
+        """
+        facts = self._tree(side).facts()
+        if leaf >= len(facts):
+            reason = f"its record has {len(facts)} tensors, and the end of the file told of more"
+            raise self._segment.located(TapeError("damaged", reason), self._position)
+        return facts[leaf]
 
     def stored(self, side: Side, leaf: int) -> bytearray | None:
         """The bytes of a leaf as the blob has them, in new memory; None if the tape does not have
@@ -306,7 +319,7 @@ class Call(Shown):
         Raises:
             TapeError: as :attr:`inputs`.
         """
-        facts = self._tree(side).facts()[leaf]
+        facts = self._facts(side, leaf)
         if facts.key is None:
             return None
         try:
