@@ -1,10 +1,11 @@
 """The few fields of a call record that a walk over a tape needs, without making a model.
 
-In come the bytes of a record. Out go the tape id, the call's number, the size of its blob, and the
-inputs. The whole record must be valid, because one that breaks the format is no call. Parts that
-are equal in many records are checked once. A record in the form that a recorder writes is checked
-field by field here. Every other record goes to :func:`calltape_schema.records.decode_call`, so that
-no record is accepted here that it would refuse, and all errors come from it.
+In come the bytes of a record. Out go the tape id, the call's number, the size of its blob, the
+inputs, and the ranges of their integer leaves. The whole record must be valid, because one that
+breaks the format is no call. Parts that are equal in many records are checked once. A record in the
+form that a recorder writes is checked field by field here. Every other record goes to
+:func:`calltape_schema.records.decode_call`, so that no record is accepted here that it would
+refuse, and all errors come from it.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from calltape_schema.interning import MAX_NODES
 from calltape_schema.packing import seal_envelope, unpack_plain
 from calltape_schema.records import decode_call
 
-__all__ = ["Skimmer", "TreeBytes"]
+__all__ = ["RangesBytes", "Skimmer", "TreeBytes", "ranges_of"]
 
 T = TypeVar("T")
 
 TreeBytes: TypeAlias = tuple[bytes, bytes, tuple[Any, ...]]
 """``structure``, ``leaves`` and ``scalars`` of a tree, the first two still encoded."""
 
-# The facts of a record: tape, call, blob.size, whether there is an error, and the parts of the
-# inputs. Plain tuples, because named tuples would take a tenth of the time.
-_Facts: TypeAlias = tuple[bytes, int, int | None, bool, TreeBytes]
+RangesBytes: TypeAlias = bytes | tuple[Any, ...]
+"""The ``ranges`` of a tree, encoded or unpacked; :func:`ranges_of` tells them."""
+
+# The facts of a record: tape, call, blob.size, whether there is an error, the parts of the inputs
+# and their ranges. Plain tuples, because named tuples would take a tenth of the time.
+_Facts: TypeAlias = tuple[bytes, int, int | None, bool, TreeBytes, RangesBytes]
 
 _Body: TypeAlias = bytes | tuple[bytes, ...]
 
@@ -76,18 +80,13 @@ class Skimmer(Generic[T]):
 
     def __init__(self, reduce: Callable[[TreeBytes, bool], T]) -> None:
         self._reduce = reduce
-        self._bodies: dict[_Body, tuple[int, T]] = {}
+        self._bodies: dict[_Body, tuple[int, T, RangesBytes | None]] = {}
         self._room = _MAX_BODY_BYTES
-        self._ranged = self._seldom_ranged = False
+        self._ranged = False
 
-    @property
-    def has_ranges(self) -> bool:
-        """Whether a record that was read may have ranges of integer leaves."""
-        return self._ranged or self._seldom_ranged
-
-    def __call__(self, data: bytes) -> tuple[bytes, int, int | None, T]:
-        """``tape``, ``call`` and ``blob.size`` of one call's record, and what ``reduce`` made of
-        its inputs.
+    def __call__(self, data: bytes) -> tuple[bytes, int, int | None, T, RangesBytes]:
+        """``tape``, ``call`` and ``blob.size`` of one call's record, what ``reduce`` made of its
+        inputs, and the ranges of these.
 
         Raises:
             TapeError: as :func:`calltape_schema.records.decode_call`.
@@ -100,16 +99,15 @@ class Skimmer(Generic[T]):
             return self._thorough(data)
         return self._skimmed(payload) or self._thorough(data)
 
-    def payload(self, payload: bytes) -> tuple[bytes, int, int | None, T]:
+    def payload(self, payload: bytes) -> tuple[bytes, int, int | None, T, RangesBytes]:
         """As :meth:`__call__`, of the payload of a record whose checksum was compared."""
         return self._skimmed(payload) or self._thorough(seal_envelope(payload))
 
-    def _skimmed(self, payload: bytes) -> tuple[bytes, int, int | None, T] | None:
+    def _skimmed(self, payload: bytes) -> tuple[bytes, int, int | None, T, RangesBytes] | None:
         """None for a record in another form, which may be valid too."""
         head = _match_head(payload)
         if head is None:
             facts = _by_hand(payload)
-            self._seldom_ranged = self._seldom_ranged or b"ranges" in payload
             return None if facts is None else self._reduced(facts)
         start, end = head.end(), payload.rfind(_BLOB)
         blob = _match_blob(payload, end) if end >= start else None
@@ -117,29 +115,32 @@ class Skimmer(Generic[T]):
             body, size_, fields = payload[start:], _NIL, payload[0] - 0x80 - _HEAD_FIELDS
         else:
             body, size_, fields = payload[start:end], blob[1], payload[0] - 0x81 - _HEAD_FIELDS
-        key = _without_ranges(body) if self._ranged else body
+        key, first = _without_ranges(body) if self._ranged else (body, b"")
         known = self._bodies.get(key)
         if known is not None and known[0] == fields:
             call, size = unpack_plain(b"\x92" + head[2] + size_)
-            return head[1], call, size, known[1]
+            ranges = first if known[2] is None else known[2]
+            return head[1], call, size, known[1], ranges
         found = _by_hand(payload)
         if found is None:
             return None
         reduced = self._reduced(found)
         # Searching for ranges takes time, and most tapes have them in all records or in none.
         self._ranged = self._ranged or _RANGES in body
-        self._remember(key, fields, body, reduced[3])
+        self._remember(key, fields, body, reduced)
         return reduced
 
-    def _thorough(self, data: bytes) -> tuple[bytes, int, int | None, T]:
-        self._seldom_ranged = self._seldom_ranged or b"ranges" in data
+    def _thorough(self, data: bytes) -> tuple[bytes, int, int | None, T, RangesBytes]:
         return self._reduced(_thoroughly(data))
 
-    def _reduced(self, found: _Facts) -> tuple[bytes, int, int | None, T]:
-        tape, call, size, raised, tree = found
-        return tape, call, size, self._reduce(tree, raised)
+    def _reduced(self, found: _Facts) -> tuple[bytes, int, int | None, T, RangesBytes]:
+        tape, call, size, raised, tree, ranges = found
+        return tape, call, size, self._reduce(tree, raised), ranges
 
-    def _remember(self, key: _Body, fields: int, body: bytes, reduced: T) -> None:
+    def _remember(
+        self, key: _Body, fields: int, body: bytes,
+        reduced: tuple[bytes, int, int | None, T, RangesBytes],
+    ) -> None:  # fmt: skip
         """Remembers the body of a valid record. Another record with this body is valid too,
         whatever its numbers are, because no field of a record is valid only because of another
         field.
@@ -155,21 +156,31 @@ class Skimmer(Generic[T]):
         bare = key if isinstance(key, bytes) else _NO_RANGES.join(key)
         trees = _trees_of(unpack_plain(count + bare))
         if trees is not None and trees == _trees_of(unpack_plain(count + body)):
-            self._bodies[key] = (fields, reduced)
+            *_, made, ranges = reduced
+            # Inputs come before outputs. So if the inputs have ranges, the first ones are theirs.
+            differ = bool(ranges) and not isinstance(key, bytes)
+            self._bodies[key] = (fields, made, None if differ else ranges)
             self._room -= cost
 
 
-def _without_ranges(body: bytes) -> _Body:
-    """The parts of a body between its ranges, because ranges differ from call to call too. The
-    whole body if a range is not in the common form."""
-    first, *others = body.split(_RANGES)
-    parts = [first]
+def ranges_of(ranges: RangesBytes) -> list[tuple[int, int, int]]:
+    """Leaf, smallest and largest element of each range."""
+    pairs = unpack_plain(ranges) if isinstance(ranges, bytes) else ranges
+    return [(leaf, low, high) for (_, leaf), (_, low), (_, high) in pairs]
+
+
+def _without_ranges(body: bytes) -> tuple[_Body, bytes]:
+    """The parts of a body between its ranges, because ranges differ from call to call too, and the
+    first of the ranges. The whole body if a range is not in the common form."""
+    begin, *others = body.split(_RANGES)
+    parts, first = [begin], b""
     for part in others:
         ranges = _match_ranges(part)
         if ranges is None:
-            return body
+            return body, b""
+        first = first or ranges[0]
         parts.append(part[ranges.end() :])
-    return tuple(parts)
+    return tuple(parts), first
 
 
 def _trees_of(pairs: Any) -> list[Any] | None:
@@ -186,7 +197,10 @@ def _thoroughly(data: bytes) -> _Facts:
     record = decode_call(data)
     tree = (record.inputs.structure, record.inputs.leaves, record.inputs.scalars)
     size = None if record.blob is None else record.blob.size
-    return record.tape, record.call, size, record.error is not None, tree
+    ranges = tuple(
+        [("leaf", one.leaf), ("min", one.min), ("max", one.max)] for one in record.inputs.ranges
+    )
+    return record.tape, record.call, size, record.error is not None, tree, ranges
 
 
 def _by_hand(payload: bytes) -> _Facts | None:
@@ -208,9 +222,10 @@ def _by_hand(payload: bytes) -> _Facts | None:
         if _tree(value) is None:
             return None
         name, value = pairs.pop()
-    tree = _tree(value)
-    if name != "inputs" or tree is None:
+    inputs = _tree(value)
+    if name != "inputs" or inputs is None:
         return None
+    tree, ranges = inputs
     if len(pairs) == 6:
         name, value = pairs.pop()
         if name != "outputs_missing" or type(value) is not str or len(value) > _MAX_SHORT:
@@ -227,7 +242,7 @@ def _by_hand(payload: bytes) -> _Facts | None:
         # A thread is at most 2**64 - 1, as is every int of msgpack without an extension type.
         and thread >= 0
     ):  # fmt: skip
-        return tape, call, size, False, tree
+        return tape, call, size, False, tree, ranges
     return None
 
 
@@ -242,15 +257,17 @@ def _blob_size(pairs: Any) -> int | None:
     return None
 
 
-def _tree(pairs: Any) -> TreeBytes | None:
+def _tree(pairs: Any) -> tuple[TreeBytes, RangesBytes] | None:
     if type(pairs) is not list or len(pairs) < 2:
         return None
     scalars: Any = ()
+    ranges: Any = ()
     if len(pairs) > 2:
         name, value = pairs.pop()
         if name == "ranges":
             if not _are_ranges(value):
                 return None
+            ranges = value
             name, value = pairs.pop() if len(pairs) > 2 else ("scalars", ())
         if name != "scalars" or not _are_plain(value) or len(pairs) > 2:
             return None
@@ -260,7 +277,7 @@ def _tree(pairs: Any) -> TreeBytes | None:
         structure_ == "structure" and leaves_ == "leaves"
         and type(structure) is type(leaves) is bytes
     ):  # fmt: skip
-        return structure, leaves, scalars
+        return (structure, leaves, scalars), ranges
     return None
 
 

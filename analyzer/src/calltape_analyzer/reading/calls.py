@@ -17,7 +17,7 @@ from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.seen_inputs import Place, SeenInputs
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema.errors import TapeError
-from calltape_schema.records import Tree
+from calltape_schema.records import Range, Tree
 
 __all__ = ["Calls"]
 
@@ -97,8 +97,8 @@ class Calls(Sequence[Call]):
         once: per file, and if there were too many to number.
 
         Args:
-            ranges: whether the ranges of integer tensors are those of all calls together. Then
-                every record of a file without a summary is read.
+            ranges: whether the ranges of integer tensors are those of all calls together. If some
+                calls of a file without a summary were left out, every record is read for it.
 
         Raises:
             TapeError: a call's record breaks the format.
@@ -116,14 +116,20 @@ class Calls(Sequence[Call]):
 
     def _scanned_inputs(self, which: int, segment: Segment, ranges: bool) -> Iterator[SeenInputs]:
         tape = segment.manifest.tape
-        every = ((p, p, 1) for p in segment.order) if ranges else segment.by_inputs()
+        is_known = not ranges or segment.knows_ranges
+        every = segment.by_inputs() if is_known else ((p, p, 1) for p in segment.order)
         for position, end, calls in every:
             record = Call(segment, position, 0, self._classes).record
+            inputs = record.inputs
+            spans = segment.ranges_at(position) if ranges and is_known else None
+            if spans is not None:
+                made = tuple(Range(leaf=leaf, min=low, max=high) for leaf, low, high in spans)
+                inputs = inputs.model_copy(update={"ranges": made})
             places = (
                 Place(which, number, CallRef(tape, number))
                 for number in (segment.number(position), segment.number(end))
             )
-            yield SeenInputs(record.inputs, record.error is not None, calls, *places)
+            yield SeenInputs(inputs, record.error is not None, calls, *places)
 
     @property
     def are_single(self) -> bool:

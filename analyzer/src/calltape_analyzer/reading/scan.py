@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.distinct_inputs import DistinctInputs
+from calltape_analyzer.reading.distinct_inputs import NOT_NUMBERED, DistinctInputs
 from calltape_analyzer.reading.file_descriptors import DescriptorError
+from calltape_analyzer.reading.inputs_ranges import InputsRanges
 from calltape_analyzer.reading.tape_bytes import TapeBytes
 from calltape_analyzer.reading.tape_file import Window
 from calltape_analyzer.reading.torn_tail import TornTail
@@ -40,7 +41,7 @@ from calltape_schema.gathered import (
     places,
 )
 from calltape_schema.packing import MAX_DOCUMENT_BYTES
-from calltape_schema.skimming import Skimmer
+from calltape_schema.skimming import RangesBytes, Skimmer
 
 __all__ = ["GATHERED", "NO_BLOB", "Scan", "content_of"]
 
@@ -73,6 +74,8 @@ class Scan:
         blobs: the offsets of the blobs' headers; :data:`NO_BLOB` or :data:`GATHERED` for a call
             without a blob.
         inputs: the numbers of the inputs in ``distinct_inputs``.
+        ranges: of integer tensors, of all these calls together, by the number of the inputs; not
+            those of calls whose inputs have no number.
         tensor_bytes: the size of all blobs.
         unfinished: how many bytes at the end belong to a call that was being written.
         end: where the walk ended: at the size of the file, or at the header of the next member.
@@ -83,6 +86,7 @@ class Scan:
         self.unfinished = self.tensor_bytes = 0
         self.end = file.size
         self.distinct_inputs = DistinctInputs()
+        self.ranges = InputsRanges()
         self.numbers = array("Q")
         self.records = array("Q")
         self.record_sizes = array("Q")
@@ -140,11 +144,6 @@ class Scan:
                 self._end_sealed(self.trailer)
 
     @property
-    def has_ranges(self) -> bool:
-        """Whether records may have ranges of integer tensors."""
-        return self._skim.has_ranges
-
-    @property
     def offsets(self) -> dict[int, int]:
         """The offset of each call's first member, or of its group, by number."""
         return self._offsets
@@ -187,7 +186,8 @@ class Scan:
             self._lose(number, TapeError("damaged", "its record is missing"), member)
 
     def _commit(self, member: Member, number: int, blob: Member | None) -> None:
-        call, blob_size, inputs = self._known(self._skim(content_of(self._read, member)))
+        skimmed = self._skim(content_of(self._read, member))
+        call, blob_size, inputs, ranges = self._known(skimmed)
         if call != number:
             raise TapeError("damaged", f"its record says that it is call {call}")
         self._expect_new(number)
@@ -201,13 +201,18 @@ class Scan:
         else:
             self.tensor_bytes += blob_size
             self._add_call(number, blob.offset, offset + BLOCK, size, blob.offset, inputs)
+        if ranges and inputs != NOT_NUMBERED:
+            self.ranges.add(inputs, ranges)
 
-    def _known(self, skimmed: tuple[bytes, int, int | None, int]) -> tuple[int, int | None, int]:
-        """The number of a record's call, the size of its blob, and the number of its inputs."""
-        tape, call, blob_size, inputs = skimmed
+    def _known(
+        self, skimmed: tuple[bytes, int, int | None, int, RangesBytes]
+    ) -> tuple[int, int | None, int, RangesBytes]:
+        """The number of a record's call, the size of its blob, the number of its inputs, and their
+        ranges."""
+        tape, call, blob_size, inputs, ranges = skimmed
         if tape != self._tape:
             raise TapeError("damaged", "its record belongs to another tape")
-        return call, blob_size, inputs
+        return call, blob_size, inputs, ranges
 
     def _expect_new(self, number: int) -> None:
         if number in self._offsets:
@@ -268,7 +273,7 @@ class Scan:
     ) -> None:
         at = start - LENGTH_BYTES
         payload = payload_of(entries[at], at, lambda other: entries.get(other, b""))
-        number, blob_size, inputs = self._known(self._skim.payload(payload))
+        number, blob_size, inputs, ranges = self._known(self._skim.payload(payload))
         if blob_size is not None:
             self._lost.add(number)
             raise TapeError("damaged", f"call {number} is skipped: a record in a group has a blob")
@@ -277,6 +282,8 @@ class Scan:
         except TapeError as error:
             raise TapeError("damaged", f"call {number} is skipped: {error.reason}") from None
         self._add_call(number, member.offset, member.start + start, size, GATHERED, inputs)
+        if ranges and inputs != NOT_NUMBERED:
+            self.ranges.add(inputs, ranges)
 
     def _add_bad_entry(
         self, error: TapeError, member: Member, start: int, end: int, *, is_last: bool

@@ -341,6 +341,19 @@ class Segment(StoredCalls):
                 inputs = self.record(position).inputs
                 yield inputs.structure, inputs.leaves, inputs.scalars, 1
 
+    @property
+    def knows_ranges(self) -> bool:
+        """Whether the scan knows the ranges of integer tensors: of all calls on the list, and of no
+        other ones."""
+        found = self._scan
+        return found.ranges.complete and len(self.order) == len(found.numbers)
+
+    def ranges_at(self, position: int) -> tuple[tuple[int, int, int], ...] | None:
+        """Leaf, smallest and largest element of all calls whose inputs equal those of a call; None
+        if these have no number."""
+        number = self._scan.inputs[position]
+        return None if number == NOT_NUMBERED else self._scan.ranges.of(number)
+
     def by_inputs(self) -> Iterator[tuple[int, int, int]]:
         """For each of the distinct inputs the positions of the first and of the last call that have
         them, and how many calls do. A call whose inputs have no number comes by itself. The file is

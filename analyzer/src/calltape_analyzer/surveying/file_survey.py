@@ -250,7 +250,7 @@ def scanned_inputs(segment: Segment) -> InputsTable:
     out, which is damage."""
     found, tape = segment.found, segment.manifest.tape
     table, alone = InputsTable(), array("Q")
-    if found.has_ranges:  # nobody knows in which records the ranges are
+    if not segment.knows_ranges:
         alone = segment.order
     else:
         numbers = list(map(found.numbers.__getitem__, segment.order))
@@ -265,6 +265,7 @@ def scanned_inputs(segment: Segment) -> InputsTable:
                 SurveyedRow.of(
                     one.structure, one.leaves, pack(one.scalars), one.raised, calls,
                     CallRef(tape, first[number]), CallRef(tape, last[number]),
+                    found.ranges.of(number),
                 )
             )  # fmt: skip
     for position in alone:

@@ -32,9 +32,9 @@ __all__ = [
     "read_piece",
 ]
 
-PIECE_BYTES = 8 * 1024 * 1024
+PIECE_BYTES = 4 * 1024 * 1024
 """A file of more bytes that has to be scanned is scanned in pieces. A million calls without values
-take about 100 MB: of few pieces, the last one would run alone."""
+take 70 to 100 MB: of few pieces, the last one would run alone."""
 
 _MOST_PIECES = 1024
 
