@@ -59,11 +59,12 @@ def command(steps: Steps, path: Path, other: Path, words: tuple[str, ...]) -> No
     """Runs one command; exit codes, texts and JSON are looked at."""
     shown = "$ " + " ".join(words)
     out = path.with_suffix(".out")
-    program = path.with_suffix(".onnx")
+    program = path.with_suffix(".out.onnx")
     if "PROGRAM" in words:
         program.write_bytes(onnx_model().SerializeToString())
     files = {"OTHER": str(other), "OUT": str(out), "PROGRAM": str(program)}
-    results = {f"OUT{suffix}": path.with_suffix(suffix) for suffix in _SUFFIXES}
+    # Not beside the tape by its own name: what is there may be a golden file.
+    results = {f"OUT{suffix}": path.with_suffix(f".out{suffix}") for suffix in _SUFFIXES}
     files |= {word: str(file) for word, file in results.items()}
     verb, *rest = (files.get(word, word) for word in words)
     result = steps.step(shown, lambda: CliRunner().invoke(_command(), [verb, str(path), *rest]))

@@ -55,16 +55,6 @@ class Answers:
         self.by_question["shapes by variant"] = _errors(self.variants, Variant.shape_findings)
         self.explanations = dict(_explanations(tape, self.variants))
 
-    @property
-    def known_variants(self) -> Sequence[Variant]:
-        """The variants; none in the place of an error."""
-        return () if isinstance(self.variants, str) else self.variants
-
-    def equal(self, other: Answers) -> bool:
-        """Whether both say the same, word by word."""
-        mine, theirs = self.by_question, other.by_question
-        return mine == theirs and self.explanations == other.explanations
-
 
 class Comparison:
     """How two tapes are compared.
@@ -75,6 +65,9 @@ class Comparison:
         kept: whether the text at a place of an argument was kept.
         ranges: whether ranges of elements are to be the same.
         numbered: whether the calls have the same numbers.
+
+    Attributes:
+        variants: of the tape that was asked last, which take long to find again.
     """
 
     def __init__(
@@ -90,6 +83,7 @@ class Comparison:
         self._keys: dict[str, None] = {}
         self._names = NumberedNames(()), NumberedNames(())
         self._known_texts: dict[tuple[str, bool], str] = {}
+        self.variants: tuple[Variant, ...] = ()
 
     def answers(self, said: Answers, *, is_new: bool) -> dict[str, Any]:
         """What the analysis says of a tape, so that it can be compared.
@@ -99,6 +93,7 @@ class Comparison:
             is_new: whether it is the redacted one.
         """
         variants = said.variants
+        self.variants = () if isinstance(variants, str) else tuple(variants)
         texts = {} if is_new else self._texts(variants)
         self._known_texts.clear()
         found = dict(said.by_question)

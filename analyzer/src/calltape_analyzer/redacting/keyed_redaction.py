@@ -141,11 +141,8 @@ class KeyedRedaction:
         )  # fmt: skip
         known = self._tape.class_index.by_name
         with open_tape(path, classes=known) as new, self._reference(path) as old:
-            said, said_now = self._said_of(old), Answers(new)
-            if said.equal(said_now):  # without pseudonyms, as of most tapes of one's own
-                return [*self._notes(said.known_variants)]
-            before = comparison.answers(said, is_new=False)
-            after = comparison.answers(said_now, is_new=True)
+            before = comparison.answers(self._said_of(old), is_new=False)
+            after = comparison.answers(Answers(new), is_new=True)
             found = difference(before, after)
             if found is not None:
                 question = comparison.in_words(found)
@@ -155,7 +152,7 @@ class KeyedRedaction:
                     advice="the numbers or keys that were replaced mean something: name their "
                     "paths with `keep`; nothing was written",
                 )
-            return [*self._notes(said.known_variants)]
+            return [*self._notes(comparison.variants)]
 
     def _said_of(self, old: Tape) -> Answers:
         """What is said of the tape itself is asked once, for all keys."""
