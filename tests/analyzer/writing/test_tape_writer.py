@@ -262,6 +262,6 @@ def test_a_new_tape_says_what_it_was_made_of(tmp_path: Path) -> None:
     with open_tape(tmp_path / "b.tape") as tape:
         (step,) = tape.manifest.history or ()
         assert (step.verb, step.tool) == ("test", "calltape")
-        assert dict(step.options) == {"calls": "0..1", "more": '[1,"\\ud800"]'}
+        assert dict(step.options) == {"calls": "0..1", "more": '[1,"\\\\ud800"]'}
         assert [(one.files, one.calls, one.first) for one in step.sources] == [(("a.tape",), 3, 0)]
         assert derived(tape.segments, "again").history[0] == step  # type: ignore[index]
