@@ -81,6 +81,16 @@ def test_they_are_those_of_all_calls(tape: Path) -> None:
     }
 
 
+def test_variants_say_the_same_by_the_records_and_by_the_end(tape: Path) -> None:
+    told = []
+    for scan in (False, True):
+        with open_tape(tape, scan=scan) as opened:
+            tensors = [one for found in opened.variants() for one in found.findings.tensors]
+            told.append(sorted((one.name, one.range) for one in tensors))
+    assert told[0] == told[1]
+    assert ("mask", (0, 2003)) in told[0]
+
+
 def test_of_a_part_only_its_calls_count(tape: Path) -> None:
     with open_tape(tape, scan=True) as opened:
         (group,) = opened.only(calls="2..4", ignore=["mask"]).observations().groups.values()

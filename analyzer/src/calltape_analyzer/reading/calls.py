@@ -97,8 +97,9 @@ class Calls(Sequence[Call]):
         once: per file, and if there were too many to number.
 
         Args:
-            ranges: whether the ranges of integer tensors are those of all calls together. If some
-                calls of a file without a summary were left out, every record is read for it.
+            ranges: whether the ranges of integer tensors are those of all calls together in any
+                case. If some calls of a file without a summary were left out, every record is read
+                for it; else they are that anyway.
 
         Raises:
             TapeError: a call's record breaks the format.
@@ -116,12 +117,14 @@ class Calls(Sequence[Call]):
 
     def _scanned_inputs(self, which: int, segment: Segment, ranges: bool) -> Iterator[SeenInputs]:
         tape = segment.manifest.tape
-        is_known = not ranges or segment.knows_ranges
-        every = segment.by_inputs() if is_known else ((p, p, 1) for p in segment.order)
+        is_known = segment.knows_ranges
+        every = (
+            ((p, p, 1) for p in segment.order) if ranges and not is_known else segment.by_inputs()
+        )
         for position, end, calls in every:
             record = Call(segment, position, 0, self._classes).record
             inputs = record.inputs
-            spans = segment.ranges_at(position) if ranges and is_known else None
+            spans = segment.ranges_at(position) if is_known else None
             if spans is not None:
                 made = tuple(Range(leaf=leaf, min=low, max=high) for leaf, low, high in spans)
                 inputs = inputs.model_copy(update={"ranges": made})
