@@ -89,12 +89,22 @@ class Browser:
 
     def click(self, selector: str, text: str | None = None) -> None:
         """Clicks on the first element that has this text."""
-        matches = self.until(
-            lambda: [one for one in self.all(selector) if text is None or text in one.text]
-        )
-        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", matches[0])
-        matches[0].click()
+        self.until(lambda: self._clicked(selector, text))
         self.until(self.is_idle)
+
+    def _clicked(self, selector: str, text: str | None) -> bool:
+        """Whether there was such an element. One that the page draws anew just now is none."""
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        try:
+            matches = [one for one in self.all(selector) if text is None or text in one.text]
+            if not matches:
+                return False
+            self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", matches[0])
+            matches[0].click()
+        except StaleElementReferenceException:
+            return False
+        return True
 
     def press(self, key: str) -> None:
         """Presses a key, wherever the focus is."""
