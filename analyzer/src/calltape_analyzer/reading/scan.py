@@ -193,16 +193,14 @@ class Scan:
         self._expect_new(number)
         _, offset, size = member
         if blob_size is None:
-            self._add_call(number, offset, offset + BLOCK, size, NO_BLOB, inputs)
+            self._add_call(number, offset, offset + BLOCK, size, NO_BLOB, inputs, ranges)
         elif blob is None or blob.size != blob_size:
             found = "has no blob" if blob is None else f"has a blob of {blob.size} bytes"
             reason = f"its record says that its blob has {blob_size} bytes, but the tape {found}"
             raise TapeError("damaged", reason)
         else:
             self.tensor_bytes += blob_size
-            self._add_call(number, blob.offset, offset + BLOCK, size, blob.offset, inputs)
-        if ranges and inputs != NOT_NUMBERED:
-            self.ranges.add(inputs, ranges)
+            self._add_call(number, blob.offset, offset + BLOCK, size, blob.offset, inputs, ranges)
 
     def _known(
         self, skimmed: tuple[bytes, int, int | None, int, RangesBytes]
@@ -219,14 +217,17 @@ class Scan:
             raise TapeError("damaged", "another call before it has the same number")
 
     def _add_call(
-        self, number: int, first: int, record: int, size: int, blob: int, inputs: int
-    ) -> None:
+        self, number: int, first: int, record: int, size: int, blob: int,
+        inputs: int, ranges: RangesBytes,
+    ) -> None:  # fmt: skip
         self._offsets[number] = first
         self.numbers.append(number)
         self.records.append(record)
         self.record_sizes.append(size)
         self.blobs.append(blob)
         self.inputs.append(inputs)
+        if ranges and inputs != NOT_NUMBERED:
+            self.ranges.add(inputs, ranges)
 
     def _add_other(self, member: Member) -> None:
         """Adds a group of records, or the trailer. A newer format may have other members."""
@@ -281,9 +282,7 @@ class Scan:
             self._expect_new(number)
         except TapeError as error:
             raise TapeError("damaged", f"call {number} is skipped: {error.reason}") from None
-        self._add_call(number, member.offset, member.start + start, size, GATHERED, inputs)
-        if ranges and inputs != NOT_NUMBERED:
-            self.ranges.add(inputs, ranges)
+        self._add_call(number, member.offset, member.start + start, size, GATHERED, inputs, ranges)
 
     def _add_bad_entry(
         self, error: TapeError, member: Member, start: int, end: int, *, is_last: bool
