@@ -9,7 +9,7 @@ import typer
 
 from calltape_analyzer.cli.edits import Force, Out
 from calltape_analyzer.cli.models import OptionalModelName
-from calltape_analyzer.cli.output import Json, command, forced, line, print_model
+from calltape_analyzer.cli.output import Json, command, forced, lines, print_model
 from calltape_analyzer.cli.redaction_options import Keep, Noise, Permute, redaction_choices
 from calltape_analyzer.cli.tapes import (
     Calls,
@@ -77,5 +77,4 @@ def bundle(
         if json:
             print_model(found)
         else:
-            for text in str(found).splitlines():
-                line(text)
+            lines(str(found))

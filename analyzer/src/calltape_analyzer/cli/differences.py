@@ -15,7 +15,7 @@ from calltape_analyzer.cli.output import (
     Private,
     check_form,
     command,
-    line,
+    lines,
     print_model,
 )
 from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, OfTarget, Part, Scan, Variants, opened
@@ -66,7 +66,6 @@ def diff(
 
             print(difference_in_markdown(found, a, b, private=private), end="")
         else:
-            for text in str(found).splitlines():
-                line(text)
+            lines(str(found))
     if not found.same:
         raise typer.Exit(DIFFERS)

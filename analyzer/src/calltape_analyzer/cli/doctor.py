@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calltape_analyzer.cli.output import Json, command, line, print_model
+from calltape_analyzer.cli.output import Json, command, lines, print_model
 from calltape_analyzer.cli.tapes import OfTarget, Part, Paths, opened
 
 __all__ = ["doctor"]
@@ -27,5 +27,4 @@ def doctor(paths: Paths, target: OfTarget = None, json: Json = False) -> None:
         if json:
             print_model(found)
         else:
-            for text in str(found).splitlines():
-                line(text)
+            lines(str(found))

@@ -14,7 +14,7 @@ import typer
 
 from calltape_analyzer.cli.output import DAMAGED, Json, command, forced, print_model
 from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Paths, Variants, opened
-from calltape_analyzer.cli.terminal import line
+from calltape_analyzer.cli.terminal import lines
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.tape import Tape
 
@@ -170,8 +170,7 @@ def print_report(report: EditReport, json: bool) -> None:
     if json:
         print_model(report)
     else:
-        for text in str(report).splitlines():
-            line(text)
+        lines(str(report))
     if report.lost:
         raise typer.Exit(DAMAGED)
 

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 import typer
 
 from calltape_analyzer.cli.models import ModelName, Train, model_of
-from calltape_analyzer.cli.output import FAILURE, Json, command, complain, line, print_json, table
+from calltape_analyzer.cli.output import (
+    FAILURE,
+    Json,
+    command,
+    complain,
+    line,
+    lines,
+    print_json,
+    table,
+)
 from calltape_analyzer.cli.output_log import OutputLog
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Variants, opened
 from calltape_analyzer.text import printable, some_of
@@ -190,8 +199,7 @@ def _print(programs: Programs, report: Report, out: Path | None) -> None:
     for name, reason in programs.missing.items():
         line(f"no program for {name}:", " ".join(reason.split()))
     print()
-    for text in report.table().splitlines():
-        line(text)
+    lines(report.table())
     if out is not None:
         line("saved in", str(out))
 

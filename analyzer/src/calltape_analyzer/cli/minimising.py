@@ -23,7 +23,7 @@ from calltape_analyzer.cli.redaction_options import (
     redaction_choices,
 )
 from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Paths, Variants, opened
-from calltape_analyzer.cli.terminal import line
+from calltape_analyzer.cli.terminal import lines
 from calltape_analyzer.scripting import is_factory
 from calltape_analyzer.text import printable
 
@@ -158,8 +158,7 @@ def minimise(
         if json:
             print_model(report)
         else:
-            for text in str(report).splitlines():
-                line(text)
+            lines(str(report))
 
 
 def _check_names(fails: Sequence[str | None], reference: str | None) -> None:

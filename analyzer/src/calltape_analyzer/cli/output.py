@@ -17,7 +17,7 @@ import typer
 from pydantic import BaseModel
 
 from calltape_analyzer.cli.budget import Exceeded, spent
-from calltape_analyzer.cli.terminal import line, table
+from calltape_analyzer.cli.terminal import line, lines, table
 from calltape_analyzer.plain_data import plain
 from calltape_analyzer.progress import shown_progress
 from calltape_schema.errors import TapeError
@@ -32,6 +32,7 @@ __all__ = [
     "damage_as_json",
     "forced",
     "line",
+    "lines",
     "print_json",
     "print_model",
     "print_models",

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from calltape_analyzer.cli.edits import Force, Out, print_report
-from calltape_analyzer.cli.output import Json, command, forced, line, print_model
+from calltape_analyzer.cli.output import Json, command, forced, lines, print_model
 from calltape_analyzer.cli.redaction_options import (
     Hash,
     Keep,
@@ -87,5 +87,4 @@ def privacy(
         if json:
             print_model(found)
         else:
-            for text in str(found).splitlines():
-                line(text)
+            lines(str(found))

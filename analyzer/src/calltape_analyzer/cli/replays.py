@@ -24,7 +24,7 @@ from calltape_analyzer.cli.output import (
     Private,
     check_form,
     command,
-    line,
+    lines,
     print_model,
 )
 from calltape_analyzer.cli.tapes import (
@@ -260,5 +260,4 @@ def _print(report: Report | CheckReport, json: bool, every: bool = False) -> Non
     from calltape_analyzer.comparison.reports import Report
 
     text = report.table(every=every) if isinstance(report, Report) else report.table()
-    for one in text.splitlines():
-        line(one)
+    lines(text)

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from calltape_analyzer.text import printable
 
-__all__ = ["cells_of", "line", "shortened", "table", "terminal_width", "wrapped"]
+__all__ = ["cells_of", "line", "lines", "shortened", "table", "terminal_width", "wrapped"]
 
 _MAX_WIDTH = 100
 """Of a column: wider cells are followed by the next, and do not widen those of all other rows."""
@@ -51,6 +51,12 @@ def line(*parts: str, indent: int = 2, stream: TextIO | None = None) -> None:
         return
     for one in wrapped(text, width, indent):
         print(one, file=stream)
+
+
+def lines(text: str) -> None:
+    """Prints a text of several lines, each as :func:`line` does."""
+    for one in text.splitlines():
+        line(one)
 
 
 def wrapped(text: str, width: int, indent: int = 2) -> Iterator[str]:

@@ -20,6 +20,7 @@ from calltape_analyzer.cli.output import (
     check_form,
     command,
     line,
+    lines,
     print_model,
     print_models,
     table,
@@ -173,8 +174,7 @@ def explain(
 
             print(explanation_in_markdown(explained, tape, private=private), end="")
             return
-        for text in str(explained).splitlines():
-            line(text)
+        lines(str(explained))
 
 
 def _asked(words: Sequence[str]) -> tuple[list[str], str, int | None]:
