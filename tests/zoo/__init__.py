@@ -16,6 +16,7 @@ from tests.zoo import (
     documents,
     encoder_decoder,
     encoders,
+    experts,
     geometric,
     graphs,
     indices,
@@ -30,6 +31,7 @@ from tests.zoo import (
     state_spaces,
     tables,
     tensors,
+    translators,
     vision,
     waveforms,
 )
@@ -39,10 +41,12 @@ __all__ = ["CASES", "CORE", "FAMILIES", "Case"]
 
 FAMILIES: dict[str, list[Case]] = {
     "Decoders": decoders.CASES,
+    "Experts and attentions": experts.CASES,
     "Caches": caches.CASES,
     "Ways to decode": decoding.CASES,
     "State spaces": state_spaces.CASES,
     "Encoder-decoders": encoder_decoder.CASES,
+    "Translators": translators.CASES,
     "Vision-language models": multimodal.CASES,
     "Encoders": encoders.CASES,
     "Documents": documents.CASES,
