@@ -21,6 +21,7 @@ from tests.zoo import (
     graphs,
     indices,
     multimodal,
+    pictures,
     pixels,
     points,
     ragged,
@@ -33,6 +34,7 @@ from tests.zoo import (
     tensors,
     translators,
     vision,
+    voices,
     waveforms,
 )
 from tests.zoo.case import Case
@@ -48,6 +50,7 @@ FAMILIES: dict[str, list[Case]] = {
     "Encoder-decoders": encoder_decoder.CASES,
     "Translators": translators.CASES,
     "Vision-language models": multimodal.CASES,
+    "Pictures and words": pictures.CASES,
     "Encoders": encoders.CASES,
     "Documents": documents.CASES,
     "Vision": vision.CASES,
@@ -56,6 +59,7 @@ FAMILIES: dict[str, list[Case]] = {
     "Pixels, depth, flow and video": pixels.CASES,
     "Audio": audio.CASES,
     "Speech": speech.CASES,
+    "Voices": voices.CASES,
     "Waveforms": waveforms.CASES,
     "Diffusion": diffusion.CASES,
     "Models of diffusers": denoisers.CASES,

@@ -97,9 +97,7 @@ def _modern() -> nn.Module:
     )  # fmt: skip
 
 
-_qwen3_5 = partial(
-    built, "Qwen3_5ForCausalLM", "Qwen3_5TextConfig", **LLAMA, **_DELTA, head_dim=8
-)
+_qwen3_5 = partial(built, "Qwen3_5ForCausalLM", "Qwen3_5TextConfig", **LLAMA, **_DELTA, head_dim=8)
 _padded = partial(prompt, padded=True)
 _ACROSS: dict[str, Any] = {"prompts": [(2, 4), (3, 8)], "unseen": [(4, 3), (5, 11)]}
 _ALONE: dict[str, Any] = {"prompts": [(1, 5), (1, 9)], "unseen": [(1, 6), (1, 30)]}

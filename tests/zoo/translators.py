@@ -131,7 +131,10 @@ def _picture(batch: int, _: int) -> dict[str, Tensor]:
 
 
 _padded = partial(prompt, padded=True)
-_PAIRS: dict[str, Any] = {"seen": [(2, 5, 4), (3, 9, 5), (2, 7, 6)], "unseen": [(4, 6, 5), (5, 12, 7)]}
+_PAIRS: dict[str, Any] = {
+    "seen": [(2, 5, 4), (3, 9, 5), (2, 7, 6)],
+    "unseen": [(4, 6, 5), (5, 12, 7)],
+}
 _m2m = _to("M2M100", **_BART)
 _fsmt = _to(
     "FSMT", **{k: v for k, v in _BART.items() if k != "vocab_size"}, src_vocab_size=VOCAB,
