@@ -20,6 +20,7 @@ from calltape_analyzer.exporting.python_values import (
     symbolic_sizes,
 )
 from calltape_analyzer.exporting.recurrence import open_lengths
+from calltape_analyzer.exporting.rounded_bounds import rounded_bounds
 from calltape_analyzer.exporting.unasked_formats import unasked_formats
 from calltape_analyzer.exporting.whole_strides import whole_strides
 from calltape_analyzer.model.calls import experts_as
@@ -106,6 +107,7 @@ class Way:
                 symbolic_sizes(module),
                 whole_strides(),
                 unasked_formats(),
+                rounded_bounds(),
                 symbolic_ints(module) if self.symbolic_ints else nullcontext(),
                 real_values(self.real_values),
                 never_empty(self.never_empty),
