@@ -232,6 +232,8 @@ class Exporter:
         ]
         if self.convert is None:
             ways.append(("by its values, runtime asserts deferred", replace(values, deferred=True)))
+        if failed() and self.verifier.may_loop_over_all(variant):
+            ways.insert(0, ("loops over every item", Way(every_item=True)))
         for what, sample in samples[-1:]:
             for how, way in ways:
                 if failed():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.arguments.plan import Plan
@@ -20,6 +21,7 @@ from calltape_analyzer.comparison.comparing import (
     recorded_leaves,
 )
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.exporting.hit_loops import LoopEvidence
 from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.program import Program
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Runner"]
 
+_MAX_LOOKED = 4
+
 
 @dataclass
 class Runner:
@@ -51,6 +55,7 @@ class Runner:
         tolerances: how far results of a program may be off.
         state: the parameters, buffers and attributes of the model that calls changed, with what
             they were, in words.
+        loops: what recorded calls show about its loops over what is hit.
     """
 
     module: Any
@@ -61,6 +66,7 @@ class Runner:
     device: str
     tolerances: Tolerances
     state: dict[str, str] = field(default_factory=dict)
+    loops: LoopEvidence = field(default_factory=LoopEvidence)
     _searched: set[Hashable] = field(default_factory=set)
     _rules: dict[Hashable, Mapping[int, ValueRule]] = field(default_factory=dict)
 
@@ -144,6 +150,26 @@ class Runner:
             yield changed
         for name, value in changed.items():
             self.state.setdefault(name, in_words(value))
+
+    def may_loop_over_all(self, variant: VariantFacts) -> bool:
+        """Whether recorded calls show that the model's loops over what is hit may run for every
+        item. A few calls are run twice each."""
+        if self.loops.is_enough:
+            return True
+        # From the last: a decode step has the fewest tokens.
+        firsts = [seen.first for _, seen in variant.rows.items()]
+        for ref in firsts[: -_MAX_LOOKED - 1 : -1]:
+            call = self.find(ref)
+            sample = sample_in(variant, call, self.sorter, self.device)
+            plan = Plan.of(variant, sample, self.sorter.signature)
+            with suppress(Exception):  # models raise errors of any type: that is no evidence
+                self.loops.look(partial(self.eager, plan, sample), self._are_same)
+            if self.loops.is_enough:
+                return True
+        return False
+
+    def _are_same(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
+        return compared(expected, got, self.tolerances).agrees
 
     def completes(self, variant: VariantFacts, call: Call) -> bool:
         """Whether the model itself returns what was recorded, if a call is given what it lacks in a

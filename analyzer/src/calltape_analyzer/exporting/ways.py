@@ -12,6 +12,7 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.sizings import is_batch
 from calltape_analyzer.exporting.constants import known_constants
 from calltape_analyzer.exporting.empty_results import never_empty
+from calltape_analyzer.exporting.hit_loops import every_item
 from calltape_analyzer.exporting.open_operators import OpenOperators
 from calltape_analyzer.exporting.python_values import (
     real_values,
@@ -19,6 +20,7 @@ from calltape_analyzer.exporting.python_values import (
     symbolic_sizes,
 )
 from calltape_analyzer.exporting.recurrence import open_lengths
+from calltape_analyzer.exporting.rounded_bounds import rounded_bounds
 from calltape_analyzer.exporting.unasked_formats import unasked_formats
 from calltape_analyzer.exporting.whole_strides import whole_strides
 from calltape_analyzer.model.calls import experts_as
@@ -43,6 +45,7 @@ class Way:
         real_values: whether the trace knows the values of its sample, and asserts them.
         never_empty: whether results whose size only values tell are taken not to be empty, which is
             asserted.
+        every_item: whether loops over what is hit run for every item.
         own_buffers: whether the model may register buffers while it is traced.
         experts: how a mixture of experts runs them; None for the model's own way.
         deferred: whether conditions become assertions in the program, where they can.
@@ -54,6 +57,7 @@ class Way:
     symbolic_ints: bool = False
     real_values: bool = False
     never_empty: bool = False
+    every_item: bool = False
     own_buffers: bool = False
     experts: str | None = None
     deferred: bool = False
@@ -103,9 +107,11 @@ class Way:
                 symbolic_sizes(module),
                 whole_strides(),
                 unasked_formats(),
+                rounded_bounds(),
                 symbolic_ints(module) if self.symbolic_ints else nullcontext(),
                 real_values(self.real_values),
                 never_empty(self.never_empty),
+                every_item(self.every_item),
             ):
                 stack.enter_context(context)
             yield
