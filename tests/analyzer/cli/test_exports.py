@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
+from calltape_analyzer.cli.exports import _print_attempts
+from calltape_analyzer.programs.attempts import Attempt
 from tests.analyzer.cli.commands import run
 from tests.analyzer.cli.models import MODULE
 from tests.analyzer.explanation.test_explaining import CHATS, record_chats
@@ -231,3 +233,15 @@ def test_export_of_a_part(classifier_tape: Path) -> None:
         assert [row["call"] for row in document["report"]["rows"]] == [3]
     document = json.loads(run(*arguments, "--calls", "0..1").out)
     assert [row["call"] for row in document["report"]["rows"]] == [0, 1]
+
+
+def test_what_came_of_an_attempt_ends_with_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    place = "GuardOnDataDependentSymNode: the model needs a value at model.py:3 (use torch.where)"
+    attempts = [
+        Attempt(variant="main", what="first", error=place),
+        Attempt(variant="other", what="second", error="elephant " * 100),
+    ]
+    _print_attempts(attempts)
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith(place)
+    assert second.endswith(" elephant ...")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from calltape_analyzer import export, load_programs
+from calltape_analyzer import export, load_programs, open_tape
 from calltape_analyzer.errors import ExportError
+from calltape_recorder import record
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "classes.md"
@@ -55,6 +57,34 @@ def test_the_error_names_the_class_and_how_to_register_it(tmp_path: Path) -> Non
     assert "data holds a tests.analyzer.exporting.test_unknown_classes:Thing" in text
     assert "Register Thing with torch.utils._pytree.register_pytree_node, record again" in text
     assert "open_tape(path, classes=[Thing])" in text
+
+
+class Summing(torch.nn.Module):
+    def forward(self, x: Any, given: Any) -> Any:
+        return x + sum(len(one) for one in given)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: (range(n) for n in (2, 3)), "builtins:generator"),
+        (lambda: io.BytesIO(b"one"), "_io:BytesIO"),
+        (lambda: iter(["two"]), "builtins:list_iterator"),
+    ],
+)
+def test_a_generator_or_a_file_is_not_to_be_registered(
+    tmp_path: Path, make: Callable[[], Any], name: str
+) -> None:
+    model = Summing()
+    with record(model, tmp_path / "calls.tape"):
+        assert (model(torch.zeros(1), make()) > 0).all()
+    with pytest.raises(ExportError) as caught:
+        export(open_tape(tmp_path / "calls.tape"), model)
+    text = str(caught.value)
+    assert f"given holds a {name}" in text
+    assert "read it before, and call the model with a list or tensors" in text
+    assert "register" not in text
+    assert "eval()" not in text  # the model was not called
 
 
 @pytest.mark.usefixtures("registered")

@@ -399,6 +399,10 @@ def test_what_the_program_changes_is_not_called_a_constant(tmp_path: Path) -> No
     assert "replaced" not in constant
 
 
+def _unseen(*_: Any) -> None:
+    """A hook."""
+
+
 class Remembering(torch.nn.Module):
     """Keeps its state in attributes that are None at first, as some models of transformers do."""
 
@@ -407,9 +411,12 @@ class Remembering(torch.nn.Module):
         self.before: Any = None
         self.installed = False
         self.installs = installs
+        self.part = torch.nn.Identity()
 
     def forward(self, x: Any) -> Any:
-        self.installed = self.installed or self.installs
+        if self.installs and not self.installed:
+            self.installed = True
+            self.part.register_forward_hook(_unseen)
         last = torch.zeros_like(x[:1]) if self.before is None else self.before
         self.before = last + x.sum(0, keepdim=True)
         return x + last
@@ -430,6 +437,23 @@ def test_state_of_a_model_of_transformers_is_put_back(
     else:
         assert model.before is None
         assert set(changed) == {"before"}
+
+
+def test_a_mark_beside_a_tensor_of_transformers_is_put_back_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Remembering, "__module__", "transformers.models.remembering")
+    model = Remembering(False)
+
+    def forward(x: Any) -> Any:
+        model.installed, model.before = True, x
+        return x
+
+    model.forward = forward  # type: ignore[method-assign]
+    with unchanged(model) as changed:
+        model(t(2, 3))
+    assert (model.installed, model.before) == (False, None)
+    assert set(changed) == {"installed", "before"}
 
 
 def test_a_tensor_that_a_model_of_transformers_makes_is_removed(

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
@@ -42,6 +43,9 @@ To = Annotated[
     typer.Option("--to", help="torch.export programs (.pt2), or ONNX models, run in ONNX Runtime."),
 ]
 
+
+_MAX_SUMMARY = 400
+"""Characters of what came of an attempt, in a row of a table: a cause, its place and a way out."""
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?(?:([kmgt])(i?)b)?", re.IGNORECASE | re.ASCII)
 
@@ -213,7 +217,7 @@ def _print_attempts(attempts: Iterable[Any]) -> None:
             attempt.variant,
             f"{attempt.reproduced}/{attempt.tried}",
             f"{attempt.agreed}/{attempt.probed}" if attempt.probed else "none",
-            " ".join((attempt.summary or "").split())[:200],
+            shorten(attempt.summary or "", _MAX_SUMMARY, placeholder=" ..."),
         )
         seconds[came_to] = seconds.get(came_to, 0.0) + attempt.seconds
         tried.setdefault(came_to, []).append(attempt.what)

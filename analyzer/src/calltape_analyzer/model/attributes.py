@@ -1,8 +1,8 @@
 """The Python attributes of a module: what a call changes in them, and how it is put back.
 
 Attributes are numbers, tensors, text, and containers and objects of these. Of transformers' classes
-only tensors are put back, and these only where nothing else changed: other attributes note what was
-installed when a forward first ran, and one without the other breaks the model.
+only plain values are put back. If a call installed code (hooks), they note that, and one without
+the other breaks the model: then a module is left alone if anything but tensors and numbers changed.
 """
 
 from __future__ import annotations
@@ -55,8 +55,20 @@ class Attributes:
         for name, value in self._restored.items():
             self._remember(self._named(name), value, 0)
 
-    def put_back(self) -> dict[str, Any]:
+    @property
+    def has_installed(self) -> bool:
+        """Whether hooks or functions were added or taken away since."""
+        if _hooks(self._part) != self._hooks:
+            return True
+        now = self._now()
+        changed = [name for name in {*now, *self._before} if self._differs(name, now)]
+        return any(isinstance(d.get(n), _CODE) for n in changed for d in (self._before, now))
+
+    def put_back(self, *, has_installed: bool = False) -> dict[str, Any]:
         """Puts back attributes, and the elements of containers. Values of tensors stay as they are.
+
+        Args:
+            has_installed: whether any module of the model has hooks or functions that it had not.
 
         Returns:
             What the attributes were that were changed, by name.
@@ -71,12 +83,12 @@ class Attributes:
             if len(now) != len(before) or not all(map(same, before, now)):
                 changed[name] = container
             _fill(container, before)
-        return changed | self._names_put_back()
+        return changed | self._names_put_back(has_installed)
 
-    def _names_put_back(self) -> dict[str, Any]:
+    def _names_put_back(self, has_installed: bool) -> dict[str, Any]:
         changed: dict[str, Any] = {}
         now = self._now()
-        if self._is_of_transformers and not self._keeps_values_only(now):
+        if self._is_of_transformers and not self._keeps_values_only(now, has_installed):
             return changed
         for name, value in self._restored.items():
             if name in now and now[name] is value:
@@ -91,11 +103,13 @@ class Attributes:
                 del vars(self._part)[name]
         return changed
 
-    def _keeps_values_only(self, now: dict[str, Any]) -> bool:
-        """Whether nothing but tensors and numbers changed. Swin keeps the size of its windows,
-        which gets smaller with a small picture."""
+    def _keeps_values_only(self, now: dict[str, Any], has_installed: bool) -> bool:
+        """Whether nothing but tensors and numbers changed; also marks and texts, if nothing was
+        installed that they may be about. Swin keeps the size of its windows, which gets smaller
+        with a small picture."""
+        is_value = _is_value if has_installed else _is_plain_value
         changed = [name for name in {*now, *self._before} if self._differs(name, now)]
-        return all(_is_value(d.get(n)) for n in changed for d in (self._before, now))
+        return all(is_value(d.get(n)) for n in changed for d in (self._before, now))
 
     def _differs(self, name: str, now: dict[str, Any]) -> bool:
         return name not in now or name not in self._before or now[name] is not self._before[name]
@@ -109,7 +123,7 @@ class Attributes:
 
     def _is_kept(self, value: Any) -> bool:
         if self._is_of_transformers:
-            return _is_value(value)
+            return _is_plain_value(value)
         if isinstance(value, _PLAIN):
             return True
         return self._is_own and (isinstance(value, (*_CONTAINERS, tuple)) or _is_object(value))
@@ -140,6 +154,10 @@ def _is_value(value: Any) -> bool:
     """Whether it is a tensor, a number (a bool is a mark), the symbol of one, or None."""
     kinds = torch.Tensor, torch.SymInt, torch.SymFloat, type(None)
     return isinstance(value, kinds) or type(value) in (int, float)
+
+
+def _is_plain_value(value: Any) -> bool:
+    return isinstance(value, _PLAIN) or _is_value(value)
 
 
 def _elements(container: Any) -> list[Any]:

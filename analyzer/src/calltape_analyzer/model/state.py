@@ -76,8 +76,9 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
             part._parameters.update(own_parameters)
             part._buffers.clear()
             part._buffers.update(own_buffers)
+        has_installed = any(one.has_installed for one in attributes)
         for one in attributes:
-            changed.update(one.put_back())
+            changed.update(one.put_back(has_installed=has_installed))
 
 
 class _Saving(TorchDispatchMode):  # type: ignore[no-untyped-call]

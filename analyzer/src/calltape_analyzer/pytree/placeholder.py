@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,11 @@ def check_rebuilt(name: str, value: Any) -> None:
         )
     elif found.type_name == NESTED_TENSOR:
         advice = "record all of its parts with their values"
+    elif found.reason == _UNKNOWN_CLASS and _is_of_python(found.type_name):
+        advice = (
+            f"no program takes one: read it before, and call the model with a list or tensors of "
+            f"what it gives, and record that; or, if the model does without {name}, {advice}"
+        )
     elif found.reason == _UNKNOWN_CLASS:
         advice = (
             f"register {class_name} with torch.utils._pytree.register_pytree_node, record again, "
@@ -75,6 +81,13 @@ def check_rebuilt(name: str, value: Any) -> None:
     raise InferenceError(
         f"{name} holds a {found.type_name}, which was not rebuilt ({found.reason})", advice=advice
     )
+
+
+def _is_of_python(type_name: str) -> bool:
+    """Whether an object is a generator, a file or another object of Python's own library. It holds
+    no tensors that a registration could name."""
+    package = type_name.partition(":")[0].partition(".")[0]
+    return package == "builtins" or package in sys.stdlib_module_names - {"__main__"}
 
 
 def placeholder_words(value: Any) -> str:
