@@ -11,6 +11,7 @@ import torch
 from calltape_analyzer import open_tape, survey
 from calltape_analyzer.surveying.executors import Loop
 from calltape_analyzer.surveying.survey_file import survey_to_json
+from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -36,3 +37,22 @@ def test_a_url_that_cannot_be_read_keeps_its_token(tmp_path: Path) -> None:
     assert b"SECRET123" not in survey_to_json(found)
     assert "SECRET123" not in repr(found)
     assert "127.0.0.1:1/b.tape" in str(found.unreadable[0])
+
+
+def test_one_target_of_tapes_behind_urls(tmp_path: Path) -> None:
+    calls = [((torch.zeros(i + 2, 4),), {}) for i in range(3)]
+    relu = write_tape(tmp_path / "a.tape", calls, target=torch.nn.ReLU(), tape_id=b"a" * 16)
+    tanh = write_tape(tmp_path / "b.tape", calls[:1], target=torch.nn.Tanh(), tape_id=b"b" * 16)
+    system = fsspec.filesystem("memory")
+    for path in (relu, tanh):
+        system.pipe_file(f"/targets/{path.name}", path.read_bytes())
+    assert run("survey", relu, tanh, "-o", tmp_path / "s.json").code == 0
+    try:
+        for given in (["memory://targets"], [tmp_path / "s.json", "memory://targets"]):
+            ran = run("shapes", *given, "--target", "Tanh")
+            assert (ran.code, ran.out) == (0, run("shapes", tanh).out)
+            several = run("shapes", *given)
+            assert several.code == 1
+            assert "--target" in several.err
+    finally:
+        system.rm("/targets", recursive=True)
