@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -72,6 +73,24 @@ def test_one_recorder(tmp_path: Path, one: Status, state: State, says: str) -> N
     assert (found.state, found.code) == (state, CODES[state])
     assert says in found.reason
     assert f"process {os.getpid()}" in found.reason
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not tell states")
+def test_a_process_that_a_signal_stopped_does_not_record(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "100"]) as child:
+        one = status(replace(HERE, pid=child.pid, started=None))
+        try:
+            assert put(tmp_path, one).state == "recording"
+            os.kill(child.pid, signal.SIGSTOP)
+            os.waitpid(child.pid, os.WUNTRACED)
+            found = put(tmp_path, one)
+            assert (found.state, found.code) == ("stale", 12)
+            assert "is stopped by a signal" in found.reason
+            os.kill(child.pid, signal.SIGCONT)
+            os.waitpid(child.pid, os.WCONTINUED)
+            assert put(tmp_path, one).state == "recording"
+        finally:
+            child.kill()
 
 
 def test_of_several_recorders_the_worst_counts(tmp_path: Path) -> None:

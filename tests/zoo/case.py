@@ -35,6 +35,8 @@ class Case:
             built anew each time, nothing shared with the module.
         classes: of arguments and outputs, for ``open_tape(classes=...)``.
         note: what is awkward about it.
+        continues: whether the unseen calls come to a module that got the recorded calls before, one
+            after another: its calls depend on those before.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Case:
     unseen: Callable[[torch.nn.Module], list[Arguments]]
     classes: tuple[type, ...] = ()
     note: str = ""
+    continues: bool = False
 
 
 def driven(

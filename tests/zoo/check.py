@@ -61,6 +61,8 @@ def _unseen_problems(case: Case, module: torch.nn.Module) -> Iterator[str]:
     if not 2 <= len(calls) <= 6:
         yield f"{len(calls)} unseen calls"
     other = case.make()
+    if case.continues:
+        case.drive(other)
     for position, (args, kwargs) in enumerate(calls):
         args_again, kwargs_again = fresh((args, kwargs))
         expected = module(*args, **kwargs)

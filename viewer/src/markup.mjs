@@ -48,6 +48,10 @@ function put(made, given, children) {
   return made;
 }
 
+/** Parts of a long name, which a line may break after a dot or a colon. */
+export const breakable = (name) =>
+  name.split(/(?<=[.:])/u).flatMap((part, at) => (at > 0 ? [document.createElement("wbr"), part] : [part]));
+
 /** A text of several lines, each of them visible. */
 export const visibleLines = (text) =>
   text.split("\n").flatMap((line, at) => [...(at > 0 ? [document.createTextNode("\n")] : []), ...visible(line)]);

@@ -4,7 +4,7 @@ import { CallsView } from "./calls_view.mjs";
 import { DamageView } from "./damage_view.mjs";
 import { DimensionsView } from "./dimensions_view.mjs";
 import { Link } from "./link.mjs";
-import { element, factList, visible } from "./markup.mjs";
+import { breakable, element, factList, visible } from "./markup.mjs";
 import { Tabs } from "./tabs.mjs";
 import { bytesText, grouped } from "./numbers.mjs";
 
@@ -120,7 +120,7 @@ class Page {
     const state = overview.isSealed ? "sealed" : "unsealed";
     this.about.replaceChildren(
       element("strong", {}, overview.name), element("span", { class: "quiet" }, ` ${overview.size}, ${grouped(overview.calls)} ${overview.calls === 1 ? "call" : "calls"}, ${state}`),
-      overview.target === null ? "" : element("span", { class: "target" }, overview.target));
+      overview.target === null ? "" : element("span", { class: "target" }, ...breakable(overview.target)));
     this.tabs.title("damage", overview.damage > 0 ? `Damage (${grouped(overview.damage)}) ⚠` : "Damage");
     this.facts.replaceChildren(factList(overview.facts));
     this.notice.hidden = overview.isScanned;

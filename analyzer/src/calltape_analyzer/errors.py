@@ -93,4 +93,4 @@ class ExportError(TapeError, RuntimeError):
     def __init__(self, reason: str, attempts: Sequence[object] = (), *, advice: str = "") -> None:
         self.attempts = tuple(attempts)
         tried = "its .attempts tell what was tried; calltape variants and explain tell more"
-        super().__init__("inference", reason, advice=advice or tried)
+        super().__init__("inference", reason, advice=advice or (tried if attempts else None))

@@ -29,6 +29,7 @@ class Recording(PlainData):
         target: class and method, such as ``app:Llama.forward``, as ``open_tape(path, target=...)``
             takes it. ``unknown`` if the tape does not say.
         host: that recorded it, or the directory of its first file if the tape does not say.
+        host_named: whether the tape says it.
         paths: its files, in the order of its calls, without copies.
         unsealed: those of them that no recorder closed.
         calls: how many are on the tape.
@@ -42,6 +43,7 @@ class Recording(PlainData):
     tape: str
     target: Text
     host: Text
+    host_named: bool
     paths: Texts
     unsealed: Texts
     calls: int
@@ -116,6 +118,7 @@ def _recording(parts: Sequence[Segment]) -> Recording:
         tape=parts[0].manifest.tape.hex(),
         target=target_name(parts[0].manifest.target),
         host=host_of(parts[0]),
+        host_named=parts[0].manifest.producer.host is not None,
         paths=tuple(part.path for part in parts),
         unsealed=tuple(unsealed_paths(parts)),
         calls=sum(map(len, parts)),

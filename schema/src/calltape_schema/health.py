@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from calltape_schema.errors import TapeError
-from calltape_schema.processes import Process, is_gone, this_process
+from calltape_schema.processes import Process, is_gone, is_stopped, this_process
 from calltape_schema.status import SIZE, SUFFIX, Status, read_status
 
 __all__ = ["CODES", "STALE_AFTER", "Health", "RecorderHealth", "State", "health_of"]
@@ -185,6 +185,8 @@ class _Judge:
             return "stale", f"process {pid} closed its tape and could not seal it{_error(status)}"
         if is_gone(status.process, self._here):
             return "stale", f"process {pid} is gone, and did not seal its tape"
+        if is_stopped(status.process, self._here):
+            return "stale", f"process {pid} is stopped by a signal"
         if self._is_silent(status):
             return self._silent(status, path, (self._now - status.beat_ns) / 1e9)
         if status.activity == "paused":

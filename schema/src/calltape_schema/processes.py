@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-__all__ = ["Process", "is_gone", "this_process"]
+__all__ = ["Process", "is_gone", "is_stopped", "this_process"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,19 @@ def is_gone(process: Process, here: Process) -> bool | None:
         return False
     state, started = found
     return state in "ZX" or (process.started is not None and started != process.started)
+
+
+def is_stopped(process: Process, here: Process) -> bool:
+    """Whether a signal (SIGSTOP, Ctrl-Z) has halted a process that is there; False if that cannot
+    be known from here.
+
+    Args:
+        process, here: as for :func:`is_gone`.
+    """
+    if is_gone(process, here) is not False:
+        return False
+    found = _state_of(process.pid)
+    return found is not None and found[0] == "T"
 
 
 def _state_of(pid: int) -> tuple[str, int] | None:

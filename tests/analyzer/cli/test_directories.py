@@ -82,10 +82,11 @@ def test_info_of_several_targets_lists_them(mixed: Path) -> None:
     assert shown.code == 0
     head, linear, relu = shown.out.splitlines()[0], *shown.out.splitlines()[2:0:-1]
     assert head.startswith("target ")
-    assert linear.split()[:5] == ["torch.nn.modules.linear:Linear.forward", "2", "2", "2", "5"]
+    name = "torch.nn.modules.linear:Linear.forward"
+    assert linear.split()[:6] == [name, "2", "2", "folders", "2", "5"]
     assert relu.split() == [
-        "torch.nn.modules.activation:ReLU.forward", "1", "1", "1", "1", "2023-11-14", "2023-11-14",
-        "yes", "0",
+        "torch.nn.modules.activation:ReLU.forward", "1", "1", "folder", "1", "1", "2023-11-14",
+        "2023-11-14", "yes", "0",
     ]  # fmt: skip
     assert "--target NAME" in shown.out
     document = json.loads(run("info", mixed, "--json").out)
@@ -128,3 +129,14 @@ def test_commands_that_write_take_a_target(mixed: Path, tmp_path: Path) -> None:
         assert run("ls", out).code == 0
     shown = run("diff", mixed, mixed, "--target", "ReLU")
     assert shown.code == 0, shown
+
+
+def test_folders_are_no_hosts(mixed: Path) -> None:
+    """Only what a tape says is a host; the folder of a file that says none counts as a folder."""
+    write_tape(
+        mixed / "a" / "named.tape", calls([7]), target=torch.nn.ReLU(), tape_id=b"n" * 16,
+        producer={"host": "gpu-7"},
+    )  # fmt: skip
+    _, relu, linear, *_ = run("info", mixed).out.splitlines()
+    assert "  2 folders  " in linear
+    assert "  1, 1 folder  " in relu

@@ -49,6 +49,13 @@ def test_model_that_branches_on_a_size_becomes_several_programs(tmp_path: Path) 
     assert names[0] == names[1] != names[2] == names[3]
 
 
+def test_what_a_program_refuses_is_no_error(tmp_path: Path) -> None:
+    programs = made(tmp_path, Branching(), [call(t(n, 3)) for n in (2, 3, 7, 9)])
+    assert [attempt.error for attempt in programs.attempts] == [None] * len(programs.attempts)
+    remarks = {(attempt.remark or "").partition(":")[0] for attempt in programs.attempts}
+    assert "call 2" in remarks
+
+
 class Stepped(Model):
     """Does something of its own at a size of 5, which a program for more sizes refuses."""
 

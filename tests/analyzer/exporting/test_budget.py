@@ -109,6 +109,24 @@ def test_sizes_that_were_not_probed_are_named(
     assert any("max_seconds=600 was reached" in text for text in attempt.untried)
 
 
+def test_a_trace_that_is_interrupted_for_all_of_the_time_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "time", clock := Clock())
+
+    def slow(*_: object, **__: object) -> None:
+        clock.now += 1000
+        raise TimeoutError("not done after 0 s, and interrupted")
+
+    monkeypatch.setattr(torch.export, "export", slow)
+    with pytest.raises(
+        ExportError,
+        match=r"main: interrupted: max_seconds=600 was reached; the model is in training",
+    ) as at:
+        export(taped(tmp_path, Masked(), CALLS[:2]), Masked(), max_seconds=600)
+    assert [attempt.error for attempt in at.value.attempts] == [None]
+
+
 def test_a_limit_is_never_none() -> None:
     assert Budget(1.0).within(0.5) == 0.5
     assert 0 < Budget(1e-9).within(60) < 0.01

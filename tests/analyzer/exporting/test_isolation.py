@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,8 +89,12 @@ def test_what_failed_there_is_told_here(
 def test_a_process_that_was_killed_is_told(models: Any, tmp_path: Path) -> None:
     module = models.Dying()
     tape = taped(tmp_path, module, [call(t(n, 3)) for n in (4, 6)])
-    with pytest.raises(ExportError, match=r"died \(ended by SIGKILL, .* too much memory"):
-        export(tape, module, isolate=True)
+    said: list[str] = []
+    with pytest.raises(ExportError, match=r"died \(ended by SIGKILL, .* too much memory") as caught:
+        export(tape, module, isolate=True, progress=said.append)
+    assert re.search(r"the last that it did, after \d+ s: main: tracing call 0", str(caught.value))
+    assert ".attempts" not in str(caught.value)  # it has none
+    assert any("main: tracing call 0" in line for line in said)
 
 
 def test_a_process_that_takes_too_long_is_ended(

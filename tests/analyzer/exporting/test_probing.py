@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,32 @@ def test_a_generating_model_is_run_within_bounds(tmp_path: Path) -> None:
     (attempt,) = programs.attempts
     assert attempt.agreed == attempt.probed > 3
     assert attempt.untried == []
+
+
+class ForTwo(torch.nn.Module):
+    """Takes pairs of rows only."""
+
+    def forward(self, x: Any, y: Any) -> Any:
+        if x.shape[0] != 2:
+            raise ValueError("a pair, please")
+        if y.shape[0] not in (4, 7):
+            raise ValueError("four or seven")
+        return x.sum(0) + y.sum(0)
+
+
+@pytest.mark.parametrize(
+    ("calls", "why"),
+    [
+        ([call(torch.rand(2, 3), torch.rand(4, 3))], r"\(probe='near'\): none varied"),
+        (
+            [call(torch.rand(2, 3), torch.rand(n, 3)) for n in (4, 7)],
+            r"\(probe='near'\): the model itself raised an error at \d+ sizes",
+        ),
+    ],
+)
+def test_why_nothing_beside_the_recorded_calls_was_tried(
+    tmp_path: Path, calls: list[Any], why: str
+) -> None:
+    programs = export(taped(tmp_path, ForTwo(), calls), ForTwo())
+    notes = [note for program in programs.values() for note in program.notes]
+    assert any(re.search(f"tried at 0 sizes beside the recorded ones {why}", n) for n in notes)

@@ -76,7 +76,7 @@ def test_no_private_text_is_said(tmp_path: Path) -> None:
     with pytest.raises(NoVariant) as refused:
         programs(torch.randn(2, 4), prompt="my secret of fifty")
     said = [str(refused.value), report.table(), repr(programs)]
-    said += [f"{a.variant} {a.what} {a.error}" for a in programs.attempts]
+    said += [f"{a.variant} {a.what} {a.error} {a.remark}" for a in programs.attempts]
     said += [note for program in programs.values() for note in program.notes]
     assert not [text for text in said if "secret" in text]
 

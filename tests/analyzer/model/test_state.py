@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import ExportError, export, load_programs, replay
+from calltape_analyzer import ExportError, export, load_programs, open_tape, replay
 from calltape_analyzer.model.state import unchanged
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import t
@@ -101,6 +101,50 @@ def test_what_depends_on_state_is_not_reproduced_for_that_reason(tmp_path: Path)
     for _ in range(3):
         now = int(model.n)
         assert int(programs(x)[1]) == now + 1
+
+
+class Streaming(torch.nn.Module):
+    """Adds what it was called with so far; returns something else each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("past", torch.zeros(3))
+
+    def forward(self, x):
+        self.past += x.sum(0)
+        return x + self.past
+
+
+def test_calls_of_a_stream_are_reproduced_in_order(tmp_path: Path) -> None:
+    tape = taped(tmp_path, Streaming(), CALLS)
+    model = Streaming()
+    programs = export(tape, model)
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    for one in (programs, loaded):
+        for _ in range(2):
+            report = one.verify(tape)
+            assert report.ok, report.table()
+            assert "2 calls reproduced in order" in report.table()
+    assert not model.past.any()
+
+
+def test_a_stream_that_is_exported_in_another_state_is_told_apart(tmp_path: Path) -> None:
+    model = Streaming()
+    tape = taped(tmp_path, model, CALLS)  # exported as the recording left it
+    report = export(tape, model).verify()
+    assert not report.ok
+    assert all("its calls change its state" in (row.error or "") for row in report)
+    assert "in the state in which the recording began" in report.table()
+
+
+def test_each_recording_of_a_stream_begins_anew(tmp_path: Path) -> None:
+    for folder in ("one", "other"):
+        (tmp_path / "tapes" / folder).mkdir(parents=True)
+        taped(tmp_path / "tapes" / folder, Streaming(), CALLS)
+    tape = open_tape(sorted((tmp_path / "tapes").glob("*/*.tape")))
+    report = export(tape, Streaming()).verify()
+    assert report.ok, report.table()
 
 
 def test_a_program_that_is_wrong_beside_its_state_is_called_wrong(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def test_its_json_has_what_a_person_may_want() -> None:
     attempt.probed, attempt.agreed = 3, 2
     attempt.rows[SizeRow(((2, 3),), ())] = "ok"
     attempt.note_wrong(Sizing(0, (7,), True))
-    attempt.error = "at unseen sizes: \ud800 differs"
+    attempt.error = "call 2: \ud800 differs"
     found = json.loads(attempt.model_dump_json())
     assert found == {
         "variant": "decode",
@@ -25,7 +25,9 @@ def test_its_json_has_what_a_person_may_want() -> None:
         "unrun": 0,
         "agreed": 2,
         "probed": 3,
-        "error": "at unseen sizes: \\ud800 differs",
+        "declined": 0,
+        "error": "call 2: \\ud800 differs",
+        "remark": None,
         "seconds": 0.0,
         "failed": 0,
         "untried": [],
@@ -35,6 +37,16 @@ def test_its_json_has_what_a_person_may_want() -> None:
     }
     assert attempt.ok
     assert not attempt.perfect
+
+
+def test_an_error_says_more_than_a_remark_and_the_first_remark_stays() -> None:
+    attempt = Attempt(variant="decode", what="call 3 as recorded")
+    assert attempt.summary is None
+    attempt.note("call 4 is refused")
+    attempt.note("at unseen sizes: refused")
+    assert attempt.summary == attempt.remark == "call 4 is refused"
+    attempt.error = "call 5 differs"
+    assert attempt.summary == "call 5 differs"
 
 
 def test_attempts_do_not_share_what_they_note() -> None:

@@ -73,7 +73,7 @@ def test_what_was_tried_is_kept(tmp_path: Path) -> None:
     programs = export(tape, module, max_memory=0)
     assert len(programs.attempts) > 1
     assert any(attempt.untried for attempt in programs.attempts)
-    assert any(attempt.error for attempt in programs.attempts)
+    assert any(attempt.remark for attempt in programs.attempts)
     programs.save(tmp_path / "saved")
     loaded = load_programs(tmp_path / "saved", trusted=True)
     assert repr(loaded.attempts) == repr(programs.attempts)

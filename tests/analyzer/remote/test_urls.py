@@ -23,7 +23,11 @@ from tests.analyzer.tapes import write_tape
         ("https://h/a.tape?X-Amz-Signature=1234&x=y#z", "https://h/a.tape?…"),
         ("https://user:pass@h:8/a.tape", "https://h:8/a.tape"),
         ("HTTPS://user:p@ss@h/a.tape", "https://h/a.tape"),
-        ("sftp://user:pa/ss@h/a.tape", "sftp://user:pa/ss@h/a.tape"),  # "/" must be written %2F
+        ("sftp://user:pa/ss@h/a.tape", "sftp://h/a.tape"),  # "/" must be written %2F
+        ("sftp://h:22/a@b.tape", "sftp://h:22/a@b.tape"),
+        ("sftp://[::1]:22/a@b.tape", "sftp://[::1]:22/a@b.tape"),
+        ("s3://b/a.tape?X-Amz-Credential=AK/1/us&X-Amz-Signature=1", "s3://b/a.tape?…"),
+        ("gs://b/day=1/?/a.tape", "gs://b/day=1/?/a.tape"),
         ("sftp://user:pa%2Fss@h/a@b.tape", "sftp://h/a@b.tape"),
         ("runs/a.tape", "runs/a.tape"),
         ("a?b", "a?b"),
@@ -52,6 +56,11 @@ def test_messages_of_others_lose_their_secrets() -> None:
     for secret in ("hunter22", "s%2Fcret", "s/cret", "bob", "k=v"):
         assert secret not in found
     assert "https://h/a.tape" in found
+
+
+def test_messages_about_a_signed_key_lose_its_signature() -> None:
+    url = "s3://b/a.tape?X-Amz-Signature=deadbeef"
+    assert "deadbeef" not in without_secrets(f"{url}: no key a.tape?X-Amz-Signature=deadbeef", url)
 
 
 def test_local_paths_do_not_import_what_urls_need(tmp_path: Path) -> None:

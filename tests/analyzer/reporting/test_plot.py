@@ -21,6 +21,18 @@ def test_pictures(runs: Path) -> None:
         assert tape.plot("batch_size", variant=name).axes
 
 
+def test_a_legend_is_within_its_picture_and_beside_what_is_drawn(runs: Path) -> None:
+    with open_tape(runs / "llm.tape") as tape:
+        picture = tape.plot("latency")
+    (axes,) = picture.axes
+    legend = axes.get_legend()
+    assert legend is not None
+    picture.draw_without_rendering()
+    (_, low), (_, high) = legend.get_window_extent().get_points()
+    assert low >= axes.get_window_extent().y1
+    assert high <= picture.bbox.height
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

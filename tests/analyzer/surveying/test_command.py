@@ -30,6 +30,30 @@ def test_surveys_add_up_and_stand_in_for_tapes(tmp_path: Path) -> None:
     assert run("variants", both).code == 0
 
 
+def test_variants_are_chosen_without_single_calls(tmp_path: Path) -> None:
+    calls = [{"x": torch.zeros(i + 2, 4), "mask": torch.ones(2)} for i in range(3)]
+    write_tape(tmp_path / "a.tape", [*calls, {"x": torch.zeros(3, 4)}], target=other_model())
+    assert run("survey", tmp_path / "a.tape", "-o", tmp_path / "s.json").code == 0
+    for verb in (["shapes"], ["variants"], ["explain"]):
+        argument = ["x", "0"] if verb == ["explain"] else []
+        on_tape, on_survey = (
+            run(*verb, tmp_path / name, *argument, "--variant", "1", "--json")
+            for name in ("a.tape", "s.json")
+        )
+        assert (on_survey.code, on_survey.out) == (0, on_tape.out)
+        missing = run(*verb, tmp_path / "s.json", *argument, "--variant", "none")
+        assert "there is no variant 'none'" in missing.err
+
+
+def test_advice_names_the_tape_of_a_call(tmp_path: Path) -> None:
+    calls = [((torch.zeros(size, 4),), {}) for size in (1, 2, 3)]
+    tape = write_tape(tmp_path / "a.tape", calls)
+    assert run("survey", tape, "-o", tmp_path / "s.json").code == 0
+    (note,) = (row for row in run("shapes", tmp_path / "s.json").out.splitlines() if "note" in row)
+    assert f".index) of {tape}, which has at least 2" in note
+    assert ".index), which" in run("shapes", tape).out
+
+
 def test_a_broken_survey_costs_its_own_answer_only(tmp_path: Path) -> None:
     good, bad = made(tmp_path, "a", b"a" * 16), tmp_path / "bad.json"
     bad.write_bytes(b"")

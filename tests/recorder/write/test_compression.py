@@ -20,6 +20,7 @@ from calltape_analyzer import open_tape
 from calltape_recorder import Recorder, TapeError, record
 from calltape_recorder.launch.settings import parse_options
 from calltape_recorder.write import compressed_file, compression
+from calltape_recorder.write.segments import Segments
 from calltape_recorder.write.tape_writer import TapeWriter
 
 KIB = 1024
@@ -201,6 +202,31 @@ def test_the_disk_budget_counts_both_files(
         # The counters of files that are gone were read from their compressed ends.
         assert tape.counters.calls == made
         assert not tape.counters.other_calls
+
+
+def test_no_file_is_deleted_after_the_last_trailer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing on the tape would say so. On a busy machine, many files wait at the end."""
+    monkeypatch.setattr(Segments, "compress_some", lambda _: False)
+    model, made = Model(), 600
+    with record(
+        model, tmp_path / "a.tape", compress="gz", segment_bytes=150 * KIB,
+        max_disk_bytes=330 * KIB, when_full="delete_oldest", values={"*": "all"},
+    ) as recorder:  # fmt: skip
+        for number in range(made):
+            model(torch.rand(number % 7 + 1, 16))
+            if number % 50 == 0:
+                recorder.flush()
+    stats = recorder.stats()
+    assert stats.dropped["deleted"] > 0
+    assert stats.uncompressed > 0
+    with open_tape(tmp_path) as tape:
+        assert len(tape) == stats.kept
+        assert tape.counters.calls == made
+        coverage = tape.coverage
+        assert coverage is not None
+        assert coverage.dropped["deleted"] == stats.dropped["deleted"]
 
 
 def test_the_oldest_file_may_go_while_it_is_compressed(

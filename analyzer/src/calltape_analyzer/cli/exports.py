@@ -213,7 +213,7 @@ def _print_attempts(attempts: Iterable[Any]) -> None:
             attempt.variant,
             f"{attempt.reproduced}/{attempt.tried}",
             f"{attempt.agreed}/{attempt.probed}" if attempt.probed else "none",
-            " ".join((attempt.error or "").split())[:200],
+            " ".join((attempt.summary or "").split())[:200],
         )
         seconds[came_to] = seconds.get(came_to, 0.0) + attempt.seconds
         tried.setdefault(came_to, []).append(attempt.what)

@@ -36,6 +36,7 @@ from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Sc
 from calltape_analyzer.observing.signature import Signature, signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
+from calltape_analyzer.reading.damage import CopiedFileError
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.places import Days, host_of, short_paths, unsealed_paths
 from calltape_analyzer.reading.segment import Segment
@@ -43,7 +44,7 @@ from calltape_analyzer.reading.targets import TargetsError
 from calltape_analyzer.surveying.survey_file import is_survey_file
 from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import some_of, time_text
+from calltape_analyzer.text import counted, some_of, time_text
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord, Manifest, Target
 
@@ -346,9 +347,12 @@ def _history(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _checksums(tape: Tape, facts: dict[str, Any]) -> str:
-    if tape.damage:
-        return f"{len(tape.damage)} damaged places, told on stderr"
-    return _CHECKED[facts["checksums"]]
+    copies = sum(isinstance(error, CopiedFileError) for error in tape.damage)
+    damaged = len(tape.damage) - copies
+    if damaged:
+        return f"{counted(damaged, 'damaged place')}, told on stderr"
+    checked = _CHECKED[facts["checksums"]]
+    return f"{checked}; copies of files, told on stderr: {copies}" if copies else checked
 
 
 def _moment(nanoseconds: int | None) -> str | None:

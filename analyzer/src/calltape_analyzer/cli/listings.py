@@ -70,7 +70,7 @@ def _row(target: str, parts: Sequence[Recording]) -> tuple[str, ...]:
     return (
         target,
         str(len(parts)),
-        str(len({one.host for one in parts})),
+        _hosts(parts),
         str(sum(len(one.paths) for one in parts)),
         str(sum(one.calls for one in parts)),
         "" if first is None else day_of(first),
@@ -78,6 +78,14 @@ def _row(target: str, parts: Sequence[Recording]) -> tuple[str, ...]:
         "yes" if not unsealed else f"no: {some_of(unsealed, _MOST_NAMED)}",
         str(sum(one.damage for one in parts)),
     )
+
+
+def _hosts(parts: Sequence[Recording]) -> str:
+    """How many hosts are named; the folders stand for those that are not."""
+    named = {one.host for one in parts if one.host_named}
+    folders = {one.host for one in parts if not one.host_named}
+    counts = [str(len(named))] if named else []
+    return ", ".join([*counts, *([counted(len(folders), "folder")] if folders else [])])
 
 
 def days_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -13,7 +13,17 @@ import typer
 
 from calltape_analyzer.cli.output import Json, command, line, print_model, print_models, table
 from calltape_analyzer.cli.source_code import python_of_variants, python_source
-from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Scan, Variants, opened
+from calltape_analyzer.cli.tapes import (
+    Calls,
+    Ignore,
+    OfTarget,
+    Part,
+    Paths,
+    Scan,
+    Variants,
+    opened,
+    variants_meant,
+)
 from calltape_analyzer.cli.variants import print_variant
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.tape import Tape
@@ -73,9 +83,9 @@ def shapes(
     """
     if python and json:
         raise typer.BadParameter("--python and --json exclude each other")
-    with opened(paths, Part(calls, variant, ignore, target), scan=scan) as tape:
+    with opened(paths, Part(calls, None, ignore, target), scan=scan) as tape:
         declared = _batch(batch)
-        variants = tape.variants() if tape.selected.get("variant") else []
+        variants = variants_meant(tape, variant) if variant else []
         findings = reason = None
         try:
             if not variants:

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -24,6 +24,9 @@ from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.selection import ranges_of
 from calltape_analyzer.tape import Tape
 
+if TYPE_CHECKING:
+    from calltape_analyzer.variant import Variant
+
 __all__ = [
     "FILES",
     "Address",
@@ -36,6 +39,7 @@ __all__ = [
     "Variants",
     "address",
     "opened",
+    "variants_meant",
 ]
 
 FILES = "Files, directories with *.tape (or .tape.gz, .tape.zst) in or below them, or patterns"
@@ -131,6 +135,19 @@ class Part(NamedTuple):
             return tape
         names = list(self.variant) if self.variant else None
         return tape.only(calls=self.calls, variant=names, ignore=list(self.ignore or ()))
+
+
+def variants_meant(tape: Tape, names: Sequence[str] | None) -> list[Variant]:
+    """The variants of these names or positions; all without names. For answers that need no single
+    call: a survey gives them too, and of a sealed tape no record is read.
+
+    Raises:
+        UsageError: there is no such variant.
+    """
+    from calltape_analyzer.variant_choice import chosen_variants
+
+    found = tape.variants()
+    return chosen_variants(found, list(names))[1] if names else found
 
 
 @contextmanager

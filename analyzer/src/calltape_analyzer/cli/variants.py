@@ -35,6 +35,7 @@ from calltape_analyzer.cli.tapes import (
     Scan,
     Variants,
     opened,
+    variants_meant,
 )
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.text import alike, counted, shown_value
@@ -66,8 +67,8 @@ def variants(
     calltape variants runs/llm.tape
     calltape variants runs/ --ignore mask --json
     """
-    with opened(paths, Part(calls, variant, ignore, target), scan=scan) as tape:
-        findings = [one.findings for one in tape.variants()]
+    with opened(paths, Part(calls, None, ignore, target), scan=scan) as tape:
+        findings = [one.findings for one in variants_meant(tape, variant)]
         if json:
             print_models(findings)
             return
@@ -162,10 +163,13 @@ def explain(
     calltape explain runs/llm.tape input_ids
     calltape explain runs/llm.tape past_key_values.layers.*.keys 2
     """
+    from calltape_analyzer.explanation.subjects import explain as explained_subject
+
     check_form(json, markdown, private)
     paths, argument, axis = _asked(words)
-    with opened(paths, Part(calls, variant, ignore, target), scan=scan) as tape:
-        explained = tape.explain(argument, axis)
+    with opened(paths, Part(calls, None, ignore, target), scan=scan) as tape:
+        only = {one.name for one in variants_meant(tape, variant)}
+        explained = explained_subject(tape, tape.variants(), argument, axis, only=only)
         if json:
             print_model(explained)
             return

@@ -9,6 +9,7 @@ from calltape_analyzer.editing.contents import Contents, contents_of
 from calltape_analyzer.editing.evidence_symptoms import evidence_symptoms
 from calltape_analyzer.editing.symptom import Symptom
 from calltape_analyzer.plain_data import PlainData
+from calltape_analyzer.reading.damage import CopiedFileError
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, listed, printable, some_of
 
@@ -65,7 +66,7 @@ def _file_symptoms(tape: Tape) -> Iterator[Symptom]:
     """What is wrong with the files."""
     repeated = sum(segment.left_out for segment in tape.segments)
     twice = [error for error in tape.damage if "same number" in error.reason]
-    copies = [error for error in tape.damage if "is a copy of" in error.reason]
+    copies = [error for error in tape.damage if isinstance(error, CopiedFileError)]
     others = len(tape.damage) - len(twice) - len(copies)
     if others > 0 and tape.damage:
         yield Symptom(

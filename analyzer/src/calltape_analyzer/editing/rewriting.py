@@ -17,7 +17,7 @@ from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.numbering import Numbering, numbering_of
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.damage import is_damage
+from calltape_analyzer.reading.damage import CopiedFileError, is_damage
 from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of
@@ -136,6 +136,7 @@ def rewrite(
         calls=count,
         left_out=left_out,
         lost=tuple(_lost(tape, copied.damaged)),
+        notes=tuple(str(error) for error in tape.damage if isinstance(error, CopiedFileError)),
         bytes_read=tape.nbytes,
         bytes_written=os.stat(path).st_size,
     )
@@ -228,7 +229,7 @@ def _left_out_of_one(tape: Tape, left_out: int) -> dict[bytes, int]:
 
 def _lost(tape: Tape, damaged: list[int]) -> list[str]:
     """What is not on the new tape although nobody left it out."""
-    found = [str(error) for error in tape.damage]
+    found = [str(error) for error in tape.damage if not isinstance(error, CopiedFileError)]
     if damaged:
         shown = some_of([str(number) for number in damaged], _MAX_NAMED)
         found.append(f"{counted(len(damaged), 'call')} could not be copied: {shown}")

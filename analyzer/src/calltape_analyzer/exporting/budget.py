@@ -42,7 +42,12 @@ class Budget:
     @property
     def reason(self) -> str:
         """Why something was not tried after that, in words."""
-        return f"not tried: max_seconds={self.seconds or 0:g} was reached"
+        return f"not tried: {self.limit}"
+
+    @property
+    def limit(self) -> str:
+        """Which time is up, in words."""
+        return f"max_seconds={self.seconds or 0:g} was reached"
 
     def within(self, seconds: float) -> float:
         """So many seconds, or what is left if that is less; never 0."""

@@ -16,9 +16,10 @@ from calltape_analyzer.exporting.isolation import export_isolated
 from calltape_analyzer.exporting.onnx import to_onnx
 from calltape_analyzer.exporting.parts import exported_parts
 from calltape_analyzer.exporting.probing import Probe, Probing
-from calltape_analyzer.exporting.program_search import ProgramSearch
+from calltape_analyzer.exporting.program_search import NOT_TRACED, ProgramSearch
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.notebook_progress import told_by
+from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
@@ -105,7 +106,7 @@ def export(
     bounds = tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
     verifier = Verifier.of(tape, module, bounds)
     if isolate:
-        return export_isolated(export, tape, verifier, **shared)
+        return export_isolated(export, tape, verifier, told_by(progress), **shared)
     verifier.probing = Probing(probe, max_memory, fused=to != "onnx")
     verifier.budget = Budget(max_seconds, told_by(progress))
     exporter = _exporter(verifier, to, options, attempt_seconds)
@@ -163,15 +164,19 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
         search.run(merging=merging)
     if not search.programs:
         reasons = "; ".join(_reasons(search))
-        was_traced = search.untraceable != set(search.missing)
-        training_hint = "; the model is in training mode: eval() is missing?"
-        hint = training_hint if training and was_traced else ""
+        hint = (
+            "; the model is in training mode: call eval() if that is not meant" if training else ""
+        )
+        if not any(map(_was_traced, exporter.attempts)):
+            hint = ""
         if tape.removed:  # the likelier cause
             hint = f"; without {', '.join(tape.removed)}, which remove_inputs left out"
         raise ExportError(f"nothing could be exported: {reasons}{hint}", exporter.attempts)
     if training:
         for program in search.programs:
-            program.notes.append("the model was exported in training mode; eval() is missing?")
+            program.notes.append(
+                "the model was exported in training mode; call eval() if that is not meant"
+            )
     return Programs(
         search.programs,
         exporter.verifier.sorter,
@@ -181,6 +186,11 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
         reference=exporter.verifier,
         tape=tape,
     )
+
+
+def _was_traced(attempt: Attempt) -> bool:
+    """Whether the model, or a trace of it, ran: the mode of the model may be the reason."""
+    return attempt.what != NOT_TRACED and not (attempt.error or "").startswith("InferenceError")
 
 
 def _reasons(search: ProgramSearch) -> Iterator[str]:

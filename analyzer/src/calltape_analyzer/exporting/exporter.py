@@ -306,7 +306,10 @@ class Exporter:
                 outcome.program, attempt, around, begin=begin, whole=whole, narrow=narrow
             )
         except Exception as error:  # exporters raise errors of any type
-            attempt.error = cause_of(error)
+            if isinstance(error, TimeoutError) and self.verifier.budget.is_spent:
+                attempt.note(f"interrupted: {self.verifier.budget.limit}")
+            else:
+                attempt.error = cause_of(error)
             if isinstance(error, TimeoutError):
                 self._slow.add(variant.group.key)  # other sizes would take as long
         attempt.seconds = time.perf_counter() - begin

@@ -6,6 +6,7 @@ to the other process by pickle, and the programs come back as files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.errors import ExportError
+from calltape_analyzer.exporting.budget import Progress
 from calltape_analyzer.exporting.free_memory import half_of_free, resident
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.programs.loading import load_programs
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["export_isolated"]
 
 _RESULT = "result.json"
+_PROGRESS = "progress.txt"
 _GRACE = 60.0
 """Seconds that the other process gets beyond its time, to start and to write what it found."""
 _MAX_OF_FREE = 0.9
@@ -40,7 +43,11 @@ class _RemoteError(Exception):
 
 
 def export_isolated(
-    export: Callable[..., Programs], tape: Tape, verifier: Verifier, **options: Any
+    export: Callable[..., Programs],
+    tape: Tape,
+    verifier: Verifier,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> Programs:
     """Exports in a fresh process; what comes back is loaded from files.
 
@@ -48,6 +55,7 @@ def export_isolated(
         export: :func:`~calltape_analyzer.export`, which the other process imports by its name.
         tape: the calls.
         verifier: has the model.
+        progress: is told what the other process does.
         **options: for ``export``.
 
     Raises:
@@ -76,45 +84,84 @@ def export_isolated(
             f"the model cannot be sent to another process: {type(error).__name__}: {error}",
             advice="export without isolate=True",
         ) from None
-    ended = _ended(process, max_seconds)
+    heard = _Heard(Path(name) / _PROGRESS, progress)
+    ended = _ended(process, max_seconds, heard)
     if ended is not None:
         process.kill()
         process.join()
         folder.cleanup()
         raise ended
-    received = _received(Path(name), process.exitcode, tape, verifier)
+    received = _received(Path(name), process.exitcode, tape, verifier, heard)
     received.set_reference(verifier)
     # ONNX models are opened from their files when they are first called: the folder must stay.
     received.set_resource(folder)
     return received
 
 
-def _ended(process: Any, max_seconds: float | None) -> ExportError | None:
+class _Heard:
+    """What the other process said of its progress.
+
+    Args:
+        path: the file to which it adds a line for whatever it does next.
+        progress: is told each line.
+    """
+
+    def __init__(self, path: Path, progress: Progress | None) -> None:
+        self._path = path
+        self._progress = progress
+        self._lines = 0
+        self._last = ""
+
+    def listen(self) -> None:
+        """Passes on what was said since."""
+        with contextlib.suppress(OSError):  # it has said nothing yet
+            whole, _, _ = self._path.read_text(errors="replace").rpartition("\n")
+            lines = whole.splitlines()
+            for line in lines[self._lines :]:
+                self._last = line
+                if self._progress is not None:
+                    self._progress(line)
+            self._lines = len(lines)
+
+    @property
+    def last(self) -> str:
+        """What it did last, as the end of a sentence; empty if it said nothing."""
+        self.listen()
+        return f"; the last that it did, after {self._last}" if self._last else ""
+
+
+def _ended(process: Any, max_seconds: float | None, heard: _Heard) -> ExportError | None:
     """Waits for a process. Tells why it must be ended; None if it ended by itself."""
     allowed = int(2 * half_of_free() * _MAX_OF_FREE)
     begin = time.monotonic()
     while process.exitcode is None:
         process.join(_INTERVAL)
+        heard.listen()
         if max_seconds is not None and time.monotonic() - begin > max_seconds + _GRACE:
             return ExportError(
                 f"the exporting process was not done {_GRACE:.0f} s after "
-                f"max_seconds={max_seconds:g}, and was ended",
+                f"max_seconds={max_seconds:g}, and was ended{heard.last}",
                 advice="allow more time, or export without isolate=True to keep what was found",
             )
         taken = resident(process.pid)
         if taken > allowed:
             return ExportError(
                 f"the exporting process took {taken / 2**30:.1f} GiB of memory, more than "
-                f"{_MAX_OF_FREE:.0%} of what was free, and was ended",
+                f"{_MAX_OF_FREE:.0%} of what was free, and was ended{heard.last}",
                 advice="export with probe='none', fewer variants, or on a larger machine",
             )
     return None
 
 
-def _received(folder: Path, exit_code: int | None, tape: Tape, verifier: Verifier) -> Programs:
+def _received(
+    folder: Path, exit_code: int | None, tape: Tape, verifier: Verifier, heard: _Heard
+) -> Programs:
     result = folder / _RESULT
     if not result.exists():
-        raise ExportError(f"the exporting process died ({_end_of(exit_code)})")
+        raise ExportError(
+            f"the exporting process died ({_end_of(exit_code)}){heard.last}",
+            advice="the model, or a kernel that it calls, ended the process",
+        )
     document = json.loads(result.read_text())
     if document["error"] is not None:
         remote = _RemoteError(f"\n\n{document['traceback']}")
@@ -148,13 +195,17 @@ def _export(
 ) -> None:
     from calltape_analyzer.opening import open_tape
 
+    def tell(text: str) -> None:
+        with (Path(name) / _PROGRESS).open("a") as file:
+            file.write(" ".join(text.split()) + "\n")
+
     document: dict[str, Any] = {"error": None}
     try:
         removed, selected = part
         with open_tape(paths, classes=classes) as tape:
             if removed:
                 tape.remove_inputs(list(removed))
-            programs = export(tape.only(**selected), module, **options)
+            programs = export(tape.only(**selected), module, progress=tell, **options)
             programs.save(Path(name) / "programs")
     except Exception as error:
         document["error"] = f"{type(error).__name__}: {error}"

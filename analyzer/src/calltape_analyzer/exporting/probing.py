@@ -226,18 +226,26 @@ class Probing:
 
     def notes(self, variant: VariantFacts, attempt: Attempt) -> list[str]:
         """At which sizes a program was tried, in words."""
-        if not variant.symbols:
-            return []
         tried = f"tried at {counted(attempt.probed, 'size')} beside the recorded ones"
-        if self.probe == "near" and attempt.probed:
+        if attempt.probed and self.probe == "near":
             tried += f", none more than {GROWTH} times as large"
-        found = [f"{tried} (probe={self.probe!r})"]
+        why = "" if attempt.probed else self._why_none(variant, attempt)
+        found = [f"{tried} (probe={self.probe!r}){why}"]
         if attempt.untried:
             more = len(attempt.untried) - 1
             found.append(
                 f"not tried: {attempt.untried[0]}" + (f", and {more} more" if more else "")
             )
         return found
+
+    def _why_none(self, variant: VariantFacts, attempt: Attempt) -> str:
+        """Why a program was tried at no size beside the recorded ones; empty if all that could be
+        said is said elsewhere."""
+        if not variant.symbols:
+            return ": none varied in the recorded calls"
+        if attempt.declined:
+            return f": the model itself raised an error at {counted(attempt.declined, 'size')}"
+        return ""
 
 
 def _shown(size: float) -> str:

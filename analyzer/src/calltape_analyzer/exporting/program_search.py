@@ -34,7 +34,10 @@ from calltape_analyzer.variants.symbol_names import name_symbols
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
 
-__all__ = ["ProgramSearch"]
+__all__ = ["NOT_TRACED", "ProgramSearch"]
+
+NOT_TRACED = "not traced"
+"""What an attempt says of a variant that no trace can take."""
 
 _MAX_PROGRAMS = 12
 """A variant gets at most so many programs."""
@@ -97,9 +100,7 @@ class ProgramSearch:
             return True
         self.missing[variant.name] = reason
         self.untraceable.add(variant.name)
-        self.exporter.attempts.append(
-            Attempt(variant=variant.name, what="not traced", error=reason)
-        )
+        self.exporter.attempts.append(Attempt(variant=variant.name, what=NOT_TRACED, error=reason))
         return False
 
     def _cover(self, variant: VariantFacts) -> None:
@@ -277,7 +278,7 @@ class ProgramSearch:
         """Finds programs with a small integer tensor as a constant, one per value of it: a model
         that reads such a tensor with Python (``grid.tolist()``) cannot be traced otherwise. Tells
         whether there are any."""
-        errors = [a.error or "" for a in self.exporter.attempts if a.variant == variant.name]
+        errors = [a.summary or "" for a in self.exporter.attempts if a.variant == variant.name]
         sorter = self.exporter.verifier.sorter
         for where, count, parts in tensor_value_parts(variant, errors, self.tape.calls, sorter):
             made: list[Program] = []
@@ -303,9 +304,9 @@ class ProgramSearch:
         return False
 
     def _reason(self, name: str, outcome: Outcome) -> str:
-        if outcome.attempt is not None and outcome.attempt.error:
-            return outcome.attempt.error
-        tried = [a.error for a in self.exporter.attempts if a.variant == name and a.error]
+        if outcome.attempt is not None and outcome.attempt.summary:
+            return outcome.attempt.summary
+        tried = [a.summary for a in self.exporter.attempts if a.variant == name and a.summary]
         budget = self.exporter.verifier.budget
         untried = budget.reason if budget.is_spent else "not exported"
         return tried[-1] if tried else untried

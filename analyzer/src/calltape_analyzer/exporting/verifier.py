@@ -43,6 +43,11 @@ class Replayed(NamedTuple):
     error: str | None
     broke: bool = False
 
+    @property
+    def is_error(self) -> bool:
+        """Whether the program did something wrong. To refuse a call is not wrong."""
+        return self.broke or (self.ran and not self.ok)
+
 
 @dataclass
 class Verifier(Runner):
@@ -85,13 +90,17 @@ class Verifier(Runner):
             if has_failed or self.budget.is_spent:
                 attempt.rows[row] = "untried"
                 attempt.unrun += 1
-                attempt.error = attempt.error or self.budget.reason
+                if not has_failed:
+                    attempt.note(self.budget.reason)
                 continue
             attempt.tried += 1
             found = self.replayed(program, self.find(seen.first), attempt)
             attempt.reproduced += found.ok
             attempt.failed += found.broke
-            attempt.error = attempt.error or found.error
+            if found.is_error:
+                attempt.error = attempt.error or found.error
+            elif found.error is not None:
+                attempt.note(found.error)
             attempt.rows[row] = "ok" if found.ok else "wrong" if found.ran else "refused"
         if attempt.reproduced and not attempt.compared:
             # All outputs are empty, or not a number: any program returns that.
@@ -199,6 +208,7 @@ class Verifier(Runner):
             attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {error}")
             return
         except Exception:  # the model does not take these sizes: that is no evidence
+            attempt.declined += 1
             return
         refusal = program.refuses(resized_row(program.variant, sizing.row, sizing.values))
         if refusal is not None and is_between(variant, sizing):
@@ -207,7 +217,7 @@ class Verifier(Runner):
             return
         if refusal is not None:
             attempt.probed += 1
-            attempt.error = attempt.error or f"at unseen sizes: {refusal}"
+            attempt.note(f"at unseen sizes: {refusal}")
             if 1 not in sizing.values:
                 attempt.refused.append(sizing)
             return
@@ -215,7 +225,7 @@ class Verifier(Runner):
             got = self.outputs(program, sample)
         except Exception as error:  # it refuses
             attempt.probed += 1
-            attempt.error = attempt.error or f"at unseen sizes: {error_text(error)}"
+            attempt.note(f"at unseen sizes: {error_text(error)}")
             attempt.refused.append(sizing)
             attempt.failed += not isinstance(error, ConditionError)
             return
@@ -232,4 +242,4 @@ class Verifier(Runner):
         attempt.agreed += found.agrees
         if not found.agrees:
             attempt.note_wrong(sizing)
-            attempt.error = attempt.error or f"at unseen sizes: {found.error}"
+            attempt.note(f"at unseen sizes: {found.error}")

@@ -258,7 +258,8 @@ class AlignedCalls:
             return f"infer_arguments({place.at})"
         address = self.calls.address_of(place.ref)
         call = place.ref.number if address is None else repr(address)
-        return f"infer_arguments(tape.find({call}).index)"
+        asked = f"infer_arguments(tape.find({call}).index)"
+        return asked if self.calls.are_single else f"{asked} of {self.calls.path(place.ref)}"
 
     def _way_out(self, dynamic: Sequence[Sequence[int]]) -> str:
         for pattern in self.patterns:

@@ -121,14 +121,16 @@ def _of_export(tape: Tape, model: Any, to: Literal["torch", "onnx"]) -> Outcome:
         missing, attempts = programs.missing, programs.attempts
     except ExportError as error:
         found: Any = error.attempts
-        reasons = [normalised(one.error) for one in found if one.error]
+        reasons = [normalised(one.summary) for one in found if one.summary]
         return _failed(reasons or [normalised(error.reason)])
     except TapeError as error:
         return Outcome(end="unusable", reasons=(str(error),))
     except Exception as error:
         return _failed([reason_of(error)])
     if missing:
-        tried = [normalised(one.error) for one in attempts if one.error and one.variant in missing]
+        tried = [
+            normalised(one.summary) for one in attempts if one.summary and one.variant in missing
+        ]
         return _failed(tried or [normalised(reason) for reason in missing.values()])
     return _of_report(programs.verify())
 

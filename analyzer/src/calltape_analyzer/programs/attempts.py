@@ -36,8 +36,11 @@ class Attempt(BaseModel):
         unrun: how many were not run, because the time was up, or one before had failed.
         agreed, probed: the same for sizes that no call had, compared with the model itself.
         wrong: at how many of them the program returned other values.
-        error: why it failed, in the exporter's words, or what is wrong with the first call that
-            was not reproduced.
+        declined: at how many more the model itself raised an error, which proves nothing.
+        error: why it failed, in the exporter's words, or what is wrong with the first call at which
+            the program failed or returned other values.
+        remark: what is no error: the first condition of the program that a recorded call does not
+            meet, what came of the first size that no call had, or that the time was up.
         seconds: how long it took.
         rows: what became of each recorded size: ``ok``, ``wrong``, ``refused``, or ``untried`` if
             the time was up.
@@ -57,8 +60,10 @@ class Attempt(BaseModel):
     unrun: int = 0
     agreed: int = 0
     probed: int = 0
+    declined: int = 0
     wrong: int = 0
     error: JsonText | None = None
+    remark: JsonText | None = None
     seconds: float = 0.0
     rows: SkipValidation[dict[SizeRow, str]] = _of_use_to_the_export(dict)
     failed: int = 0
@@ -75,6 +80,15 @@ class Attempt(BaseModel):
         self.unverified = tuple(dict.fromkeys((*self.unverified, *found.unverified)))[
             :_MAX_UNVERIFIED
         ]
+
+    def note(self, remark: str) -> None:
+        """Adds a remark, if there is none yet."""
+        self.remark = self.remark or remark
+
+    @property
+    def summary(self) -> str | None:
+        """What came of it, if it is not all that one could wish for."""
+        return self.error or self.remark
 
     def note_wrong(self, sizing: Sizing) -> None:
         """Counts a size that no call had and at which the program returned other values."""

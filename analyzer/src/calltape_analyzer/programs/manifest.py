@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.programs.conditions import MAX_TEXT
@@ -184,7 +184,9 @@ class _Attempt(TypedDict):
     agreed: Size
     probed: Size
     wrong: Size
+    declined: NotRequired[Size]
     error: Note | None
+    remark: NotRequired[Note | None]
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     failed: Size
     untried: Annotated[tuple[Note, ...], Field(max_length=_MAX_UNTRIED)]

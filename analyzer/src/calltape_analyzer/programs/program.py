@@ -182,8 +182,9 @@ class Program:
         if changed:
             notes.append(
                 f"{has} ({shown_state(changed)}); the program changes it as well, so that each "
-                "call begins where the one before ended; recorded calls were compared one by one, "
-                "each from the state at the export"
+                "call begins where the one before ended; recorded calls were compared from the "
+                "state at the export, one by one and in order (export the model in the state in "
+                "which the recording began)"
             )
         if constant:
             notes.append(

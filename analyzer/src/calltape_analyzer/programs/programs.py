@@ -8,36 +8,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.arguments.live_calls import LiveCall, with_int_defaults
-from calltape_analyzer.arguments.samples import Sample, recorded_sample, sample_in
-from calltape_analyzer.comparison.comparing import (
-    Difference,
-    Tolerances,
-    compared,
-    has_values,
-    not_verified,
-    recorded_leaves,
-)
+from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.comparison.reporting import report_on
-from calltape_analyzer.comparison.reports import Report, ReportRow, compared_row, failed_row
-from calltape_analyzer.errors import InferenceError, NoVariant, UsageError
+from calltape_analyzer.comparison.reports import Report
+from calltape_analyzer.errors import NoVariant, UsageError
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.dispatch import accepting_programs, serve
-from calltape_analyzer.programs.program import (
-    Program,
-    because_of_state,
-    shown_state,
-    unchanged_note,
-)
+from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.returned_arguments import in_own_objects
-from calltape_analyzer.reading.call import Call
+from calltape_analyzer.programs.verification import ModelReference, Verification
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
@@ -45,20 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Programs"]
 
 _ABSENT = object()
-
-
-class ModelReference(Protocol):
-    """The model that programs were exported from. It is called for calls whose values are not on
-    the tape."""
-
-    @property
-    def module(self) -> Any: ...
-    @property
-    def tolerances(self) -> Tolerances: ...
-    def expected(
-        self, program: Program, call: Call, sample: Sample
-    ) -> tuple[dict[str, Any], str]: ...
-    def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool: ...
 
 
 class Programs(Mapping[str, Program], Shown):
@@ -243,7 +216,9 @@ class Programs(Mapping[str, Program], Shown):
         progress: bool = False,
         failing: str | os.PathLike[str] | None = None,
     ) -> Report:
-        """Runs every recorded call through the program that accepts it, and compares.
+        """Runs every recorded call through the program that accepts it, and compares. A program
+        that writes to the state of its model is asked from the state at the export, and in order
+        for calls that it does not reproduce so.
 
         Args:
             tape: the tape; the one that was exported by default.
@@ -259,88 +234,17 @@ class Programs(Mapping[str, Program], Shown):
         source = tape or self._tape
         if source is None:
             raise UsageError("there is no tape to verify with", advice="pass one: verify(tape)")
-        bounds = tolerances or self.tolerances
-        report = report_on(
-            source, lambda call: self._row(call, bounds, source.removed), progress, failing
+        verification = Verification(
+            self, self._sorter, source, self.missing, self._reference, tolerances or self.tolerances
         )
+        report = report_on(source, verification.row, progress, failing)
         for program in self._programs.values():
             notes = list(program.notes)
             if unknown := program.unknown_classes():
                 notes.append(f"returns placeholders for {', '.join(unknown)}, not known here")
             report.notes += [f"{program.name}: {note}" for note in notes]
-        report.notes += self.notes
+        report.notes += [*self.notes, *verification.notes]
         return report
-
-    def _row(self, call: Call, tolerances: Tolerances, ignored: Collection[str]) -> ReportRow:
-        from calltape_analyzer.model.state import apart_from
-
-        placed = self._sorter.sorted(call.record.inputs)
-        found, _ = accepting_programs(self, placed, ignored)
-        name = found[0].name if found else None
-        against = "tape"
-        try:
-            device = found[0].device if found else None
-            sample = recorded_sample(call, self._sorter, device)
-            with self._undisturbed() as modules:
-                program, outputs = serve(
-                    self, placed, sample, missing=self.missing, clone=True, ignored=ignored
-                )
-                name, got = program.name, program.leaves(outputs)
-                unmade = program.unmade(outputs)
-                for module in modules:
-                    got = apart_from(module, got)
-            expected, against = self._expected(program, call)
-            difference = compared(expected, got, tolerances)
-            if not difference.agrees and against == "tape":
-                difference = self._explained(program, call, got, difference)
-            if beside := [*map(unchanged_note, program.unwritten), *unmade]:
-                difference = not_verified(difference, beside)
-        except Exception as error:  # torch, the runtime and the tape raise errors of any type
-            return failed_row(call.number, name, error, against)
-        return compared_row(call.number, name, difference, against)
-
-    @contextmanager
-    def _undisturbed(self) -> Iterator[list[Any]]:
-        """Puts buffers back that programs write to: the model's, which its programs share, or, if
-        the model is not here, the programs' own. Yields the modules that have them."""
-        from calltape_analyzer.model.state import unchanged
-
-        modules = [
-            program.model.module
-            for program in self._programs.values()
-            if self._reference is None and program.state and program.model.module is not None
-        ]
-        modules += [] if self._reference is None else [self._reference.module]
-        with ExitStack() as stack:
-            for module in modules:
-                stack.enter_context(unchanged(module))
-            yield modules
-
-    def _explained(
-        self, program: Program, call: Call, got: Mapping[str, Any], difference: Difference
-    ) -> Difference:
-        """A difference with its reason, if the model's state is the reason."""
-        if not program.state:
-            return difference
-        if self._reference is None:
-            hint = f"the model has state ({shown_state(program.state)}) and was in another then"
-            return difference._replace(error=f"{difference.error}; maybe because {hint}")
-        sample = sample_in(program.variant, call, self._sorter, program.device)
-        if not self._reference.does_as_model(program, sample, got):
-            return difference
-        return difference._replace(error=because_of_state(program))
-
-    def _expected(self, program: Program, call: Call) -> tuple[dict[str, Any], str]:
-        if self._reference is not None:
-            sample = sample_in(program.variant, call, self._sorter, program.device)
-            return self._reference.expected(program, call, sample)
-        expected = recorded_leaves(call)
-        if expected is None:
-            raise InferenceError(
-                "the outputs are not on the tape",
-                advice="verify on the machine that has the model, after export",
-            )
-        return expected, "tape" if has_values(expected) else "shapes"
 
     @property
     def sorter(self) -> CallSorter:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_schema.errors import TapeError
 
-__all__ = ["Damage", "is_damage"]
+__all__ = ["CopiedFileError", "Damage", "is_damage"]
 
 _MAX_LISTED = 1000
 
@@ -16,6 +16,10 @@ _MAX_LISTED = 1000
 def is_damage(error: TapeError) -> bool:
     """Whether an error says something about the tape, and not about the process that reads it."""
     return error.kind != "closed" and not isinstance(error, DescriptorError)
+
+
+class CopiedFileError(TapeError):
+    """A file is a copy of another one. It is told, as its calls count once; nothing is lost."""
 
 
 class Damage:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from calltape_analyzer.reading.compressed import COMPRESSIONS
-from calltape_analyzer.reading.damage import Damage
+from calltape_analyzer.reading.damage import CopiedFileError, Damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import some_of
 from calltape_schema.errors import TapeError
@@ -103,7 +103,7 @@ def _drop(file: Segment, originals: Iterable[Segment], damage: Damage) -> None:
     counted = "its call counts" if calls == 1 else f"its {calls} calls count"
     file.close()
     damage.add(
-        TapeError(
+        CopiedFileError(
             "damaged", f"the file is a copy of {_names(originals, file)}, and {counted} once",
             path=file.path, advice="open only one of the files",
         )

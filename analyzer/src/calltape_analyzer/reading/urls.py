@@ -14,6 +14,8 @@ __all__ = ["is_url", "local_path", "name_of", "protocol_of", "shown", "without_s
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s'\"<>\\]+")
+_LIKE_A_QUERY = re.compile(r"\?(?=[A-Za-z][\w.-]*=)", re.ASCII)
+_LIKE_A_PASSWORD = re.compile(r"[^/@:\[\]]*:(?!\d*(?:/|$)).*@")
 _LOCAL = ("file", "local")
 _WITH_QUERY = ("http", "https")
 _HIDDEN = "…"
@@ -54,7 +56,8 @@ def shown(url: str) -> str:
     for a query. Any other text stays as it is."""
     if not _URL.match(url):
         return url
-    return name_of(url) + (f"?{_HIDDEN}" if _parts(url).query else "")
+    parts = _parts_shown(url)
+    return f"{parts.protocol}://{parts.place}" + (f"?{_HIDDEN}" if parts.query else "")
 
 
 def without_secrets(text: str, url: str) -> str:
@@ -65,7 +68,7 @@ def without_secrets(text: str, url: str) -> str:
         url: whose user, password and query are not in the result, wherever they stood.
     """
     found = _IN_TEXT.sub(lambda match: shown(match[0]), text)
-    parts = _parts(url)
+    parts = _parts_shown(url)
     for secret in (parts.query, parts.user, *parts.user.split(":")[1:], *_values(parts.query)):
         for spelling in {secret, unquote(secret)}:
             if len(spelling) > 3:
@@ -75,6 +78,24 @@ def without_secrets(text: str, url: str) -> str:
 
 def _values(query: str) -> list[str]:
     return [part.partition("=")[2] for part in query.split("&")]
+
+
+def _parts_shown(url: str) -> _Parts:
+    """The parts of a URL as people may see them. In an object store ``?`` is part of a name, but
+    somebody may have put ``s3://`` before a signed address: what looks like a query is one here.
+    A password may have a slash that should have been written ``%2F``: what stands where a port
+    should be, and has an ``@`` somewhere behind it, is one."""
+    parts = _parts(url)
+    password = None if parts.user else _LIKE_A_PASSWORD.match(parts.place)
+    if password is not None:
+        parts = parts._replace(user=password[0][:-1], place=parts.place[password.end() :])
+    if parts.protocol in _WITH_QUERY:
+        return parts
+    found = _LIKE_A_QUERY.search(parts.place)
+    if found is None:
+        return parts
+    place, query = parts.place[: found.start()], parts.place[found.end() :]
+    return parts._replace(place=place, query=query)
 
 
 def _parts(url: str) -> _Parts:

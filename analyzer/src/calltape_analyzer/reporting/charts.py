@@ -30,6 +30,7 @@ colour vision."""
 _WIDTH, _HEIGHT = 5.0, 2.0  # inches
 # A layout engine would find these, and take as long as all the rest.
 _MARGINS = {"left": 0.13, "right": 0.98, "bottom": 0.23, "top": 0.93}
+_BELOW_LEGEND = 0.84
 _MAX_NAME = 40
 _STYLE: Any = {  # the type of its keys is new in matplotlib
     "axes.edgecolor": QUIET,
@@ -150,4 +151,6 @@ def latency_chart(found: Timeline) -> Figure:
         axes.set_ylim(bottom=0)
         # Above the axes: within them it covers what is drawn there.
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, labelcolor=INK)
-        return _figure_of(axes)
+        figure = _figure_of(axes)
+        figure.subplots_adjust(top=_BELOW_LEGEND)
+        return figure

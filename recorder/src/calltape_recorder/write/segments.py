@@ -206,7 +206,8 @@ class Segments:
             finally:
                 tape.close()
             self.compression.add(tape)
-        self.compression.finish(self._has_room)
+        # No file is deleted for it: after the last trailer, nothing on the tape would say so.
+        self.compression.finish(self._has_room_left)
         if refused is not None:
             raise refused
 
@@ -216,13 +217,20 @@ class Segments:
 
     def _has_room(self, nbytes: int, tape: TapeWriter) -> bool:
         """Whether so many bytes may be written to compress a file. The oldest files give way."""
-        floor = self._bounds.min_free_bytes
-        if floor is not None and free_bytes(self.first_path) < floor + nbytes:
+        if not self._leaves_free(nbytes):
             return False
         while not self.budget.claim(self._needed() + nbytes):
             if self._closed.oldest in (None, tape) or not self._delete_oldest():
                 return False
         return True
+
+    def _has_room_left(self, nbytes: int, _tape: TapeWriter) -> bool:
+        """Whether so many bytes may be written to compress a file when there will be no other."""
+        return self._leaves_free(nbytes) and self.budget.claim(self._needed(is_last=True) + nbytes)
+
+    def _leaves_free(self, nbytes: int) -> bool:
+        floor = self._bounds.min_free_bytes
+        return floor is None or free_bytes(self.first_path) >= floor + nbytes
 
     def close(self) -> None:
         """Closes the files as they are."""

@@ -1,0 +1,206 @@
+"""Recorded calls through the programs that accept them, each compared with what was recorded.
+
+A program that writes to the state of its model is asked in two ways. First each call begins with
+the state at the export. What is not reproduced so may have begun with the state that the call
+before left: then all calls run in order, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from typing import Any, Protocol
+
+from calltape_analyzer.arguments.samples import Sample, recorded_sample, sample_in
+from calltape_analyzer.comparison.comparing import (
+    Difference,
+    Tolerances,
+    compared,
+    has_values,
+    not_verified,
+    recorded_leaves,
+)
+from calltape_analyzer.comparison.reports import ReportRow, compared_row, failed_row
+from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.observing.call_source import CallSource
+from calltape_analyzer.observing.evidence import has_raised
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs.dispatch import accepting_programs, serve
+from calltape_analyzer.programs.program import (
+    Program,
+    because_of_state,
+    shown_state,
+    unchanged_note,
+)
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.text import counted
+
+__all__ = ["ModelReference", "Verification"]
+
+
+class ModelReference(Protocol):
+    """The model that programs were exported from. It is called for calls whose values are not on
+    the tape."""
+
+    @property
+    def module(self) -> Any: ...
+    @property
+    def tolerances(self) -> Tolerances: ...
+    def expected(
+        self, program: Program, call: Call, sample: Sample
+    ) -> tuple[dict[str, Any], str]: ...
+    def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool: ...
+
+
+@dataclass
+class Verification:
+    """The calls of one tape through programs.
+
+    Attributes:
+        programs: by name; the first are preferred.
+        sorter: lays calls out.
+        source: the calls.
+        missing: why variants have no program, by name.
+        reference: the model; None if it is not here.
+        tolerances: how far results may be from the recorded ones.
+        explains: whether a difference is explained, for which the model may be called.
+        in_order: how many calls were reproduced only in order.
+    """
+
+    programs: Mapping[str, Program]
+    sorter: CallSorter
+    source: CallSource
+    missing: Mapping[str, str]
+    reference: ModelReference | None
+    tolerances: Tolerances
+    explains: bool = True
+    in_order: int = 0
+
+    def row(self, call: Call) -> ReportRow:
+        """What became of a call."""
+        program, found = self._found(call, self._undisturbed)
+        if found.ok or found.against != "tape" or program is None or not _keeps_state(program):
+            return found
+        again = self._rows_in_order.get(call.ref)
+        if again is None:
+            return found
+        self.in_order += 1
+        return again
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know about the comparison."""
+        if not self.in_order:
+            return []
+        are = counted(self.in_order, "call")
+        return [f"{are} reproduced in order, each from the state that the call before left"]
+
+    @cached_property
+    def _rows_in_order(self) -> dict[CallRef, ReportRow]:
+        """The calls that are reproduced if each begins with the state that the one before left;
+        the first of each recording with the state at the export."""
+        within = replace(self, explains=False)
+        right: dict[CallRef, ReportRow] = {}
+        for _, calls in groupby(self.source.calls, lambda call: call.ref.tape):
+            with self._undisturbed() as modules:
+                for call in calls:
+                    if call.under_way or has_raised(call):
+                        continue
+                    _, found = within._found(call, _changing(modules))
+                    if found.ok and found.against == "tape":
+                        right[call.ref] = found
+        return right
+
+    def _found(
+        self, call: Call, held: Callable[[], AbstractContextManager[list[Any]]]
+    ) -> tuple[Program | None, ReportRow]:
+        """The program that took a call, and the row of the call.
+
+        Args:
+            call: the call.
+            held: gives what a run is made within, and the modules whose state may change there.
+        """
+        from calltape_analyzer.model.state import apart_from
+
+        ignored = self.source.removed
+        placed = self.sorter.sorted(call.record.inputs)
+        found, _ = accepting_programs(self.programs, placed, ignored)
+        name = found[0].name if found else None
+        against = "tape"
+        try:
+            device = found[0].device if found else None
+            sample = recorded_sample(call, self.sorter, device)
+            with held() as modules:
+                program, outputs = serve(
+                    self.programs, placed, sample, missing=self.missing, clone=True, ignored=ignored
+                )
+                name, got = program.name, program.leaves(outputs)
+                unmade = program.unmade(outputs)
+                for module in modules:
+                    got = apart_from(module, got)
+            expected, against = self._expected(program, call)
+            difference = compared(expected, got, self.tolerances)
+            if not difference.agrees and against == "tape" and self.explains:
+                difference = self._explained(program, call, got, difference)
+            if beside := [*map(unchanged_note, program.unwritten), *unmade]:
+                difference = not_verified(difference, beside)
+        except Exception as error:  # torch, the runtime and the tape raise errors of any type
+            return None, failed_row(call.number, name, error, against)
+        return program, compared_row(call.number, name, difference, against)
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[list[Any]]:
+        """Puts buffers back that programs write to: the model's, which its programs share, or, if
+        the model is not here, the programs' own. Yields the modules that have them."""
+        from calltape_analyzer.model.state import unchanged
+
+        modules = [
+            program.model.module
+            for program in self.programs.values()
+            if self.reference is None and program.state and program.model.module is not None
+        ]
+        modules += [] if self.reference is None else [self.reference.module]
+        with ExitStack() as stack:
+            for module in modules:
+                stack.enter_context(unchanged(module))
+            yield modules
+
+    def _explained(
+        self, program: Program, call: Call, got: Mapping[str, Any], difference: Difference
+    ) -> Difference:
+        """A difference with its reason, if the model's state is the reason."""
+        if not program.state:
+            return difference
+        if self.reference is None:
+            hint = f"the model has state ({shown_state(program.state)}) and was in another then"
+            return difference._replace(error=f"{difference.error}; maybe because {hint}")
+        sample = sample_in(program.variant, call, self.sorter, program.device)
+        if not self.reference.does_as_model(program, sample, got):
+            return difference
+        return difference._replace(error=because_of_state(program))
+
+    def _expected(self, program: Program, call: Call) -> tuple[dict[str, Any], str]:
+        if self.reference is not None:
+            sample = sample_in(program.variant, call, self.sorter, program.device)
+            return self.reference.expected(program, call, sample)
+        expected = recorded_leaves(call)
+        if expected is None:
+            raise InferenceError(
+                "the outputs are not on the tape",
+                advice="verify on the machine that has the model, after export",
+            )
+        return expected, "tape" if has_values(expected) else "shapes"
+
+
+def _keeps_state(program: Program) -> bool:
+    """Whether a run of the program may leave another state behind."""
+    return bool(program.state) and program.model.has_state
+
+
+def _changing(modules: list[Any]) -> Callable[[], AbstractContextManager[list[Any]]]:
+    """Lets runs change the state of modules that somebody else puts back."""
+    return lambda: nullcontext(modules)
