@@ -24,7 +24,7 @@ def unneeded_casts() -> Iterator[None]:
     def to(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         return module if _is_there(module, args, kwargs) else own(module, *args, **kwargs)
 
-    torch.nn.Module.to = to  # type: ignore[method-assign]
+    torch.nn.Module.to = to  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
@@ -33,7 +33,7 @@ def unneeded_casts() -> Iterator[None]:
 
 def _is_there(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether all parameters and buffers are of the dtype and on the device that are asked for."""
-    device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)  # type: ignore[attr-defined]
+    device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
     if memory_format is not None:
         return False
     return all(
