@@ -33,7 +33,7 @@ def unneeded_casts() -> Iterator[None]:
 
 def _is_there(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether all parameters and buffers are of the dtype and on the device that are asked for."""
-    device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+    device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
     if memory_format is not None:
         return False
     return all(
