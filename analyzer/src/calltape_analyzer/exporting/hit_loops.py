@@ -40,7 +40,8 @@ class _Loops(TorchFunctionMode):
         self._hits: dict[int, tuple[torch.Tensor, int]] = {}
 
     def __enter__(self) -> Any:
-        self._iterate = iterate = torch.Tensor.__iter__
+        iterate: Callable[..., Any] = torch.Tensor.__iter__
+        self._iterate = iterate
 
         def looped(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             known = self._hits.get(id(tensor))
@@ -48,11 +49,11 @@ class _Loops(TorchFunctionMode):
 
         vars(looped)["__wrapped__"] = iterate
         torch.Tensor.__iter__ = looped  # type: ignore[method-assign]
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *exception: Any) -> None:
         torch.Tensor.__iter__ = self._iterate  # type: ignore[method-assign]
-        super().__exit__(*exception)
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

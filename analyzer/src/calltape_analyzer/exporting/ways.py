@@ -13,6 +13,7 @@ from calltape_analyzer.arguments.sizings import is_batch
 from calltape_analyzer.exporting.constants import known_constants
 from calltape_analyzer.exporting.empty_results import never_empty
 from calltape_analyzer.exporting.hit_loops import every_item
+from calltape_analyzer.exporting.module_casts import unneeded_casts
 from calltape_analyzer.exporting.open_operators import OpenOperators
 from calltape_analyzer.exporting.python_values import (
     real_values,
@@ -108,6 +109,7 @@ class Way:
                 whole_strides(),
                 unasked_formats(),
                 rounded_bounds(),
+                unneeded_casts(),
                 symbolic_ints(module) if self.symbolic_ints else nullcontext(),
                 real_values(self.real_values),
                 never_empty(self.never_empty),
