@@ -197,6 +197,46 @@ def test_a_result_that_may_be_empty(tmp_path: Path) -> None:
         programs(-torch.ones(4, 3))
 
 
+class PooledIfAny(Model):
+    """Pools what is left of the nodes, if anything is: graph networks ask how many there are."""
+
+    def forward(self, x, batch):
+        kept = batch[x[:, 0] > 0]
+        count = int(kept.max()) + 1 if kept.numel() > 0 else 0
+        return x.new_zeros(count).index_add(0, kept, x[:, 0][x[:, 0] > 0])
+
+
+def test_a_count_of_what_may_be_empty(tmp_path: Path) -> None:
+    model = PooledIfAny()
+    calls = [call(t(sum(c), 3), batch(*c)) for c in ((3, 4), (4, 2, 5), (6, 3))]
+    programs = made(tmp_path, model, calls)
+    assert len(programs) == 1
+    assert_as_module(programs, model, [call(t(13, 3), batch(5, 8))])
+
+
+class CheckedEdges(Model):
+    """Takes the second row of a pair of rows, and refuses indices that are not sorted."""
+
+    def forward(self, x, edges):
+        source, target = edges[0], edges[1]
+        if not torch.all(target[:-1] <= target[1:]):
+            raise ValueError("not sorted")
+        return x.index_add(0, target, x[source])
+
+
+def test_a_check_of_values_leaves_sizes_open(tmp_path: Path) -> None:
+    model = CheckedEdges()
+    calls = [
+        call(t(nodes, 3), torch.stack([torch.zeros_like(batch(*of)), batch(*of)]))
+        for nodes, of in ((4, (3, 4)), (5, (4, 2, 5)), (6, (6, 2)))
+    ]
+    programs = made(tmp_path, model, calls)
+    assert len(programs) == 1
+    wrong = torch.tensor([[0, 0, 0], [1, 0, 1]])
+    with pytest.raises(NoVariant, match="assertion failed"):
+        programs(t(4, 3), wrong)
+
+
 class Typed(Model):
     """Means ``int`` as a dtype."""
 

@@ -47,9 +47,14 @@ def never_empty(wanted: bool) -> Iterator[None]:
 
 
 def _filled(condition: Any) -> Any:
-    """What is assumed where a condition asks whether a size is 0; None for other conditions."""
+    """What is assumed where a condition asks whether a size is 0, or more than 0 (``index.max()``
+    of a graph network, if there is an index); None for other conditions."""
     sympy: Any = importlib.import_module("sympy")
 
     if isinstance(condition, sympy.Eq | sympy.Ne) and condition.rhs == 0:
         return sympy.Ne(condition.lhs, 0)
+    if isinstance(condition, sympy.Gt | sympy.Le) and condition.rhs == 0:
+        return sympy.Gt(condition.lhs, 0)
+    if isinstance(condition, sympy.Lt | sympy.Ge) and condition.lhs == 0:
+        return sympy.Gt(condition.rhs, 0)
     return None
