@@ -1,4 +1,4 @@
-"""More of torchvision: videos, modules ready to be quantized, extracted features, parts of heads."""
+"""More of torchvision: videos, modules ready to quantize, extracted features, parts of heads."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ def _built(name: str, **options: Any) -> Any:
 
 _aura = partial(
     _built, "AuraFlowTransformer2DModel", sample_size=16, patch_size=2, num_mmdit_layers=1,
-    num_single_dit_layers=1, attention_head_dim=16, num_attention_heads=2, joint_attention_dim=_TEXT,
-    caption_projection_dim=32, pos_embed_max_size=256,
+    num_single_dit_layers=1, attention_head_dim=16, num_attention_heads=2,
+    joint_attention_dim=_TEXT, caption_projection_dim=32, pos_embed_max_size=256,
 )  # fmt: skip
 _cogview = partial(
     _built, "CogView4Transformer2DModel", patch_size=2, in_channels=4, out_channels=4,

@@ -106,7 +106,7 @@ def _mvit() -> nn.Module:
 
 def _halo() -> nn.Module:
     """Blocks that see the pixels around them."""
-    from timm.models.byobnet import ByobNet, ByoBlockCfg, ByoModelCfg
+    from timm.models.byobnet import ByoBlockCfg, ByobNet, ByoModelCfg
 
     torch.manual_seed(0)
     config = ByoModelCfg(
