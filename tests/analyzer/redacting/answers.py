@@ -69,18 +69,27 @@ def differing(before: dict[str, str], after: dict[str, str]) -> list[str]:
 
 
 def replaced_numbers(source: Tape, result: Tape) -> set[str]:
-    """The places of ints and floats that are others on a new tape, as findings name them."""
+    """The places of ints and floats that are others on a new tape, as findings name them. One that
+    stayed beside others in its list is another one too: it became itself by chance."""
     found: set[str] = set()
     for one, other in zip(source.calls, result.calls, strict=True):
         before, after = one.record.inputs, other.record.inputs
         roots = before.spec().root, after.spec().root
-        for (path, node), (new_path, _) in zip(*map(nodes_with_paths, roots), strict=True):
-            if not isinstance(node, ScalarNode) or node.kind in ("str", "bytes"):
-                continue
-            if repr(before.scalars[node.scalar]) != repr(after.scalars[node.scalar]):
+        numbers = [
+            (path, new_path, repr(before.scalars[node.scalar]) != repr(after.scalars[node.scalar]))
+            for (path, node), (new_path, _) in zip(*map(nodes_with_paths, roots), strict=True)
+            if isinstance(node, ScalarNode) and node.kind not in ("str", "bytes")
+        ]
+        changed = {_list_of(path) for path, _, is_other in numbers if is_other}
+        for path, new_path, is_other in numbers:
+            if is_other or (_list_of(path) in changed and path[-1].isdecimal()):
                 both = path, new_path  # keys may be others
                 found.update(list(names_of_path(one, source.signature))[-1] for one in both)
     return found
+
+
+def _list_of(path: str) -> str:
+    return path.rpartition(".")[0]
 
 
 def withheld_arguments(source: Tape, result: Tape) -> dict[bytes, set[str]]:

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from calltape_analyzer import RedactionError, open_tape, redact
+from calltape_analyzer import RedactionError, Variant, open_tape, redact
 from calltape_analyzer.redacting import keyed_redaction, new_values, redaction
 from calltape_recorder import record
 from tests.analyzer.redacting.random_calls import written
@@ -169,6 +171,66 @@ def test_names_of_arguments_that_are_no_identifiers(tmp_path: Path) -> None:
     assert not [name for name in names if len(name) > 4 and name.encode() in data]
     with open_tape(tmp_path / "b.tape") as tape:
         assert len(tape.calls[0].inputs.kwargs) == 1 + len(names)
+
+
+@pytest.mark.parametrize("key", ["my name", "1", 4041, "a.b c", "présent"])
+def test_symbols_and_variants_that_are_named_after_keys(key: str | int, tmp_path: Path) -> None:
+    """A size that varies by itself is a symbol, and a key that not all calls have is a variant:
+    both have names that are made of the key."""
+    calls: list[dict[str, Any]] = [
+        {"ids": torch.zeros(2, 3 + 2 * number), "meta": {key: torch.zeros(9 - number**2 % 5)}}
+        for number in range(4)
+    ]
+    calls.append({"ids": torch.zeros(2, 1), "meta": {}})
+    if isinstance(key, str):
+        calls.append({"ids": torch.zeros(2, 1), key: torch.zeros(4)})
+        calls.append({"ids": torch.zeros(2, 6), key: torch.zeros(1)})
+    source = recorded(tmp_path / "a.tape", *calls)
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape")
+        before = [_numbered_shapes(one) for one in tape.variants()]
+    with open_tape(tmp_path / "b.tape") as tape:
+        assert [_numbered_shapes(one) for one in tape.variants()] == before
+
+
+KEYS = st.lists(
+    st.text(st.characters(codec="utf-8"), min_size=1, max_size=4) | st.integers(0, 9999),
+    min_size=1, max_size=3, unique_by=str,
+)  # fmt: skip
+SIZES = st.lists(st.integers(1, 9), min_size=6, max_size=6)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(KEYS, st.lists(SIZES, min_size=1, max_size=5), st.booleans())
+def test_any_keys_of_tensors(
+    tmp_path_factory: pytest.TempPathFactory, keys: list[Any], sizes: list[list[int]], named: bool
+) -> None:
+    calls = []
+    for rows, columns, *others in sizes:
+        tensors = {k: torch.zeros(n) for k, n in zip(keys, others, strict=False) if n != 9}
+        ids = torch.zeros(rows, columns)
+        if named:
+            texts = {f"{k}": one for k, one in tensors.items() if k not in ("ids", "self", "m")}
+            calls.append({"ids": ids, **texts})
+        else:
+            calls.append({"ids": ids, "meta": tensors})
+    folder = tmp_path_factory.mktemp("keys")
+    source = recorded(folder / "a.tape", *calls)
+    with open_tape(source) as tape:
+        redact(tape, folder / "b.tape")  # which compares the answers
+
+
+def _numbered_shapes(variant: Variant) -> list[list[Any]]:
+    """The shapes of a variant, with symbols by their number."""
+    findings = variant.findings
+    numbers: dict[str, int] = {}
+    return [
+        [
+            axis if isinstance(axis, int) else f"<{numbers.setdefault(str(axis), len(numbers))}>"
+            for axis in one.shape
+        ]
+        for one in findings.tensors
+    ]
 
 
 def test_a_refusal_names_the_argument(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -33,11 +33,30 @@ def test_parts_of_paths(text: str, expected: str) -> None:
     assert NumberedNames(["key", "a b", "\x1b[2J", "", "c.d"]).numbered(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("no my name", "no <key 1>"),
+        ("4 (in my name present, call 1)", "4 (in <key 1> present, call <key 0>)"),
+        ("the size 1 of x.1", "the size <key 0> of x.<key 0>"),
+        ("the size 1 1", "the size <key 2>"),
+        ("in (0) present", "in <key 0> present"),
+        ("the size of x", "the size of x"),
+        ("of x.size", "of x.<key 3>"),
+    ],
+)
+def test_names_of_arguments_in_sentences(text: str, expected: str) -> None:
+    names = ["1", "my name", "1 1", "size"]
+    words = {"1", "my name", "1 1"}
+    found = NumberedNames(names, words, ["(0)", "(1)", "(2)", "(3)"]).numbered(text)
+    assert found == expected
+
+
 @given(st.lists(NAMES, unique=True, max_size=4), st.text("ab[ =\n\x1b..,)1", max_size=12))
-def test_it_is_as_one_name_after_the_other(names: list[str], text: str) -> None:
-    expected = text
-    for number, name in enumerate(names):
-        for form in (name, printable(name)):
-            part = rf"(?<![^.]){re.escape(form)}(?![^.\[=, )])"
-            expected = re.sub(part, f"<key {number}>", expected)
+def test_it_is_as_one_pattern_of_all_names(names: list[str], text: str) -> None:
+    numbers = {name: number for number, name in reversed([*enumerate(names)])}
+    forms = {form: numbers[name] for name in reversed(names) for form in (printable(name), name)}
+    either = "|".join(map(re.escape, sorted(forms, key=len, reverse=True)))
+    part = rf"(?<![^.])(?:{either})(?![^.\[=, );:])"
+    expected = re.sub(part, lambda found: f"<key {forms[found[0]]}>", text) if names else text
     assert NumberedNames(names).numbered(text) == expected

@@ -82,4 +82,5 @@ def own_dimension_name(argument: str, path: str, axis: int | None) -> str:
         axis: from 0; None for an int, whose name is that of its path alone.
     """
     text = f"{argument}{path}" if axis is None else f"{argument}{path}_dim_{axis}"
-    return re.sub("[^0-9A-Za-z]", "_", text).strip("_") or "n"
+    name = re.sub("[^0-9A-Za-z]", "_", text).strip("_")
+    return name if name[:1].isalpha() else f"n{name}"  # f(**{"1": x})

@@ -16,6 +16,7 @@ from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.explanation.reasons import reasons_of
 from calltape_analyzer.explanation.subjects import explain
 from calltape_analyzer.observing.switches import looks_like_name
+from calltape_analyzer.observing.usual_names import own_dimension_name
 from calltape_analyzer.plain_data import plain
 from calltape_analyzer.redacting.numbered_names import NumberedNames
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
@@ -31,6 +32,7 @@ _QUOTED_NUMBER = re.compile(r"(?<![^ ])([^ =]+)=[-+(]?[\w.+-]+\)?")
 _SOME = re.compile(r"(?:(?:<key \d+>|[^ ,])+, )*(?:<key \d+>|[^ ,])+ and ([\d,]+) more")
 """The first of many places. Which ones come first follows from keys, which are others now."""
 _NUMBERED = re.compile(r"<key (\d+)>")
+_WORD = re.compile(r"(?<!\w)[A-Za-z]\w*", re.ASCII)
 _PLACE_OF_CALL = ("path", "address")
 _OF_TRAFFIC = re.compile(r"\bkept\b")
 """What a warning says of numbers of calls that are not on the tape: a new tape does not count those
@@ -82,6 +84,7 @@ class Comparison:
         self._known: frozenset[str] = frozenset()
         self._keys: dict[str, None] = {}
         self._names = NumberedNames(()), NumberedNames(())
+        self._symbols: dict[str, str] = {}
         self._known_texts: dict[tuple[str, bool], str] = {}
         self.variants: tuple[Variant, ...] = ()
 
@@ -96,11 +99,24 @@ class Comparison:
         self.variants = () if isinstance(variants, str) else tuple(variants)
         texts = {} if is_new else self._texts(variants)
         self._known_texts.clear()
+        self._symbols = dict(self._names_of_symbols(is_new))
         found = dict(said.by_question)
         for name, explanation in said.explanations.items():
             found[f"explain {self._with_keys(name, is_new)}"] = explanation
         made: dict[str, Any] = plain(self._alike(found, texts, is_new))
         return made
+
+    def _names_of_symbols(self, is_new: bool) -> Iterator[tuple[str, str]]:
+        """The names of symbols that are made of keys, with what stands for them."""
+        for variant in self.variants if self._replaced.keys else ():
+            layout = variant.facts.group.layout
+            for symbol in variant.facts.symbols:
+                axis, path = symbol.columns[0].axis, layout.path(symbol.columns[0])
+                place = f"{path.argument}{path.path}"
+                shown = self._with_keys(place, is_new)
+                own = own_dimension_name(path.argument, path.path, axis)
+                if shown != place and symbol.name.startswith(own):
+                    yield symbol.name, f"<symbol of {shown}[{axis}]>"
 
     def in_words(self, question: str) -> str:
         """A question of ``answers`` with the names of the old tape."""
@@ -224,6 +240,8 @@ class Comparison:
             # In one go: what stands for a text may be another text of the tape.
             either = "|".join(map(re.escape, sorted(shown, key=len, reverse=True)))
             value = re.sub(f"(?<![^= ])(?:{either})", lambda found: shown[found[0]], value)
+        if self._symbols:
+            value = _WORD.sub(lambda found: self._symbols.get(found[0], found[0]), value)
         value = self._with_keys(value, is_new)
         if "<key " in value and " more" in value:
             value = _SOME.sub(r"some and \1 more", value)
@@ -232,7 +250,12 @@ class Comparison:
     def _with_keys(self, value: str, is_new: bool) -> str:
         if len(self._keys) != len(self._replaced.keys):
             self._keys = dict.fromkeys(self._replaced.keys)
-            self._names = NumberedNames(self._keys), NumberedNames(self._replaced.keys.values())
+            names, words = self._replaced.keys, self._replaced.arguments
+            others = names.values()
+            self._names = (
+                NumberedNames(names, words, others),
+                NumberedNames(others, {names[word] for word in words}, names),
+            )
         return self._names[is_new].numbered(value) if self._keys else value
 
     def _without_numbers(self, value: str) -> str:

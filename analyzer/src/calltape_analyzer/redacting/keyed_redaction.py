@@ -146,11 +146,13 @@ class KeyedRedaction:
             found = difference(before, after)
             if found is not None:
                 question = comparison.in_words(found)
+                places = sorted({*self._replaced.numbers, *self._replaced.places})
+                replaced = f" ({some_of(places, _MAX_NAMED)})" if places else ""
                 raise DifferentAnswerError(
                     f"the analysis would say something else of the new tape ({question})",
                     (found, before.get(found), after.get(found)),
-                    advice="the numbers or keys that were replaced mean something: name their "
-                    "paths with `keep`; nothing was written",
+                    advice=f"the numbers or keys that were replaced{replaced} mean something: name "
+                    "their paths with `keep`; nothing was written",
                 )
             return [*self._notes(comparison.variants)]
 

@@ -1,20 +1,21 @@
 """Names in paths, by number.
 
-In come the keys of a tape, and texts in which they are parts of paths. Out go the same texts with a
-number for each key, so that those of two tapes can be compared.
+In come the keys of a tape, and texts in which they are parts of paths, or names of arguments. Out
+go the same texts with a number for each key, so that those of two tapes can be compared.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from calltape_analyzer.text import printable
 
 __all__ = ["NumberedNames"]
 
-_BEGIN = re.compile(r"(?<![^.])")
-_END = re.compile(r"[.\[=, )]|\Z")
+_BEGIN = re.compile(r"(?<![^. (])")
+_END = re.compile(r"[.\[=, );:]|\Z")
 
 
 class NumberedNames:
@@ -22,30 +23,53 @@ class NumberedNames:
 
     Args:
         names: in the order of their numbers. A name may hold dots and anything else.
+        words: those of them that sentences name as well: arguments (``no my name``).
+        others: what the names are called on the other tape, in the same order. A word of a sentence
+            that is such a name by chance gets its number on both tapes.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(
+        self, names: Iterable[str], words: Collection[str] = (), others: Iterable[str] = ()
+    ) -> None:
         # By what is before the first character that ends a part of a path.
-        self._by_head: dict[str, list[tuple[str, int]]] = {}
-        for number, name in enumerate(names):
-            for form in dict.fromkeys((name, printable(name))):
-                self._by_head.setdefault(_head(form), []).append((form, number))
+        self._by_head: dict[str, list[_Form]] = {}
+        numbers = {name: number for number, name in enumerate(names)}
+        for name, number in numbers.items():
+            self._add(name, number, is_word=bool(name) and name in words)
+        for (name, number), other in zip(numbers.items(), others, strict=False):
+            if name in words:
+                self._add(other, number, is_word=True)
+        for forms in self._by_head.values():
+            forms.sort(key=lambda form: -len(form.text))
+
+    def _add(self, name: str, number: int, *, is_word: bool) -> None:
+        for text in dict.fromkeys((name, printable(name))):
+            self._by_head.setdefault(_head(text), []).append(_Form(text, number, is_word))
 
     def numbered(self, text: str) -> str:
-        """The text with ``<key 0>`` for the first name, wherever that is a part of a path."""
+        """The text with ``<key 0>`` for the first name, wherever that is a part of a path, or the
+        name of an argument in a sentence. Of several names, the longest counts."""
         made: list[str] = []
         done = 0
         for begin in _BEGIN.finditer(text):
             at = begin.start()
             if made and at <= done:
                 continue  # it is within a name
-            for form, number in self._by_head.get(_head(text, at), ()):
-                end = at + len(form)
-                if text.startswith(form, at) and _END.match(text, end):
-                    made += (text[done:at], f"<key {number}>")
+            in_path = at == 0 or text[at - 1] == "."
+            for form in self._by_head.get(_head(text, at), ()):
+                end = at + len(form.text)
+                is_meant = in_path or form.is_word
+                if is_meant and text.startswith(form.text, at) and _END.match(text, end):
+                    made += (text[done:at], f"<key {form.number}>")
                     done = end
                     break
         return "".join((*made, text[done:])) if made else text
+
+
+class _Form(NamedTuple):
+    text: str
+    number: int
+    is_word: bool
 
 
 def _head(text: str, at: int = 0) -> str:

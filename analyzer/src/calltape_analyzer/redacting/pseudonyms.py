@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import secrets
 import struct
 from collections.abc import Callable, Collection
@@ -27,6 +28,8 @@ _NAME = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-"
 _LETTERS = bytes(ord(_NAME[byte % 64]) for byte in range(256))
 _LONG = 16
 _ROUNDS = 8
+_HALF = re.compile("[\ud800-\udfff]")
+"""A half of a pair of UTF-16. A text that has one is no UTF-8, so only such a text gets others."""
 _MAX_KNOWN = 65_536
 _TRIES = 256
 
@@ -189,7 +192,9 @@ def _kind_of(value: str) -> str:
     if looks_like_name(value):
         return "name"
     kind = "word" if may_select(value) else "prose"
-    return kind if value.isascii() and value.isprintable() else f"{kind} of any script"
+    if value.isascii() and value.isprintable():
+        return kind
+    return f"{kind} of {'halves' if _HALF.search(value) else 'any script'}"
 
 
 def _kind_of_bytes(value: str) -> str:
@@ -221,23 +226,42 @@ def _spelled(number: int, length: int, kind: str) -> str:
 
 
 class _Characters:
-    """The first characters of Unicode, as many as one needs."""
+    """Characters that need no table: of bytes, or of Unicode with or without the halves of pairs.
 
-    def __init__(self, count: int) -> None:
+    Args:
+        count: how many there are.
+        gap: how many are left out where the halves begin.
+    """
+
+    def __init__(self, count: int, gap: int = 0) -> None:
         self._count = count
+        self._gap = gap
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, place: int) -> str:
-        return chr(place)
+        return chr(place if place < _HALVES.start else place + self._gap)
+
+    def place(self, character: str) -> int:
+        """The other way round."""
+        number = ord(character)
+        return number if number < _HALVES.start else number - self._gap
+
+
+_HALVES = range(0xD800, 0xE000)
+_OF_BYTES = _Characters(256)
+_ALL = _Characters(0x110000)
+_WHOLE = _Characters(0x110000 - len(_HALVES), gap=len(_HALVES))
 
 
 @cache
 def _alphabet(kind: str) -> tuple[str | _Characters, Callable[[str], int]]:
     """The characters of which short texts of a kind are, and the place of one among them."""
-    if kind.startswith("prose of") or kind.endswith("bytes"):
-        return _Characters(256 if kind.endswith("bytes") else 0x110000), ord
+    of_kind = {"prose of any script": _WHOLE, "prose of halves": _ALL}
+    known = _OF_BYTES if kind.endswith("bytes") else of_kind.get(kind)
+    if known is not None:
+        return known, known.place
     alphabet = _NAME
     if kind in ("word", "prose"):
         alphabet = "".join(map(chr, range(0x20 if kind == "prose" else 0x21, 0x7F)))

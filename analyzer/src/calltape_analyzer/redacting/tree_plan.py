@@ -43,12 +43,16 @@ class Replaced:
 
     Attributes:
         keys: keys and names of fields, with those that stand for them now.
+        arguments: those of them that are names of arguments.
+        places: of the keys, as the analysis names them.
         numbers: the places of numbers, as the analysis names them.
         has_withheld: whether any argument has only its length left.
     """
 
     def __init__(self) -> None:
         self.keys: dict[str, str] = {}
+        self.arguments: set[str] = set()
+        self.places: set[str] = set()
         self.numbers: set[str] = set()
         self.has_withheld = False
 
@@ -203,7 +207,12 @@ class TreePlan:
         if kept or (at == "kwargs" and key in self._fates.signature.by_name):
             return key
         made = tuple(map(self._part, key)) if isinstance(key, tuple) else self._part(key)
-        self._fates.replaced.keys[str(key)] = str(made)
+        replaced = self._fates.replaced
+        replaced.keys[str(key)] = str(made)
+        if at == "kwargs":
+            replaced.arguments.add(str(key))
+        path = f"{at}.{key}" if at else str(key)
+        replaced.places.add(list(names_of_path(path, self._fates.signature))[-1])
         return made
 
     def _part(self, part: Any) -> Any:
