@@ -91,6 +91,11 @@ class Args(Model):
         return self.linear(x) + sum(more)
 
 
+class OfArg(Model):
+    def forward(self, *arg):
+        return self.linear(arg[0]) + arg[1]
+
+
 class Kwargs(Model):
     def forward(self, x, **more):
         return self.linear(x) + more["bias"] * more["weight"]
@@ -194,6 +199,11 @@ ARGUMENTS: dict[str, tuple[type[Model], list[Call], list[Call]]] = {
         Args,
         [call(t(n, 3), t(n, 3), t(n, 3)) for n in (4, 6)],
         [call(t(5, 3), t(5, 3), t(5, 3))],
+    ),
+    "members of *arg, whose names are those of unknown positions": (
+        OfArg,
+        [call(t(n, 3), t(n, 3)) for n in (4, 6)],
+        [call(t(5, 3), t(5, 3))],
     ),
     "members of **kwargs": (
         Kwargs,

@@ -42,9 +42,15 @@ def split(made: list[Recorded], folder: Path, rng: random.Random) -> list[Path]:
 
 def told(tape: Tape) -> dict[str, Any]:
     """The answers, without the files that calls are in."""
-    found = answers(tape)
-    found["explained"] = [re.sub(r" of /[^,)]*", "", text) for text in found["explained"]]
-    return found
+    return {question: without_files(answer) for question, answer in answers(tape).items()}
+
+
+def without_files(answer: Any) -> Any:
+    if isinstance(answer, dict):
+        return {name: without_files(one) for name, one in answer.items()}
+    if isinstance(answer, list | tuple):
+        return type(answer)(map(without_files, answer))
+    return re.sub(r" of /[^,)]*", "", answer) if isinstance(answer, str) else answer
 
 
 @given(calls(), st.integers(0, 2**16))

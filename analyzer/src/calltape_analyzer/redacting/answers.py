@@ -83,6 +83,7 @@ class Comparison:
         self._numbered = numbered
         self._known: frozenset[str] = frozenset()
         self._keys: dict[str, None] = {}
+        self._shown_keys: tuple[frozenset[str], ...] = frozenset(), frozenset()
         self._names = NumberedNames(()), NumberedNames(())
         self._symbols: dict[str, str] = {}
         self._known_texts: dict[tuple[str, bool], str] = {}
@@ -161,10 +162,9 @@ class Comparison:
 
     def _is_key(self, value: Any, is_new: bool) -> bool:
         """Whether a value, beside texts, is a key that was replaced."""
-        known = self._replaced.keys
-        if not known:  # the text of a long list takes long
-            return False
-        return str(value) in (known.values() if is_new else known)
+        self._look_at_keys()
+        known = self._shown_keys[is_new]
+        return bool(known) and str(value) in known  # the text of a long list takes long
 
     def _dict(self, value: Any, texts: Mapping[str, str], is_new: bool, key: str) -> Any:
         if key == "constants":
@@ -248,15 +248,21 @@ class Comparison:
         return self._without_numbers(value) if "=" in value else value
 
     def _with_keys(self, value: str, is_new: bool) -> str:
-        if len(self._keys) != len(self._replaced.keys):
-            self._keys = dict.fromkeys(self._replaced.keys)
-            names, words = self._replaced.keys, self._replaced.arguments
-            others = names.values()
-            self._names = (
-                NumberedNames(names, words, others),
-                NumberedNames(others, {names[word] for word in words}, names),
-            )
+        self._look_at_keys()
         return self._names[is_new].numbered(value) if self._keys else value
+
+    def _look_at_keys(self) -> None:
+        """Keys are replaced as long as a tape is written."""
+        names, words = self._replaced.keys, self._replaced.arguments
+        if len(self._keys) == len(names):
+            return
+        self._keys = dict.fromkeys(names)
+        others = names.values()
+        self._shown_keys = frozenset(names), frozenset(others)
+        self._names = (
+            NumberedNames(names, words, others),
+            NumberedNames(others, {names[word] for word in words}, names),
+        )
 
     def _without_numbers(self, value: str) -> str:
         """A text that does not quote numbers that were replaced (``more.0=4041``)."""

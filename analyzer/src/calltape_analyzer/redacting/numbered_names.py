@@ -31,20 +31,22 @@ class NumberedNames:
     def __init__(
         self, names: Iterable[str], words: Collection[str] = (), others: Iterable[str] = ()
     ) -> None:
-        # By what is before the first character that ends a part of a path.
-        self._by_head: dict[str, list[_Form]] = {}
+        self._forms: dict[str, _Form] = {}
         numbers = {name: number for number, name in enumerate(names)}
         for name, number in numbers.items():
             self._add(name, number, is_word=bool(name) and name in words)
         for (name, number), other in zip(numbers.items(), others, strict=False):
             if name in words:
                 self._add(other, number, is_word=True)
-        for forms in self._by_head.values():
-            forms.sort(key=lambda form: -len(form.text))
+        lengths: dict[str, set[int]] = {}
+        for text in self._forms:
+            lengths.setdefault(_head(text), set()).add(len(text))
+        # By what is before the first character that ends a part of a path.
+        self._lengths = {head: sorted(found, reverse=True) for head, found in lengths.items()}
 
     def _add(self, name: str, number: int, *, is_word: bool) -> None:
-        for text in dict.fromkeys((name, printable(name))):
-            self._by_head.setdefault(_head(text), []).append(_Form(text, number, is_word))
+        for text in (name, printable(name)):
+            self._forms.setdefault(text, _Form(number, is_word))
 
     def numbered(self, text: str) -> str:
         """The text with ``<key 0>`` for the first name, wherever that is a part of a path, or the
@@ -56,18 +58,17 @@ class NumberedNames:
             if made and at <= done:
                 continue  # it is within a name
             in_path = at == 0 or text[at - 1] == "."
-            for form in self._by_head.get(_head(text, at), ()):
-                end = at + len(form.text)
-                is_meant = in_path or form.is_word
-                if is_meant and text.startswith(form.text, at) and _END.match(text, end):
+            for length in self._lengths.get(_head(text, at), ()):
+                form = self._forms.get(text[at : at + length])
+                is_meant = form is not None and (in_path or form.is_word)
+                if form is not None and is_meant and _END.match(text, at + length):
                     made += (text[done:at], f"<key {form.number}>")
-                    done = end
+                    done = at + length
                     break
         return "".join((*made, text[done:])) if made else text
 
 
 class _Form(NamedTuple):
-    text: str
     number: int
     is_word: bool
 
