@@ -126,7 +126,7 @@ def as_call(
         if is_only or members:
             needed = position + 1
     args = [rest.pop(parameter.name, parameter.default) for parameter in leading[:needed]]
-    # Beyond what the signature knows, names are positions; of a forward(self, *arg), they are members.
+    # Beyond what the signature knows, names are positions. Of a forward(self, *arg), some are both.
     positions = [name for name in rest if name.startswith("arg_") and name not in known]
     args += [rest.pop(name) for name in dict.fromkeys((*members, *positions))]
     return tuple(args), rest
