@@ -72,6 +72,17 @@ def test_a_tape_that_is_cut_at_every_byte_of_a_call(source: Path, tmp_path: Path
         check_truncated(source, tmp_path, size)
 
 
+def test_what_came_after_the_last_call_is_not_known(source: Path, tmp_path: Path) -> None:
+    """A file that ends between two records lost nothing that anybody can count."""
+    data = source.read_bytes()
+    cut = tmp_path / "cut.tape"
+    cut.write_bytes(data[: data.index(b"calls/00000003")])
+    for path, words in ((cut, "whether calls followed"), (source, "nothing had to be recovered")):
+        with open_tape(path) as tape:
+            notes = recover_tape(tape, tmp_path / "mended.tape", overwrite=True).notes
+        assert any(words in note for note in notes)
+
+
 @given(seed=st.integers(0, 2**32))
 def test_a_tape_with_damage_anywhere(
     source: Path, seed: int, tmp_path_factory: pytest.TempPathFactory

@@ -56,6 +56,15 @@ def test_each_kind_is_found(source: Path) -> None:
     assert "--permute ids" in next(f.advice for f in found.findings if f.kind == "token_ids")
 
 
+def test_a_mask_holds_no_token_ids(tmp_path: Path) -> None:
+    model = Model()
+    with record(model, tmp_path / "a.tape"):
+        model(torch.tensor([[7, 300, 41]]), mask=torch.tensor([[0, 1, 1]]))
+    with open_tape(tmp_path / "a.tape") as tape:
+        kinds = {one.place: one.kind for one in private_data(tape).findings}
+    assert (kinds["ids"], kinds["mask"]) == ("token_ids", "values")
+
+
 def test_calls_are_listed_one_by_one(source: Path) -> None:
     with open_tape(source) as tape:
         addresses = [call.address for call in tape.calls]

@@ -20,7 +20,7 @@ from calltape_schema.privacy import is_without_text
 from calltape_schema.records import CallRecord, Tree
 from calltape_schema.tree import CustomNode, EnumNode, FieldsNode, ScalarNode, walk
 
-__all__ = ["Contents", "contents_of", "is_redacted", "looks_like"]
+__all__ = ["Contents", "contents_of", "is_redacted", "looks_like", "masks_of"]
 
 _MAX_REASONS = 100
 _MAX_KNOWN = 4096
@@ -121,8 +121,9 @@ def _look(found: Contents, tree: Tree, classes: ClassIndex) -> None:
             and not _is_known(node, classes)
         ):
             found.unknown.add(node.type)
-    for leaf in tree.facts():
-        if leaf.key is not None:
+    masks = masks_of(tree)
+    for number, leaf in enumerate(tree.facts()):
+        if leaf.key is not None and number not in masks:
             for kind in looks_like(leaf):
                 found.tell(_LOOKS[kind])
 
@@ -133,6 +134,11 @@ def _is_known(node: FieldsNode | CustomNode | EnumNode, classes: ClassIndex) -> 
     if not isinstance(node, FieldsNode) or node.kind != "namedtuple":
         return False
     return loaded_named_tuple(node.type, node.fields) is not None
+
+
+def masks_of(tree: Tree) -> frozenset[int]:
+    """The numbers of the integer tensors that hold nothing but 0 and 1, as their ranges say."""
+    return frozenset(one.leaf for one in tree.ranges if 0 <= one.min and one.max <= 1)
 
 
 def looks_like(leaf: Leaf) -> tuple[str, ...]:

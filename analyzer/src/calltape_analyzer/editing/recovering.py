@@ -34,7 +34,9 @@ def recover_tape(
         tape, path, iter(tape.calls), len(tape.calls), Rewriting("recover", {}, thorough=True),
         overwrite=overwrite,
     )  # fmt: skip
-    if was_sealed and not report.lost:
+    note = None
+    if not was_sealed:
+        note = "the tape had no end: whether calls followed the last one on it is not known"
+    elif not report.lost:
         note = "the tape was sound: nothing had to be recovered"
-        return report.model_copy(update={"notes": (*report.notes, note)})
-    return report
+    return report if note is None else report.model_copy(update={"notes": (*report.notes, note)})

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from calltape_analyzer.editing.contents import is_redacted, looks_like
+from calltape_analyzer.editing.contents import is_redacted, looks_like, masks_of
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.node_paths import names_of_children
@@ -221,7 +221,7 @@ def _of_call(call: Call, tape: Tape) -> Iterator[tuple[str, str | None]]:
 
 
 def _of_tree(tree: Tree, root: str) -> Iterator[tuple[str, str]]:
-    facts = tree.facts()
+    facts, masks = tree.facts(), masks_of(tree)
     for placed in placed_nodes(tree.spec().root, root):
         path, node = placed.path, placed.node
         if isinstance(node, ScalarNode) and node.kind in ("str", "bytes"):
@@ -232,7 +232,8 @@ def _of_tree(tree: Tree, root: str) -> Iterator[tuple[str, str]]:
             if not is_told and is_long(tree.scalars[node.scalar]):
                 yield path, "number"
         elif isinstance(node, TensorNode) and facts[node.leaf].key is not None:
-            kinds = looks_like(facts[node.leaf]) or ("values",)
+            is_mask = node.leaf in masks
+            kinds = ("values",) if is_mask else looks_like(facts[node.leaf]) or ("values",)
             yield from ((path, kind) for kind in kinds)
         elif isinstance(node, EnumNode) and isinstance(node.value, str | bytes):
             yield path, "enum_value"
