@@ -13,6 +13,7 @@ from torch._subclasses import FakeTensor
 from calltape_analyzer import Programs, export, open_tape
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting import probing, time_limit
+from calltape_analyzer.programs.attempts import Attempt
 from calltape_recorder import record
 from tests.analyzer.exported import Call, call, taped
 
@@ -100,6 +101,21 @@ def test_no_run_is_larger_than_four_times_the_largest_call(
     assert sum(attempt.probed for attempt in programs.attempts) > 0
     (note,) = {note for p in programs.values() for note in p.notes if "tried at" in note}
     assert "none more than 4 times as large (probe='near')" in note
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"agreed": 9}, ": the same as the model"),
+        ({"agreed": 6}, ": the same as the model at 6, refused or failed at 3"),
+        ({"agreed": 6, "wrong": 3}, ": the same as the model at 6, other values at 3"),
+        ({"wrong": 1}, ": the same as the model at 0, refused or failed at 8, other values at 1"),
+    ],
+)
+def test_what_came_of_unseen_sizes_is_told(counts: dict[str, int], words: str) -> None:
+    attempt = Attempt(variant="main", what="", probed=9, **counts)
+    (note,) = probing.Probing().notes(None, attempt)  # type: ignore[arg-type]
+    assert note.endswith(f"(probe='near'){words}")
 
 
 def test_no_int_is_larger_than_four_times_the_largest_recorded_one(tmp_path: Path) -> None:

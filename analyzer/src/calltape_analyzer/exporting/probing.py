@@ -229,8 +229,8 @@ class Probing:
         tried = f"tried at {counted(attempt.probed, 'size')} beside the recorded ones"
         if attempt.probed and self.probe == "near":
             tried += f", none more than {GROWTH} times as large"
-        why = "" if attempt.probed else self._why_none(variant, attempt)
-        found = [f"{tried} (probe={self.probe!r}){why}"]
+        came_to = _came_to(attempt) if attempt.probed else self._why_none(variant, attempt)
+        found = [f"{tried} (probe={self.probe!r}){came_to}"]
         if attempt.untried:
             more = len(attempt.untried) - 1
             found.append(
@@ -246,6 +246,20 @@ class Probing:
         if attempt.declined:
             return f": the model itself raised an error at {counted(attempt.declined, 'size')}"
         return ""
+
+
+def _came_to(attempt: Attempt) -> str:
+    """What came of the sizes that no call had."""
+    same, other = attempt.agreed, attempt.wrong
+    rest = attempt.probed - same - other
+    if same == attempt.probed:
+        return ": the same as the model"
+    parts = [f"the same as the model at {same}"]
+    if rest:
+        parts.append(f"refused or failed at {rest}")
+    if other:
+        parts.append(f"other values at {other}")
+    return f": {', '.join(parts)}"
 
 
 def _shown(size: float) -> str:
