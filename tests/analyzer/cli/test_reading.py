@@ -37,6 +37,17 @@ def test_info(tape_file: Path) -> None:
     assert facts["time"].startswith("2023-11-14T22:13:20.000Z to ")
 
 
+def test_a_message_is_shown_line_by_line(tmp_path: Path) -> None:
+    message = "first\n  second \x1b[31m\n" + "third " * 2000
+    call = Recorded((torch.zeros(2),), error=("builtins:ValueError", message))
+    out = run("show", write_tape(tmp_path / "a.tape", [call]), 0).out.splitlines()
+    at = out.index("outputs raised ValueError")
+    assert out[at + 1 : at + 3] == ["  first", "    second \\x1b[31m"]
+    assert out[at + 3].startswith("  third third")
+    assert out[at + 4] == f"  ({len(message) - 4000} more characters, with --json)"
+    assert len(out) == at + 5
+
+
 def test_info_json(tape_file: Path) -> None:
     code, out, err = run("info", tape_file, "--json", "--quick")
     assert (code, err) == (0, "")

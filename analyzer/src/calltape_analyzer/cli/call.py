@@ -23,10 +23,14 @@ from calltape_analyzer.cli.tapes import (
 from calltape_analyzer.pytree.rendering import render_node
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
-from calltape_schema.records import Tree
+from calltape_analyzer.text import counted
+from calltape_schema.records import ModelError, Tree
 from calltape_schema.tree import CustomNode, DictNode, FieldsNode, Node, children_of
 
 __all__ = ["show"]
+
+_MAX_MESSAGE, _MAX_LINES = 4000, 60
+"""Characters and lines of the message of an exception."""
 
 
 @command
@@ -102,12 +106,26 @@ def _print_call(tape: Tape, call: Call) -> None:
     for part in children_of(inputs_of(tape, record)):
         for name, child in _named_children(part):
             _print_node(name, child, inputs, 1)
-    if record.error is not None or record.outputs is None:
+    if record.error is not None:
+        _print_error(record.error)
+    elif record.outputs is None:
         line("outputs", result_of(record))
     else:
         _print_node("outputs", record.outputs.spec().root, _Shown(record.outputs), 0)
         if record.outputs_missing:
             line("outputs are not complete:", record.outputs_missing)
+
+
+def _print_error(error: ModelError) -> None:
+    """The message as it was raised, line by line; of a very long one, the end is left out."""
+    line("outputs", f"raised {error.type.rpartition(':')[2]}")
+    text = error.message.strip("\n")
+    shown = text[:_MAX_MESSAGE].split("\n")[:_MAX_LINES]
+    for row in shown:
+        line(f"  {row}")
+    left = len(text) - len("\n".join(shown))
+    if left:
+        line(f"  ({counted(left, 'more character')}, with --json)")
 
 
 class _Shown:

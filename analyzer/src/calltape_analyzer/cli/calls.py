@@ -110,15 +110,16 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
         before = f"{every.shown(call.ref):>{width}} {at:>10.3f} {duration:>9}{file}  "
         result = f"{result_of(record)}{within}"
         left = None if columns is None else columns - cells_of(before)
-        print(before + _fitted(inputs, printable(result), left))
+        print(before + _fitted(inputs, printable(result), left, raised=record.error is not None))
 
 
-def _fitted(inputs: str, result: str, width: int | None) -> str:
-    """What a call took and gave, shortened to a width if there is one: the result is seen too."""
+def _fitted(inputs: str, result: str, width: int | None, *, raised: bool) -> str:
+    """What a call took and gave, shortened to a width if there is one: the result is seen too. Of
+    an exception, the class says more than the arguments."""
     if width is None:
         return f"{inputs} -> {result}"
     least = max(width, _LEAST_TEXT)
-    result = shortened(result, least // 3)
+    result = shortened(result, least // 2 if raised else least // 3)
     return f"{shortened(inputs, least - cells_of(result) - len(' -> '))} -> {result}"
 
 
