@@ -94,6 +94,17 @@ def test_names_stay_text(tmp_path: Path) -> None:
             assert not set(HIDDEN) & set(html(shown))
 
 
+def test_a_repr_is_one_short_line(runs: Path, tmp_path: Path) -> None:
+    with open_tape(runs / "llm.tape") as tape:
+        variant = tape.variants()[0]
+        shown = (tape, tape[0], variant, variant.findings, tape.observations())
+        for one in (*shown, survey([runs / "llm.tape"])):
+            assert len(repr(one)) < 250
+            assert len(repr(one).splitlines()) == 1
+    with open_tape(hostile_tape(tmp_path / "h.tape")) as tape:
+        assert repr(tape.variants()[0].findings).isprintable()
+
+
 def test_a_closed_tape_shows_its_repr(runs: Path) -> None:
     tape = open_tape(runs / "llm.tape")
     call = tape.calls[0]

@@ -138,7 +138,7 @@ def _is_known(node: FieldsNode | CustomNode | EnumNode, classes: ClassIndex) -> 
 
 def masks_of(tree: Tree) -> frozenset[int]:
     """The numbers of the integer tensors that hold nothing but 0 and 1, as their ranges say."""
-    return frozenset(one.leaf for one in tree.ranges if 0 <= one.min and one.max <= 1)
+    return frozenset(one.leaf for one in tree.ranges if one.min >= 0 and one.max <= 1)
 
 
 def looks_like(leaf: Leaf) -> tuple[str, ...]:

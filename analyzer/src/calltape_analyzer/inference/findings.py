@@ -15,6 +15,7 @@ from calltape_analyzer.observing.parameter_nesting import ParameterNesting
 from calltape_analyzer.observing.sizes_seen import SizeSeen
 from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.pytree.nesting import nested
+from calltape_analyzer.text import counted
 
 __all__ = [
     "ArgumentFinding",
@@ -134,6 +135,12 @@ class ShapeFindings(PlainData):
     extra: tuple[str, tuple[str, ...]] | None = None
     representative: int
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        axes = [axis for one in self.arguments for leaf in one.leaves for axis in leaf.axes]
+        arguments = counted(len(self.arguments), "argument")
+        dynamic = f"{sum(axis.dynamic for axis in axes)} of {counted(len(axes), 'size')} dynamic"
+        return f"<ShapeFindings of {counted(self.calls, 'call')}: {arguments}, {dynamic}>"
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -13,7 +13,7 @@ from calltape_analyzer.reading.targets import UNKNOWN, TargetsError, target_name
 from calltape_analyzer.surveying.file_facts import target_digest
 from calltape_analyzer.surveying.file_survey import FileSurvey, Listed, error_of
 from calltape_analyzer.surveying.target_survey import TargetSurvey
-from calltape_analyzer.text import some_of
+from calltape_analyzer.text import counted, some_of
 from calltape_schema.errors import TapeError
 from calltape_schema.records import decode_manifest
 
@@ -50,7 +50,7 @@ class Survey(Shown):
 
     def __repr__(self) -> str:
         files = sum(len(one.files) for one in self.targets.values())
-        return f"<Survey of {files} files, {len(self.targets)} targets>"
+        return f"<Survey of {counted(files, 'file')}, {counted(len(self.targets), 'target')}>"
 
     def _sketch(self) -> Sketch:
         rows = [

@@ -139,6 +139,12 @@ class VariantFindings(PlainData):
     all_calls: int | None = None
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        inputs = f"{counted(len(self.tensors), 'tensor')}, {counted(len(self.ints), 'int')}"
+        sizes = counted(len(self.symbols), "symbol")
+        name, calls = printable(self.name), counted(self.calls, "call")
+        return f"<VariantFindings {name}: {calls}, {inputs}, {sizes}>"
+
     def symbol(self, name: str) -> SymbolFinding:
         """The symbol of a name."""
         return next(symbol for symbol in self.symbols if symbol.name == name)
