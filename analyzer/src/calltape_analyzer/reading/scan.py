@@ -60,8 +60,20 @@ def content_of(read: Callable[[int, int], bytes], member: Member) -> bytes:
     """
     _, offset, size = member
     if size > _MAX_RECORD_BYTES:
-        raise TapeError("limit", f"a member has {size} bytes (at most {_MAX_RECORD_BYTES})")
+        raise _too_long(size)
     return read(offset + BLOCK, size)
+
+
+def _too_long(size: int) -> TapeError:
+    return TapeError("limit", f"a member has {size} bytes (at most {_MAX_RECORD_BYTES})")
+
+
+def _of_another_tape() -> TapeError:
+    return TapeError("damaged", "its record belongs to another tape")
+
+
+def _twice() -> TapeError:
+    return TapeError("damaged", "another call before it has the same number")
 
 
 class Scan:
@@ -186,12 +198,17 @@ class Scan:
             self._lose(number, TapeError("damaged", "its record is missing"), member)
 
     def _commit(self, member: Member, number: int, blob: Member | None) -> None:
-        skimmed = self._skim(content_of(self._read, member))
-        call, blob_size, inputs, ranges = self._known(skimmed)
+        _, offset, size = member
+        if size > _MAX_RECORD_BYTES:
+            raise _too_long(size)
+        skimmed = self._skim(self._read(offset + BLOCK, size))
+        tape, call, blob_size, inputs, ranges = skimmed
+        if tape != self._tape:
+            raise _of_another_tape()
         if call != number:
             raise TapeError("damaged", f"its record says that it is call {call}")
-        self._expect_new(number)
-        _, offset, size = member
+        if number in self._offsets:
+            raise _twice()
         if blob_size is None:
             self._add_call(number, offset, offset + BLOCK, size, NO_BLOB, inputs, ranges)
         elif blob is None or blob.size != blob_size:
@@ -201,20 +218,6 @@ class Scan:
         else:
             self.tensor_bytes += blob_size
             self._add_call(number, blob.offset, offset + BLOCK, size, blob.offset, inputs, ranges)
-
-    def _known(
-        self, skimmed: tuple[bytes, int, int | None, int, RangesBytes]
-    ) -> tuple[int, int | None, int, RangesBytes]:
-        """The number of a record's call, the size of its blob, the number of its inputs, and their
-        ranges."""
-        tape, call, blob_size, inputs, ranges = skimmed
-        if tape != self._tape:
-            raise TapeError("damaged", "its record belongs to another tape")
-        return call, blob_size, inputs, ranges
-
-    def _expect_new(self, number: int) -> None:
-        if number in self._offsets:
-            raise TapeError("damaged", "another call before it has the same number")
 
     def _add_call(
         self, number: int, first: int, record: int, size: int, blob: int,
@@ -274,14 +277,14 @@ class Scan:
     ) -> None:
         at = start - LENGTH_BYTES
         payload = payload_of(entries[at], at, lambda other: entries.get(other, b""))
-        number, blob_size, inputs, ranges = self._known(self._skim.payload(payload))
+        tape, number, blob_size, inputs, ranges = self._skim.payload(payload)
+        if tape != self._tape:
+            raise _of_another_tape()
         if blob_size is not None:
             self._lost.add(number)
             raise TapeError("damaged", f"call {number} is skipped: a record in a group has a blob")
-        try:
-            self._expect_new(number)
-        except TapeError as error:
-            raise TapeError("damaged", f"call {number} is skipped: {error.reason}") from None
+        if number in self._offsets:
+            raise TapeError("damaged", f"call {number} is skipped: {_twice().reason}")
         self._add_call(number, member.offset, member.start + start, size, GATHERED, inputs, ranges)
 
     def _add_bad_entry(
