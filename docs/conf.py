@@ -61,6 +61,7 @@ html_extra_path = ["start"]  # an index.html at the root, which leads to this on
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
+html_show_search_summary = False  # it is fetched, which no browser does for pages from disk
 
 
 def setup(app: Sphinx) -> None:
