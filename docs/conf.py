@@ -23,6 +23,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "myst_parser",
+    "accessible",
     "generated_parts",
     "self_contained",
     "shared_entries",
