@@ -19,7 +19,7 @@ from calltape_schema.interning import MAX_NODES
 from calltape_schema.packing import seal_envelope, unpack_plain
 from calltape_schema.records import decode_call
 
-__all__ = ["RangesBytes", "Skimmer", "TreeBytes", "ranges_of"]
+__all__ = ["RangesBytes", "Skimmed", "Skimmer", "TreeBytes", "ranges_of"]
 
 T = TypeVar("T")
 
@@ -28,6 +28,10 @@ TreeBytes: TypeAlias = tuple[bytes, bytes, tuple[Any, ...]]
 
 RangesBytes: TypeAlias = bytes | tuple[Any, ...]
 """The ``ranges`` of a tree, encoded or unpacked; :func:`ranges_of` tells them."""
+
+Skimmed: TypeAlias = tuple[bytes, int, int | None, T, RangesBytes]
+"""``tape``, ``call`` and ``blob.size`` of a record, what was made of its inputs, and the ranges of
+these."""
 
 # The facts of a record: tape, call, blob.size, whether there is an error, the parts of the inputs
 # and their ranges. Plain tuples, because named tuples would take a tenth of the time.
@@ -84,9 +88,8 @@ class Skimmer(Generic[T]):
         self._room = _MAX_BODY_BYTES
         self._ranged = False
 
-    def __call__(self, data: bytes) -> tuple[bytes, int, int | None, T, RangesBytes]:
-        """``tape``, ``call`` and ``blob.size`` of one call's record, what ``reduce`` made of its
-        inputs, and the ranges of these.
+    def __call__(self, data: bytes) -> Skimmed[T]:
+        """The needed fields of one call's record, and what ``reduce`` made of its inputs.
 
         Raises:
             TapeError: as :func:`calltape_schema.records.decode_call`.
@@ -99,11 +102,11 @@ class Skimmer(Generic[T]):
             return self._thorough(data)
         return self._skimmed(payload) or self._thorough(data)
 
-    def payload(self, payload: bytes) -> tuple[bytes, int, int | None, T, RangesBytes]:
+    def payload(self, payload: bytes) -> Skimmed[T]:
         """As :meth:`__call__`, of the payload of a record whose checksum was compared."""
         return self._skimmed(payload) or self._thorough(seal_envelope(payload))
 
-    def _skimmed(self, payload: bytes) -> tuple[bytes, int, int | None, T, RangesBytes] | None:
+    def _skimmed(self, payload: bytes) -> Skimmed[T] | None:
         """None for a record in another form, which may be valid too."""
         head = _match_head(payload)
         if head is None:
@@ -130,16 +133,16 @@ class Skimmer(Generic[T]):
         self._remember(key, fields, body, reduced)
         return reduced
 
-    def _thorough(self, data: bytes) -> tuple[bytes, int, int | None, T, RangesBytes]:
+    def _thorough(self, data: bytes) -> Skimmed[T]:
         return self._reduced(_thoroughly(data))
 
-    def _reduced(self, found: _Facts) -> tuple[bytes, int, int | None, T, RangesBytes]:
+    def _reduced(self, found: _Facts) -> Skimmed[T]:
         tape, call, size, raised, tree, ranges = found
         return tape, call, size, self._reduce(tree, raised), ranges
 
     def _remember(
         self, key: _Body, fields: int, body: bytes,
-        reduced: tuple[bytes, int, int | None, T, RangesBytes],
+        reduced: Skimmed[T],
     ) -> None:  # fmt: skip
         """Remembers the body of a valid record. Another record with this body is valid too,
         whatever its numbers are, because no field of a record is valid only because of another
