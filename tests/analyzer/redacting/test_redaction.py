@@ -157,6 +157,21 @@ def test_values_are_kept_permuted_and_made_noise(tmp_path: Path) -> None:
         assert sum(old == new for old, new in known.items()) < 3
 
 
+def test_small_indices_beside_huge_ids_are_permuted(tmp_path: Path) -> None:
+    """A walk through all numbers up to the largest id would hardly ever end below a size."""
+    calls: Any = [
+        ((torch.zeros(2, 41, dtype=torch.long),),
+         {"order": torch.randperm(40), "hashes": torch.tensor([2**62 + 7 * n, 3])})
+        for n in range(9)
+    ]  # fmt: skip
+    source = written(tmp_path / "a.tape", calls)
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape", permute="*")
+    with open_tape(tmp_path / "b.tape") as tape:
+        for call in tape:
+            assert sorted(call.inputs.kwargs["order"].tolist()) == list(range(40))
+
+
 def test_ids_that_look_like_structure_are_permuted(tmp_path: Path) -> None:
     rows = {
         "begins_at_0": [torch.tensor([0, 1212, 3434, 5656, 7000 + n, 8888]) for n in range(3)],
