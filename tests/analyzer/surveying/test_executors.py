@@ -189,3 +189,24 @@ def test_dask_with_a_worker_that_is_killed_in_the_middle(tmp_path: Path, cluster
     assert killed.is_set()
     assert len(client.scheduler_info()["workers"]) == 2
     assert survey_to_json(found) == expected
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="nobody counts threads here")
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("", "fork"),
+        ("from threading import *; Thread(target=Event().wait, daemon=True).start()", "forkserver"),
+        ("from torch import *; set_num_threads(2); ones(999, 999) @ ones(999, 999)", "forkserver"),
+    ],
+    ids=["alone", "a thread", "torch"],
+)
+def test_a_process_with_threads_is_not_forked(before: str, expected: str) -> None:
+    """A fork copies the locks that other threads hold."""
+    code = f"""
+from calltape_analyzer.surveying import executors
+{before}
+print(executors._way_to_start(), flush=True)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == [expected]

@@ -60,7 +60,7 @@ def test_its_python_runs(folder: Path, block: str) -> None:
         [sys.executable, "script.py"], capture_output=True, text=True, timeout=300, cwd=folder
     )
     assert ran.returncode == 0, ran.stderr
-    assert "DYNAMIC" in ran.stdout or "<Survey of 3 files, 1 targets>" in ran.stdout
+    assert "DYNAMIC" in ran.stdout or "<Survey of 3 files, 1 target>" in ran.stdout
 
 
 def test_its_numbers_are_those_of_the_code() -> None:

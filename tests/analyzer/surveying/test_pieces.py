@@ -18,6 +18,7 @@ from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.surveying import piecewise
 from calltape_analyzer.surveying.executors import Loop
 from calltape_analyzer.surveying.file_survey import FileSurvey, survey_of
+from calltape_analyzer.surveying.inputs_table import InputsTable
 from calltape_analyzer.surveying.survey_file import survey_to_json
 from calltape_recorder import Recorder
 from tests.analyzer.reading.test_summaries import Model, calls
@@ -36,7 +37,14 @@ def in_pieces(path: Path, size: int) -> FileSurvey | None:
     pieces = [
         piecewise.survey_of_piece(str(path), piece) for piece in planned(path.stat().st_size, size)
     ]
-    return piecewise.united(pieces)
+    return united(pieces)
+
+
+def united(pieces: list[piecewise.PieceSurvey]) -> FileSurvey | None:
+    table = InputsTable()
+    for piece in pieces:
+        table.add_rows(piece.rows, piece.limit)
+    return piecewise.united(pieces, table)
 
 
 def surveyed(path: Path, size: int = 2**30) -> bytes:
@@ -87,7 +95,7 @@ def test_pieces_of_groups(tmp_path: Path, size: int) -> None:
 def test_damage_is_that_of_one_walk(tmp_path: Path) -> None:
     path = gathered(tmp_path / "a.tape")
     good, rng = path.read_bytes(), random.Random(1)
-    united = 0
+    together = 0
     for _ in range(12):
         data = bytearray(good)
         for _ in range(rng.randint(1, 4)):
@@ -96,9 +104,9 @@ def test_damage_is_that_of_one_walk(tmp_path: Path) -> None:
         path.write_bytes(data[: rng.randrange(8192, len(data))])
         one, found = whole(path), in_pieces(path, 16_384)
         assert found is None or found == one
-        united += found is not None
+        together += found is not None
         assert surveyed(path, 16_384) == surveyed(path)
-    assert united > 5, "a file that is scanned twice takes twice the time"
+    assert together > 5, "a file that is scanned twice takes twice the time"
 
 
 def test_a_tape_within_a_tensor_is_no_piece(tmp_path: Path) -> None:
@@ -121,7 +129,7 @@ def test_what_is_appended_meanwhile_belongs_to_no_piece(tmp_path: Path) -> None:
     pieces: list[Any] = [piecewise.survey_of_piece(str(path), piece) for piece in plan[:-1]]
     path.write_bytes(path.read_bytes() + bytes(10_000))
     pieces.append(piecewise.survey_of_piece(str(path), plan[-1]))
-    found = piecewise.united(pieces)
+    found = united(pieces)
     assert found is not None
     assert found.rows == one.rows
     assert found.facts.calls == one.facts.calls

@@ -201,8 +201,8 @@ class Scan:
         _, offset, size = member
         if size > _MAX_RECORD_BYTES:
             raise _too_long(size)
-        skimmed = self._skim(self._read(offset + BLOCK, size))
-        tape, call, blob_size, inputs, ranges = skimmed
+        content = self._read(offset + BLOCK, size)
+        tape, call, blob_size, inputs, ranges = self._skim(content)
         if tape != self._tape:
             raise _of_another_tape()
         if call != number:

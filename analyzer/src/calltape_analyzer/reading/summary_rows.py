@@ -6,7 +6,9 @@ In come a summary, and a scan of the file. Out go the distinct inputs with their
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from operator import gt
 from typing import Any, NamedTuple
 
 from calltape_analyzer.pytree.inputs import parts_of_inputs
@@ -124,11 +126,7 @@ def _other_inputs(summary: Summary, found: Scan, lost: int) -> Iterator[str]:
         yield str(error.reason)
         return
     counts = Counter(found.inputs)
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for number, call in zip(found.inputs, found.numbers, strict=True):
-        first[number] = min(first.get(number, call), call)
-        last[number] = max(last.get(number, call), call)
+    first, last = _ends(found)
     there: dict[Any, tuple[int, int, int]] = {
         (one.structure, one.leaves, pack(one.scalars), one.raised): (
             counts[number], first[number], last[number],
@@ -151,6 +149,17 @@ def _other_inputs(summary: Summary, found: Scan, lost: int) -> Iterator[str]:
         yield f"it lacks the inputs of {len(missing)} records, such as call {min(missing)}"
     if other:
         yield f"it counts other calls with the inputs of call {min(other)}"
+
+
+def _ends(found: Scan) -> tuple[dict[int, int], dict[int, int]]:
+    """The lowest and the highest number of the calls with each of the inputs. Of a key that comes
+    again, a dict keeps the last value."""
+    numbers: Sequence[int] = found.numbers
+    inputs: Sequence[int] = found.inputs
+    if any(map(gt, numbers, islice(numbers, 1, None))):  # calls that ended in another order
+        numbers, inputs = zip(*sorted(zip(numbers, inputs, strict=True)), strict=True)
+    first = dict(zip(reversed(inputs), reversed(numbers), strict=True))
+    return first, dict(zip(inputs, numbers, strict=True))
 
 
 def _covers(told: tuple[int, int, int], there: tuple[int, int, int]) -> bool:

@@ -50,11 +50,26 @@ def executor_for(
     if jobs == 1:
         yield Loop(), 1
         return
-    # Never a fork of this process: it may have torch's threads, whose locks a fork copies.
-    ways = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if "forkserver" in ways else "spawn")
-    with ProcessPoolExecutor(jobs, context) as pool:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context(_way_to_start())) as pool:
         yield pool, 8 * jobs
+
+
+def _way_to_start() -> str:
+    """How new processes begin. A fork has all modules at once, and a copy of each lock that a
+    thread holds at that moment: it is for a process with one thread only, which one with torch is
+    not."""
+    ways = multiprocessing.get_all_start_methods()
+    if "fork" in ways and _has_one_thread():
+        return "fork"
+    return "forkserver" if "forkserver" in ways else "spawn"
+
+
+def _has_one_thread() -> bool:
+    """Whether this process has no other thread, also of a library; False if nobody knows."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
 
 
 def _are_few(files: list[str]) -> bool:

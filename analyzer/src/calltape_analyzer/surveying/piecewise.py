@@ -75,8 +75,13 @@ def survey_of_piece(path: str, piece: PlannedPiece) -> PieceSurvey:
         segment.close()
 
 
-def united(pieces: Sequence[PieceSurvey]) -> FileSurvey | None:
-    """The file of these pieces, which are in order. None if it has to be scanned as a whole."""
+def united(pieces: Sequence[PieceSurvey], table: InputsTable) -> FileSurvey | None:
+    """The file of these pieces. None if it has to be scanned as a whole.
+
+    Args:
+        pieces: in order.
+        table: the inputs of all of them.
+    """
     if any(one.end != other.begin for one, other in pairwise(pieces)):
         return None
     if any(one.facts.sealed for one in pieces) or len({one.head for one in pieces}) > 1:
@@ -87,9 +92,6 @@ def united(pieces: Sequence[PieceSurvey]) -> FileSurvey | None:
     ordered = sorted(numbers)
     if any(one == other for one, other in pairwise(ordered)):
         return None
-    table = InputsTable()
-    for piece in pieces:
-        table.add_rows(piece.rows, piece.limit)
     damage = tuple(one for piece in pieces for one in piece.damage)
     first = pieces[0]
     facts = _facts(

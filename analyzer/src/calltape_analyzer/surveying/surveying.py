@@ -14,6 +14,7 @@ from typing import Any
 from calltape_analyzer.reading.files import Paths, files_of
 from calltape_analyzer.surveying.executors import executor_for
 from calltape_analyzer.surveying.file_survey import FileSurvey, listed
+from calltape_analyzer.surveying.inputs_table import InputsTable
 from calltape_analyzer.surveying.piecewise import PieceSurvey, united
 from calltape_analyzer.surveying.survey import Survey
 from calltape_analyzer.surveying.tasks import (
@@ -97,6 +98,7 @@ class _Run:
         self._total = total
         self._done = 0
         self._pieces: dict[str, list[PieceSurvey | Failed | Exception | None]] = {}
+        self._tables: dict[str, InputsTable] = {}
         # Per task what takes its result, and what takes the exception that its worker raised.
         self._running: dict[Future[Any], tuple[_Taker, _Taker]] = {}
 
@@ -154,18 +156,23 @@ class _Run:
 
     def _scan(self, plan: ToScan) -> None:
         self._pieces[plan.path] = [None] * len(plan.pieces)
+        self._tables[plan.path] = InputsTable()
         for number, piece in enumerate(plan.pieces):
             take = partial(self._take_piece, plan.path, number)
             self._submit(take, take, read_piece, plan.path, piece, self._how)
 
     def _take_piece(self, path: str, number: int, result: PieceSurvey | Failed | Exception) -> None:
+        if isinstance(result, PieceSurvey):  # its inputs are added while others are scanned
+            self._tables[path].add_rows(result.rows, result.limit)
+            result = result._replace(rows=())
         self._pieces[path][number] = result
         if None not in self._pieces[path]:
             self._unite(path, self._pieces.pop(path))
 
     def _unite(self, path: str, pieces: Sequence[object]) -> None:
         whole = [one for one in pieces if isinstance(one, PieceSurvey)]
-        made: FileSurvey | None = united(whole) if len(whole) == len(pieces) else None
+        table = self._tables.pop(path)
+        made: FileSurvey | None = united(whole, table) if len(whole) == len(pieces) else None
         if made is not None:
             self._add(made)
             return
