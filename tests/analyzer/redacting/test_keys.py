@@ -193,6 +193,24 @@ def test_symbols_and_variants_that_are_named_after_keys(key: str | int, tmp_path
         assert [_numbered_shapes(one) for one in tape.variants()] == before
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [("a", "a b"), ("1", "1 1"), ("(0)", "()"), ("[]", "a"), ("no a", "a b"), ("'", '"')],
+)
+def test_keys_that_begin_alike_or_look_like_something_else(
+    keys: tuple[str, str], tmp_path: Path
+) -> None:
+    calls = []
+    for number in range(3):
+        few = {keys[0]: torch.zeros(5 + number**2)}
+        more = {keys[1]: torch.zeros(9 - number), keys[0]: torch.zeros(9 - number, 1)}
+        calls += [{"ids": torch.zeros(2, 3 + number), **one} for one in (few, more)]
+        calls += [{"ids": torch.zeros(2, 3 + number), "meta": one} for one in (few, more)]
+    source = recorded(tmp_path / "a.tape", *calls)
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape")
+
+
 KEYS = st.lists(
     st.text(st.characters(codec="utf-8"), min_size=1, max_size=4) | st.integers(0, 9999),
     min_size=1, max_size=3, unique_by=str,

@@ -190,8 +190,8 @@ def layout_of_inputs(
     known = signature.places
     beyond = len(order) + len(known)
     names = sorted(
-        kept, key=lambda name: (order.get(name, len(order) + known.get(name, beyond)), name)
-    )
+        kept, key=lambda name: (order.get(name, len(order) + known.get(name, beyond)), repr(name))
+    )  # as keys of dicts, so that redaction can keep one order of both
     leading = 0
     while leading < len(names) and leading < len(positional):
         if names[leading] != positional[leading]:
@@ -331,7 +331,7 @@ class _Walk:
         pairs = list(zip(node.fields, node.children, strict=True))
         if node.kind != "namedtuple":
             # The order in which attributes were set has no meaning.
-            pairs.sort(key=lambda pair: pair[0])
+            pairs.sort(key=lambda pair: repr(pair[0]))
         for label, child in pairs:
             private = node.kind == "object" and label.startswith("_")
             nodes[label], key = self.visit(child, f"{path}.{label}", private=private, owner=name)

@@ -108,16 +108,15 @@ class Comparison:
         return made
 
     def _names_of_symbols(self, is_new: bool) -> Iterator[tuple[str, str]]:
-        """The names of symbols that are made of keys, with what stands for them."""
+        """The names of symbols that are made of paths, with what stands for them. Also of paths
+        without replaced keys: one that looked like another symbol's has a number behind it."""
         for variant in self.variants if self._replaced.keys else ():
             layout = variant.facts.group.layout
             for symbol in variant.facts.symbols:
                 axis, path = symbol.columns[0].axis, layout.path(symbol.columns[0])
                 place = f"{path.argument}{path.path}"
-                shown = self._with_keys(place, is_new)
-                own = own_dimension_name(path.argument, path.path, axis)
-                if shown != place and symbol.name.startswith(own):
-                    yield symbol.name, f"<symbol of {shown}[{axis}]>"
+                if symbol.name.startswith(own_dimension_name(path.argument, path.path, axis)):
+                    yield symbol.name, f"<symbol of {self._with_keys(place, is_new)}[{axis}]>"
 
     def in_words(self, question: str) -> str:
         """A question of ``answers`` with the names of the old tape."""
@@ -164,7 +163,9 @@ class Comparison:
         """Whether a value, beside texts, is a key that was replaced."""
         self._look_at_keys()
         known = self._shown_keys[is_new]
-        return bool(known) and str(value) in known  # the text of a long list takes long
+        is_empty = isinstance(value, list | tuple) and not value
+        # The text of a long list takes long.
+        return bool(known) and not is_empty and str(value) in known
 
     def _dict(self, value: Any, texts: Mapping[str, str], is_new: bool, key: str) -> Any:
         if key == "constants":
