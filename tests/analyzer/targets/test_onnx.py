@@ -74,3 +74,11 @@ def test_outputs_are_needed(tmp_path: Path) -> None:
         dynamic_axes(open_tape(path))
     with pytest.raises(InferenceError, match="returned 2 tensors"):
         dynamic_axes(tape_of(tmp_path, ((t(2),), t(2)), ((t(3),), (t(2), t(3)))))
+
+
+def test_a_call_with_outputs_that_raised_is_no_evidence(tmp_path: Path) -> None:
+    """No recorder writes one, but a stranger's tape may have it."""
+    calls = [Recorded((t(n, 5),), outputs=t(n)) for n in (2, 3)]
+    calls.append(Recorded((t(4, 6),), outputs=t(9), error=("builtins:ValueError", "no")))
+    tape = open_tape(write_tape(tmp_path / "a.tape", calls, target=forward))
+    assert dynamic_axes(tape) == {"x": {0: "x_dim_0"}, "output": {0: "x_dim_0"}}

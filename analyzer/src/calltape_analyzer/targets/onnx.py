@@ -127,12 +127,15 @@ def _slots(aligned: AlignedCalls) -> tuple[list[AlignedSlot], list[AlignedSlot]]
 
 
 def _observed(aligned: AlignedCalls) -> list[tuple[CallPattern, AlignedRow, Tree]]:
-    """Every combination of input pattern and output tree once, in the order of the calls."""
+    """Every combination of input pattern and output tree once, in the order of the calls. A call
+    that raised is no evidence, whatever outputs a stranger's tape says it has."""
     found: dict[Any, tuple[CallPattern, Tree]] = {}
     for position, call in enumerate(aligned.calls):
         tree = call.record.outputs
         if tree is not None:
             pattern = aligned.reduced.pattern(SeenInputs.of(call, position))
+            if not pattern.calls:
+                continue
             found.setdefault((id(pattern), tree.structure, tree.leaves), (pattern, tree))
     return [(pattern, aligned.alignment.row(pattern), tree) for pattern, tree in found.values()]
 
