@@ -152,7 +152,7 @@ class Comparison:
             value = self._parts(value, is_new)
         if isinstance(value, list | tuple) and not self._is_key(value, is_new):
             made = [self._alike(one, texts, is_new) for one in value]
-            if self._replaced.keys:  # other keys have another order
+            if self._replaced.keys and len(made) > 1:  # other keys have another order
                 made.sort(key=lambda one: json.dumps(plain(one), sort_keys=True))
             return made
         if isinstance(value, str):
