@@ -179,9 +179,9 @@ def test_dicts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        (["k" * 1025], "a long key of type str"),
-        ([b"k" * 1025], "a long key of type bytes"),
-        ([2**64], "a long key of type int"),
+        (["k" * 1025], "a key of 1025 characters (at most 1024)"),
+        ([b"k" * 1025], "a key of 1025 bytes (at most 1024)"),
+        ([2**64], "a key of 65 bits (at most 64)"),
         ([("a",) * 17], "a key of type tuple"),
         ([("a", "k" * 1025)], "a key of type tuple"),
         (list(itertools.product((-1, -2), repeat=7)), "more than 64 keys of one hash"),

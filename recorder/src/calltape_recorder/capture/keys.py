@@ -17,7 +17,6 @@ from calltape_schema.tree import (
 __all__ = ["key_token", "names_fit", "why_unfit"]
 
 _KEY_TYPES = frozenset({str, int, float, bool, bytes, type(None)})
-_LONG_TYPES = frozenset({str, int, bytes})  # a key of one of these types may be too long
 _MAX_NAME = 1000
 
 
@@ -25,9 +24,17 @@ def why_unfit(keys: Sequence[Any]) -> str | None:
     """Why a tape cannot hold a dict with these keys, as a placeholder says it; None if it can."""
     for key in keys:
         if (type(key) is not str or len(key) > MAX_KEY_CHARACTERS) and not _key_fits(key):
-            what = "a long key" if type(key) in _LONG_TYPES else "a key"
-            return f"{what} of type {type(key).__name__}"[:_MAX_NAME]
+            return _why_key_is_unfit(key)[:_MAX_NAME]
     return None if are_distinct(keys) else f"more than {MAX_ALIKE} keys of one hash"
+
+
+def _why_key_is_unfit(key: Any) -> str:
+    if type(key) in (str, bytes):
+        what = "characters" if type(key) is str else "bytes"
+        return f"a key of {len(key)} {what} (at most {MAX_KEY_CHARACTERS})"
+    if type(key) is int:
+        return f"a key of {key.bit_length()} bits (at most 64)"
+    return f"a key of type {type(key).__name__}"
 
 
 @functools.lru_cache(maxsize=1024)
