@@ -49,7 +49,8 @@ def ls(
     Number (or, of several recordings, address), seconds since the first call, duration in
     milliseconds, file (if there are several), arguments and outputs. The calls of several
     recordings come in one order, that of time; those of each recording by their numbers. On a
-    terminal a call is one line, which is shortened; elsewhere it is whole.
+    terminal a call is one line, which is shortened; elsewhere it is whole, but for long texts,
+    names and lists: show --json has them.
 
     \b
     calltape ls runs/llm.tape --limit 10
