@@ -123,8 +123,8 @@ def _look(found: Contents, tree: Tree, classes: ClassIndex) -> None:
             found.unknown.add(node.type)
     masks = masks_of(tree)
     for number, leaf in enumerate(tree.facts()):
-        if leaf.key is not None and number not in masks:
-            for kind in looks_like(leaf):
+        if leaf.key is not None:
+            for kind in looks_like(leaf, is_mask=number in masks):
                 found.tell(_LOOKS[kind])
 
 
@@ -141,11 +141,16 @@ def masks_of(tree: Tree) -> frozenset[int]:
     return frozenset(one.leaf for one in tree.ranges if one.min >= 0 and one.max <= 1)
 
 
-def looks_like(leaf: Leaf) -> tuple[str, ...]:
-    """What the values of a tensor may be, by its dtype and shape alone: ``token_ids``, ``image`` or
-    ``audio``."""
+def looks_like(leaf: Leaf, *, is_mask: bool = False) -> tuple[str, ...]:
+    """What the values of a tensor may be, by its dtype and shape: ``token_ids``, ``image`` or
+    ``audio``.
+
+    Args:
+        leaf: the tensor.
+        is_mask: whether it holds nothing but 0 and 1: no ids, but maybe a scanned page.
+    """
     if leaf.dtype in _INTEGERS and len(leaf.shape) in (1, 2) and max(leaf.shape, default=0) > 1:
-        return ("token_ids",)
+        return () if is_mask else ("token_ids",)
     if not leaf.dtype.startswith(("float", "bfloat", "uint8")) or not leaf.shape:
         return ()
     sizes = leaf.shape

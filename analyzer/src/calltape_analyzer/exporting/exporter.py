@@ -232,8 +232,9 @@ class Exporter:
         ]
         if self.convert is None:
             ways.append(("by its values, runtime asserts deferred", replace(values, deferred=True)))
-        if failed() and self.verifier.may_loop_over_all(variant):
-            ways.insert(0, ("loops over every item", Way(every_item=True)))
+        loops = self.verifier.harmless_loops(variant) if failed() else frozenset()
+        if loops:
+            ways.insert(0, ("loops over every item", Way(every_item=loops)))
         for what, sample in samples[-1:]:
             for how, way in ways:
                 if failed():
@@ -338,6 +339,8 @@ class Exporter:
         made.note_state(dict.fromkeys(made.changed_state, ""))
         if way.static and variant.symbols:
             made.note_one_size()
+        if way.every_item:
+            made.notes.append("loops over what is hit run for every item; recorded calls allow it")
         return made
 
     def _exported(

@@ -3,9 +3,10 @@
 How often such a loop runs only values tell, so no trace can follow it. A mixture of experts skips
 the experts that have no token only to save time: their results would be empty. Here such a loop
 runs once for every item while a trace runs, whether it is hit or not. That is another program
-wherever the loop does something for an item that is not hit, so it is tried only for a model that
-gives the same results in this way at recorded calls, and its program is compared with every
-recorded call like each other one.
+wherever the loop does something for an item that is not hit. So it is tried only for loops that
+recorded calls of the variant show to be harmless: with the items that are not hit before the others
+and behind them, results and buffers are the same. The program depends on values, so it is compared
+with each recorded call.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["LoopEvidence", "every_item"]
+__all__ = ["Line", "LoopEvidence", "every_item"]
 
 _MAX_ITEMS = 128
 _FINDS = {torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere}
@@ -80,18 +81,41 @@ class _EveryItem(_Loops):
     """Runs such a loop for every item.
 
     Attributes:
-        depth: how many such loops run now.
+        lines: of all loops that ran.
+        own: the first size of the turn that runs now which only values tell: how many tokens an
+            expert has. None outside of loops, and before there is one.
+        in_turn: whether a turn runs now.
     """
 
-    depth = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: set[Line] = set()
+        self.own: Any = None
+        self.in_turn = False
 
     def loop(self, hits: torch.Tensor, items: int) -> Iterator[torch.Tensor]:
-        self.depth += 1
+        self.lines.add(_line_of_caller())
+        outer = self.in_turn, self.own
         try:
             for item in range(items):
+                self.in_turn, self.own = True, None
                 yield torch.tensor([item], device=hits.device)
         finally:
-            self.depth -= 1
+            self.in_turn, self.own = outer
+
+
+class _Ordered(_Loops):
+    """Runs such a loop for every item: those that are hit first, or last."""
+
+    def __init__(self, *, hits_first: bool) -> None:
+        super().__init__()
+        self._hits_first = hits_first
+
+    def loop(self, hits: torch.Tensor, items: int) -> Iterator[torch.Tensor]:
+        own = hits.flatten().tolist()
+        others = [item for item in range(items) if item not in own]
+        for item in own + others if self._hits_first else others + own:
+            yield torch.tensor([item], device=hits.device)
 
 
 class _PartialLoops(_Loops):
@@ -122,7 +146,7 @@ class LoopEvidence:
     Attributes:
         harmless: loops that ran for all items in a call where some were not hit, and the results
             were the same.
-        harmful: loops of calls whose results were others then.
+        harmful: loops of calls whose results were others then, or that failed.
     """
 
     harmless: set[Line] = field(default_factory=set)
@@ -130,25 +154,36 @@ class LoopEvidence:
     _lines: set[Line] = field(default_factory=set)
 
     @property
-    def is_enough(self) -> bool:
-        """Whether there are such loops, and all of them may run for every item."""
-        return bool(self._lines) and self._lines <= self.harmless - self.harmful
+    def allowed(self) -> frozenset[Line]:
+        """The loops that may run for every item: all that ran, or none."""
+        found = self.harmless - self.harmful
+        return frozenset(found) if self._lines <= found else frozenset()
 
     def look(self, run: Callable[[], Any], are_same: Callable[[Any, Any], bool]) -> None:
-        """Runs the model twice, as it is and with its loops over every item.
+        """Runs the model as it is, and with its loops over every item in two orders.
 
         Args:
-            run: the model with a recorded call.
-            are_same: compares two results.
+            run: the model with a recorded call. Returns its results, and its state after it.
+            are_same: compares two of them.
         """
         with _PartialLoops() as loops:
             expected = run()
         self._lines |= loops.lines
         if not loops.partial:
             return
-        with _EveryItem():
-            got = run()
-        (self.harmless if are_same(expected, got) else self.harmful).update(loops.partial)
+        is_harmless = all(self._is_same(run, expected, are_same, first) for first in (False, True))
+        (self.harmless if is_harmless else self.harmful).update(loops.partial)
+
+    def _is_same(
+        self, run: Callable[[], Any], expected: Any, are_same: Callable[[Any, Any], bool],
+        hits_first: bool,
+    ) -> bool:  # fmt: skip
+        try:
+            with _Ordered(hits_first=hits_first):
+                got = run()
+        except Exception:  # models raise errors of any type
+            return False
+        return are_same(expected, got)
 
 
 def _line_of_caller() -> Line:
@@ -160,35 +195,47 @@ def _line_of_caller() -> Line:
 
 
 @contextmanager
-def every_item(wanted: bool) -> Iterator[None]:
-    """Lets a trace run such loops for every item. Within a loop, a result whose size only values
-    tell is taken for one that is not empty where the model asks (``if tokens.numel() == 0``): an
-    empty one goes the same way.
+def every_item(allowed: Collection[Line]) -> Iterator[None]:
+    """Lets a trace run such loops for every item. Where the model asks in a turn whether the item
+    is empty (``if tokens.numel() == 0``), it is taken not to be: an item that is hit never is, and
+    an empty one goes the same way. Other sizes that only values tell are not assumed.
 
     Args:
-        wanted: does nothing if it is False.
+        allowed: the loops that may run so; does nothing if there is none.
+
+    Raises:
+        RuntimeError: another loop ran, or none.
     """
-    if not wanted:
+    if not allowed:
         yield
         return
     # Not imported above, because torch imports a computer algebra system for it.
     shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     sympy = importlib.import_module("sympy")
     environment: Any = shapes.ShapeEnv
-    evaluate: Callable[..., Any] | None = getattr(environment, "evaluate_sym_node", None)
+    evaluate: Callable[..., Any] = environment.evaluate_sym_node
+    create: Callable[..., Any] = environment.create_unbacked_symint
     loops = _EveryItem()
+
+    def creating(self: Any, *args: Any, **more: Any) -> Any:
+        made = create(self, *args, **more)
+        if loops.in_turn and loops.own is None:
+            loops.own = made.node.expr
+        return made
 
     def assuming(self: Any, node: Any, *args: Any, **more: Any) -> Any:
         condition = node.expr
         asks = isinstance(condition, sympy.Eq | sympy.Ne) and condition.rhs == 0
-        if loops.depth and asks and shapes.free_unbacked_symbols(condition):
+        if asks and loops.own is not None and condition.lhs == loops.own:
             return isinstance(condition, sympy.Ne)
-        assert evaluate is not None
         return evaluate(self, node, *args, **more)
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(loops)
-        if evaluate is not None:
-            environment.evaluate_sym_node = assuming
-            stack.callback(setattr, environment, "evaluate_sym_node", evaluate)
+        environment.evaluate_sym_node = assuming
+        stack.callback(setattr, environment, "evaluate_sym_node", evaluate)
+        environment.create_unbacked_symint = creating
+        stack.callback(setattr, environment, "create_unbacked_symint", create)
         yield
+    if not loops.lines or not loops.lines <= set(allowed):
+        raise RuntimeError("a loop over what is hit ran of which recorded calls show nothing")

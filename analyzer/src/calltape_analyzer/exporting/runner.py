@@ -21,7 +21,8 @@ from calltape_analyzer.comparison.comparing import (
     recorded_leaves,
 )
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting.hit_loops import LoopEvidence
+from calltape_analyzer.exporting.hit_loops import Line, LoopEvidence
+from calltape_analyzer.exporting.patching import PATCHING
 from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.program import Program
@@ -55,7 +56,6 @@ class Runner:
         tolerances: how far results of a program may be off.
         state: the parameters, buffers and attributes of the model that calls changed, with what
             they were, in words.
-        loops: what recorded calls show about its loops over what is hit.
     """
 
     module: Any
@@ -66,7 +66,6 @@ class Runner:
     device: str
     tolerances: Tolerances
     state: dict[str, str] = field(default_factory=dict)
-    loops: LoopEvidence = field(default_factory=LoopEvidence)
     _searched: set[Hashable] = field(default_factory=set)
     _rules: dict[Hashable, Mapping[int, ValueRule]] = field(default_factory=dict)
 
@@ -151,25 +150,33 @@ class Runner:
         for name, value in changed.items():
             self.state.setdefault(name, in_words(value))
 
-    def may_loop_over_all(self, variant: VariantFacts) -> bool:
-        """Whether recorded calls show that the model's loops over what is hit may run for every
-        item. A few calls are run twice each."""
-        if self.loops.is_enough:
-            return True
+    def harmless_loops(self, variant: VariantFacts) -> frozenset[Line]:
+        """The model's loops over what is hit that may run for every item, as recorded calls of a
+        variant show. A few calls are run three times each."""
+        found = LoopEvidence()
         # From the last: a decode step has the fewest tokens.
         firsts = [seen.first for _, seen in variant.rows.items()]
         for ref in firsts[: -_MAX_LOOKED - 1 : -1]:
             call = self.find(ref)
             sample = sample_in(variant, call, self.sorter, self.device)
             plan = Plan.of(variant, sample, self.sorter.signature)
-            with suppress(Exception):  # models raise errors of any type: that is no evidence
-                self.loops.look(partial(self.eager, plan, sample), self._are_same)
-            if self.loops.is_enough:
-                return True
-        return False
+            with PATCHING, suppress(Exception):  # errors of any type are no evidence
+                found.look(partial(self._with_buffers, plan, sample), self._are_same)
+        return found.allowed
+
+    def _with_buffers(self, plan: Plan, sample: Sample) -> dict[str, Any]:
+        """The leaves of what the model returns now, and its buffers after that."""
+        from calltape_analyzer.model.state import apart_from
+
+        with self.undisturbed():
+            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
+            found = apart_from(self.module, leaves_of(value))
+            buffers = self.module.named_buffers()
+            return {**found, **{f"buffer {name}": one.clone() for name, one in buffers}}
 
     def _are_same(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
-        return compared(expected, got, self.tolerances).agrees
+        found = compared(expected, got, self.tolerances)
+        return found.agrees and found.compared > 0
 
     def completes(self, variant: VariantFacts, call: Call) -> bool:
         """Whether the model itself returns what was recorded, if a call is given what it lacks in a

@@ -12,9 +12,10 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.sizings import is_batch
 from calltape_analyzer.exporting.constants import known_constants
 from calltape_analyzer.exporting.empty_results import never_empty
-from calltape_analyzer.exporting.hit_loops import every_item
+from calltape_analyzer.exporting.hit_loops import Line, every_item
 from calltape_analyzer.exporting.module_casts import unneeded_casts
 from calltape_analyzer.exporting.open_operators import OpenOperators
+from calltape_analyzer.exporting.patching import PATCHING
 from calltape_analyzer.exporting.python_values import (
     real_values,
     symbolic_ints,
@@ -46,7 +47,7 @@ class Way:
         real_values: whether the trace knows the values of its sample, and asserts them.
         never_empty: whether results whose size only values tell are taken not to be empty, which is
             asserted.
-        every_item: whether loops over what is hit run for every item.
+        every_item: the loops over what is hit that run for every item.
         own_buffers: whether the model may register buffers while it is traced.
         experts: how a mixture of experts runs them; None for the model's own way.
         deferred: whether conditions become assertions in the program, where they can.
@@ -58,7 +59,7 @@ class Way:
     symbolic_ints: bool = False
     real_values: bool = False
     never_empty: bool = False
-    every_item: bool = False
+    every_item: frozenset[Line] = frozenset()
     own_buffers: bool = False
     experts: str | None = None
     deferred: bool = False
@@ -73,7 +74,8 @@ class Way:
     @property
     def is_by_values(self) -> bool:
         """Whether the program may depend on the values of a call, not only on its sizes."""
-        return self.symbolic_ints or self.real_values or self.never_empty
+        by_loops = bool(self.every_item)
+        return self.symbolic_ints or self.real_values or self.never_empty or by_loops
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -99,7 +101,7 @@ class Way:
             module: the model.
             plan: the inputs of the trace.
         """
-        with ExitStack() as stack:
+        with PATCHING, ExitStack() as stack:
             for context in (
                 experts_as(module, self.experts),
                 open_lengths(self.open_lengths),

@@ -241,12 +241,15 @@ class Comparison:
             # In one go: what stands for a text may be another text of the tape.
             either = "|".join(map(re.escape, sorted(shown, key=len, reverse=True)))
             value = re.sub(f"(?<![^= ])(?:{either})", lambda found: shown[found[0]], value)
-        if self._symbols:
-            value = _WORD.sub(lambda found: self._symbols.get(found[0], found[0]), value)
         value = self._with_keys(value, is_new)
         if "<key " in value and " more" in value:
             value = _SOME.sub(r"some and \1 more", value)
-        return self._without_numbers(value) if "=" in value else value
+        if "=" in value:
+            value = self._without_numbers(value)
+        if not self._symbols:
+            return value
+        # Last, because a symbol may have the name of any word.
+        return _WORD.sub(lambda found: self._symbols.get(found[0], found[0]), value)
 
     def _with_keys(self, value: str, is_new: bool) -> str:
         self._look_at_keys()

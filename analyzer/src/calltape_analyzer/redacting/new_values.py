@@ -160,7 +160,7 @@ class NewValues:
         if size is not None and int(tensor.max()) < size:
             below = min(size, below)
         drawn = Drawn(1, below - 1, in_order=in_order)
-        made = permuted(tensor, self._pseudonyms, self._ids, drawn)
+        made = permuted(tensor, self._facts.highest, self._pseudonyms, self._ids, drawn)
         return _Made(stored_bytes(leaf, made), drawn)
 
 

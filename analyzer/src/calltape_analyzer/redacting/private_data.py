@@ -232,8 +232,7 @@ def _of_tree(tree: Tree, root: str) -> Iterator[tuple[str, str]]:
             if not is_told and is_long(tree.scalars[node.scalar]):
                 yield path, "number"
         elif isinstance(node, TensorNode) and facts[node.leaf].key is not None:
-            is_mask = node.leaf in masks
-            kinds = ("values",) if is_mask else looks_like(facts[node.leaf]) or ("values",)
+            kinds = looks_like(facts[node.leaf], is_mask=node.leaf in masks) or ("values",)
             yield from ((path, kind) for kind in kinds)
         elif isinstance(node, EnumNode) and isinstance(node.value, str | bytes):
             yield path, "enum_value"

@@ -73,7 +73,8 @@ def redact(
             decides.
         hash: paths of values that become pseudonyms, as texts do anyway. The key is thrown away.
         permute: paths of integer tensors that keep values: ids are replaced by others of the same
-            range, the same ones on the whole tape. Masks, offsets and positions stay.
+            range, the same ones on the whole tape, but for indices that stay below a size: where
+            that is another, they are. Masks, offsets and positions stay.
         noise: paths of tensors whose values are drawn anew in the same range. In a cache, equal
             numbers become equal ones, so that it stays a concatenation of earlier ones.
         shapes_only: paths of values of which only the shape stays, without the range of integers.

@@ -81,13 +81,15 @@ def is_mask(tensor: torch.Tensor) -> bool:
 
 
 def permuted(
-    tensor: torch.Tensor, pseudonyms: Pseudonyms, known: dict[tuple[int, int], int], drawn: Drawn
-) -> torch.Tensor:
+    tensor: torch.Tensor, highest: int, pseudonyms: Pseudonyms, known: dict[tuple[int, int], int],
+    drawn: Drawn,
+) -> torch.Tensor:  # fmt: skip
     """Whole numbers, permuted; 0 and negative ones stay.
 
     Args:
         tensor: of integers.
-        pseudonyms: have a permutation for each number of values.
+        highest: the largest number in any tensor that is permuted.
+        pseudonyms: have the permutations.
         known: remembers it.
         drawn: which numbers are permuted among each other; all of the tensor that are not 0 or
             negative must be among them.
@@ -96,19 +98,28 @@ def permuted(
 
     size = drawn.high + 1
     values, places = torch.unique(tensor.long(), return_inverse=True)
-    made = [_one(value, size, pseudonyms, known) for value in values.tolist()]
+    made = [_one(value, size, highest, pseudonyms, known) for value in values.tolist()]
     found = torch.tensor(made, dtype=torch.long)[places].reshape(tensor.shape)
     return (found.sort(-1).values if drawn.in_order else found).to(tensor.dtype)
 
 
-def _one(value: int, size: int, pseudonyms: Pseudonyms, known: dict[tuple[int, int], int]) -> int:
-    """Another number from 1 to ``size - 1``."""
+def _one(
+    value: int, size: int, highest: int, pseudonyms: Pseudonyms, known: dict[tuple[int, int], int]
+) -> int:
+    """Another number from 1 to ``size - 1``. It is found in a permutation of all up to the next
+    power of two: sizes that are near to each other share it, and a walk ends after two steps."""
     if not 0 < value < size:
         return value
     if (value, size) not in known:
         if len(known) > 2**20:
             known.clear()
-        known[value, size] = 1 + pseudonyms.within(value - 1, size - 1)
+        every = min(1 << (size - 1).bit_length(), highest)
+        found = value
+        while True:
+            found = 1 + pseudonyms.within(found - 1, every)
+            if found < size:
+                break
+        known[value, size] = found
     return known[value, size]
 
 
