@@ -456,6 +456,32 @@ def test_a_mark_beside_a_tensor_of_transformers_is_put_back_with_it(
     assert set(changed) == {"installed", "before"}
 
 
+class Lazy(torch.nn.Module):
+    """Fills a table when it is first called, and notes that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = False
+        self.table: list[float] = []
+
+    def forward(self, x: Any) -> Any:
+        if not self.ready:
+            self.ready = True
+            self.table.append(1.0)
+        return x + sum(self.table)
+
+
+def test_a_mark_beside_a_container_of_transformers_stays_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Lazy, "__module__", "transformers.models.lazy")
+    model = Lazy()
+    for _ in range(3):
+        with unchanged(model):
+            model(t(2, 3))
+    assert (model.ready, model.table) in ((True, [1.0]), (False, []))
+
+
 def test_a_tensor_that_a_model_of_transformers_makes_is_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

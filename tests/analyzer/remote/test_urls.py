@@ -25,6 +25,12 @@ from tests.analyzer.tapes import write_tape
         ("HTTPS://user:p@ss@h/a.tape", "https://h/a.tape"),
         ("sftp://user:pa/ss@h/a.tape", "sftp://h/a.tape"),  # "/" must be written %2F
         ("sftp://h:22/a@b.tape", "sftp://h:22/a@b.tape"),
+        ("sftp://user:123456/7@h/a.tape", "sftp://h/a.tape"),  # no port has six digits
+        ("https://user:pa?ss@h/a.tape", "https://h/a.tape"),
+        ("https://user:pa#s/s@h/a.tape?t=1", "https://h/a.tape?…"),
+        ("https://h:80?x=a@b", "https://h:80?…"),
+        ("s3://b/a.tape?_sig=1", "s3://b/a.tape?…"),
+        ("az://b/a.tape?%73ig=1", "az://b/a.tape?…"),
         ("sftp://[::1]:22/a@b.tape", "sftp://[::1]:22/a@b.tape"),
         ("s3://b/a.tape?X-Amz-Credential=AK/1/us&X-Amz-Signature=1", "s3://b/a.tape?…"),
         ("gs://b/day=1/?/a.tape", "gs://b/day=1/?/a.tape"),

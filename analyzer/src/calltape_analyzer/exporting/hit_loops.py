@@ -226,7 +226,9 @@ def every_item(allowed: Collection[Line]) -> Iterator[None]:
     def assuming(self: Any, node: Any, *args: Any, **more: Any) -> Any:
         condition = node.expr
         asks = isinstance(condition, sympy.Eq | sympy.Ne) and condition.rhs == 0
-        if asks and loops.own is not None and condition.lhs == loops.own:
+        is_of_own = asks and loops.own is not None and loops.own in condition.free_symbols
+        # Or a multiple, which is how many numbers the tokens have.
+        if is_of_own and loops.own not in (condition.lhs / loops.own).free_symbols:
             return isinstance(condition, sympy.Ne)
         return evaluate(self, node, *args, **more)
 

@@ -85,7 +85,13 @@ def export_isolated(
             advice="export without isolate=True",
         ) from None
     heard = _Heard(Path(name) / _PROGRESS, progress)
-    ended = _ended(process, max_seconds, heard)
+    try:
+        ended = _ended(process, max_seconds, heard)
+    except BaseException:  # Ctrl-C, or what the caller's function of progress raised
+        process.kill()
+        process.join()
+        folder.cleanup()
+        raise
     if ended is not None:
         process.kill()
         process.join()
@@ -196,7 +202,7 @@ def _export(
     from calltape_analyzer.opening import open_tape
 
     def tell(text: str) -> None:
-        with (Path(name) / _PROGRESS).open("a") as file:
+        with contextlib.suppress(OSError), (Path(name) / _PROGRESS).open("a") as file:
             file.write(" ".join(text.split()) + "\n")
 
     document: dict[str, Any] = {"error": None}

@@ -1,8 +1,9 @@
 """The Python attributes of a module: what a call changes in them, and how it is put back.
 
 Attributes are numbers, tensors, text, and containers and objects of these. Of transformers' classes
-only plain values are put back. If a call installed code (hooks), they note that, and one without
-the other breaks the model: then a module is left alone if anything but tensors and numbers changed.
+only plain values are put back. If a call installed code (hooks) or changed an object, marks beside
+it may note that, and one without the other breaks the model: then a module is left alone if
+anything but tensors and numbers changed.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ class Attributes:
         self._is_of_transformers = type(part).__module__.startswith("transformers.")
         self._before = self._now()
         self._restored = {n: value for n, value in self._before.items() if self._is_kept(value)}
+        self._inside = {
+            name: _inside(value)
+            for name, value in self._before.items()
+            if self._is_of_transformers and not _is_plain_value(value)
+        }
         self._containers: dict[int, tuple[str, Any, list[Any]]] = {}
         self._elements = 0
         self.tensors: list[tuple[str, torch.Tensor]] = []
@@ -56,19 +62,26 @@ class Attributes:
             self._remember(self._named(name), value, 0)
 
     @property
-    def has_installed(self) -> bool:
-        """Whether hooks or functions were added or taken away since."""
+    def has_other_objects(self) -> bool:
+        """Whether anything but plain values changed since: hooks, functions, objects, and, of
+        transformers' classes, what is in their containers and objects."""
         if _hooks(self._part) != self._hooks:
             return True
         now = self._now()
         changed = [name for name in {*now, *self._before} if self._differs(name, now)]
-        return any(isinstance(d.get(n), _CODE) for n in changed for d in (self._before, now))
+        if any(not _is_plain_value(d.get(n)) for n in changed for d in (self._before, now)):
+            return True
+        return any(
+            len(elements) != len(found := _inside(self._before[name]))
+            or not all(map(operator.is_, elements, found))
+            for name, elements in self._inside.items()
+        )
 
-    def put_back(self, *, has_installed: bool = False) -> dict[str, Any]:
+    def put_back(self, *, has_other_objects: bool = False) -> dict[str, Any]:
         """Puts back attributes, and the elements of containers. Values of tensors stay as they are.
 
         Args:
-            has_installed: whether any module of the model has hooks or functions that it had not.
+            has_other_objects: whether that is so of any module of the model.
 
         Returns:
             What the attributes were that were changed, by name.
@@ -83,12 +96,12 @@ class Attributes:
             if len(now) != len(before) or not all(map(same, before, now)):
                 changed[name] = container
             _fill(container, before)
-        return changed | self._names_put_back(has_installed)
+        return changed | self._names_put_back(has_other_objects)
 
-    def _names_put_back(self, has_installed: bool) -> dict[str, Any]:
+    def _names_put_back(self, has_other_objects: bool) -> dict[str, Any]:
         changed: dict[str, Any] = {}
         now = self._now()
-        if self._is_of_transformers and not self._keeps_values_only(now, has_installed):
+        if self._is_of_transformers and not self._keeps_values_only(now, has_other_objects):
             return changed
         for name, value in self._restored.items():
             if name in now and now[name] is value:
@@ -103,11 +116,11 @@ class Attributes:
                 del vars(self._part)[name]
         return changed
 
-    def _keeps_values_only(self, now: dict[str, Any], has_installed: bool) -> bool:
-        """Whether nothing but tensors and numbers changed; also marks and texts, if nothing was
-        installed that they may be about. Swin keeps the size of its windows, which gets smaller
+    def _keeps_values_only(self, now: dict[str, Any], has_other_objects: bool) -> bool:
+        """Whether nothing but tensors and numbers changed; also marks and texts, if nothing else
+        changed that they may be about. Swin keeps the size of its windows, which gets smaller
         with a small picture."""
-        is_value = _is_value if has_installed else _is_plain_value
+        is_value = _is_value if has_other_objects else _is_plain_value
         changed = [name for name in {*now, *self._before} if self._differs(name, now)]
         return all(is_value(d.get(n)) for n in changed for d in (self._before, now))
 
@@ -158,6 +171,13 @@ def _is_value(value: Any) -> bool:
 
 def _is_plain_value(value: Any) -> bool:
     return isinstance(value, _PLAIN) or _is_value(value)
+
+
+def _inside(value: Any) -> list[Any]:
+    """The elements of a container, and the attributes of an object; none of other values."""
+    if isinstance(value, (*_CONTAINERS, tuple)):
+        return _elements(value) if len(value) <= _MAX_ELEMENTS else []
+    return _elements(vars(value)) if _is_object(value) else []
 
 
 def _elements(container: Any) -> list[Any]:

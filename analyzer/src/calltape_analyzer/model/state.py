@@ -76,9 +76,9 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
             part._parameters.update(own_parameters)
             part._buffers.clear()
             part._buffers.update(own_buffers)
-        has_installed = any(one.has_installed for one in attributes)
+        has_other_objects = any(one.has_other_objects for one in attributes)
         for one in attributes:
-            changed.update(one.put_back(has_installed=has_installed))
+            changed.update(one.put_back(has_other_objects=has_other_objects))
 
 
 class _Saving(TorchDispatchMode):  # type: ignore[no-untyped-call]

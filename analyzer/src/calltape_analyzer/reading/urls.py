@@ -14,8 +14,9 @@ __all__ = ["is_url", "local_path", "name_of", "protocol_of", "shown", "without_s
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s'\"<>\\]+")
-_LIKE_A_QUERY = re.compile(r"\?(?=[A-Za-z][\w.-]*=)", re.ASCII)
-_LIKE_A_PASSWORD = re.compile(r"[^/@:\[\]]*:(?!\d*(?:/|$)).*@")
+_LIKE_A_QUERY = re.compile(r"\?(?=[A-Za-z_%][\w.%-]*=)", re.ASCII)
+_LIKE_A_PASSWORD = re.compile(r"[^/@:\[\]]*:(?!\d{0,5}(?:/|$)).*@")
+_CUT_PASSWORD = re.compile(r"[^/@:?#\[\]]*:(?!\d{1,5}[?#])[^/@]*[?#].*@")
 _LOCAL = ("file", "local")
 _WITH_QUERY = ("http", "https")
 _HIDDEN = "…"
@@ -85,7 +86,7 @@ def _parts_shown(url: str) -> _Parts:
     somebody may have put ``s3://`` before a signed address: what looks like a query is one here.
     A password may have a slash that should have been written ``%2F``: what stands where a port
     should be, and has an ``@`` somewhere behind it, is one."""
-    parts = _parts(url)
+    parts = _parts(_with_whole_password(url))
     password = None if parts.user else _LIKE_A_PASSWORD.match(parts.place)
     if password is not None:
         parts = parts._replace(user=password[0][:-1], place=parts.place[password.end() :])
@@ -96,6 +97,17 @@ def _parts_shown(url: str) -> _Parts:
         return parts
     place, query = parts.place[: found.start()], parts.place[found.end() :]
     return parts._replace(place=place, query=query)
+
+
+def _with_whole_password(url: str) -> str:
+    """A URL whose password has none of the characters that begin a query or a fragment."""
+    found = _URL.match(url)
+    password = None if found is None else _CUT_PASSWORD.match(found[2])
+    if found is None or password is None:
+        return url
+    begin = found.start(2)
+    end = begin + password.end()
+    return url[:begin] + re.sub("[?#]", "_", url[begin:end]) + url[end:]
 
 
 def _parts(url: str) -> _Parts:

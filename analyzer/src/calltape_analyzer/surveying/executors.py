@@ -56,8 +56,8 @@ def executor_for(
 
 def _way_to_start() -> str:
     """How new processes begin. A fork has all modules at once, and a copy of each lock that a
-    thread holds at that moment: it is for a process with one thread only, which one with torch is
-    not."""
+    thread holds at that moment: it is for a process with one thread only, which one where torch has
+    computed is not."""
     ways = multiprocessing.get_all_start_methods()
     if "fork" in ways and _has_one_thread():
         return "fork"
