@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import Placeholder, Tape, open_tape, render
-from calltape_analyzer.pytree.nested_tensors import nested_parts, nested_tensor
+from calltape_analyzer.pytree.nested_tensors import check_offsets, nested_parts, nested_tensor
 from calltape_analyzer.pytree.recorded_description import describe_as_recorded, describe_result
 from calltape_analyzer.testing import call, write_tape
 from calltape_recorder import record
@@ -236,3 +236,10 @@ def test_what_is_no_nested_tensor_has_no_parts() -> None:
     foreign = nested(2)
     del vars(foreign)["_ragged_idx"]
     assert nested_parts(foreign) is None
+
+
+@pytest.mark.parametrize("lengths", [[1], [1, 1, 1], []])
+def test_lengths_of_another_number_of_components_are_refused(lengths: list[int]) -> None:
+    offsets, given = torch.tensor([0, 2, 4]), torch.tensor(lengths, dtype=torch.long)
+    with pytest.raises(ValueError, match="one integer per component"):
+        check_offsets(offsets, given, 4)

@@ -182,6 +182,8 @@ def check_offsets(offsets: torch.Tensor, lengths: torch.Tensor | None, size: int
     if lengths is None:
         return
     counts = lengths.detach().long()
+    if counts.shape != wide[:-1].shape:
+        raise ValueError("its lengths are not one integer per component")
     if bool(((counts < 0) | (counts > size)).any()) or bool((wide[:-1] + counts > size).any()):
         raise ValueError(f"its lengths are beyond its values, which have size {size}")
 

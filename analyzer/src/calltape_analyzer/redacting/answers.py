@@ -153,7 +153,7 @@ class Comparison:
         if isinstance(value, list | tuple) and not self._is_key(value, is_new):
             made = [self._alike(one, texts, is_new) for one in value]
             if self._replaced.keys and len(made) > 1:  # other keys have another order
-                made.sort(key=lambda one: json.dumps(plain(one), sort_keys=True))
+                made.sort(key=lambda one: json.dumps(one, sort_keys=True, default=repr))
             return made
         if isinstance(value, str):
             return self._text(value, texts, is_new)
