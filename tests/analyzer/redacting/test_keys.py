@@ -211,9 +211,26 @@ def test_keys_that_begin_alike_or_look_like_something_else(
         redact(tape, tmp_path / "b.tape")
 
 
+@pytest.mark.parametrize("keys", [(";", ":"), ("a b", "a,b"), ("a b", "a-b"), ("é b", "à b")])
+def test_keys_that_are_spelt_alike_in_names_of_symbols(
+    keys: tuple[str, str], tmp_path: Path
+) -> None:
+    """In one variant both, which get numbers; and each in another one, which get the same name."""
+    calls: list[dict[str, Any]] = []
+    for number in range(3):
+        ids, one, other = (torch.zeros(n) for n in (3 + number, 9 - number, 4 + number**2))
+        calls += [{"ids": ids, "meta": {keys[0]: one}}, {"ids": ids, "meta": {keys[1]: other}}]
+        calls.append({"ids": ids, "meta": {keys[0]: other, keys[1]: one, "more": ids}})
+    source = recorded(tmp_path / "a.tape", *calls)
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape")
+
+
+# Whole numbers among keys do not keep their order, which answers may follow. A dot may be one
+# between the parts of a path.
 KEYS = st.lists(
-    st.text(st.characters(codec="utf-8"), min_size=1, max_size=4) | st.integers(0, 9999),
-    min_size=1, max_size=3, unique_by=str,
+    st.text(st.characters(codec="utf-8", exclude_characters="."), min_size=1, max_size=4),
+    min_size=1, max_size=3, unique=True,
 )  # fmt: skip
 SIZES = st.lists(st.integers(1, 9), min_size=6, max_size=6)
 

@@ -86,6 +86,7 @@ class Comparison:
         self._shown_keys: tuple[frozenset[str], ...] = frozenset(), frozenset()
         self._names = NumberedNames(()), NumberedNames(())
         self._symbols: dict[str, str] = {}
+        self._vague: set[str] = set()
         self._known_texts: dict[tuple[str, bool], str] = {}
         self.variants: tuple[Variant, ...] = ()
 
@@ -99,24 +100,57 @@ class Comparison:
         variants = said.variants
         self.variants = () if isinstance(variants, str) else tuple(variants)
         texts = {} if is_new else self._texts(variants)
-        self._known_texts.clear()
-        self._symbols = dict(self._names_of_symbols(is_new))
         found = dict(said.by_question)
         for name, explanation in said.explanations.items():
             found[f"explain {self._with_keys(name, is_new)}"] = explanation
-        made: dict[str, Any] = plain(self._alike(found, texts, is_new))
+        of_variants = found.pop("variants")
+        self._call_symbols(self._symbols_of_all(is_new))
+        alike = self._alike(found, texts, is_new)
+        alike["variants"] = self._of_variants(of_variants, texts, is_new)
+        made: dict[str, Any] = plain(alike)
         return made
 
-    def _names_of_symbols(self, is_new: bool) -> Iterator[tuple[str, str]]:
+    def _of_variants(self, found: Any, texts: Mapping[str, str], is_new: bool) -> Any:
+        """The findings of the variants, each with its own symbols."""
+        made: list[Any] = []
+        for one, variant in zip(found, self.variants, strict=False):
+            self._call_symbols(self._symbols_of(variant, is_new))
+            made.append(self._alike(one, texts, is_new))
+        if not self.variants:
+            return self._alike(found, texts, is_new)
+        return self._in_order(made)
+
+    def _call_symbols(self, symbols: dict[str, str]) -> None:
+        self._symbols = symbols
+        self._known_texts.clear()
+
+    def _symbols_of(self, variant: Variant, is_new: bool) -> dict[str, str]:
         """The names of symbols that are made of paths, with what stands for them. Also of paths
         without replaced keys: one that looked like another symbol's has a number behind it."""
-        for variant in self.variants if self._replaced.keys else ():
-            layout = variant.facts.group.layout
-            for symbol in variant.facts.symbols:
-                axis, path = symbol.columns[0].axis, layout.path(symbol.columns[0])
-                place = f"{path.argument}{path.path}"
-                if symbol.name.startswith(own_dimension_name(path.argument, path.path, axis)):
-                    yield symbol.name, f"<symbol of {self._with_keys(place, is_new)}[{axis}]>"
+        if not self._replaced.keys:
+            return {}
+        names: dict[str, str] = {}
+        layout = variant.facts.group.layout
+        for symbol in variant.facts.symbols:
+            axis, path = symbol.columns[0].axis, layout.path(symbol.columns[0])
+            place = f"{path.argument}{path.path}"
+            if symbol.name.startswith(own_dimension_name(path.argument, path.path, axis)):
+                names[symbol.name] = f"<symbol of {self._with_keys(place, is_new)}[{axis}]>"
+        return names
+
+    def _symbols_of_all(self, is_new: bool) -> dict[str, str]:
+        """The same of all variants. Names of several paths, which keys that are spelt alike have,
+        are no names of any; nor are those of these paths on the other tape."""
+        found: dict[str, set[str]] = {}
+        for variant in self.variants:
+            for name, path in self._symbols_of(variant, is_new).items():
+                found.setdefault(name, set()).add(path)
+        if not is_new:
+            self._vague = set().union(*(paths for paths in found.values() if len(paths) > 1))
+        return {
+            name: "<symbol>" if len(paths) > 1 or paths & self._vague else paths.pop()
+            for name, paths in found.items()
+        }
 
     def in_words(self, question: str) -> str:
         """A question of ``answers`` with the names of the old tape."""
@@ -151,13 +185,16 @@ class Comparison:
         if key == "parts" and self._replaced.numbers:
             value = self._parts(value, is_new)
         if isinstance(value, list | tuple) and not self._is_key(value, is_new):
-            made = [self._alike(one, texts, is_new) for one in value]
-            if self._replaced.keys and len(made) > 1:  # other keys have another order
-                made.sort(key=lambda one: json.dumps(one, sort_keys=True, default=repr))
-            return made
+            return self._in_order([self._alike(one, texts, is_new) for one in value])
         if isinstance(value, str):
             return self._text(value, texts, is_new)
         return self._text(str(value), {}, is_new) if self._is_key(value, is_new) else value
+
+    def _in_order(self, made: list[Any]) -> list[Any]:
+        """Other keys have another order: then this is that of what was said."""
+        if self._replaced.keys and len(made) > 1:
+            made.sort(key=lambda one: json.dumps(one, sort_keys=True, default=repr))
+        return made
 
     def _is_key(self, value: Any, is_new: bool) -> bool:
         """Whether a value, beside texts, is a key that was replaced."""
