@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ Line = tuple[str, int]
 """The file and the line of a loop."""
 
 
-class _Loops(TorchFunctionMode):
+class _Loops(TorchFunctionMode, ABC):
     """Knows which tensors say what is hit, of how many items, and gives loops over them other
     items. ``Tensor.__iter__`` is replaced meanwhile: torch asks no mode about it."""
 
@@ -67,6 +68,7 @@ class _Loops(TorchFunctionMode):
                 self._hits[id(found)] = found, asked.shape[0]
         return found
 
+    @abstractmethod
     def loop(self, hits: torch.Tensor, items: int) -> Iterator[torch.Tensor]:
         """What a loop over such a tensor is given.
 
@@ -74,7 +76,6 @@ class _Loops(TorchFunctionMode):
             hits: the places of the items that are hit, of shape (hits, 1).
             items: how many items there are.
         """
-        raise NotImplementedError
 
 
 class _EveryItem(_Loops):

@@ -86,17 +86,12 @@ def export_isolated(
         ) from None
     heard = _Heard(Path(name) / _PROGRESS, progress)
     try:
-        ended = _ended(process, max_seconds, heard)
-    except BaseException:  # Ctrl-C, or what the caller's function of progress raised
+        _wait(process, max_seconds, heard)
+    except BaseException:  # its limits, Ctrl-C, or what the caller's function of progress raised
         process.kill()
         process.join()
         folder.cleanup()
         raise
-    if ended is not None:
-        process.kill()
-        process.join()
-        folder.cleanup()
-        raise ended
     received = _received(Path(name), process.exitcode, tape, verifier, heard)
     received.set_reference(verifier)
     # ONNX models are opened from their files when they are first called: the folder must stay.
@@ -136,27 +131,30 @@ class _Heard:
         return f"; the last that it did, after {self._last}" if self._last else ""
 
 
-def _ended(process: Any, max_seconds: float | None, heard: _Heard) -> ExportError | None:
-    """Waits for a process. Tells why it must be ended; None if it ended by itself."""
+def _wait(process: Any, max_seconds: float | None, heard: _Heard) -> None:
+    """Waits until a process ends by itself.
+
+    Raises:
+        ExportError: it takes more time or memory than it may.
+    """
     allowed = int(2 * half_of_free() * _MAX_OF_FREE)
     begin = time.monotonic()
     while process.exitcode is None:
         process.join(_INTERVAL)
         heard.listen()
         if max_seconds is not None and time.monotonic() - begin > max_seconds + _GRACE:
-            return ExportError(
+            raise ExportError(
                 f"the exporting process was not done {_GRACE:.0f} s after "
                 f"max_seconds={max_seconds:g}, and was ended{heard.last}",
                 advice="allow more time, or export without isolate=True to keep what was found",
             )
         taken = resident(process.pid)
         if taken > allowed:
-            return ExportError(
+            raise ExportError(
                 f"the exporting process took {taken / 2**30:.1f} GiB of memory, more than "
                 f"{_MAX_OF_FREE:.0%} of what was free, and was ended{heard.last}",
                 advice="export with probe='none', fewer variants, or on a larger machine",
             )
-    return None
 
 
 def _received(

@@ -60,12 +60,8 @@ def content_of(read: Callable[[int, int], bytes], member: Member) -> bytes:
     """
     _, offset, size = member
     if size > _MAX_RECORD_BYTES:
-        raise _too_long(size)
+        raise TapeError("limit", f"a member has {size} bytes (at most {_MAX_RECORD_BYTES})")
     return read(offset + BLOCK, size)
-
-
-def _too_long(size: int) -> TapeError:
-    return TapeError("limit", f"a member has {size} bytes (at most {_MAX_RECORD_BYTES})")
 
 
 def _of_another_tape() -> TapeError:
@@ -199,10 +195,7 @@ class Scan:
 
     def _commit(self, member: Member, number: int, blob: Member | None) -> None:
         _, offset, size = member
-        if size > _MAX_RECORD_BYTES:
-            raise _too_long(size)
-        content = self._read(offset + BLOCK, size)
-        tape, call, blob_size, inputs, ranges = self._skim(content)
+        tape, call, blob_size, inputs, ranges = self._skim(content_of(self._read, member))
         if tape != self._tape:
             raise _of_another_tape()
         if call != number:
