@@ -104,7 +104,7 @@ class Comparison:
         for name, explanation in said.explanations.items():
             found[f"explain {self._with_keys(name, is_new)}"] = explanation
         of_variants = found.pop("variants")
-        self._call_symbols(self._symbols_of_all(is_new))
+        self._use_symbols(self._symbols_of_all(is_new))
         alike = self._alike(found, texts, is_new)
         alike["variants"] = self._of_variants(of_variants, texts, is_new)
         made: dict[str, Any] = plain(alike)
@@ -112,15 +112,15 @@ class Comparison:
 
     def _of_variants(self, found: Any, texts: Mapping[str, str], is_new: bool) -> Any:
         """The findings of the variants, each with its own symbols."""
-        made: list[Any] = []
-        for one, variant in zip(found, self.variants, strict=False):
-            self._call_symbols(self._symbols_of(variant, is_new))
-            made.append(self._alike(one, texts, is_new))
-        if not self.variants:
+        if not self.variants:  # or the words of an error
             return self._alike(found, texts, is_new)
+        made: list[Any] = []
+        for one, variant in zip(found, self.variants, strict=True):
+            self._use_symbols(self._symbols_of(variant, is_new))
+            made.append(self._alike(one, texts, is_new))
         return self._in_order(made)
 
-    def _call_symbols(self, symbols: dict[str, str]) -> None:
+    def _use_symbols(self, symbols: dict[str, str]) -> None:
         self._symbols = symbols
         self._known_texts.clear()
 
