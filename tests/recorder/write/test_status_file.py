@@ -91,6 +91,23 @@ def test_a_link_leads_nowhere(tmp_path: Path) -> None:
     assert Path(file.path).is_symlink()  # it is somebody else's
 
 
+def test_a_link_with_the_number_of_the_removed_file_is_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File systems give the inode number of a removed file to the next one."""
+    file = StatusFile(str(tmp_path / "a"), TAPE, 0o600)
+    file.write(b"1" * SIZE)
+    before = os.lstat(file.path)
+    os.unlink(file.path)
+    os.symlink(tmp_path, file.path)
+    link = list(os.lstat(file.path))
+    link[1] = before.st_ino
+    monkeypatch.setattr(os, "lstat", lambda _: os.stat_result(link))
+    file.remove()
+    monkeypatch.undo()
+    assert Path(file.path).is_symlink()
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_recorder_has_a_status_until_its_tape_is_sealed(tmp_path: Path) -> None:
     model, x = Add(), torch.ones(2)

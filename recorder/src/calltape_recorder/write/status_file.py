@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 
 from calltape_recorder.write.permissions import OWNER_ONLY, set_mode
 from calltape_schema.status import SUFFIX
@@ -32,7 +33,7 @@ class StatusFile:
     def __init__(self, stem: str, tape: bytes, mode: int) -> None:
         self.path = f"{stem}.{tape.hex()[:8]}{SUFFIX}"
         self._mode = mode
-        self._identity: tuple[int, int] | None = None
+        self._identity: tuple[int, int, int] | None = None
 
     def write(self, content: bytes) -> None:
         """Puts the content in the place of the last one, which all contents have the length of.
@@ -52,7 +53,7 @@ class StatusFile:
             finally:
                 os.close(file)
             os.replace(new, self.path)
-            self._identity = found.st_dev, found.st_ino
+            self._identity = _identity(found)
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(new)
@@ -88,5 +89,6 @@ def _write_all(file: int, content: bytes) -> None:
         content = content[written:]
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    # A file system gives the number of a removed file to the next one, which may be a link.
+    return stat.S_IFMT(status.st_mode), status.st_dev, status.st_ino
