@@ -180,15 +180,17 @@ class Comparison:
         return found
 
     def _alike(self, value: Any, texts: Mapping[str, str], is_new: bool, key: str = "") -> Any:
+        if isinstance(value, str):
+            return self._text(value, texts, is_new)
         if isinstance(value, dict):
             return self._dict(value, texts, is_new, key)
         if key == "parts" and self._replaced.numbers:
             value = self._parts(value, is_new)
-        if isinstance(value, list | tuple) and not self._is_key(value, is_new):
+        if self._is_key(value, is_new):
+            return self._text(str(value), {}, is_new)
+        if isinstance(value, list | tuple):
             return self._in_order([self._alike(one, texts, is_new) for one in value])
-        if isinstance(value, str):
-            return self._text(value, texts, is_new)
-        return self._text(str(value), {}, is_new) if self._is_key(value, is_new) else value
+        return value
 
     def _in_order(self, made: list[Any]) -> list[Any]:
         """Other keys have another order: then this is that of what was said."""
