@@ -160,6 +160,19 @@ def test_calls_that_raised_are_left_out(tmp_path: Path) -> None:
     assert alone.infer_dynamic_shapes() == ({},)
 
 
+def test_a_call_that_raised_and_is_of_another_program_has_no_arguments(tmp_path: Path) -> None:
+    calls = (([t(2, 3)],), {"n": 1}), (([t(4, 3)],), {"n": 1})
+    error = "builtins:ValueError", "no"
+    longer = Recorded(([t(1), t(1)],), {"n": 1}, error=error)
+    other = Recorded(([t(2, 3)],), {"n": 2}, error=error)
+    tape = tape_of(tmp_path, plain, *calls, longer, other)
+    assert tape.infer_dynamic_shapes() == ([{0: D}],)
+    with pytest.raises(InferenceError, match="2 tensors in call 2 but previously got 1 tensor in"):
+        tape.infer_arguments(2)
+    with pytest.raises(InferenceError, match=r"{} in call 0 and {'n': 2} in call 3"):
+        tape.infer_arguments(3)
+
+
 def test_without_a_signature(tmp_path: Path) -> None:
     tape = tape_of(tmp_path, None, ((t(2), t(3)), {"k": t(1)}), ((t(4), t(3)), {"k": t(1)}))
     args, kwargs = tape.infer_arguments()

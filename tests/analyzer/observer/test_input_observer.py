@@ -367,7 +367,7 @@ def test_names_of_a_given_dict() -> None:
     with empty(model):
         model(x=torch.ones(2), y=[])
     assert empty.infer_arguments({"x": torch.ones(3), "y": []})["y"] == []
-    with pytest.raises(InferenceError, match="none in the recorded calls"):
+    with pytest.raises(InferenceError, match="1 tensor in the given arguments and none"):
         empty.infer_arguments({"x": torch.ones(3), "y": [torch.ones(1)]})
 
 

@@ -17,6 +17,7 @@ from calltape_analyzer.inference.patterns import CallPattern
 from calltape_analyzer.observing.signature import Key, Signature
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.pytree.flattening import Slot, is_empty, mapping_keys
+from calltape_analyzer.text import counted
 from calltape_schema.tree import DictNode, FieldsNode, Node, TensorNode, children_of
 
 __all__ = ["AlignedLeaf", "AlignedRow", "Alignment"]
@@ -216,6 +217,11 @@ class Alignment:
             advice=f"give value_if_missing={{{name!r}: an empty tensor}}, or make calls in one way",
         )
 
+    def check(self, pattern: CallPattern) -> None:
+        """Raises InferenceError if a call is none of this program: one that raised may be any."""
+        self.check_structure(pattern)
+        self._check_constants(pattern)
+
     def check_structure(self, pattern: CallPattern) -> None:
         """Raises InferenceError if an argument has other parts than in the other calls."""
         arguments = self._in_best_order(pattern)
@@ -223,7 +229,7 @@ class Alignment:
             if argument is None or argument is reference:
                 continue
             if not reference.tensors:
-                self._check_nothing(argument, reference)
+                self._check_nothing(argument, reference, pattern)
                 continue
             if not argument.tensors:
                 self.has_late |= not is_empty(argument.node)
@@ -233,9 +239,10 @@ class Alignment:
                 continue
             if len(argument.slots) != len(reference.slots):
                 raise InferenceError(
-                    f"{_called(argument, reference)} has {len(argument.slots)} tensors in "
-                    f"{pattern.label} but previously got {len(reference.slots)} tensors in "
-                    f"{source.label}; inference is impossible in that case",
+                    f"{_called(argument, reference)} has {counted(len(argument.slots), 'tensor')} "
+                    f"in {pattern.label} but previously got "
+                    f"{counted(len(reference.slots), 'tensor')} in {source.label}; inference is "
+                    f"impossible in that case",
                     advice=_SPLIT,
                 )
             if mapping_keys(argument.form) != mapping_keys(reference.form):
@@ -245,13 +252,13 @@ class Alignment:
                     advice=_SPLIT,
                 )
 
-    def _check_nothing(self, argument: Argument, reference: Argument) -> None:
-        """Checks an argument that has no tensor in any recorded call. The caller's own arguments
-        may have tensors there."""
+    def _check_nothing(self, argument: Argument, reference: Argument, pattern: CallPattern) -> None:
+        """Checks an argument that has no tensor in any of the calls. The caller's own arguments,
+        and calls that raised, may have tensors there."""
         if argument.tensors and len(argument.slots) != len(reference.slots):
             raise InferenceError(
-                f"{_called(argument, reference)} has {argument.tensors} tensors in the given "
-                f"arguments and none in the recorded calls",
+                f"{_called(argument, reference)} has {counted(argument.tensors, 'tensor')} in "
+                f"{pattern.label} and none in the other calls",
                 advice="record a call that passes them",
             )
 

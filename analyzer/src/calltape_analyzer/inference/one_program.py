@@ -368,6 +368,7 @@ class OneProgram:
                 )
             call = self._calls[index]
             pattern = found.reduced.pattern(SeenInputs.of(call, index))
+            found.alignment.check(pattern)
             return found.alignment.row(pattern), call
         if not isinstance(index, tuple | Mapping):
             raise UsageError(
