@@ -21,11 +21,6 @@ _SCAN = Reason(
 
 _LOOP = Reason(_SCAN.why, "not tried")
 
-_EXPERTS = Reason(
-    "a Python loop over the experts that have tokens: how many they are, only values tell",
-    "not tried",
-)
-
 _NESTED = Reason(
     "torch.export takes no nested tensor; the refusal says so at once, and what to do",
     "fails as well, and where the model makes one of values and offsets",
@@ -83,8 +78,6 @@ REASONS: dict[tuple[str, str], Reason] = {
         "the padding of a convolution is an `if` on the value of a tensor",
         "fails as well, even with nothing free",
     ),
-    ("nllb_moe", ""): _EXPERTS,
-    ("switch_transformers", ""): _EXPERTS,
     ("colpali", ""): Reason(
         "without `token_type_ids` transformers attends to everything where the mask is all ones,"
         " which a trace cannot know",

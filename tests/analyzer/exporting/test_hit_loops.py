@@ -26,6 +26,9 @@ class Experts(nn.Module):
         self.gate = nn.Linear(4, 6)
         self.up = nn.ModuleList(nn.Linear(4, 4) for _ in range(6))
 
+    def expert(self, item):
+        return self.up[item]
+
     def forward(self, x):
         out = torch.zeros_like(x)
         chosen = self.gate(x).topk(2)
@@ -34,9 +37,20 @@ class Experts(nn.Module):
             place, token = torch.where(mask[int(expert.item())])
             if token.numel() == 0:
                 continue
-            done = self.up[expert[0]](x[token]) * chosen.values[token, place, None]
+            done = self.expert(expert[0])(x[token]) * chosen.values[token, place, None]
             out.index_add_(0, token, done)
         return out
+
+
+class NamedExperts(Experts):
+    """The same experts, found by a name that is written with the number of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ModuleDict({f"expert_{i}": one for i, one in enumerate(self.up)})
+
+    def expert(self, item):
+        return self.up[f"expert_{item}"]
 
 
 class Marked(Model):
@@ -106,9 +120,10 @@ class Large(Model):
         return out
 
 
+@pytest.mark.parametrize("kind", [Experts, NamedExperts])
 @pytest.mark.parametrize("to", ["torch", pytest.param("onnx", marks=pytest.mark.integration)])
-def test_experts_run_in_a_loop(tmp_path: Path, to: str) -> None:
-    model = Experts().eval()
+def test_experts_run_in_a_loop(tmp_path: Path, to: str, kind: type[Experts]) -> None:
+    model = kind().eval()
     programs = made(tmp_path, model, [call(t(2, 4)), call(t(7, 4)), call(t(5, 4))], to=to)
     assert len(programs) == 1
     # One token: four experts have none.

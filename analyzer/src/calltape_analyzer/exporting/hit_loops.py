@@ -104,6 +104,16 @@ class _EveryItem(_Loops):
         finally:
             self.in_turn, self.own = outer
 
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.Tensor.__format__ and args[0].ndim == 0:
+            # ``self[f"expert_{item}"]``: a trace knows the item, and would write "FakeTensor".
+            known = getattr(args[0], "constant", None)
+            if known is not None:
+                return format(known.item(), *args[1:])
+        return super().__torch_function__(func, types, args, kwargs)
+
 
 class _Ordered(_Loops):
     """Runs such a loop for every item: those that are hit first, or last."""
