@@ -92,6 +92,22 @@ def test_as_strided_reads_the_memory() -> None:
     assert_is_torchs(Chunks(), torch.randn(5, 4), torch.randn(7, 3))
 
 
+class ChosenChunks(torch.nn.Module):
+    """Windows of columns whose number only values tell."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        chosen = x[:, torch.nonzero(x[0] > 0)[:, 0]].contiguous()
+        rows, columns = chosen.shape
+        torch._check(columns >= 2)
+        return (chosen.as_strided((rows, columns - 1, 2), (chosen.stride(0), 1, 1)),)
+
+
+def test_as_strided_of_a_size_that_values_tell() -> None:
+    x = torch.randn(3, 6)
+    x[0] = torch.tensor([1.0, -1.0, 2.0, 3.0, -2.0, 4.0])
+    assert_is_torchs(ChosenChunks(), x, x.abs())
+
+
 class Part(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[:, 1:].as_strided((2, 2), (1, 1))

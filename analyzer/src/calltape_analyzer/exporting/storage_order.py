@@ -75,5 +75,16 @@ def _is_dense(sizes: Sequence[Any], strides: Sequence[Any], order: Sequence[int]
 
 def _is_known(one: Any, other: Any) -> bool:
     """Whether two sizes are the same in every call. To compare symbols would make a condition."""
-    first, second = (getattr(getattr(n, "node", None), "expr", n) for n in (one, other))
-    return bool(first == second)
+    return bool(_unclamped(one) == _unclamped(other))
+
+
+def _unclamped(size: Any) -> Any:
+    """A size without the ``Max(1, size)`` that torch writes into strides: of a tensor of size 0,
+    nothing is read."""
+    expression = getattr(getattr(size, "node", None), "expr", size)
+    if not hasattr(expression, "replace") or isinstance(expression, int):
+        return expression
+    return expression.replace(
+        lambda part: type(part).__name__ == "Max" and len(part.args) == 2 and 1 in part.args,
+        lambda part: next(one for one in part.args if one != 1),
+    )
