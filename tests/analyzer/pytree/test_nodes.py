@@ -113,6 +113,14 @@ def test_arrays(tmp_path: Path) -> None:
     assert got.shape == (3,)
 
 
+def test_an_array_that_numpy_does_not_have_is_a_tensor() -> None:
+    pytest.importorskip("numpy")
+    node = TensorNode(kind="ndarray", leaf=3)
+    got = rebuild(node, lambda _: torch.empty(0, 2**62), (), EVERYTHING)
+    assert isinstance(got, torch.Tensor)
+    assert got.shape == (0, 2**62)
+
+
 def test_missing_dataclass_fields_have_their_defaults() -> None:
     node = FieldsNode(kind="dataclass", type=name_of(Slotted), fields=("x",), children=(NONE,))
     assert built(node) == Slotted(None, [])

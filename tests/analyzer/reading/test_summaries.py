@@ -165,10 +165,18 @@ def with_other_inputs(summary: Summary) -> Summary:
     return forged(summary, inputs=made.inputs)
 
 
+def with_other_ranges(summary: Summary) -> Summary:
+    assert summary.inputs is not None
+    return forged(
+        summary, inputs=summary.inputs.model_copy(update={"ranges": ((0, 0, -5, 2**40),)})
+    )
+
+
 FORGERIES = {
     "closed_ns": (lambda s: forged(s, closed_ns=1), "closed_ns is not that of the trailer"),
     "traffic": (lambda s: forged(s, traffic=Traffic(other_calls=9)), "traffic is not that of"),
     "counts": (with_other_counts, "counts other calls with the inputs of call 0"),
+    "ranges": (with_other_ranges, "other ranges of the integers of call 0"),
     "inputs": (with_other_inputs, "it has 9 calls with inputs that no record has"),
 }
 

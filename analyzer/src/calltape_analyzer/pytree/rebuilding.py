@@ -363,5 +363,6 @@ _FIELDS: dict[str, Callable[[type, dict[str, Any]], Any]] = {
 def _as_array(value: Any) -> Any:
     try:
         return value.numpy()
-    except (AttributeError, RuntimeError, TypeError):
-        return value  # NumPy is missing, or has no such dtype, or the value was not kept
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        # NumPy is missing, or has no such dtype or no array of this size; or it was not kept.
+        return value

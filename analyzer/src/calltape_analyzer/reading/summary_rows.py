@@ -109,8 +109,11 @@ def _differences(summary: Summary, found: Scan) -> Iterator[str]:
         return
     if NOT_NUMBERED in found.inputs:  # the bounds are those of a summary
         yield "the records have more distinct inputs than a summary can have"
-    else:
-        yield from _other_inputs(summary, found, lost)
+        return
+    others = list(_other_inputs(summary, found, lost))
+    yield from others
+    if not others and not lost and found.ranges.complete:
+        yield from _other_ranges(summary, found)
 
 
 def _other_inputs(summary: Summary, found: Scan, lost: int) -> Iterator[str]:
@@ -149,6 +152,21 @@ def _other_inputs(summary: Summary, found: Scan, lost: int) -> Iterator[str]:
         yield f"it lacks the inputs of {len(missing)} records, such as call {min(missing)}"
     if other:
         yield f"it counts other calls with the inputs of call {min(other)}"
+
+
+def _other_ranges(summary: Summary, found: Scan) -> Iterator[str]:
+    """In what the ranges of integer tensors differ, if each of the inputs is in both."""
+    assert summary.inputs is not None
+    told = {
+        (row.structure, row.leaves, pack(row.scalars), row.raised): row
+        for row in summary.inputs.rows()
+    }
+    for number, one in enumerate(found.distinct_inputs.entries):
+        row = told.get((one.structure, one.leaves, pack(one.scalars), one.raised))
+        ranges = {leaf: (low, high) for leaf, low, high in found.ranges.of(number)}
+        if row is not None and row.ranges != ranges:
+            yield f"it has other ranges of the integers of call {row.first}"
+            return
 
 
 def _ends(found: Scan) -> tuple[dict[int, int], dict[int, int]]:
