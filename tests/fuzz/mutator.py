@@ -18,7 +18,7 @@ from tests.fuzz.summaries import summed
 __all__ = ["CORPUS", "MOST_BYTES", "Mutator", "seeds", "subjects"]
 
 CORPUS = Path(__file__).parent / "corpus"
-MOST_BYTES = 256 * 1024
+MOST_BYTES = 96 * 1024
 """Of a mutant: what is to be found shows in small files, and small files are read often."""
 
 _REFRAMED, _SUMMED = 0.2, 0.2

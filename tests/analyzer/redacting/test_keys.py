@@ -280,3 +280,77 @@ def test_a_refusal_names_the_argument(tmp_path: Path, monkeypatch: Patch) -> Non
     source = recorded(tmp_path / "a.tape", {"ids": torch.zeros(2), "my name": torch.zeros(3)})
     with open_tape(source) as tape, pytest.raises(RedactionError, match="explain my name"):
         redact(tape, tmp_path / "b.tape")
+
+
+class Traffic(torch.nn.Module):
+    def forward(
+        self, x: Any = None, mask: Any = None, ids: Any = None, meta: Any = None, prompt: str = "",
+        account: int = 0,
+    ) -> Any:  # fmt: skip
+        return x
+
+
+def of_traffic(path: Path, calls: list[dict[str, Any]]) -> Path:
+    model = Traffic()
+    with record(model, path):
+        for one in calls:
+            model(**one)
+    return path
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [
+            {"x": torch.ones(3 + i), "account": account, "meta": {f"alice {i}": 123_456 + i}}
+            for i, account in enumerate((4_915_112_345_678, 4_916_098_761_234))
+        ],
+        [
+            {
+                "x": torch.ones(3 + i),
+                "ids": [4000 + j * 37 + i * 13 for j in range(5)],
+                "meta": {f"user {i:04d}": 123_456},
+            }
+            for i in range(4)
+        ],
+        [
+            {"ids": [4000 + j * 37 + i * 13 for j in range(5)], "meta": {f"u {i:04d}": 123_456 + i}}
+            for i in range(4)
+        ],
+    ],
+    ids=["few", "rows", "no tensor"],
+)
+def test_numbers_at_keys_that_are_data_do_not_stay(
+    calls: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """That their keys have pseudonyms was taken for a difference that the numbers make."""
+    source = of_traffic(tmp_path / "a.tape", calls)
+    report = redact(open_tape(source), tmp_path / "b.tape")
+    assert not [note for note in report.notes if "may be data and stay" in note]
+    old = [number for one in calls for number in _numbers_of(one)]
+    with open_tape(tmp_path / "b.tape") as tape:
+        new = [n for call in tape for n in _numbers_of(dict(call.inputs.kwargs))]
+    assert len(new) == len(old)
+    assert not {*old} & {*new}
+
+
+def _numbers_of(call: dict[str, Any]) -> list[int]:
+    meta = call.get("meta") or {}
+    account = [call["account"]] if call.get("account") else []
+    return [*(call.get("ids") or []), *meta.values(), *account]
+
+
+@pytest.mark.parametrize("what", ["texts", "masks"])
+def test_several_recordings_become_one(what: str, tmp_path: Path) -> None:
+    """Their calls have other numbers and another order then."""
+    x = torch.ones
+    calls: dict[str, list[list[dict[str, Any]]]] = {
+        "texts": [[{"x": x(3 + i), "prompt": f"user {i}"} for i in range(3)]] * 2,
+        "masks": [
+            [{"x": x(3 + i), "mask": x(3 + i)} for i in range(3)],
+            [{"x": x(2 + i)} for i in range(3)],
+        ],
+    }
+    paths = [of_traffic(tmp_path / f"{n}.tape", one) for n, one in enumerate(calls[what])]
+    with open_tape(paths) as tape:
+        assert redact(tape, tmp_path / "b.tape").calls == 6

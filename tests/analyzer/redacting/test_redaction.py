@@ -157,6 +157,19 @@ def test_values_are_kept_permuted_and_made_noise(tmp_path: Path) -> None:
         assert sum(old == new for old, new in known.items()) < 3
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16])
+def test_noise_of_narrow_floats_with_special_values(dtype: Any, tmp_path: Path) -> None:
+    """torch compares some of them with nothing."""
+    scores = torch.tensor([0.5, float("nan"), 3.0, -2.0]).to(dtype)
+    source = written(tmp_path / "a.tape", [((torch.ones(2),), {"s": scores})] * 2)
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape", noise="*", special=True)
+    with open_tape(tmp_path / "b.tape") as tape:
+        found = tape.calls[0].inputs.kwargs["s"].float()
+    assert found.isnan().tolist() == [False, True, False, False]
+    assert found[~found.isnan()].tolist() != [0.5, 3.0, -2.0]
+
+
 def test_small_indices_beside_huge_ids_are_permuted(tmp_path: Path) -> None:
     """A walk through all numbers up to the largest id would hardly ever end below a size."""
     calls: Any = [

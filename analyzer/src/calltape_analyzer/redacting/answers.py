@@ -28,10 +28,11 @@ from calltape_schema.errors import TapeError
 __all__ = ["Answers", "Comparison", "difference"]
 
 _QUOTED = re.compile(r"(?<![^= {])'[^']*'(?:: [-+\w.]+)?")
-_QUOTED_NUMBER = re.compile(r"(?<![^ ])([^ =]+)=[-+(]?[\w.+-]+\)?")
+_QUOTED_NUMBER = re.compile(r"(?<![^ (])((?:<key \d+>|[^ =])+)=[-+(]?[\w.+-]+\)?")
 _SOME = re.compile(r"(?:(?:<key \d+>|[^ ,])+, )*(?:<key \d+>|[^ ,])+ and ([\d,]+) more")
 """The first of many places. Which ones come first follows from keys, which are others now."""
 _NUMBERED = re.compile(r"<key (\d+)>")
+_CALL = re.compile(r"\bcall (?:[0-9a-f]{8}:)?[0-9]+\b")
 _WORD = re.compile(r"(?<!\w)[A-Za-z]\w*", re.ASCII)
 _PLACE_OF_CALL = ("path", "address")
 _OF_TRAFFIC = re.compile(r"\bkept\b")
@@ -105,10 +106,9 @@ class Comparison:
             found[f"explain {self._with_keys(name, is_new)}"] = explanation
         of_variants = found.pop("variants")
         self._use_symbols(self._symbols_of_all(is_new))
-        alike = self._alike(found, texts, is_new)
+        alike: dict[str, Any] = self._alike(found, texts, is_new)
         alike["variants"] = self._of_variants(of_variants, texts, is_new)
-        made: dict[str, Any] = plain(alike)
-        return made
+        return alike
 
     def _of_variants(self, found: Any, texts: Mapping[str, str], is_new: bool) -> Any:
         """The findings of the variants, each with its own symbols."""
@@ -180,6 +180,8 @@ class Comparison:
         return found
 
     def _alike(self, value: Any, texts: Mapping[str, str], is_new: bool, key: str = "") -> Any:
+        if value is None or value is True or value is False:
+            return value
         if isinstance(value, str):
             return self._text(value, texts, is_new)
         if isinstance(value, dict):
@@ -190,11 +192,12 @@ class Comparison:
             return self._text(str(value), {}, is_new)
         if isinstance(value, list | tuple):
             return self._in_order([self._alike(one, texts, is_new) for one in value])
-        return value
+        return value if isinstance(value, int) else plain(value)  # NaN is not equal to itself
 
     def _in_order(self, made: list[Any]) -> list[Any]:
-        """Other keys have another order: then this is that of what was said."""
-        if self._replaced.keys and len(made) > 1:
+        """Other keys, and calls with other numbers, have another order: then this is that of what
+        was said."""
+        if (self._replaced.keys or not self._numbered) and len(made) > 1:
             made.sort(key=lambda one: json.dumps(one, sort_keys=True, default=repr))
         return made
 
@@ -264,7 +267,7 @@ class Comparison:
                 one = self._pseudonyms.text(one)
             elif not is_new and isinstance(one, bytes) and not self._kept(place):
                 one = self._pseudonyms.data(one)
-            made[shown] = one
+            made[shown] = plain(one)
         return made
 
     def _text(self, value: str, texts: Mapping[str, str], is_new: bool) -> str:
@@ -281,6 +284,8 @@ class Comparison:
             either = "|".join(map(re.escape, sorted(shown, key=len, reverse=True)))
             value = re.sub(f"(?<![^= ])(?:{either})", lambda found: shown[found[0]], value)
         value = self._with_keys(value, is_new)
+        if not self._numbered:
+            value = _CALL.sub("call", value)
         if "<key " in value and " more" in value:
             value = _SOME.sub(r"some and \1 more", value)
         if "=" in value:

@@ -153,7 +153,7 @@ def noisy(
         # Rounding to few bits may lead out of the range.
         lowest = torch.full_like(wide, low).to(tensor.dtype)
         made = torch.where(made.double() > high, lowest, made)
-        return torch.where(torch.isfinite(tensor), made, tensor) if special else made
+        return torch.where(torch.isfinite(wide), made, tensor) if special else made
     if tensor.dtype is not torch.bool:
         low = max(low, torch.iinfo(tensor.dtype).min)
         high = max(low, min(high, torch.iinfo(tensor.dtype).max))

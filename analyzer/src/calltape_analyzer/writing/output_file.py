@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -49,6 +50,7 @@ class OutputFile:
         refuse_inputs(self.path, inputs)
         if not overwrite and os.path.lexists(self.path):
             raise TapeError("exists", "it is there already", path=self.path)
+        _refuse_device(self.path)
         folder, name = os.path.split(self.path)
         self._beside = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
         with self._told():
@@ -140,6 +142,7 @@ def settle(source: str, target: str, *, overwrite: bool) -> None:
     Raises:
         TapeError: ``exists`` or ``io``.
     """
+    _refuse_device(target)
     try:
         if overwrite:
             os.replace(source, target)
@@ -151,6 +154,18 @@ def settle(source: str, target: str, *, overwrite: bool) -> None:
     except OSError as error:
         reason = f"cannot write it: {error.strerror or type(error).__name__}"
         raise TapeError("io", reason, path=target) from None
+
+
+def _refuse_device(path: str) -> None:
+    """Raises TapeError for what a file would take the place of, though it is none: ``/dev/null``, a
+    named pipe."""
+    with contextlib.suppress(OSError):
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise TapeError(
+                "io", "it is no regular file, and none takes its place", path=path,
+                advice="name a new file for the result",
+            )  # fmt: skip
 
 
 def refuse_inputs(path: str, inputs: Iterable[str]) -> None:
