@@ -72,7 +72,7 @@ class Costs(NamedTuple):
     tape_seconds: float = 0.7e-3
     scan_seconds: float = 16e-6
     survey_bytes: float = 550.0
-    survey_memory: float = 2100.0
+    survey_memory: float = 820.0
     reads_per_tape: int = 4
     part_bytes: int = 16 * 2**20
     month_per_gib: float = 0.023

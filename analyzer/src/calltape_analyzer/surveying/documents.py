@@ -4,6 +4,7 @@ of it is used before."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from calltape_analyzer.observing.traffic_counters import CountedGroup, Values
 from calltape_analyzer.reading.call_ref import CallRef
@@ -33,7 +34,8 @@ __all__ = ["document_of", "survey_of_document"]
 
 
 def document_of(survey: Survey) -> SurveyDocument:
-    """The document of a survey: equal for equal surveys, however they came about."""
+    """The document of a survey, to be written once: equal for equal surveys, however they came
+    about."""
     return SurveyDocument.model_construct(
         format="calltape-survey",
         version=1,
@@ -95,9 +97,11 @@ def _written(target: TargetSurvey) -> TargetDocument:
     )
     tapes = _Places(ref.tape for row in rows for ref in (row.first, row.last))
     used = {facts.head for facts in target.files.values()}
+    # Made one by one while they are written: together they take 5 KB each.
+    files: Any = (FileDocument.of(target.files[key]) for key in sorted(target.files))
     return TargetDocument.model_construct(
         heads=tuple(target.heads[digest] for digest in sorted(used)),
-        files=tuple(FileDocument.of(target.files[key]) for key in sorted(target.files)),
+        files=files,
         copies=tuple((path, *target.copies[path]) for path in sorted(target.copies)),
         parts=parts.things,
         recordings=tapes.things,

@@ -72,7 +72,7 @@ class Survey(Shown):
 
     def add_unreadable(self, error: Listed) -> None:
         """Adds a file that cannot be read."""
-        if any(error.path in one.paths for one in self.targets.values()):
+        if any(one.has_read(error.path) for one in self.targets.values()):
             return
         known = self._unreadable.get(error.path)
         self._unreadable[error.path] = error if known is None else min(known, error)

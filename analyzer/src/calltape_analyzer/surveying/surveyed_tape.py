@@ -18,8 +18,9 @@ from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.seen_inputs import Place, SeenInputs
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.targets import target_name
-from calltape_analyzer.surveying.file_facts import FileFacts, manifest_of
+from calltape_analyzer.surveying.file_facts import FileFacts, FileKey, manifest_of
 from calltape_analyzer.surveying.file_survey import error_of
+from calltape_analyzer.surveying.file_table import FileTable
 from calltape_analyzer.surveying.inputs_table import InputsTable
 from calltape_analyzer.surveying.target_survey import TargetSurvey
 from calltape_analyzer.tape import Tape
@@ -44,18 +45,25 @@ def _no_calls() -> NoReturn:
 class SurveyedFile(Segment):
     """A file as a survey knows it. Its calls are not at hand."""
 
-    def __init__(self, facts: FileFacts, head: Manifest, damage: Damage) -> None:
+    def __init__(self, files: FileTable, key: FileKey, head: Manifest, damage: Damage) -> None:
         # Nothing is opened: what the base class reads from the file is in the facts.
-        self.facts = facts
-        self.path = self.location = facts.path
+        self._files, self._key, self._head = files, key, head
         self.damage = damage
-        self.manifest = manifest_of(head, facts)
-        self.size = facts.nbytes
         self.left_out = 0
 
     @property
+    def facts(self) -> FileFacts:
+        return self._files[self._key]
+
+    # Unpacked when asked for: of 100,000 files they take 300 MB.
+    path: Any = property(lambda self: self.facts.path)
+    location: Any = path
+    manifest: Any = property(lambda self: manifest_of(self._head, self.facts))
+    size: Any = property(lambda self: self.facts.nbytes)
+
+    @property
     def disk_bytes(self) -> int:
-        return self.size
+        return self.facts.nbytes
 
     def __len__(self) -> int:
         return self.facts.calls
@@ -246,7 +254,10 @@ class SurveyedTape(Tape):
         heads = {digest: decode_manifest(head) for digest, head in found.heads.items()}
         damage = Damage()
         rows = found.inputs()
-        files = [SurveyedFile(facts, heads[facts.head], damage) for facts in found.in_order()]
+        files = [
+            SurveyedFile(found.files, key, heads[found.files[key].head], damage)
+            for key in found.in_order()
+        ]
         super().__init__(files, damage, classes)
         for one in found.damage():
             damage.add(error_of(one))
@@ -310,9 +321,9 @@ class SurveyedTape(Tape):
     def span_ns(self) -> tuple[int, int] | None:
         """When the first call began and the last one ended, Unix time in nanoseconds. Of a file
         that was scanned, only the call with the lowest number and that with the highest count."""
-        first = [one.first_ns for one in self.files if one.first_ns is not None]
-        last = [one.last_ns for one in self.files if one.last_ns is not None]
-        return (min(first), max(last)) if first and last else None
+        spans = (one.span_ns for one in self._files)
+        found = [span for span in spans if span is not None]
+        return (min(first for first, _ in found), max(last for _, last in found)) if found else None
 
     @property
     def under_way(self) -> tuple[Call, ...]:
@@ -324,7 +335,7 @@ class SurveyedTape(Tape):
     def counters(self) -> TrafficCounters:
         """As :attr:`Tape.counters`."""
         if self._counters is None:
-            missing = (one.path for one in self.files if not one.counted)
+            missing = (one.path for one in self._files if not one.facts.counted)
             self._counters = self._survey.kinds.counters(missing)
         return self._counters
 

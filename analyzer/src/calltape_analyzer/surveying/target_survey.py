@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.surveying.bounds import digest_of
 from calltape_analyzer.surveying.counted_kinds import KindTable
 from calltape_analyzer.surveying.file_facts import FileFacts, FileKey
 from calltape_analyzer.surveying.file_survey import OTHER_KINDS, FileCounts, FileSurvey, Listed
+from calltape_analyzer.surveying.file_table import FileTable
 from calltape_analyzer.surveying.inputs_table import InputsTable
 from calltape_analyzer.text import counted, some_of
 from calltape_schema.framing import TRAILER
@@ -42,21 +44,19 @@ class TargetSurvey:
         doubtful: counters of files that have calls which are not counted there, nor in a file
             before that is known.
         spare: per sealed file of a recording, the calls that are counted there and are not on it.
-        paths: of all files that were read, copies too.
     """
 
     def __init__(self) -> None:
         self.heads: dict[bytes, bytes] = {}
-        self.files: dict[FileKey, FileFacts] = {}
+        self.files = FileTable()
         self.copies: dict[str, FileKey] = {}
         self.final = InputsTable()
         self.unsealed: dict[FileKey, InputsTable] = {}
         self.kinds = KindTable()
         self.doubtful: dict[FileKey, FileCounts] = {}
         self.spare: dict[tuple[bytes, int], Mapping[bytes, int]] = {}
-        self.paths: set[str] = set()
+        self._read: set[bytes] = set()
         self._damage: set[Listed] = set()
-        self._by_place: dict[tuple[bytes, int], list[FileKey]] = {}
 
     # --- adding -----------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class TargetSurvey:
     def place(self, facts: FileFacts) -> bool:
         """Whether this file counts. If it is an earlier state or a copy of another file, it does
         not; if it is a later state, the other one does not any more."""
-        self.paths.add(facts.path)
+        self._read.add(_mark_of(facts.path))
         known = self.files.get(facts.key)
         if known is not None:
             first, other = sorted((known.path, facts.path))
@@ -128,18 +128,19 @@ class TargetSurvey:
             if first != other:
                 self._note_copy(other, facts.key)
             return False
-        alike = self._by_place.setdefault(facts.key[:2], [])
-        for key in list(alike):
+        for key in self.files.at(facts.key.tape, facts.key.part):
             if self.files[key].has_all_of(facts):
                 self._note_copy(facts.path, facts.key)
                 return False
             if facts.has_all_of(self.files[key]):
                 self._note_copy(self.files.pop(key).path, key)
                 self.unsealed.pop(key, None)
-                alike.remove(key)
-        alike.append(facts.key)
         self.files[facts.key] = facts
         return True
+
+    def has_read(self, path: str) -> bool:
+        """Whether a file of this path was added, also as a copy."""
+        return _mark_of(path) in self._read
 
     def _note_copy(self, path: str, key: FileKey) -> None:
         self.copies[path] = min(self.copies.get(path, key), key)
@@ -153,8 +154,10 @@ class TargetSurvey:
             self.doubtful[key] = counts
         else:
             self._add_counts(counts)
+        if not self.doubtful:
+            return
         for part in range(key.part, key.part + _MOST_FILES_OF_A_CALL + 1):
-            for one in self._by_place.get((key.tape, part), ()):
+            for one in self.files.at(key.tape, part):
                 self._settle(one)
 
     def _settle(self, key: FileKey) -> None:
@@ -188,18 +191,15 @@ class TargetSurvey:
         found.bound()
         return found
 
-    def in_order(self) -> list[FileFacts]:
-        """The files: by recording, and in the order of their calls."""
-        return sorted(
-            self.files.values(),
-            key=lambda one: (
-                one.key.tape,
-                one.is_ahead,
-                one.key.part,
-                one.first_call or 0,
-                one.key,
-            ),
-        )
+    def in_order(self) -> list[FileKey]:
+        """The keys of the files: by recording, and in the order of their calls."""
+        return [
+            key
+            for *_, key in sorted(
+                (one.key.tape, one.is_ahead, one.key.part, one.first_call or 0, one.key)
+                for one in self.files.values()
+            )
+        ]
 
     @property
     def listed_damage(self) -> list[Listed]:
@@ -225,16 +225,21 @@ class TargetSurvey:
 
     def _contradictions(self) -> Iterator[Listed]:
         for key in self.doubtful:
-            before = self._by_place.get((key.tape, key.part - 1), ())
+            before = self.files.at(key.tape, key.part - 1) if key.part else ()
             if any(self.files[one].counted for one in before):
                 reason = "the counters contradict the calls on the tape, and are not used"
                 path = self.files[key].path
                 yield Listed(path, -1, TRAILER, "damaged", reason, "do not trust this file")
-        for keys in self._by_place.values():
-            for one, other in _overlapping([self.files[key] for key in keys]):
+        for files in self.files.groups():
+            for one, other in _overlapping(files):
                 reason = f"the file and {other.path} have calls of the same numbers: each counts"
                 advice = "open both with open_tape, which compares the calls"
                 yield Listed(one.path, -1, "", "damaged", reason, advice)
+
+
+def _mark_of(path: str) -> bytes:
+    """A path in few bytes."""
+    return digest_of(path.encode("utf-8", "surrogatepass"))
 
 
 def _preference(facts: FileFacts) -> tuple[str, bool, int, int]:
