@@ -108,7 +108,7 @@ def filter_(
 
     if first is not None and last is not None:
         raise typer.BadParameter("--first and --last are two choices; take one")
-    with opened(paths, Part(calls, variant, target=target)) as tape, forced():
+    with opened(paths, Part(calls, variant, target=target), tells=False) as tape, forced():
         report = filter_tape(
             tape, out, recording=recording, drop=drop or (), drop_outputs=drop_outputs,
             overwrite=force, start=_time(tape, "--start", start), end=_time(tape, "--end", end),
@@ -143,7 +143,7 @@ def merge(
     """
     from calltape_analyzer.editing.merging import merge_tapes
 
-    with opened(paths, Part(target=target)) as tape, forced():
+    with opened(paths, Part(target=target), tells=False) as tape, forced():
         print_report(merge_tapes(tape, out, any_signature=any_signature, overwrite=force), json)
 
 
@@ -161,7 +161,7 @@ def recover(
     """
     from calltape_analyzer.editing.recovering import recover_tape
 
-    with opened(paths, Part(target=target)) as tape, forced():
+    with opened(paths, Part(target=target), tells=False) as tape, forced():
         print_report(recover_tape(tape, out, overwrite=force), json)
 
 

@@ -58,7 +58,7 @@ def redact(
     from calltape_analyzer.redacting.redaction import redact as redacted
 
     choices = redaction_choices(keep, hash, permute, noise, special, shapes_only)
-    with opened(paths, Part(target=target)) as tape, forced():
+    with opened(paths, Part(target=target), tells=False) as tape, forced():
         print_report(redacted(tape, out, **choices, overwrite=force), json)
 
 

@@ -152,7 +152,12 @@ def variants_meant(tape: Tape, names: Sequence[str] | None) -> list[Variant]:
 
 @contextmanager
 def opened(
-    paths: Sequence[str], part: Part = Part(), *, runs: bool = False, scan: bool | None = None
+    paths: Sequence[str],
+    part: Part = Part(),
+    *,
+    runs: bool = False,
+    scan: bool | None = None,
+    tells: bool = True,
 ) -> Iterator[Tape]:
     """The tape of a command's words and options; afterwards its damage is told, and decides the
     exit code.
@@ -164,6 +169,7 @@ def opened(
             tape is bounded then.
         scan: whether the files are scanned in any case. None for a command that has no such
             option.
+        tells: whether damage is told here. Not by a command whose report tells what came of it.
     """
     given = paths if len(paths) > 1 else paths[0]
     with ExitStack() as stack:
@@ -179,6 +185,8 @@ def opened(
         sys.stdout.flush()
         if scan is False and tape.source == "summary":
             complain(_NOT_COMPARED)
+        if not tells:
+            return
         for error in tape.damage:
             complain(str(error))
         if tape.damage:

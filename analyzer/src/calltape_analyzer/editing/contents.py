@@ -15,12 +15,13 @@ from calltape_analyzer.pytree.nested_tensors import is_nested_node
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
+from calltape_schema.history import Redacted
 from calltape_schema.leaves import Leaf
 from calltape_schema.privacy import is_without_text
 from calltape_schema.records import CallRecord, Tree
 from calltape_schema.tree import CustomNode, EnumNode, FieldsNode, ScalarNode, walk
 
-__all__ = ["Contents", "contents_of", "is_redacted", "looks_like", "masks_of"]
+__all__ = ["Contents", "contents_of", "looks_like", "masks_of"]
 
 _MAX_REASONS = 100
 _MAX_KNOWN = 4096
@@ -47,7 +48,7 @@ class Contents:
         withheld: how many tensors have no value, because the policy said so.
         unknown: the names of classes that this process does not have or does not allow.
         private: what may tell of a person or a machine, and whether it is there.
-        redacted: whether all files were redacted.
+        redacted: how much of it was redacted.
     """
 
     calls: int = 0
@@ -56,7 +57,7 @@ class Contents:
     withheld: int = 0
     unknown: set[str] = field(default_factory=set)
     private: dict[str, bool] = field(default_factory=dict)
-    redacted: bool = False
+    redacted: Redacted | None = None
 
     def tell(self, what: str) -> None:
         self.private[what] = True
@@ -87,16 +88,10 @@ def contents_of(tape: Tape) -> Contents:
                 _look(found, tree, tape.class_index)
     if any(manifest.producer.host for manifest in tape.manifests):
         found.tell("the host's name")
-    found.redacted = is_redacted(tape)
-    if found.calls and not found.redacted:
+    found.redacted = tape.redacted
+    if found.calls and found.redacted != "all":
         found.tell("times and thread ids")
     return found
-
-
-def is_redacted(tape: Tape) -> bool:
-    """Whether all files of a tape were redacted at some time, as their histories say."""
-    histories = [manifest.history or () for manifest in tape.manifests]
-    return all(any(step.verb == "redact" for step in one) for one in histories)
 
 
 def _add(found: Contents, record: CallRecord) -> None:

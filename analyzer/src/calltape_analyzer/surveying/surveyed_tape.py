@@ -52,6 +52,7 @@ class SurveyedFile(Segment):
         self.manifest = manifest_of(head, facts)
         self.size = facts.nbytes
         self.left_out = 0
+        self.copies = []
 
     @property
     def disk_bytes(self) -> int:
