@@ -7,6 +7,7 @@ from typing import Literal
 
 from calltape_analyzer.editing.contents import Contents, contents_of
 from calltape_analyzer.editing.evidence_symptoms import evidence_symptoms
+from calltape_analyzer.editing.storage_symptoms import storage_symptoms
 from calltape_analyzer.editing.symptom import Symptom
 from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.reading.damage import RepeatedCallsError
@@ -173,6 +174,7 @@ def _content_symptoms(found: Contents) -> Iterator[Symptom]:
             advice="pass open_tape(path, classes=[...]), or import the library that has them; "
             "until then placeholders stand for their objects",
         )
+    yield from storage_symptoms(found)
     yield from _private(found)
 
 
