@@ -146,7 +146,7 @@ def test_show_json_is_json(tmp_path: Path) -> None:
 
 def test_show_of_no_such_call(tape_file: Path) -> None:
     code, out, err = run("show", tape_file, 7)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err == "calltape: no call 7 on this tape. `calltape ls` shows which there are.\n"
 
 
