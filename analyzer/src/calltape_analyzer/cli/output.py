@@ -70,11 +70,13 @@ def wrong_words(kind: type[UsageError] = UsageError) -> Iterator[None]:
     """Takes errors of a block that does what the command line asks for as errors in that.
 
     Args:
-        kind: which errors.
+        kind: which errors. Those of a subclass stay what they are: they are no mistakes in words.
     """
     try:
         yield
     except kind as error:
+        if type(error) is not kind:
+            raise
         raise WrongWordError(error.reason, path=error.path, advice=error.advice) from None
 
 

@@ -34,8 +34,12 @@ __all__ = ["SurveyedTape"]
 _MOST_FILES = 3
 
 
+class NoSingleCallError(UsageError):
+    """A survey was asked for a single call."""
+
+
 def _no_calls() -> NoReturn:
-    raise UsageError(
+    raise NoSingleCallError(
         "a survey has counts and sizes, and no single call or value",
         advice="open the tapes themselves for this",
     )
