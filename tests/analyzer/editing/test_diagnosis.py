@@ -121,6 +121,16 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert kinds(write_tape(tmp_path / "c.tape", [])) == {"empty": "warning"}
 
 
+def test_what_a_tape_lacks_since_it_was_made_of_another(tmp_path: Path) -> None:
+    dropped = {"damaged": 2, "unknown (the tape was not sealed)": 1}
+    path = write_tape(tmp_path / "a.tape", calls((2,), (3,)), dropped=dropped)
+    damaged, unknown = (one for one in diagnosis(path).symptoms if one.kind == "lost")
+    assert "2 calls of the traffic" in damaged.text
+    assert "copy the tape that it was made of" in damaged.advice
+    assert "1 call missing, and nobody knows what became" in unknown.text
+    assert "queue" not in damaged.advice + unknown.advice
+
+
 def test_calls_that_raised(tmp_path: Path) -> None:
     given = [Recorded(args=(torch.zeros(n),), error=("builtins:ValueError", "no")) for n in (2, 3)]
     found = diagnosis(write_tape(tmp_path / "a.tape", given))

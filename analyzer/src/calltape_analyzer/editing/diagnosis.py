@@ -13,6 +13,7 @@ from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.reading.damage import RepeatedCallsError
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, listed, printable, some_of
+from calltape_analyzer.writing.coverage import DAMAGED
 from calltape_schema.history import Redacted
 
 __all__ = ["Diagnosis", "diagnose"]
@@ -118,15 +119,24 @@ def _file_symptoms(tape: Tape) -> Iterator[Symptom]:
 
 def _lost_symptoms(tape: Tape) -> Iterator[Symptom]:
     lost = tape.coverage.lost
-    if lost:
-        shown = some_of([f"{calls} {printable(reason)}" for reason, calls in lost.items()], 8)
-        yield Symptom(
-            kind="lost",
-            level="warning",
-            text=f"{counted(sum(lost.values()), 'call')} of the traffic should be on the tape, and "
-            f"nobody left them out: {shown}",
-            advice="give the recorder a larger queue or disk; docs/production.md says how",
-        )
+    unknown = {k: lost.pop(k) for k in list(lost) if k.startswith("unknown")}
+    damaged = {k: lost.pop(k) for k in list(lost) if k == DAMAGED}
+    should = "of the traffic should be on the tape, and nobody left them out"
+    for reasons, what, advice in (
+        (lost, should, "give the recorder a larger queue or disk; docs/production.md says how"),
+        (damaged, should, "they could not be read when this tape was made; copy the tape that it "
+         "was made of again from where it came"),
+        (unknown, "missing, and nobody knows what became of them",
+         "open the files that have them too, if there are any"),
+    ):  # fmt: skip
+        if reasons:
+            yield Symptom(
+                kind="lost",
+                level="warning",
+                text=f"{counted(sum(reasons.values()), 'call')} {what}: "
+                + some_of([f"{calls} {printable(k)}" for k, calls in reasons.items()], 8),
+                advice=advice,
+            )
     if tape.under_way:
         numbers = some_of([str(call.number) for call in tape.under_way], _MAX_NAMED)
         yield Symptom(

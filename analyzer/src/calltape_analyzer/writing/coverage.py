@@ -18,11 +18,12 @@ from calltape_analyzer.writing.tape_writer import LEFT_OUT
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
 
-__all__ = ["DAMAGED", "calls_in", "coverage_for"]
+__all__ = ["DAMAGED", "calls_in", "coverage_for", "coverage_of_numbers"]
 
 DAMAGED = "damaged"
 """The reason of calls that were on the tape, and could not be read."""
 
+_NOT_GIVEN = "unknown (not in the files that the tape was made of)"
 _UNSEALED = "unknown (the tape was not sealed)"
 _MAX_REASONS = 1000
 _MAX_COUNT = 2**63 - 1
@@ -64,3 +65,16 @@ def _folded(dropped: Mapping[str, int]) -> dict[str, int]:
     found = dict(islice(most, _MAX_REASONS - 1))
     found["other reasons"] = sum(calls for _, calls in most[_MAX_REASONS - 1 :])
     return found
+
+
+def coverage_of_numbers(last: int, kept: int) -> Coverage:
+    """The coverage of a tape that is made of files of another form. These have calls, and do not
+    say how many calls there were.
+
+    Args:
+        last: the highest number of a call; -1 without calls.
+        kept: how many calls there are.
+    """
+    missing = last + 1 - kept
+    dropped = {_NOT_GIVEN: missing} if missing else {}
+    return Coverage(seen=last + 1, kept=kept, dropped=dropped, at_least=True)
