@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from calltape_analyzer.cli import app
 from tests.fuzz.program import onnx_model
@@ -79,13 +79,19 @@ def command(steps: Steps, path: Path, other: Path, words: tuple[str, ...]) -> No
         steps.text(shown, text.replace(str(path), ""))
     if isinstance(result.exception, Exception) and not isinstance(result.exception, typer.Exit):
         steps.untyped(shown, result.exception)
-    elif result.exit_code not in (0, 1, 3, 4):
+    elif result.exit_code not in (0, 1, 3, 4) and not _names_nothing(result):
         steps.found(shown, f"exit {result.exit_code} of {shown}", result.output[-500:])
     elif "calltape: unexpected " in result.stderr:
         kind = result.stderr.partition("calltape: unexpected ")[2].partition(":")[0]
         steps.found(shown, f"unexpected {kind} of {shown}", result.stderr[-500:])
     elif "--json" in words and result.exit_code in (0, 3):
         steps.step(f"JSON of {shown}", lambda: _parsed(result.stdout))
+
+
+def _names_nothing(result: Result) -> bool:
+    """Whether a call or an argument that the command line names is not on the tape. What is no
+    option of the command is told with its usage."""
+    return result.exit_code == 2 and result.stderr.startswith("calltape: ")
 
 
 def _parsed(text: str) -> Any:

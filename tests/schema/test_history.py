@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from calltape_schema import TapeError
+from calltape_schema.history import redacted_of_steps
 from calltape_schema.packing import pack, seal_envelope
 from calltape_schema.records import decode_manifest, encode_manifest
 
@@ -22,7 +23,10 @@ def decoded(history: Any) -> Any:
 
 
 def test_a_history_reads_back() -> None:
-    source = {"tape": bytes([1]) * 16, "files": ["a.tape"], "calls": 3, "left_out": 1, "first": 7}
+    source = {
+        "tape": bytes([1]) * 16, "files": ["a.tape"], "calls": 3, "left_out": 1, "first": 7,
+        "redacted": "part",
+    }  # fmt: skip
     found = decoded([{**STEP, "options": [["calls", "1"]], "sources": [source], "colour": "red"}])
     (step,) = found
     assert step.options == (("calls", "1"),)
@@ -58,3 +62,21 @@ def test_a_tape_as_it_was_recorded_has_none() -> None:
     manifest = decode_manifest(seal_envelope(pack(MANIFEST)))
     assert manifest.history is None
     assert b"history" not in encode_manifest(manifest)
+
+
+def test_how_much_was_redacted() -> None:
+    def steps(verb: str, *parts: str | None) -> Any:
+        sources = [
+            {"tape": bytes([at]) * 16} | ({} if part is None else {"redacted": part})
+            for at, part in enumerate(parts)
+        ]
+        return decoded([{**STEP, "verb": "redact"}, {**STEP, "verb": verb, "sources": sources}])
+
+    assert redacted_of_steps(()) is None
+    assert redacted_of_steps(steps("redact", None)) == "all"
+    assert redacted_of_steps(steps("merge", "all", "all")) == "all"
+    assert redacted_of_steps(steps("merge", "all", None)) == "part"
+    assert redacted_of_steps(steps("merge", "all", "part")) == "part"
+    assert redacted_of_steps(steps("filter", None)) is None
+    with pytest.raises(TapeError, match="redacted"):
+        steps("merge", "some")

@@ -15,6 +15,7 @@ const coverage = record({
   seen: withDefault(count, 0),
   kept: withDefault(count, 0),
   dropped: withDefault(pairs(count, MAX_REASONS), []),
+  at_least: optional(bool),
 });
 
 const axis = record({

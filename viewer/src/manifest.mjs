@@ -75,6 +75,7 @@ const source = record({
   other_files: withDefault(count, 0),
   calls: withDefault(count, 0),
   left_out: optional(count),
+  redacted: optional(oneOf("all", "part")),
   first: withDefault(int(MIN_INT64), 0),
 });
 

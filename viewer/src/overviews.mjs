@@ -36,9 +36,9 @@ function stepFacts(step, at) {
 
 function coverageFacts(trailer) {
   if (trailer === null) return [];
-  const { seen, kept, dropped } = trailer.coverage;
+  const { seen, kept, dropped, at_least } = trailer.coverage;
   return [
-    ["calls seen", grouped(seen)], ["calls kept", grouped(kept)],
+    ["calls seen", `${at_least ? "at least " : ""}${grouped(seen)}`], ["calls kept", grouped(kept)],
     ...dropped.map(([reason, calls]) => [`dropped: ${reason}`, grouped(calls)]),
     ["closed", `${timeText(trailer.closed_ns)} UTC`],
     ...(trailer.continues ? [["continues", "the recording goes on in another file"]] : []),

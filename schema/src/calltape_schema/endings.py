@@ -35,11 +35,17 @@ be there, and is lost."""
 
 class Coverage(Record):
     """How many calls are on the tape: ``seen = kept + sum(dropped.values())``. Calls before the
-    recorder was attached are not counted (:class:`Observed`)."""
+    recorder was attached are not counted (:class:`Observed`).
+
+    Attributes:
+        at_least: whether there may have been more calls than ``seen``, because a file that this
+            was counted from has no trailer, is not there, or is no tape. None for False.
+    """
 
     seen: Count = 0
     kept: Count = 0
     dropped: Annotated[dict[Short, Count], Field(max_length=1000)] = Field(default_factory=dict)
+    at_least: bool | None = None
 
     @property
     def unwanted(self) -> dict[str, int]:

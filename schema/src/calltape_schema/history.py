@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from calltape_schema.fields import Count, Record, Short, TapeId
 
-__all__ = ["MAX_OPTIONS", "MAX_SOURCES", "MAX_STEPS", "Source", "Step"]
+__all__ = [
+    "MAX_OPTIONS",
+    "MAX_SOURCES",
+    "MAX_STEPS",
+    "Redacted",
+    "Source",
+    "Step",
+    "redacted_of_all",
+    "redacted_of_steps",
+]
+
+Redacted = Literal["all", "part"]
+"""How much of a tape was redacted."""
 
 MAX_STEPS = 100
 MAX_SOURCES = 1000
@@ -23,10 +36,11 @@ class Source(Record):
         tape: its id.
         files: the names of its files, without their folders.
         other_files: how many more files it had.
-        calls: how many calls were read from it.
-        left_out: how many of these the result does not have; None if the step did not know that
-            when it began.
+        calls: how many calls these files have, each counted once.
+        left_out: how many of these were not wanted; None if the step did not know that when it
+            began. What was damaged, the coverage of the result tells.
         first: call ``n`` of it is call ``first + n`` of the result.
+        redacted: whether all that was read of it was redacted before, or a part; None for nothing.
     """
 
     tape: TapeId
@@ -35,6 +49,7 @@ class Source(Record):
     calls: Count = 0
     left_out: Count | None = None
     first: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] = 0
+    redacted: Redacted | None = None
 
 
 class Step(Record):
@@ -60,3 +75,21 @@ class Step(Record):
         if len({source.tape for source in self.sources}) != len(self.sources):
             raise ValueError("a step that read the same recording twice")
         return self
+
+
+def redacted_of_steps(steps: Sequence[Step]) -> Redacted | None:
+    """How much of a tape was redacted, as its history says; None for nothing.
+
+    Args:
+        steps: the history, the oldest first.
+    """
+    if not steps:
+        return None
+    last = steps[-1]
+    return "all" if last.verb == "redact" else redacted_of_all(s.redacted for s in last.sources)
+
+
+def redacted_of_all(parts: Iterable[Redacted | None]) -> Redacted | None:
+    """How much of a whole was redacted, from how much of each part was; None for nothing."""
+    found = set(parts)
+    return None if found <= {None} else "all" if found == {"all"} else "part"

@@ -138,7 +138,7 @@ def test_the_page_has_a_section_for_each() -> None:
         ("failing", (), 125),  # it cannot be made
         ("absent", (), 125),
         ("text", (), 125),
-        ("classifier", ("--calls", "99"), 125),
+        ("classifier", ("--calls", "99"), 128),
         ("classifier", ("--slower-than", "soon"), 128),
         ("no form", (), 128),
         ("other", ("--failing", "x.tape"), 128),

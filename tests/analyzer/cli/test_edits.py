@@ -46,6 +46,7 @@ def test_filter(tape: Path, tmp_path: Path) -> None:
         (["--errors"], [2]),
         (["--first", "2"], [0, 1]),
         (["--every", "2", "--last", "1"], [4]),
+        (["--first", "3", "--last", "2"], [1, 2]),
         (["--slower", "1000"], []),
         (["--faster", "1000"], [0, 1, 2, 3, 4]),
         (["--thread", "1"], []),
@@ -67,24 +68,42 @@ def test_choices(tape: Path, tmp_path: Path, options: list[str], expected: list[
 @pytest.mark.parametrize(
     "options",
     [
-        ["--first", "1", "--last", "1"],
         ["--every", "0"],
         ["--start", "yesterday"],
         ["--start", "+x"],
+        ["--start", "+nan"],
+        ["--end", "+inf"],
         ["--calls", "x"],
+        ["--calls", "99"],
+        ["--variant", "none"],
+        ["--target", "none"],
+        ["--recording", "ffff"],
+        ["--slower", "nan"],
+        ["--faster", "-1"],
+        ["--where", "n >"],
+        ["--where", "nothing > 1"],
+        ["--drop", ""],
     ],
 )
 def test_a_wrong_command_line(tape: Path, tmp_path: Path, options: list[str]) -> None:
-    assert run("filter", tape, "-o", tmp_path / "out.tape", *options).code == 2
+    found = run("filter", tape, "-o", tmp_path / "out.tape", *options)
+    assert (found.code, found.out) == (2, "")
+    assert len(found.err.replace("Error: ", "calltape: ").split("calltape: ")) == 2
     assert not (tmp_path / "out.tape").exists()
+
+
+def test_a_wrong_path_of_values(tape: Path, tmp_path: Path) -> None:
+    found = run("redact", tape, "-o", tmp_path / "out.tape", "--keep", "")
+    assert (found.code, found.out) == (2, "")
+    assert "a path that is empty names no value" in found.err
 
 
 def test_a_refusal(tape: Path, tmp_path: Path) -> None:
     found = run("filter", tape, "-o", tmp_path / "out.tape", "--where", "open('x') > 1")
-    assert (found.code, found.out) == (1, "")
+    assert (found.code, found.out) == (2, "")
     assert "cannot be part of a condition" in found.err
     found = run("filter", tape, "-o", tape, "--force")
-    assert found.code == 1
+    assert found.code == 2
     assert "none is changed in place" in found.err
     found = run("filter", tape, "-o", tmp_path / "out.tape", "--where", "nothing > 1")
     assert "The sizes are: x[0]" in found.err

@@ -69,7 +69,7 @@ def test_calls(tape: Path) -> None:
     assert "2 in 1 structure" in run("info", tape, "--calls", "0..1").out
     assert "x         float32  [dynamic, 4]  2/2" in run("shapes", tape, "--calls", "0..1").out
     code, out, err = run("ls", tape, "--calls", "9")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "no call 9 on this tape" in err
     assert run("ls", tape, "--calls", "0-9").code == 2
 
@@ -85,7 +85,7 @@ def test_variants_by_name_and_by_number(tape: Path) -> None:
     assert f"in {names[1]}" in out
     assert f"in {names[0]} (" not in out
     code, _, err = run("ls", tape, "--variant", "none")
-    assert code == 1
+    assert code == 2
     assert "there is no variant 'none'" in err
 
 
@@ -96,7 +96,7 @@ def test_ignore(tape: Path) -> None:
         assert "mask" not in out, verb
         assert "float32" in out
     code, _, err = run("shapes", tape, "--ignore", "masc")
-    assert code == 1
+    assert code == 2
     assert "no call passes masc" in err
 
 
@@ -140,7 +140,7 @@ def test_an_address_that_is_printed_is_taken(directory: Path) -> None:
     assert "float32[7,4]" in out
     listed = json.loads(run("ls", directory, "--json").out)
     assert [call["address"] for call in listed] == addresses
-    assert run("show", directory, 0).code == 1
+    assert run("show", directory, 0).code == 2
 
 
 def test_every_command_prints_addresses(directory: Path) -> None:

@@ -88,11 +88,11 @@ def test_explain(llm: Path) -> None:
 
 def test_explain_of_no_such_argument(llm: Path) -> None:
     code, out, err = run("explain", llm, "input_id")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err.startswith("calltape: no call passes input_id.")
     assert "input_ids" in err
     assert err.count("\n") == 1
-    assert run("explain", llm, "input_ids", 5).code == 1
+    assert run("explain", llm, "input_ids", 5).code == 2
 
 
 def test_diff(llm: Path, other: Path) -> None:

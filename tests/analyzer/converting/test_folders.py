@@ -16,6 +16,7 @@ from calltape_analyzer.converting import (
     read_safetensors_folder,
     write_safetensors_folder,
 )
+from calltape_schema.endings import Coverage
 from tests.analyzer.cli.commands import run
 from tests.analyzer.converting.permissions import check_private
 from tests.fixture_files import FIXTURES
@@ -64,6 +65,9 @@ def test_tensors_without_a_description(tmp_path: Path) -> None:
         assert torch.equal(tape[0].inputs.kwargs["x"], x)
         assert torch.equal(tape[0].outputs["y"], x + 1)
         assert tape[1].record.outputs is None
+        # nobody knows what else there was
+        unknown = {"unknown (not in the files that the tape was made of)": 9}
+        assert tape.coverage == Coverage(seen=11, kept=2, dropped=unknown, at_least=True)
 
 
 @pytest.mark.parametrize(

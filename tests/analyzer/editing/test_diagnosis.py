@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from calltape_analyzer import Diagnosis, UsageError, diagnose, filter_tape, open_tape
+from calltape_recorder import record
 from tests.analyzer.editing.recordings import Model, recorded
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.fixture_files import FIXTURES
@@ -90,6 +91,13 @@ def test_copies(tmp_path: Path) -> None:
         filter_tape(tape, tmp_path / "b.tape", drop="x", first=2)
     found = kinds(source, tmp_path / "b.tape")
     assert found["duplicates"] == "error"
+    assert found["damage"] == "error"
+    with open_tape(source) as tape:
+        filter_tape(tape.only(calls="0..2"), tmp_path / "d.tape")
+        filter_tape(tape.only(calls="1..3"), tmp_path / "e.tape")
+    found = kinds(tmp_path / "d.tape", tmp_path / "e.tape")
+    assert found["duplicates"] == "error"
+    assert "damage" not in found, "equal calls are no damage"
     shutil.copy(source, tmp_path / "c.tape")
     found = kinds(source, tmp_path / "c.tape")
     assert found["duplicates"] == "error"
@@ -113,6 +121,16 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert kinds(write_tape(tmp_path / "c.tape", [])) == {"empty": "warning"}
 
 
+def test_what_a_tape_lacks_since_it_was_made_of_another(tmp_path: Path) -> None:
+    dropped = {"damaged": 2, "unknown (the tape was not sealed)": 1}
+    path = write_tape(tmp_path / "a.tape", calls((2,), (3,)), dropped=dropped)
+    damaged, unknown = (one for one in diagnosis(path).symptoms if one.kind == "lost")
+    assert "2 calls of the traffic" in damaged.text
+    assert "copy the tape that it was made of" in damaged.advice
+    assert "1 call missing, and nobody knows what became" in unknown.text
+    assert "queue" not in damaged.advice + unknown.advice
+
+
 def test_calls_that_raised(tmp_path: Path) -> None:
     given = [Recorded(args=(torch.zeros(n),), error=("builtins:ValueError", "no")) for n in (2, 3)]
     found = diagnosis(write_tape(tmp_path / "a.tape", given))
@@ -128,6 +146,44 @@ def test_classes_that_are_unknown_here(tmp_path: Path) -> None:
     assert ":Pair" not in str(found), "a named tuple that is loaded is known"
     with open_tape(path, classes=[OddCache]) as tape:
         assert "OddCache" not in str(diagnose(tape))
+
+
+class Secretive:
+    pass
+
+
+class Taker(torch.nn.Module):
+    def forward(self, x: Any, odd: Any = None, text: str = "", sparse: Any = None) -> Any:
+        return x
+
+
+def test_what_could_not_be_stored(tmp_path: Path) -> None:
+    path = tmp_path / "a.tape"
+    model = Taker()
+    with record(model, path):
+        model(torch.zeros(2, 3), Secretive())
+        model(torch.zeros(3, 3), text="a" * 2**24, sparse=torch.eye(3).to_sparse())
+        model(torch.zeros(4, 3), (i for i in range(3)))
+    found = {symptom.kind: symptom for symptom in diagnosis(path).symptoms}
+    classes = found["classes_not_stored"]
+    assert f"odd ({__name__}:Secretive), odd (builtins:generator)" in classes.text
+    assert "register the class" in classes.advice
+    texts = found["values_not_stored"]
+    assert "too long for a tape: text (builtins:str)" in texts.text
+    assert "pass something shorter" in texts.advice
+    tensors = found["tensors_not_stored"]
+    assert "layout sparse_coo: sparse" in tensors.text
+    assert "to_dense()" in tensors.advice
+    assert all(found[kind].level == "warning" for kind in (classes.kind, texts.kind, tensors.kind))
+
+
+def test_withheld_values_could_have_been_stored(tmp_path: Path) -> None:
+    path = tmp_path / "a.tape"
+    model = Taker()
+    with record(model, path, values="none"):
+        for rows in (2, 3):
+            model(torch.zeros(rows, 3), text="a text")
+    assert set(kinds(path)) == {"values_missing", "private"}
 
 
 @pytest.mark.parametrize(
@@ -159,8 +215,6 @@ def test_a_host_name_and_missing_files(tmp_path: Path) -> None:
 
 
 def recorded_in_segments(folder: Path) -> list[Path]:
-    from calltape_recorder import record
-
     model = Model()
     with record(model, f"{folder}/r/", segment_bytes=8192) as recorder:
         for size in range(1, 40):

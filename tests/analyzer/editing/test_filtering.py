@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import TapeError, UsageError, filter_tape, open_tape
-from calltape_recorder import Novelty
-from tests.analyzer.editing.recordings import contents, numbers, recorded, values
+from calltape_recorder import Novelty, record
+from tests.analyzer.editing.recordings import Model, contents, numbers, recorded, values
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.fixture_files import FIXTURES
 from tests.unpacked import readable
@@ -65,6 +66,25 @@ def test_calls_are_chosen(
     source: Path, tmp_path: Path, choice: dict[str, Any], expected: Any
 ) -> None:
     assert kept(source, tmp_path / "b.tape", **choice) == list(expected)
+
+
+def test_ints_that_a_call_leaves_to_their_defaults(tmp_path: Path) -> None:
+    model = Model()
+    with record(model, tmp_path / "a.tape"):
+        model(torch.zeros(3, 4))
+        model(torch.zeros(5, 4))
+        model(torch.zeros(3, 4), n=0)
+        model(torch.zeros(3, 4), 7)
+    out = tmp_path / "b.tape"
+    for where, expected in (("n == 0", [0, 1, 2]), ("n == 7 or x[0] == 5 and n < 1", [1, 3])):
+        with open_tape(tmp_path / "a.tape") as tape:
+            filter_tape(tape, out, where=where, overwrite=True)
+        with open_tape(out) as cut:
+            assert numbers(cut) == expected
+    with open_tape(tmp_path / "a.tape") as tape:
+        tape.remove_inputs(["n"])
+        with pytest.raises(UsageError, match="no call has a size named n"):
+            filter_tape(tape, out, where="n == 0", overwrite=True)
 
 
 def test_calls_are_chosen_by_number_variant_thread_and_time(source: Path, tmp_path: Path) -> None:
@@ -236,7 +256,9 @@ def test_texts_that_never_repeat_are_no_evidence(tmp_path: Path) -> None:
     [
         {"every": 0},
         {"first": -1},
-        {"first": 1, "last": 1},
+        {"slower": math.nan},
+        {"faster": -1.0},
+        {"start": math.inf},
         {"where": "nothing > 3"},
         {"where": "n >"},
         {"colour": "red"},

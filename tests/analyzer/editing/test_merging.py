@@ -10,8 +10,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_analyzer import CallRef, TapeError, UsageError, filter_tape, merge_tapes, open_tape
+from calltape_analyzer import (
+    CallRef,
+    TapeError,
+    UsageError,
+    diagnose,
+    filter_tape,
+    merge_tapes,
+    open_tape,
+    private_data,
+    recover_tape,
+    redact,
+)
+from calltape_analyzer.cli.recordings import coverage_text
 from calltape_recorder import Novelty, record
+from calltape_schema.endings import Coverage
 from tests.analyzer.editing.recordings import Model, contents, numbers, recorded
 from tests.analyzer.tapes import target_of, write_tape
 
@@ -180,3 +193,105 @@ def test_different_targets_are_not_joined(tmp_path: Path) -> None:
     alien = write_tape(tmp_path / "c.tape", [((1,), {})], target=target_of(Model()))
     with pytest.raises(TapeError, match="different models"):
         open_tape([tapes[0], alien])
+
+
+def test_a_tape_is_redacted_if_all_its_parts_are(tmp_path: Path) -> None:
+    a, b = recorded(tmp_path / "a.tape", [3, 4]), recorded(tmp_path / "b.tape", [6])
+    hidden = []
+    for path in (a, b):
+        with open_tape(path) as tape:
+            redact(tape, path.with_suffix(".redacted.tape"))
+        hidden.append(path.with_suffix(".redacted.tape"))
+    half = merged([hidden[0], b], tmp_path / "half.tape")
+    again = merged([half, recorded(tmp_path / "c.tape", [9])], tmp_path / "again.tape")
+    for path in (half, again):
+        with open_tape(path) as tape:
+            assert tape.redacted == "part"
+            told = private_data(tape)
+            assert {"thread", "time"} <= {one.kind for one in told.findings}
+            assert "only a part of the tape was redacted" in str(told)
+            assert "only a part of the tape was redacted" in str(diagnose(tape)).lower()
+            redact(tape, tmp_path / "whole.tape", overwrite=True)
+        with open_tape(tmp_path / "whole.tape") as tape:
+            assert tape.redacted == "all"
+    with open_tape(merged(hidden, tmp_path / "m.tape")) as tape:
+        assert tape.redacted == "all"
+    with open_tape(half) as tape, open_tape(hidden[0]) as one, open_tape(b) as other:
+        for whole, expected in ((one, "all"), (other, None)):
+            recording = whole.manifest.tape.hex()
+            filter_tape(tape, tmp_path / "part.tape", recording=recording, overwrite=True)
+            with open_tape(tmp_path / "part.tape") as part:
+                assert part.redacted == expected
+
+
+def test_parts_of_one_recording_of_which_one_is_redacted(tmp_path: Path) -> None:
+    source = recorded(tmp_path / "a.tape", [3, 4, 5])
+    with open_tape(source) as tape:
+        redact(tape.only(calls="0"), tmp_path / "hidden.tape")
+        filter_tape(tape.only(calls="1,2"), tmp_path / "raw.tape")
+    made = merged([tmp_path / "hidden.tape", tmp_path / "raw.tape"], tmp_path / "m.tape")
+    with open_tape(made) as tape:
+        assert tape.redacted == "part"
+
+
+def test_an_unsealed_part_makes_all_counts_lower_bounds(tmp_path: Path) -> None:
+    a, b = recorded(tmp_path / "a.tape", [3, 4]), recorded(tmp_path / "b.tape", [6])
+    data = a.read_bytes()
+    a.write_bytes(data[: data.index(b"calls/00000001")])
+    with open_tape(merged([a, b], tmp_path / "m.tape")) as tape:
+        assert coverage_text(tape.coverage) == "2 of at least 2 calls seen were kept"
+        filter_tape(
+            tape, tmp_path / "part.tape", recording=tape.manifest.history[0].sources[0].tape.hex()
+        )
+    with open_tape(tmp_path / "part.tape") as tape:
+        assert tape.coverage.at_least
+
+
+def test_a_file_between_that_is_not_there(tmp_path: Path) -> None:
+    model = Model()
+    with record(model, f"{tmp_path}/r/", segment_bytes=8192) as recorder:
+        for size in range(1, 60):
+            model(torch.randn(size % 9 + 1, 4))
+            recorder.flush()
+    files = sorted((tmp_path / "r").glob("*.tape"))
+    with open_tape(merged([files[0], files[2]], tmp_path / "m.tape")) as tape:
+        assert tape.coverage.at_least
+
+
+def test_calls_that_two_files_have_are_not_lost(tmp_path: Path) -> None:
+    source = recorded(tmp_path / "a.tape", [3, 4, 5, 6])
+    with open_tape(source) as tape:
+        every = contents(list(tape.calls))
+        filter_tape(tape.only(calls="0..2"), tmp_path / "b.tape")
+        filter_tape(tape.only(calls="1..3"), tmp_path / "c.tape")
+    with open_tape([tmp_path / "b.tape", tmp_path / "c.tape"]) as tape:
+        report = merge_tapes(tape, tmp_path / "m.tape")
+    assert (report.calls, report.lost) == (4, ())
+    assert "calls 1, 2 are in b.tape too, and count once" in report.notes[0]
+    with open_tape(tmp_path / "m.tape", verify=True) as made:
+        assert contents(list(made.calls)) == every
+        first, second, merge = made.manifest.history or ()
+        assert [(s.sources[0].calls, s.sources[0].left_out) for s in (first, second)] == [
+            (4, 1)
+        ] * 2
+        assert (merge.sources[0].files, merge.sources[0].calls) == (("b.tape", "c.tape"), 4)
+
+
+def test_a_damaged_call_is_taken_from_another_file(tmp_path: Path) -> None:
+    source = recorded(tmp_path / "a.tape", [3, 4, 5, 6])
+    with open_tape(source) as tape:
+        every = contents(list(tape.calls))
+        filter_tape(tape.only(calls="0..2"), tmp_path / "part.tape")
+    data = bytearray(source.read_bytes())
+    data[data.index(b"calls/00000001.safetensors") + 800] ^= 1
+    broken = tmp_path / "broken.tape"
+    broken.write_bytes(data)
+    for way, other in ((merge_tapes, source), (recover_tape, source), (merge_tapes, "part.tape")):
+        with open_tape([broken, tmp_path / other]) as tape:
+            report = way(tape, tmp_path / "m.tape", overwrite=True)
+        assert report.lost == ()
+        assert any("call 1 is damaged in broken.tape" in note for note in report.notes)
+        assert "nothing had to be recovered" not in str(report)
+        with open_tape(tmp_path / "m.tape", verify=True) as made:
+            assert contents(list(made.calls)) == every
+            assert made.coverage == Coverage(seen=4, kept=4)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import TapeError, open_tape, recover_tape
+from calltape_schema.endings import Coverage
 from tests.analyzer.editing.recordings import recorded
 from tests.fixture_files import FIXTURES
 
@@ -148,7 +149,27 @@ def test_an_unsealed_tape_is_sealed(source: Path, tmp_path: Path) -> None:
     assert "of a call that was being written" in lost[0]
     with open_tape(tmp_path / "b.tape") as tape:
         assert [step.verb for step in tape.manifest.history or ()] == ["recover"]
-        assert tape.coverage.seen == 4
+        assert tape.coverage == Coverage(seen=4, kept=4, at_least=True)
+
+
+def test_calls_that_are_missing_on_an_unsealed_tape(source: Path, tmp_path: Path) -> None:
+    data = bytearray(source.read_bytes())
+    data[data.index(b"calls/00000001.msgpack") + 600] ^= 1
+    path = tmp_path / "a.tape"
+    path.write_bytes(data[: data.index(b"calls/00000003")])
+    mended(path, tmp_path / "b.tape")
+    with open_tape(tmp_path / "b.tape") as tape:
+        assert tape.coverage.at_least
+        assert tape.coverage.dropped == {"unknown (the tape was not sealed)": 1}
+
+
+def test_damage_is_told_once(source: Path, tmp_path: Path) -> None:
+    data = bytearray(source.read_bytes())
+    data[data.index(b"calls/00000001.safetensors") + 800] ^= 1
+    path = tmp_path / "a.tape"
+    path.write_bytes(data)
+    _, lost = mended(path, tmp_path / "b.tape")
+    assert len(lost) == 1
 
 
 def test_a_torn_manifest_leaves_nothing(source: Path, tmp_path: Path) -> None:

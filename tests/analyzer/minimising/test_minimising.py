@@ -12,6 +12,7 @@ import torch
 
 from calltape_analyzer import InferenceError, TapeError, UsageError, minimise_tape, open_tape
 from calltape_analyzer.testing import call, write_tape
+from calltape_schema.endings import Coverage
 
 from .checked import Sum
 
@@ -61,6 +62,8 @@ def test_one_call_of_many_with_the_smallest_size(whole: Path, tmp_path: Path) ->
         step = (tape.manifest.history or ())[-1]
         assert step.verb == "minimise"
         assert dict(step.options)["fails_predicate"] == f"{CHECKED}:is_long"
+        # the calls after the last one that is kept were seen too
+        assert tape.coverage == Coverage(seen=40, kept=1, dropped={"not extracted": 39})
     assert (report.calls_before, report.calls) == (40, 1)
     assert report.reason == "the predicate returned true"
     assert said

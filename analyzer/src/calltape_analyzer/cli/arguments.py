@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calltape_analyzer.cli.output import Json, command, line, print_json
+from calltape_analyzer.cli.output import Json, command, line, print_json, wrong_words
 from calltape_analyzer.cli.shapes import by_variant
 from calltape_analyzer.cli.tapes import (
     Calls,
@@ -73,7 +73,8 @@ def args(
 def _answers(tape: Tape, call: str | None) -> tuple[dict[str, Inputs], str | None]:
     """The arguments by variant, and why one program cannot hold all calls; by no name if one
     can."""
-    index = None if call is None else tape.find(call).index
+    with wrong_words():
+        index = None if call is None else tape.find(call).index
     try:
         return {"": tape.infer_arguments(index)}, None
     except InferenceError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calltape_analyzer.cli.git_exit_codes import BAD, CANNOT_TEST, GIVE_UP, GOOD, OPTION
-from calltape_analyzer.cli.output import complain
+from calltape_analyzer.cli.output import WrongWordError, complain
 from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ class Judged:
     report: Report | None = None
 
     def ends_with(self, error: BaseException) -> int:
-        """The code for an error: a tape that cannot be opened is the same for every commit."""
+        """The code for an error: a tape that cannot be opened, and a call that is not there, are
+        the same for every commit."""
+        if isinstance(error, WrongWordError):
+            return GIVE_UP
         known = isinstance(error, TapeError) and error.kind != "usage"
         return GIVE_UP if known and not self.is_open else CANNOT_TEST
 

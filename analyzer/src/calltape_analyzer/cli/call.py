@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from calltape_analyzer.cli.calls import inputs_of, result_of, summary_of
-from calltape_analyzer.cli.output import Json, command, line, print_json
+from calltape_analyzer.cli.output import Json, command, line, print_json, wrong_words
 from calltape_analyzer.cli.tapes import (
     Address,
     Calls,
@@ -53,7 +53,8 @@ def show(
     calltape show runs/ 3f9a01bc:12 --json
     """
     with opened(paths, Part(calls, variant, ignore, target)) as tape:
-        found = tape.find(call)
+        with wrong_words():
+            found = tape.find(call)
         record = found.record
         if json:
             print_json(

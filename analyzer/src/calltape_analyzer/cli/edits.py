@@ -12,7 +12,14 @@ from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli.output import DAMAGED, Json, command, forced, print_model
+from calltape_analyzer.cli.output import (
+    DAMAGED,
+    Json,
+    command,
+    forced,
+    print_model,
+    wrong_words,
+)
 from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Paths, Variants, opened
 from calltape_analyzer.cli.terminal import lines
 from calltape_analyzer.editing.edit_report import EditReport
@@ -65,7 +72,9 @@ def filter_(
     where: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="CONDITION", help="A condition on sizes, such as 'sequence_length > 512'."
+            metavar="CONDITION",
+            help="A condition on sizes, such as 'sequence_length > 512'. An int that a call leaves "
+            "to its default has that value.",
         ),
     ] = None,
     novel: Annotated[
@@ -96,8 +105,8 @@ def filter_(
     """A part of a tape as a new tape.
 
     All conditions must hold of a call; --novel, --every, --first and --last choose among the calls
-    that are left, in this order. Options that may come several times: --variant, --thread, --where,
-    --drop.
+    that are left, in this order: --first 10 --last 3 gives the last three of the first ten. Options
+    that may come several times: --variant, --thread, --where, --drop.
 
     \b
     calltape filter runs/llm.tape -o small.tape --calls 0..99
@@ -106,9 +115,11 @@ def filter_(
     """
     from calltape_analyzer.editing.filtering import filter_tape
 
-    if first is not None and last is not None:
-        raise typer.BadParameter("--first and --last are two choices; take one")
-    with opened(paths, Part(calls, variant, target=target)) as tape, forced():
+    with (
+        opened(paths, Part(calls, variant, target=target), tells=False) as tape,
+        forced(),
+        wrong_words(),
+    ):
         report = filter_tape(
             tape, out, recording=recording, drop=drop or (), drop_outputs=drop_outputs,
             overwrite=force, start=_time(tape, "--start", start), end=_time(tape, "--end", end),
@@ -143,7 +154,7 @@ def merge(
     """
     from calltape_analyzer.editing.merging import merge_tapes
 
-    with opened(paths, Part(target=target)) as tape, forced():
+    with opened(paths, Part(target=target), tells=False) as tape, forced(), wrong_words():
         print_report(merge_tapes(tape, out, any_signature=any_signature, overwrite=force), json)
 
 
@@ -161,7 +172,7 @@ def recover(
     """
     from calltape_analyzer.editing.recovering import recover_tape
 
-    with opened(paths, Part(target=target)) as tape, forced():
+    with opened(paths, Part(target=target), tells=False) as tape, forced(), wrong_words():
         print_report(recover_tape(tape, out, overwrite=force), json)
 
 

@@ -36,7 +36,7 @@ from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Sc
 from calltape_analyzer.observing.signature import Signature, signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
-from calltape_analyzer.reading.damage import CopiedFileError
+from calltape_analyzer.reading.damage import RepeatedCallsError
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.places import Days, host_of, short_paths, unsealed_paths
 from calltape_analyzer.reading.segment import Segment
@@ -46,6 +46,7 @@ from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of, time_text
 from calltape_schema.errors import TapeError
+from calltape_schema.history import Source
 from calltape_schema.records import CallRecord, Manifest, Target
 
 __all__ = ["info"]
@@ -158,10 +159,10 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "errors": totals.raised,
         "bytes": tape.nbytes,
         "tensor_bytes": totals.tensor_bytes,
-        "coverage": tape.coverage.model_dump(),
+        "coverage": tape.coverage.model_dump(exclude={"at_least"}),
         "unwanted": sum(tape.coverage.unwanted.values()),
         "lost": sum(tape.coverage.lost.values()),
-        "coverage_is_lower_bound": not tape.sealed,
+        "coverage_is_lower_bound": bool(tape.coverage.at_least),
         "seen_since": _since(tape),
         "policy": tape.manifest.policy.model_dump(),
         "dumps": [dump.model_dump() | {"time": time_text(dump.time_ns)} for dump in tape.dumps],
@@ -268,7 +269,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
         ("calls", _calls_text(facts)),
         (
             "coverage",
-            coverage_text(tape.coverage, sealed=tape.sealed, since=since_text(tape, times)),
+            coverage_text(tape.coverage, since=since_text(tape, times)),
         ),
         ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} of it tensors"),
         ("time", _span(facts)),
@@ -337,17 +338,26 @@ def _history(manifest: Manifest) -> Iterator[tuple[str, str]]:
     steps = manifest.history or ()
     for at, step in enumerate(steps[-_MOST_STEPS:]):
         options = ", ".join(f"{name} {text}" for name, text in step.options[:_MOST_IDS])
-        sources = [
-            f"{source.tape.hex()[:8]} ({', '.join([*source.files[:1], f'{source.calls} calls'])})"
-            for source in step.sources
-        ]
+        sources = list(map(_source, step.sources))
         parts = [step.verb, options, sources and f"of {some_of(sources, _MOST_IDS)}"]
         told = " ".join(part for part in parts if part)
         yield "history" if at == 0 else "", f"{told[:_MOST_TEXT]}, by {step.tool} {step.version}"
 
 
+def _source(source: Source) -> str:
+    """``3f9a01bc (a.tape and 1 more file, 12 calls, 3 of them left out)``."""
+    parts = list(source.files[:1])
+    others = len(source.files) - len(parts) + source.other_files
+    if parts and others:
+        parts[0] += f" and {counted(others, 'more file')}"
+    parts.append(counted(source.calls, "call"))
+    if source.left_out:
+        parts.append(f"{source.left_out} of them left out")
+    return f"{source.tape.hex()[:8]} ({', '.join(parts)})"
+
+
 def _checksums(tape: Tape, facts: dict[str, Any]) -> str:
-    copies = sum(isinstance(error, CopiedFileError) for error in tape.damage)
+    copies = sum(isinstance(error, RepeatedCallsError) for error in tape.damage)
     damaged = len(tape.damage) - copies
     if damaged:
         return f"{counted(damaged, 'damaged place')}, told on stderr"

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from calltape_analyzer.cli.budget import Exceeded, spent
 from calltape_analyzer.cli.terminal import line, lines, table
+from calltape_analyzer.errors import UsageError
 from calltape_analyzer.plain_data import plain
 from calltape_analyzer.progress import shown_progress
 from calltape_schema.errors import TapeError
@@ -26,6 +27,7 @@ __all__ = [
     "Json",
     "Markdown",
     "Private",
+    "WrongWordError",
     "check_form",
     "command",
     "complain",
@@ -37,9 +39,10 @@ __all__ = [
     "print_model",
     "print_models",
     "table",
+    "wrong_words",
 ]
 
-FAILURE, DAMAGED, INTERRUPTED = 1, 3, 130
+FAILURE, USAGE, DAMAGED, INTERRUPTED = 1, 2, 3, 130
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
@@ -57,6 +60,26 @@ Private = Annotated[
 F = TypeVar("F", bound=Callable[..., None])
 
 
+class WrongWordError(UsageError):
+    """A word of the command line names something that is not there, or is no condition, number or
+    path. The command ends with 2, as it does for an option that is not there."""
+
+
+@contextmanager
+def wrong_words(kind: type[UsageError] = UsageError) -> Iterator[None]:
+    """Takes errors of a block that does what the command line asks for as errors in that.
+
+    Args:
+        kind: which errors. Those of a subclass stay what they are: they are no mistakes in words.
+    """
+    try:
+        yield
+    except kind as error:
+        if type(error) is not kind:
+            raise
+        raise WrongWordError(error.reason, path=error.path, advice=error.advice) from None
+
+
 def command(function: F) -> F:
     """Ends a command the way all end: one line for an error, and its exit code."""
 
@@ -71,7 +94,8 @@ def command(function: F) -> F:
             raise
         except TapeError as error:
             complain(str(error))
-            raise typer.Exit(FAILURE) from None
+            is_wrong = isinstance(error, WrongWordError)
+            raise typer.Exit(USAGE if is_wrong else FAILURE) from None
         except Exceeded as exceeded:
             complain(str(exceeded.error))
             raise typer.Exit(FAILURE) from None

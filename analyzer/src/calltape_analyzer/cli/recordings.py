@@ -18,6 +18,7 @@ from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import alike, counted, listed
 from calltape_schema.endings import Coverage
+from calltape_schema.history import redacted_of_steps
 from calltape_schema.records import Manifest, Policy
 
 __all__ = [
@@ -56,7 +57,10 @@ def policy_text(policy: Policy) -> str:
 
 def changed_text(manifest: Manifest) -> str:
     """That less may be on the tape than the recorder kept."""
-    verbs = [step.verb for step in manifest.history or ()]
+    steps = manifest.history or ()
+    verbs = [step.verb for step in steps]
+    if redacted_of_steps(steps) == "part":
+        verbs = ["redact (only a part)" if verb == "redact" else verb for verb in verbs]
     return f"; changed since by {listed(verbs, _MAX_PLACES)}" if verbs else ""
 
 
@@ -132,14 +136,14 @@ def _ranges(numbers: tuple[int, ...]) -> str:
     return listed(shown, _MAX_PLACES)
 
 
-def coverage_text(coverage: Coverage, *, sealed: bool, since: str | None = None) -> str:
+def coverage_text(coverage: Coverage, *, since: str | None = None) -> str:
     """Calls seen, kept, not wanted and lost, by reason, the most frequent first. A tape that is not
-    sealed knows of no call after the last one that it has.
+    sealed knows of no call after the last one that it has; nor does one that was made of it.
 
     Args:
         since: when calls were first seen, and why not before.
     """
-    seen = coverage.seen if sealed else f"at least {coverage.seen}"
+    seen = f"at least {coverage.seen}" if coverage.at_least else coverage.seen
     from_then = f" since {since}," if since is not None else ""
     parts = [f"{coverage.kept} of {seen} calls seen{from_then} were kept"]
     for how, calls in (("not wanted", coverage.unwanted), ("lost", coverage.lost)):

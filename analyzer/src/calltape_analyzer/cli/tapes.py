@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from calltape_analyzer.cli.budget import limits, reading
-from calltape_analyzer.cli.output import DAMAGED, complain
+from calltape_analyzer.cli.output import DAMAGED, complain, wrong_words
 from calltape_analyzer.cli.surveys import tape_of_surveys
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.pytree.memory_limit import granted
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.selection import ranges_of
+from calltape_analyzer.reading.targets import UnknownTargetError
 from calltape_analyzer.tape import Tape
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Part(NamedTuple):
 
         Raises:
             BadParameter: the calls are not in the form that is wanted.
-            UsageError: there is no such call, variant or argument.
+            WrongWordError: there is no such call, variant or argument.
         """
         if self.calls is not None:
             try:
@@ -134,7 +135,8 @@ class Part(NamedTuple):
         if self.calls is None and not self.variant and not self.ignore:
             return tape
         names = list(self.variant) if self.variant else None
-        return tape.only(calls=self.calls, variant=names, ignore=list(self.ignore or ()))
+        with wrong_words():
+            return tape.only(calls=self.calls, variant=names, ignore=list(self.ignore or ()))
 
 
 def variants_meant(tape: Tape, names: Sequence[str] | None) -> list[Variant]:
@@ -142,17 +144,25 @@ def variants_meant(tape: Tape, names: Sequence[str] | None) -> list[Variant]:
     call: a survey gives them too, and of a sealed tape no record is read.
 
     Raises:
-        UsageError: there is no such variant.
+        WrongWordError: there is no such variant.
     """
     from calltape_analyzer.variant_choice import chosen_variants
 
     found = tape.variants()
-    return chosen_variants(found, list(names))[1] if names else found
+    if not names:
+        return found
+    with wrong_words():
+        return chosen_variants(found, list(names))[1]
 
 
 @contextmanager
 def opened(
-    paths: Sequence[str], part: Part = Part(), *, runs: bool = False, scan: bool | None = None
+    paths: Sequence[str],
+    part: Part = Part(),
+    *,
+    runs: bool = False,
+    scan: bool | None = None,
+    tells: bool = True,
 ) -> Iterator[Tape]:
     """The tape of a command's words and options; afterwards its damage is told, and decides the
     exit code.
@@ -164,6 +174,7 @@ def opened(
             tape is bounded then.
         scan: whether the files are scanned in any case. None for a command that has no such
             option.
+        tells: whether damage is told here. Not by a command whose report tells what came of it.
     """
     given = paths if len(paths) > 1 else paths[0]
     with ExitStack() as stack:
@@ -172,6 +183,7 @@ def opened(
         with ExitStack() as opening:
             (opening if runs else stack).enter_context(reading(files_of(given)))
             how: dict[str, Any] = {"target": part.target, "scan": bool(scan)}
+            opening.enter_context(wrong_words(UnknownTargetError))
             found = tape_of_surveys(files_of(given), **how) or open_tape(given, **how)
             tape = stack.enter_context(found)
             chosen = part.of(tape)
@@ -179,6 +191,8 @@ def opened(
         sys.stdout.flush()
         if scan is False and tape.source == "summary":
             complain(_NOT_COMPARED)
+        if not tells:
+            return
         for error in tape.damage:
             complain(str(error))
         if tape.damage:

@@ -24,6 +24,7 @@ from calltape_analyzer.cli.output import (
     print_model,
     print_models,
     table,
+    wrong_words,
 )
 from calltape_analyzer.cli.tapes import (
     FILES,
@@ -169,7 +170,8 @@ def explain(
     paths, argument, axis = _asked(words)
     with opened(paths, Part(calls, None, ignore, target), scan=scan) as tape:
         only = {one.name for one in variants_meant(tape, variant)}
-        explained = explained_subject(tape, tape.variants(), argument, axis, only=only)
+        with wrong_words():
+            explained = explained_subject(tape, tape.variants(), argument, axis, only=only)
         if json:
             print_model(explained)
             return

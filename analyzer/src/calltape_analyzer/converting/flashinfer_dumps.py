@@ -22,6 +22,7 @@ from calltape_analyzer.converting.new_tape import manifest_of_form
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
+from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Parameter, Target
@@ -79,7 +80,7 @@ def read_flashinfer_dumps(
                     raise
                 reason = f"the dump cannot be read: {type(error).__name__}: {error}"
                 raise TapeError("invalid", reason[:500], path=str(folder)) from None
-        writer.seal()
+        writer.seal(coverage_of_numbers(writer.calls - 1, writer.calls))
         return writer.calls
 
 

@@ -23,6 +23,7 @@ from calltape_analyzer.converting.new_tape import manifest_of_form
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
+from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.blob import header_size, parse_header
 from calltape_schema.errors import TapeError
@@ -104,7 +105,7 @@ def read_safetensors_folder(
                 _add(writer, number, stem)
             except TapeError as error:
                 raise error.at(path=f"{stem}.*") from None
-        writer.seal()
+        writer.seal(coverage_of_numbers(max(calls), writer.calls))
         return writer.calls
 
 

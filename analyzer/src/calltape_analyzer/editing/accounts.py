@@ -1,63 +1,21 @@
-"""What the trailer of a new tape says of all calls: coverage and traffic counters.
+"""What the trailer of a new tape says of all calls, besides the coverage: traffic counters, times.
 
-In come the tape that was read, and how many calls were written. Out go accounts that are true for
-the new tape: what it lacks is counted, and counters stay only where no call was chosen.
+In come the counters of the tape that was read, and the coverage of the new one. Out go counters
+that are true for the new tape: they stay only where no call was chosen.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Sequence
 
 from calltape_analyzer.observing.traffic_counters import CountedGroup, TrafficCounters, Values
 from calltape_analyzer.observing.trusted_counters import counted_drops
-from calltape_analyzer.reading.recordings import coverage_of
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.writing.tape_writer import LEFT_OUT
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.traffic import MAX_GROUPS, MAX_SIZES, Axis, Group, Traffic
 
-__all__ = ["DAMAGED", "closing_time", "coverage_for", "traffic_for"]
-
-DAMAGED = "damaged"
-"""The reason of calls that were on the tape, and could not be read."""
-
-_MAX_REASONS = 1000
-_MAX_COUNT = 2**63 - 1
-
-
-def coverage_for(segments: Sequence[Segment], kept: int, unwanted: int) -> Coverage:
-    """How many calls were seen, and what became of those that the new tape lacks.
-
-    Args:
-        segments: the files that were read.
-        kept: how many calls were written.
-        unwanted: how many were left out because nobody asked for them.
-
-    Raises:
-        TapeError: ``limit`` if the files claim more calls than can be counted.
-    """
-    before = coverage_of(segments)
-    dropped = Counter(before.dropped)
-    dropped[LEFT_OUT] += unwanted
-    dropped[DAMAGED] += max(before.kept - kept - unwanted, 0)
-    folded = _folded(+dropped)
-    seen = kept + sum(folded.values())
-    if seen > _MAX_COUNT:
-        raise TapeError("limit", f"the tapes claim to have seen {seen} calls")
-    return Coverage(seen=seen, kept=kept, dropped=folded)
-
-
-def _folded(dropped: Mapping[str, int]) -> dict[str, int]:
-    """Reasons that a trailer can hold: the last ones together, if there are too many."""
-    if len(dropped) <= _MAX_REASONS:
-        return dict(dropped)
-    most = sorted(dropped.items(), key=lambda item: -item[1])
-    found = dict(islice(most, _MAX_REASONS - 1))
-    found["other reasons"] = sum(calls for _, calls in most[_MAX_REASONS - 1 :])
-    return found
+__all__ = ["closing_time", "traffic_for"]
 
 
 def traffic_for(

@@ -9,10 +9,9 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
-from typing_extensions import Self
+from pydantic import Field, field_validator
 
 from calltape_analyzer.editing.expressions import Expression
 from calltape_analyzer.editing.novelty import Novelty
@@ -27,10 +26,13 @@ from calltape_schema.records import CallRecord
 
 __all__ = ["Choice", "chosen"]
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Duration = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
 
 class Choice(PlainData):
     """What is asked of each call. All of it must hold; then the last four choose among the rest, in
-    this order.
+    this order: of ``first=10, last=3`` the last three of the first ten.
 
     Attributes:
         start, end: when the call began, in seconds since 1970 (UTC): from ``start`` on, before
@@ -46,11 +48,11 @@ class Choice(PlainData):
         first, last: only the first calls, and only the last ones.
     """
 
-    start: float | None = None
-    end: float | None = None
+    start: Finite | None = None
+    end: Finite | None = None
     raised: bool | None = None
-    slower: float | None = None
-    faster: float | None = None
+    slower: Duration | None = None
+    faster: Duration | None = None
     threads: tuple[int, ...] = ()
     where: tuple[str, ...] = ()
     novel: bool = False
@@ -62,12 +64,6 @@ class Choice(PlainData):
     @classmethod
     def _one_is_several(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _is_one_end(self) -> Self:
-        if self.first is not None and self.last is not None:
-            raise ValueError("first and last are two choices: ask for one of them")
-        return self
 
     @property
     def options(self) -> dict[str, Any]:

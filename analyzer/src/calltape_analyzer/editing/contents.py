@@ -10,19 +10,32 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from calltape_analyzer.editing.withholding import names_of_path
+from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.classes import ClassIndex, loaded_named_tuple
 from calltape_analyzer.pytree.nested_tensors import is_nested_node
+from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
+from calltape_schema.history import Redacted
 from calltape_schema.leaves import Leaf
 from calltape_schema.privacy import is_without_text
 from calltape_schema.records import CallRecord, Tree
-from calltape_schema.tree import CustomNode, EnumNode, FieldsNode, ScalarNode, walk
+from calltape_schema.tree import (
+    CustomNode,
+    EnumNode,
+    FieldsNode,
+    OpaqueNode,
+    ScalarNode,
+    TensorNode,
+    walk,
+)
 
-__all__ = ["Contents", "contents_of", "is_redacted", "looks_like", "masks_of"]
+__all__ = ["Contents", "contents_of", "looks_like", "masks_of"]
 
 _MAX_REASONS = 100
+_MAX_PLACES = 100
 _MAX_KNOWN = 4096
 _MAX_CLASSES = 1000
 _INTEGERS = frozenset({"int64", "int32", "uint32", "uint64"})
@@ -46,8 +59,11 @@ class Contents:
         outputs_missing: per reason, how many calls lack outputs.
         withheld: how many tensors have no value, because the policy said so.
         unknown: the names of classes that this process does not have or does not allow.
+        unstored: per reason, where objects and values are not on the tape because the recorder
+            could not store them.
+        valueless: per reason, where tensors have no value for another reason than the policy.
         private: what may tell of a person or a machine, and whether it is there.
-        redacted: whether all files were redacted.
+        redacted: how much of it was redacted.
     """
 
     calls: int = 0
@@ -55,8 +71,10 @@ class Contents:
     outputs_missing: Counter[str] = field(default_factory=Counter)
     withheld: int = 0
     unknown: set[str] = field(default_factory=set)
+    unstored: dict[str, dict[str, None]] = field(default_factory=dict)
+    valueless: dict[str, dict[str, None]] = field(default_factory=dict)
     private: dict[str, bool] = field(default_factory=dict)
-    redacted: bool = False
+    redacted: Redacted | None = None
 
     def tell(self, what: str) -> None:
         self.private[what] = True
@@ -75,8 +93,8 @@ def contents_of(tape: Tape) -> Contents:
                 raise
             continue  # it stands in the tape's damage
         _add(found, record)
-        for tree in (record.inputs, record.outputs):
-            key = tree and (tree.structure, tree.leaves)
+        for tree, root in ((record.inputs, ""), (record.outputs, "outputs")):
+            key = tree and (tree.structure, tree.leaves, root)
             if tree is None or key is None:
                 continue
             found.withheld += sum(leaf.missing == "policy" for leaf in tree.facts())
@@ -85,18 +103,13 @@ def contents_of(tape: Tape) -> Contents:
                     looked.clear()
                 looked[key] = None
                 _look(found, tree, tape.class_index)
+                _look_for_missing(found, tree, root, tape.signature)
     if any(manifest.producer.host for manifest in tape.manifests):
         found.tell("the host's name")
-    found.redacted = is_redacted(tape)
-    if found.calls and not found.redacted:
+    found.redacted = tape.redacted
+    if found.calls and found.redacted != "all":
         found.tell("times and thread ids")
     return found
-
-
-def is_redacted(tape: Tape) -> bool:
-    """Whether all files of a tape were redacted at some time, as their histories say."""
-    histories = [manifest.history or () for manifest in tape.manifests]
-    return all(any(step.verb == "redact" for step in one) for one in histories)
 
 
 def _add(found: Contents, record: CallRecord) -> None:
@@ -126,6 +139,30 @@ def _look(found: Contents, tree: Tree, classes: ClassIndex) -> None:
         if leaf.key is not None:
             for kind in looks_like(leaf, is_mask=number in masks):
                 found.tell(_LOOKS[kind])
+
+
+def _look_for_missing(found: Contents, tree: Tree, root: str, signature: Signature) -> None:
+    """What the recorder could not store."""
+    facts = tree.facts()
+    for path, node in nodes_with_paths(tree.spec().root, root):
+        if isinstance(node, OpaqueNode) and node.reason != "policy":
+            _note(found.unstored, node.reason, f"{_name(path, signature)} ({node.type})")
+        elif isinstance(node, TensorNode):
+            reason = facts[node.leaf].missing
+            if reason is not None and reason != "policy":
+                _note(found.valueless, reason, _name(path, signature))
+
+
+def _name(path: str, signature: Signature) -> str:
+    """A place as people call it: by the name of its parameter."""
+    return list(names_of_path(path, signature))[-1]
+
+
+def _note(found: dict[str, dict[str, None]], reason: str, what: str) -> None:
+    if reason in found or len(found) < _MAX_REASONS:
+        places = found.setdefault(reason, {})
+        if len(places) < _MAX_PLACES:
+            places[what] = None
 
 
 def _is_known(node: FieldsNode | CustomNode | EnumNode, classes: ClassIndex) -> bool:

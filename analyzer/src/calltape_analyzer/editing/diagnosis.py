@@ -7,15 +7,25 @@ from typing import Literal
 
 from calltape_analyzer.editing.contents import Contents, contents_of
 from calltape_analyzer.editing.evidence_symptoms import evidence_symptoms
+from calltape_analyzer.editing.storage_symptoms import storage_symptoms
 from calltape_analyzer.editing.symptom import Symptom
 from calltape_analyzer.plain_data import PlainData
-from calltape_analyzer.reading.damage import CopiedFileError
+from calltape_analyzer.reading.damage import RepeatedCallsError
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, listed, printable, some_of
+from calltape_analyzer.writing.coverage import DAMAGED
+from calltape_schema.history import Redacted
 
 __all__ = ["Diagnosis", "diagnose"]
 
 _MAX_NAMED = 5
+_PRIVATE_ADVICE: dict[Redacted | None, str] = {
+    None: "`calltape privacy` lists it, and `calltape redact` takes it out before you give the "
+    "tape away",
+    "part": "only a part of the tape was redacted, so redact all of it with `calltape redact` "
+    "before you give it away; `calltape privacy` lists what there is",
+    "all": "the tape was redacted; `calltape privacy` lists what is left",
+}
 
 
 class Diagnosis(PlainData):
@@ -66,14 +76,15 @@ def _file_symptoms(tape: Tape) -> Iterator[Symptom]:
     """What is wrong with the files."""
     repeated = sum(segment.left_out for segment in tape.segments)
     twice = [error for error in tape.damage if "same number" in error.reason]
-    copies = [error for error in tape.damage if isinstance(error, CopiedFileError)]
-    others = len(tape.damage) - len(twice) - len(copies)
-    if others > 0 and tape.damage:
+    copies = [error for error in tape.damage if isinstance(error, RepeatedCallsError)]
+    repeats = {id(error) for error in (*twice, *copies)}
+    others = [error for error in tape.damage if id(error) not in repeats]
+    if others:
         yield Symptom(
             kind="damage",
             level="error",
-            text=f"{counted(len(tape.damage), 'place')} damaged: "
-            + some_of([error.reason for error in tape.damage], _MAX_NAMED, "; "),
+            text=f"{counted(len(others), 'place')} damaged: "
+            + some_of([error.reason for error in others], _MAX_NAMED, "; "),
             advice="copy the file again from where it came, or take what is left with "
             "`calltape recover`",
         )
@@ -108,15 +119,24 @@ def _file_symptoms(tape: Tape) -> Iterator[Symptom]:
 
 def _lost_symptoms(tape: Tape) -> Iterator[Symptom]:
     lost = tape.coverage.lost
-    if lost:
-        shown = some_of([f"{calls} {printable(reason)}" for reason, calls in lost.items()], 8)
-        yield Symptom(
-            kind="lost",
-            level="warning",
-            text=f"{counted(sum(lost.values()), 'call')} of the traffic should be on the tape, and "
-            f"nobody left them out: {shown}",
-            advice="give the recorder a larger queue or disk; docs/production.md says how",
-        )
+    unknown = {k: lost.pop(k) for k in list(lost) if k.startswith("unknown")}
+    damaged = {k: lost.pop(k) for k in list(lost) if k == DAMAGED}
+    should = "of the traffic should be on the tape, and nobody left them out"
+    for reasons, what, advice in (
+        (lost, should, "give the recorder a larger queue or disk; docs/production.md says how"),
+        (damaged, should, "they could not be read when this tape was made; copy the tape that it "
+         "was made of again from where it came"),
+        (unknown, "missing, and nobody knows what became of them",
+         "open the files that have them too, if there are any"),
+    ):  # fmt: skip
+        if reasons:
+            yield Symptom(
+                kind="lost",
+                level="warning",
+                text=f"{counted(sum(reasons.values()), 'call')} {what}: "
+                + some_of([f"{calls} {printable(k)}" for k, calls in reasons.items()], 8),
+                advice=advice,
+            )
     if tape.under_way:
         numbers = some_of([str(call.number) for call in tape.under_way], _MAX_NAMED)
         yield Symptom(
@@ -164,6 +184,7 @@ def _content_symptoms(found: Contents) -> Iterator[Symptom]:
             advice="pass open_tape(path, classes=[...]), or import the library that has them; "
             "until then placeholders stand for their objects",
         )
+    yield from storage_symptoms(found)
     yield from _private(found)
 
 
@@ -174,8 +195,5 @@ def _private(found: Contents) -> Iterator[Symptom]:
             kind="private",
             level="note",
             text=f"it may tell of a person or a machine: {', '.join(kinds)}",
-            advice="the tape was redacted; `calltape privacy` lists what is left"
-            if found.redacted
-            else "`calltape privacy` lists it, and `calltape redact` takes it out before you "
-            "give the tape away",
+            advice=_PRIVATE_ADVICE[found.redacted],
         )

@@ -78,7 +78,8 @@ def filter_tape(
     places = chosen(tape, asked)
     how = Rewriting(
         "filter", options, numbering=numbering, change=withholding,
-        keeps_counters=not patterns, coverage=origin and partial(_coverage_of, origin),
+        keeps_counters=not patterns, origin=origin and origin.tape,
+        coverage=origin and partial(_coverage_of, origin, tape.coverage),
     )  # fmt: skip
     calls = (tape.calls[place] for place in places)
     report = rewrite(tape, path, calls, len(places), how, overwrite=overwrite)
@@ -124,7 +125,16 @@ def _of_recording(tape: Tape, recording: str) -> tuple[Tape, Origin | None]:
     )
 
 
-def _coverage_of(origin: Origin, kept: int, highest: int) -> Coverage:
-    """The coverage of a recording that was merged: the numbers tell how many calls it saw."""
-    seen = highest + 1 if origin.end is None else max(origin.end - origin.first, highest + 1)
-    return Coverage(seen=seen, kept=kept, dropped={_MERGED: seen - kept} if seen > kept else {})
+def _coverage_of(origin: Origin, whole: Coverage, kept: int, highest: int) -> Coverage:
+    """The coverage of a recording that was merged: the numbers tell how many calls it saw.
+
+    Args:
+        origin: where it is on the merged tape.
+        whole: the coverage of that tape.
+        kept: how many calls of the recording are written.
+        highest: the highest number among them, or -1.
+    """
+    end = whole.seen if origin.end is None else origin.end
+    seen = max(end - origin.first, highest + 1)
+    dropped = {_MERGED: seen - kept} if seen > kept else {}
+    return Coverage(seen=seen, kept=kept, dropped=dropped, at_least=whole.at_least)

@@ -24,6 +24,8 @@ def merge_tapes(
 ) -> EditReport:
     """Writes all calls of several files to one new, sealed tape.
 
+    A call that several files have is written once; where one file is damaged, another one gives it.
+
     Files of one recording keep its id and their numbers. Several recordings get a new id, and the
     numbers of each follow those of the one before; the history says which are whose, and
     ``filter_tape(recording=...)`` takes them apart again. Traffic counters add up.
@@ -46,10 +48,8 @@ def merge_tapes(
             notes[0], advice="merge tapes of one version of the model, or allow any signature"
         )
     options = {"any_signature": True} if any_signature else {}
-    report = rewrite(
-        tape, path, iter(tape.calls), len(tape.calls), Rewriting("merge", options),
-        overwrite=overwrite,
-    )  # fmt: skip
+    how = Rewriting("merge", options, spares=True)
+    report = rewrite(tape, path, iter(tape.calls), len(tape.calls), how, overwrite=overwrite)
     recordings = recordings_of(tape.segments)
     if len(recordings) > 1:
         notes.append(

@@ -7,24 +7,27 @@ without the values that are not wanted. Out go a sealed tape and a report.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from calltape_analyzer.editing.accounts import closing_time, coverage_for, traffic_for
+from calltape_analyzer.editing.accounts import closing_time, traffic_for
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.numbering import Numbering, numbering_of
+from calltape_analyzer.editing.spare_calls import SpareCalls
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.damage import CopiedFileError, is_damage
+from calltape_analyzer.reading.damage import RepeatedCallsError, is_damage
 from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.writing.coverage import calls_in, coverage_for
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
+from calltape_schema.framing import blob_name, record_name
 from calltape_schema.records import CallRecord, Manifest
 from calltape_schema.traffic import Traffic
 
@@ -72,6 +75,8 @@ class Rewriting:
         revision: what is done to the rest.
         thorough: whether each call is checked against the format before it is written.
         keeps_counters: whether the traffic counters are kept if no call is left out.
+        spares: whether a damaged call is taken from another file that has it too.
+        origin: the id of the only recording that is wanted, of those that were merged before.
         coverage: gives the coverage, of the number of calls that were written and the highest
             number among them; by default that of the tape that is read, with what is left out.
     """
@@ -86,6 +91,8 @@ class Rewriting:
         revision: Revision | None = None,
         thorough: bool = False,
         keeps_counters: bool = True,
+        spares: bool = False,
+        origin: bytes | None = None,
         coverage: Callable[[int, int], Coverage] | None = None,
     ) -> None:
         self.verb = verb
@@ -95,6 +102,8 @@ class Rewriting:
         self.revision = revision or Revision()
         self.thorough = thorough
         self.keeps_counters = keeps_counters
+        self.spares = spares
+        self.origin = origin
         self.coverage = coverage
 
 
@@ -123,11 +132,12 @@ def rewrite(
     """
     segments = tape.segments
     numbering = how.numbering or numbering_of(segments)
-    before = sum(len(one.numbers) - one.left_out - one.damaged for one in segments)
-    left_out = max(before - wanted, 0)
+    left_out = max(calls_in(segments) - wanted, 0)
     manifest = _manifest(tape, how, numbering, left_out)
     with TapeWriter(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
-        copied = _copied(writer, steps(calls, "calls", wanted), numbering, how)
+        with SpareCalls(tape) as spares:
+            found = steps(calls, "calls", wanted)
+            copied = _copied(writer, found, numbering, how, spares if how.spares else None)
         _seal(writer, tape, how, manifest, left_out, copied.highest)
         count = writer.calls
     return EditReport(
@@ -135,8 +145,8 @@ def rewrite(
         tape=numbering.tape.hex(),
         calls=count,
         left_out=left_out,
-        lost=tuple(_lost(tape, copied.damaged)),
-        notes=tuple(str(error) for error in tape.damage if isinstance(error, CopiedFileError)),
+        lost=tuple(_lost(tape, copied)),
+        notes=tuple(_notes(tape, copied)),
         bytes_read=tape.nbytes,
         bytes_written=os.stat(path).st_size,
     )
@@ -147,7 +157,7 @@ def _manifest(tape: Tape, how: Rewriting, numbering: Numbering, left_out: int) -
     segments = tape.segments
     manifest = derived(
         segments, how.verb, how.options, tape=numbering.tape, firsts=numbering.firsts,
-        left_out=_left_out_of_one(tape, left_out),
+        left_out=_left_out_of_one(tape, left_out), origin=how.origin,
     )  # fmt: skip
     if numbering.changes and len(recordings_of(segments)) == 1:
         manifest = manifest.model_copy(update={"segment": None})
@@ -155,29 +165,57 @@ def _manifest(tape: Tape, how: Rewriting, numbering: Numbering, left_out: int) -
 
 
 class _Copied(NamedTuple):
-    """The highest number of a call that was written, or -1; the numbers that damaged calls had."""
+    """What became of the calls.
+
+    Attributes:
+        highest: the highest number of a call that was written, or -1.
+        damaged: the damaged calls that were not written.
+        saved: the damaged calls that were written all the same, each with the one of another file
+            that was taken in its place.
+    """
 
     highest: int
-    damaged: list[int]
+    damaged: list[Call]
+    saved: list[tuple[Call, Call]]
 
 
 def _copied(
-    writer: TapeWriter, calls: Iterable[Call], numbering: Numbering, how: Rewriting
+    writer: TapeWriter,
+    calls: Iterable[Call],
+    numbering: Numbering,
+    how: Rewriting,
+    spares: SpareCalls | None,
 ) -> _Copied:
-    """Writes the calls, but for damaged ones."""
-    damaged: list[int] = []
+    """Writes the calls, but for damaged ones of which no file has a whole copy."""
+    damaged: list[Call] = []
+    saved: list[tuple[Call, Call]] = []
     highest = -1
     for call in calls:
         number = numbering.moved(*call.ref)[1]
-        try:
-            _write(writer, call, number, numbering, how)
-        except TapeError as error:
-            if not is_damage(error) or error.kind not in ("damaged", "invalid", "limit"):
-                raise
-            damaged.append(call.number)
-            continue
+        if not _is_written(writer, call, number, numbering, how):
+            others = spares.of(call) if spares is not None else ()
+            other = next(
+                (o for o in others if _is_written(writer, o, number, numbering, how)), None
+            )
+            if other is None:
+                damaged.append(call)
+                continue
+            saved.append((call, other))
         highest = max(highest, number)
-    return _Copied(highest, damaged)
+    return _Copied(highest, damaged, saved)
+
+
+def _is_written(
+    writer: TapeWriter, call: Call, number: int, numbering: Numbering, how: Rewriting
+) -> bool:
+    """Writes a call. False if it is damaged; then nothing of it is written."""
+    try:
+        _write(writer, call, number, numbering, how)
+    except TapeError as error:
+        if not is_damage(error) or error.kind not in ("damaged", "invalid", "limit"):
+            raise
+        return False
+    return True
 
 
 def _seal(
@@ -227,12 +265,41 @@ def _left_out_of_one(tape: Tape, left_out: int) -> dict[bytes, int]:
     return dict.fromkeys(recordings, left_out) if len(recordings) == 1 else {}
 
 
-def _lost(tape: Tape, damaged: list[int]) -> list[str]:
+def _lost(tape: Tape, copied: _Copied) -> Iterator[str]:
     """What is not on the new tape although nobody left it out."""
-    found = [str(error) for error in tape.damage if not isinstance(error, CopiedFileError)]
-    if damaged:
-        shown = some_of([str(number) for number in damaged], _MAX_NAMED)
-        found.append(f"{counted(len(damaged), 'call')} could not be copied: {shown}")
+    saved = {place for call, _ in copied.saved for place in _places(call)}
+    told: set[tuple[str | None, str | None]] = set()
+    for error in tape.damage:
+        place = (error.path, error.member)
+        if isinstance(error, RepeatedCallsError) or place in saved:
+            continue
+        told.add(place)
+        yield str(error)
+    untold = [str(call.number) for call in copied.damaged if told.isdisjoint(_places(call))]
+    if untold:
+        shown = some_of(untold, _MAX_NAMED)
+        yield f"{counted(len(untold), 'call')} could not be copied: {shown}"
     if tape.unfinished:
-        found.append(f"{tape.unfinished} bytes of a call that was being written")
-    return found
+        yield f"{tape.unfinished} bytes of a call that was being written"
+
+
+def _places(call: Call) -> list[tuple[str, str]]:
+    """Where damage of a call stands: its file and its members."""
+    return [(call.path, name(call.number)) for name in (record_name, blob_name)]
+
+
+def _notes(tape: Tape, copied: _Copied) -> Iterator[str]:
+    """What is to be known of calls that several files have."""
+    yield from (str(error) for error in tape.damage if isinstance(error, RepeatedCallsError))
+    for call, other in copied.saved[:_MAX_NAMED]:
+        names = _names(call.path, other.path)
+        yield f"call {call.number} is damaged in {names[0]}, and was taken from {names[1]}"
+    if len(copied.saved) > _MAX_NAMED:
+        more = len(copied.saved) - _MAX_NAMED
+        yield f"{counted(more, 'more damaged call')} taken from other files"
+
+
+def _names(path: str, other: str) -> tuple[str, str]:
+    """The names of two files; if they are the same, the paths."""
+    names = os.path.basename(path), os.path.basename(other)
+    return names if names[0] != names[1] else (path, other)

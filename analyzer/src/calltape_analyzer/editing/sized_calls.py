@@ -1,7 +1,8 @@
 """The sizes of single calls by the names that people use.
 
 In comes a tape. Out go, for each of its calls, the values of symbols (``sequence_length``),
-dimensions (``input_ids[1]``) and ints (``n``).
+dimensions (``input_ids[1]``) and ints (``n``). An int that a call leaves to its default has
+that value.
 """
 
 from __future__ import annotations
@@ -22,23 +23,33 @@ __all__ = ["SizedCalls", "Sizes"]
 
 
 class Sizes(Mapping[str, int]):
-    """The sizes of one call by name."""
+    """The sizes of one call by name.
 
-    def __init__(self, names: Mapping[str, Column], row: SizeRow) -> None:
+    Args:
+        names: of what the call passed.
+        row: its values.
+        defaults: the values of ints that it left to their defaults.
+    """
+
+    def __init__(
+        self, names: Mapping[str, Column], row: SizeRow, defaults: Mapping[str, int]
+    ) -> None:
         self._names = names
         self._row = row
+        self._defaults = defaults
 
     def __getitem__(self, name: str) -> int:
-        return value_in(self._row, self._names[name])
+        column = self._names.get(name)
+        return self._defaults[name] if column is None else value_in(self._row, column)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self._names or name in self._defaults
 
     def __iter__(self):  # type: ignore[no-untyped-def]
-        return iter(self._names)
+        return iter(dict.fromkeys((*self._names, *self._defaults)))
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._names.keys() | self._defaults)
 
 
 class SizedCalls:
@@ -48,6 +59,12 @@ class SizedCalls:
         self._sorter = CallSorter.of(tape)
         self._variants = [variant.facts for variant in tape.whole.variants()]
         self._names: dict[int, dict[str, Column]] = {}
+        # a bool is an int in Python, and no size
+        self._defaults = {
+            one.name: one.default
+            for one in tape.signature.parameters
+            if type(one.default) is int and one.name not in tape.signature.removed
+        }
 
     def check(self, expressions: Iterable[Expression]) -> None:
         """Raises if an expression names what no call has.
@@ -58,6 +75,7 @@ class SizedCalls:
         known: dict[str, None] = {}
         for facts in self._variants:
             known.update(dict.fromkeys(self._names_in(facts)))
+        known.update(dict.fromkeys(self._defaults))
         for expression in expressions:
             for reference in expression.references:
                 if not any(name in known for name in reference):
@@ -78,8 +96,13 @@ class SizedCalls:
             if facts.group.key.takes(placed.key) and all(
                 condition.holds(placed.row) for condition in facts.conditions
             ):
-                return Sizes(self._names_in(facts), placed.row)
-        return Sizes(_columns_of(placed), placed.row)
+                return Sizes(self._names_in(facts), placed.row, self._left(placed))
+        return Sizes(_columns_of(placed), placed.row, self._left(placed))
+
+    def _left(self, placed: SortedCall) -> dict[str, int]:
+        """The ints that a call left to their defaults, or passed as these: a layout has neither."""
+        passed = placed.layout.nodes
+        return {name: value for name, value in self._defaults.items() if name not in passed}
 
     def _names_in(self, facts: VariantFacts) -> dict[str, Column]:
         known = self._names.get(id(facts))

@@ -78,12 +78,12 @@ def _facts(tape: Tape, told: Disclosure, whole: int, raised: int) -> Iterator[tu
     yield "calls", f"{whole:,}, {raised:,} raised" if raised else f"{whole:,}"
     coverage = tape.coverage
     lost, unwanted = sum(coverage.lost.values()), sum(coverage.unwanted.values())
-    seen = coverage.seen if tape.sealed else f"at least {coverage.seen}"
+    seen = f"at least {coverage.seen}" if coverage.at_least else coverage.seen
     yield "coverage", f"{coverage.kept} of {seen} kept, {unwanted} not wanted, {lost} lost"
     values = "kept" if tape.manifest.policy.values == "all" else "shapes only"
     values = "by path" if tape.manifest.policy.leaf_values else values
-    is_redacted = any(step.verb == "redact" for step in tape.manifest.history or ())
-    yield "values", "redacted" if is_redacted else values
+    values = f"{values}, a part of the calls redacted" if tape.redacted == "part" else values
+    yield "values", "redacted" if tape.redacted == "all" else values
     yield "sealed", "yes" if tape.sealed else "no"
     yield "bytes", f"{tape.nbytes:,} in {counted(len(tape.paths), 'file')}"
     steps = tape.manifest.history or ()

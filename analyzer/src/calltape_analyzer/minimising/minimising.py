@@ -35,6 +35,7 @@ from calltape_analyzer.minimising.trial_log import TrialLog
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted
+from calltape_analyzer.writing.coverage import calls_in, coverage_for
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.records import Manifest
@@ -187,7 +188,8 @@ class _Work:
         with TapeWriter(path, _manifest(self._tape, options)) as writer:
             for call in search.tape.calls:
                 writer.copy(call)
-            writer.seal()
+            unwanted = calls_in(self._tape.segments) - writer.calls
+            writer.seal(coverage_for(self._tape.segments, writer.calls, unwanted))
         return path
 
 

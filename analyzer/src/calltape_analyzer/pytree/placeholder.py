@@ -12,10 +12,10 @@ from calltape_analyzer.text import printable
 from calltape_schema.nested_tensors import NESTED_TENSOR
 from calltape_schema.tree import OpaqueNode
 
-__all__ = ["Placeholder", "check_rebuilt", "placeholder_words", "withheld_words"]
+__all__ = ["UNKNOWN_CLASS", "Placeholder", "check_rebuilt", "placeholder_words", "withheld_words"]
 
 _MAX_NAMES, _MAX_SHOWN = 48, 80
-_UNKNOWN_CLASS = "a class that calltape does not know"
+UNKNOWN_CLASS = "a class that calltape does not know"
 """What a recorder says of an object of any other class."""
 
 
@@ -67,12 +67,12 @@ def check_rebuilt(name: str, value: Any) -> None:
         )
     elif found.type_name == NESTED_TENSOR:
         advice = "record all of its parts with their values"
-    elif found.reason == _UNKNOWN_CLASS and _is_of_python(found.type_name):
+    elif found.reason == UNKNOWN_CLASS and _is_of_python(found.type_name):
         advice = (
             f"no program takes one: read it before, and call the model with a list or tensors of "
             f"what it gives, and record that; or, if the model does without {name}, {advice}"
         )
-    elif found.reason == _UNKNOWN_CLASS:
+    elif found.reason == UNKNOWN_CLASS:
         advice = (
             f"register {class_name} with torch.utils._pytree.register_pytree_node, record again, "
             f"and pass open_tape(path, classes=[{class_name}]); or call the model with the tensors "

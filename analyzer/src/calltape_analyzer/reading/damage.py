@@ -8,7 +8,7 @@ from __future__ import annotations
 from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_schema.errors import TapeError
 
-__all__ = ["CopiedFileError", "Damage", "is_damage"]
+__all__ = ["Damage", "RepeatedCallsError", "is_damage"]
 
 _MAX_LISTED = 1000
 
@@ -18,8 +18,9 @@ def is_damage(error: TapeError) -> bool:
     return error.kind != "closed" and not isinstance(error, DescriptorError)
 
 
-class CopiedFileError(TapeError):
-    """A file is a copy of another one. It is told, as its calls count once; nothing is lost."""
+class RepeatedCallsError(TapeError):
+    """A file, or a part of it, is a copy of another one. It is told, as its calls count once;
+    nothing is lost."""
 
 
 class Damage:

@@ -24,6 +24,7 @@ from calltape_analyzer.reading.targets import common_target, target_name
 from calltape_analyzer.text import some_of
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
+from calltape_schema.history import Redacted, redacted_of_all, redacted_of_steps
 from calltape_schema.records import Manifest, Observed, Target
 
 __all__ = ["RecordedCalls"]
@@ -53,7 +54,7 @@ class RecordedCalls(Shown):
     def _sketch(self) -> Sketch:
         """From what is known: no file is scanned for it."""
         coverage, damage = self.coverage, len(self._damage.list())
-        at_least = "" if self.sealed else "at least "
+        at_least = "at least " if coverage.at_least else ""
         facts = [
             ("target", target_name(self._target)),
             ("files", f"{len(self.paths):,}: {some_of(self.paths, 2)}"),
@@ -174,8 +175,8 @@ class RecordedCalls(Shown):
     def coverage(self) -> Coverage:
         """How much of the traffic is on the tape: calls seen, kept, and dropped by reason, those
         that were not to be kept (``unwanted``) among them. For an unsealed file as far as the
-        numbers of its calls tell: at least so many were seen. What came before a recorder was
-        attached, none saw (:attr:`observed`)."""
+        numbers of its calls tell: at least so many were seen (``at_least``). What came
+        before a recorder was attached, none saw (:attr:`observed`)."""
         return coverage_of(self._segments)
 
     @property
@@ -201,6 +202,12 @@ class RecordedCalls(Shown):
         """Per recording (by its id) that lacks any, the numbers of its files that are not here:
         deleted when the disk was full, or not opened."""
         return missing_numbers(self._segments)
+
+    @property
+    def redacted(self) -> Redacted | None:
+        """How much of the tape was redacted, as its history says: ``all``, or ``part`` if it is
+        made of redacted tapes and of others; None for nothing."""
+        return redacted_of_all(redacted_of_steps(one.history or ()) for one in self.manifests)
 
     @property
     def dumps(self) -> tuple[Dump, ...]:

@@ -22,52 +22,62 @@ _MAX_MISSING = 1000
 def coverage_of(segments: Sequence[Segment]) -> Coverage:
     """How many calls were seen, kept, and dropped by reason, in all files together. The limits of
     one file do not hold for this sum."""
-    return _coverage_from(*_summed(map(_coverage, recordings_of(segments))))
+    return _summed(map(_coverage, recordings_of(segments)))
 
 
-def _summed(parts: Iterable[Coverage]) -> tuple[int, int, Counter[str]]:
+def _summed(parts: Iterable[Coverage]) -> Coverage:
     dropped: Counter[str] = Counter()
     seen = kept = 0
+    at_least = False
     for found in parts:
         seen += found.seen
         kept += found.kept
         dropped.update(found.dropped)
-    return seen, kept, dropped
+        at_least |= bool(found.at_least)
+    return _coverage_from(seen, kept, dropped, at_least)
 
 
 def _coverage(parts: Sequence[Segment]) -> Coverage:
     """The coverage of one recording. If a file has no trailer, the numbers of the calls tell how
     many were seen at least."""
-    seen, kept, dropped = _summed(map(_coverage_of_place, places_of(parts)))
-    ahead = sum(len(part) for part in parts if part.is_ahead)
-    seen, kept = seen + ahead, kept + ahead
-    if dropped[UNSEALED] and not missing_numbers(parts):
+    ahead = (_coverage_from(len(p), len(p), {}, True) for p in parts if p.is_ahead)
+    found = _summed([*map(_coverage_of_place, places_of(parts)), *ahead])
+    seen, dropped, at_least = found.seen, Counter(found.dropped), found.at_least
+    end = 1 + max((part.extent or (-1, -1))[1] for part in parts)
+    if missing_numbers(parts):
+        at_least = at_least or seen < end  # the files that are not here saw calls too
+    elif dropped[UNSEALED]:
         # A number that is missing in one file may be in another file.
         known = seen - dropped.pop(UNSEALED)
-        seen = max(known, 1 + max((part.extent or (-1, -1))[1] for part in parts))
+        seen = max(known, end)
         dropped[UNSEALED] = seen - known
-    return _coverage_from(seen, kept, +dropped)
+    return _coverage_from(seen, found.kept, +dropped, at_least)
 
 
 def _coverage_of_place(alike: Sequence[Segment]) -> Coverage:
     """The coverage of the files that have the same number in their recording: nearly always one
     file, or several that were extracted from it."""
+    # A file that knows how many calls there were tells it for all.
+    at_least = all(file.coverage.at_least for file in alike)
     if len(alike) == 1:
         (file,) = alike
         found, less = file.coverage, file.left_out
-        return _coverage_from(found.seen - less, found.kept - less, found.dropped)
+        return _coverage_from(found.seen - less, found.kept - less, found.dropped, at_least)
     fullest = max((file.coverage for file in alike), key=lambda coverage: coverage.seen)
     kept = sum(file.coverage.kept - file.left_out for file in alike)
     seen = max(fullest.seen, kept)
     if kept + sum(fullest.dropped.values()) == seen:
-        return _coverage_from(seen, kept, fullest.dropped)
-    return _coverage_from(
-        seen, kept, {"unknown (not in these files)": seen - kept} if seen > kept else {}
+        return _coverage_from(seen, kept, fullest.dropped, at_least)
+    rest = {"unknown (not in these files)": seen - kept} if seen > kept else {}
+    return _coverage_from(seen, kept, rest, at_least)
+
+
+def _coverage_from(
+    seen: int, kept: int, dropped: Mapping[str, int], at_least: bool | None
+) -> Coverage:
+    return Coverage.model_construct(
+        seen=seen, kept=kept, dropped=dict(dropped), at_least=at_least or None
     )
-
-
-def _coverage_from(seen: int, kept: int, dropped: Mapping[str, int]) -> Coverage:
-    return Coverage.model_construct(seen=seen, kept=kept, dropped=dict(dropped))
 
 
 def recordings_of(segments: Iterable[Segment]) -> list[list[Segment]]:

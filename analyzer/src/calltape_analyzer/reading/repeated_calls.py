@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from calltape_analyzer.reading.compressed import COMPRESSIONS
-from calltape_analyzer.reading.damage import CopiedFileError, Damage
+from calltape_analyzer.reading.damage import Damage, RepeatedCallsError
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import some_of
 from calltape_schema.errors import TapeError
@@ -98,12 +98,14 @@ def _digest(file: Segment) -> bytes:
     return made.digest()
 
 
-def _drop(file: Segment, originals: Iterable[Segment], damage: Damage) -> None:
+def _drop(file: Segment, originals: Sequence[Segment], damage: Damage) -> None:
+    for original in dict.fromkeys(originals):
+        original.copies.append(file.location)
     calls = len(file.numbers)
     counted = "its call counts" if calls == 1 else f"its {calls} calls count"
     file.close()
     damage.add(
-        CopiedFileError(
+        RepeatedCallsError(
             "damaged", f"the file is a copy of {_names(originals, file)}, and {counted} once",
             path=file.path, advice="open only one of the files",
         )
@@ -181,7 +183,7 @@ def _report(
         counted = "and counts once" if len(same) == 1 else "and count once"
         reason = f"{_calls(same)} in {names} too, {counted}"
         advice = "open only one of the files"
-        damage.add(TapeError("damaged", reason, path=file.path, advice=advice))
+        damage.add(RepeatedCallsError("damaged", reason, path=file.path, advice=advice))
     if others:
         reason = (
             f"{_calls(sorted(others))} left out, because {names} has other calls with these numbers"

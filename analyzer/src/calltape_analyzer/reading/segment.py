@@ -48,6 +48,8 @@ class Segment(StoredCalls):
     Attributes:
         path: as people may see it: without what is secret in a URL.
         location: what opens the file again.
+        left_out: how many of its calls are in another file too, and count there.
+        copies: the locations of files that have calls of this one too, and were closed.
 
     Args:
         path: of a file, or a URL.
@@ -64,6 +66,7 @@ class Segment(StoredCalls):
     def __init__(self, path: str, damage: Damage, *, scan: bool | None = False) -> None:
         self.damage = damage
         self.left_out = 0
+        self.copies: list[str] = []
         self._found: Scan | None = None
         self._rows: list[InputsOfCalls] | None = None
         self._order: array[int] | None = None
@@ -278,7 +281,7 @@ class Segment(StoredCalls):
         if self.trailer is not None:
             return _sound(self.trailer.coverage)
         if self.is_ahead:
-            return Coverage(seen=len(self), kept=len(self))
+            return Coverage(seen=len(self), kept=len(self), at_least=True)
         segment = self.manifest.segment
         first = 0 if segment is None else segment.first_call
         return coverage_without_trailer(self._scan.numbers, first)
@@ -388,4 +391,4 @@ def _sound(coverage: Coverage) -> Coverage:
     dropped = dict(coverage.dropped)
     if seen > told:
         dropped["unknown (the trailer contradicts itself)"] = seen - told
-    return Coverage.model_construct(seen=seen, kept=coverage.kept, dropped=dropped)
+    return coverage.model_copy(update={"seen": seen, "dropped": dropped})

@@ -15,7 +15,14 @@ from calltape_analyzer.text import some_of
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Target
 
-__all__ = ["UNKNOWN", "TargetsError", "chosen_target", "common_target", "target_name"]
+__all__ = [
+    "UNKNOWN",
+    "TargetsError",
+    "UnknownTargetError",
+    "chosen_target",
+    "common_target",
+    "target_name",
+]
 
 UNKNOWN = "unknown"
 """The name of the target of tapes that do not say what was recorded."""
@@ -25,6 +32,10 @@ _MOST_NAMED = 20
 
 class TargetsError(TapeError):
     """Files of several targets were to be one tape."""
+
+
+class UnknownTargetError(UsageError):
+    """No target, or several, have the name that somebody gave."""
 
 
 def target_name(target: Target | None) -> str:
@@ -40,7 +51,7 @@ def chosen_target(names: Iterable[str], wanted: str) -> str:
         wanted: one of them, or a part that only one of them has.
 
     Raises:
-        UsageError: none of them has it, or several have; it lists the targets.
+        UnknownTargetError: none of them has it, or several have; it lists the targets.
     """
     there = sorted(set(names))
     found = [wanted] if wanted in there else [name for name in there if wanted in name]
@@ -48,9 +59,9 @@ def chosen_target(names: Iterable[str], wanted: str) -> str:
         return found[0]
     if found:
         reason = f"{len(found)} targets have {wanted!r:.100} in their names: {_listed(found)}"
-        raise UsageError(reason, advice="name more of one of them")
+        raise UnknownTargetError(reason, advice="name more of one of them")
     reason = f"no tape here is of a target with {wanted!r:.100} in its name"
-    raise UsageError(reason, advice=f"there are {_listed(there)}")
+    raise UnknownTargetError(reason, advice=f"there are {_listed(there)}")
 
 
 def common_target(segments: Iterable[Segment]) -> Target | None:

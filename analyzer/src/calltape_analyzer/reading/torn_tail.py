@@ -82,4 +82,4 @@ def coverage_without_trailer(numbers: Sequence[int], first_call: int) -> Coverag
     found = len(numbers)
     seen = min(max(found, max(numbers, default=-1) + 1 - first_call), _MAX_COUNT)
     dropped = {UNSEALED: seen - found} if seen > found else {}
-    return Coverage(seen=seen, kept=found, dropped=dropped)
+    return Coverage(seen=seen, kept=found, dropped=dropped, at_least=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from calltape_analyzer.editing.contents import is_redacted, looks_like, masks_of
+from calltape_analyzer.editing.contents import looks_like, masks_of
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.node_paths import names_of_children
@@ -20,6 +20,7 @@ from calltape_analyzer.redacting.placed_nodes import is_long_list, placed_nodes
 from calltape_analyzer.redacting.tape_facts import plain_platform
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import alike, counted, printable
+from calltape_schema.history import Redacted
 from calltape_schema.privacy import is_name, is_without_text
 from calltape_schema.records import Tree
 from calltape_schema.tree import (
@@ -121,15 +122,16 @@ class PrivateData(PlainData):
         calls: how many calls were looked at.
         findings: by place; or by call, if that was asked for.
         more: how many findings are left out because there are too many.
-        redacted: whether the tape was redacted: texts and numbers that are left are pseudonyms
+        redacted: ``all`` if the tape was redacted: texts and numbers that are left are pseudonyms
             then, but for what its history says was kept, and for numbers that follow from sizes.
+            ``part`` if that is true of some of its calls only; None if of none.
         never: what no tape has, in words.
     """
 
     calls: int
     findings: tuple[PrivateFinding, ...] = ()
     more: int = 0
-    redacted: bool = False
+    redacted: Redacted | None = None
     never: Text = (
         "never on a tape: environment variables, the command line, the user's name, process ids, "
         "paths, source code, weights"
@@ -145,7 +147,12 @@ class PrivateData(PlainData):
         lines += [str(one) for one in self.findings if one.place is None]
         if self.more:
             lines.append(f"and {self.more} more")
-        if self.redacted:
+        if self.redacted == "part":
+            lines.append(
+                "only a part of the tape was redacted: it was made of redacted tapes and of "
+                "others; `calltape redact` redacts all of it"
+            )
+        if self.redacted == "all":
             lines.append(
                 "the tape was redacted: what is left of texts and ids are pseudonyms, but for the "
                 "paths that its history says were kept, and numbers that follow from sizes"
@@ -206,8 +213,9 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
         for key, calls in found.calls.items()
     ]
     return PrivateData(
-        calls=count, findings=(*findings, *of_tape), more=found.more, redacted=is_redacted(tape)
-    )
+        calls=count, findings=(*findings, *of_tape), more=found.more,
+        redacted=tape.redacted,
+    )  # fmt: skip
 
 
 def _of_call(call: Call, tape: Tape) -> Iterator[tuple[str, str | None]]:
@@ -246,7 +254,7 @@ def _of_tree(tree: Tree, root: str) -> Iterator[tuple[str, str]]:
 
 
 def _of_tape(tape: Tape, calls: int) -> Iterator[str]:
-    if calls and not is_redacted(tape):
+    if calls and tape.redacted != "all":
         yield from ("thread", "time")
     for manifest in tape.manifests:
         producer, policy = manifest.producer, manifest.policy

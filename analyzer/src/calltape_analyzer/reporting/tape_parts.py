@@ -141,7 +141,7 @@ def _facts(tape: ReportedTape, variants: Sequence[Variant]) -> Iterator[tuple[st
 def _coverage(tape: ReportedTape) -> Coverage:
     found = tape.coverage
     seen = max(found.seen, 1)
-    at_least = "" if tape.sealed else "at least "
+    at_least = "at least " if found.at_least else ""
     rows = [("kept", found.kept)]
     for kind, dropped in (("not wanted", found.unwanted), ("lost", found.lost)):
         ranked = sorted(dropped.items(), key=lambda one: -one[1])

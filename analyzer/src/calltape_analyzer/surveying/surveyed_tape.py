@@ -35,8 +35,12 @@ __all__ = ["SurveyedTape"]
 _MOST_FILES = 3
 
 
+class NoSingleCallError(UsageError):
+    """A survey was asked for a single call."""
+
+
 def _no_calls() -> NoReturn:
-    raise UsageError(
+    raise NoSingleCallError(
         "a survey has counts and sizes, and no single call or value",
         advice="open the tapes themselves for this",
     )
@@ -50,6 +54,7 @@ class SurveyedFile(Segment):
         self._files, self._key, self._head = files, key, head
         self.damage = damage
         self.left_out = 0
+        self.copies = []
 
     @property
     def facts(self) -> FileFacts:

@@ -14,6 +14,7 @@ from typing import Any
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.writing.coverage import coverage_for
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
 
@@ -58,7 +59,8 @@ def write_chosen(
                 if error.kind not in ("damaged", "invalid"):
                     raise
                 damaged += 1
-        writer.seal()
+        unwanted = sum(map(len, segments)) - len(calls)
+        writer.seal(coverage_for(segments, writer.calls, unwanted))
     return damaged
 
 

@@ -15,7 +15,16 @@ from calltape_analyzer.plain_data import json_text
 from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema import __version__
-from calltape_schema.history import MAX_OPTIONS, MAX_SOURCES, MAX_STEPS, Source, Step
+from calltape_schema.history import (
+    MAX_OPTIONS,
+    MAX_SOURCES,
+    MAX_STEPS,
+    Redacted,
+    Source,
+    Step,
+    redacted_of_all,
+    redacted_of_steps,
+)
 from calltape_schema.records import MINOR, Manifest
 from calltape_schema.records import Segment as SegmentFacts
 
@@ -33,6 +42,7 @@ def derived(
     tape: bytes | None = None,
     firsts: Mapping[bytes, int] | None = None,
     left_out: Mapping[bytes, int] | None = None,
+    origin: bytes | None = None,
 ) -> Manifest:
     """The manifest of a tape that is made of others.
 
@@ -42,7 +52,8 @@ def derived(
         options: what was asked for: names, and texts or plain data.
         tape: the id of the new tape; by default that of the first file.
         firsts: for each recording (by its id) what is added to the numbers of its calls.
-        left_out: for each recording how many of its calls the new tape does not have.
+        left_out: for each recording how many of its calls are not wanted.
+        origin: the id of the only recording that is wanted, of those that were merged before.
 
     Raises:
         UsageError: the tape was changed too often, or is made of too many recordings.
@@ -69,7 +80,7 @@ def derived(
         options=tuple((k[:_MAX_TEXT], _shown(v)) for k, v in list((options or {}).items()))[
             :MAX_OPTIONS
         ],
-        sources=tuple(_source(parts, firsts or {}, left_out or {}) for parts in recordings),
+        sources=tuple(_source(parts, firsts or {}, left_out or {}, origin) for parts in recordings),
     )
     return first.model_copy(
         update={
@@ -82,7 +93,10 @@ def derived(
 
 
 def _source(
-    parts: Sequence[Segment], firsts: Mapping[bytes, int], left_out: Mapping[bytes, int]
+    parts: Sequence[Segment],
+    firsts: Mapping[bytes, int],
+    left_out: Mapping[bytes, int],
+    origin: bytes | None,
 ) -> Source:
     tape = parts[0].manifest.tape
     names = [_text(os.path.basename(part.path)) for part in parts]
@@ -90,10 +104,23 @@ def _source(
         tape=tape,
         files=tuple(names[:_MAX_FILES]),
         other_files=max(len(names) - _MAX_FILES, 0),
-        calls=sum(map(len, parts)),
+        calls=sum(len(part.numbers) - part.left_out for part in parts),
         left_out=left_out.get(tape),
         first=firsts.get(tape, 0),
+        redacted=redacted_of_all(_redacted(part.manifest, origin) for part in parts),
     )
+
+
+def _redacted(manifest: Manifest, origin: bytes | None) -> Redacted | None:
+    """How much of a tape was redacted, or of one of the recordings that it was merged from."""
+    steps = manifest.history or ()
+    found = redacted_of_steps(steps)
+    if found != "part" or origin is None:
+        return found
+    for source in (source for step in reversed(steps) for source in step.sources):
+        if source.tape == origin:
+            return source.redacted
+    return found
 
 
 def _place(parts: Sequence[Segment]) -> SegmentFacts | None:
