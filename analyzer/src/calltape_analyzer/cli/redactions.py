@@ -74,7 +74,8 @@ def privacy(
 
     By argument: texts, long numbers, whole numbers that may be token ids, floats that may be images
     or audio, keys that look like data; then messages of exceptions, thread ids, times, the host,
-    file names and modules. No value is shown.
+    file names and modules. No value is shown, and * for each key that looks like data. A key that
+    is a plain word is shown, also if a user wrote it.
 
     \b
     calltape privacy runs/llm.tape
