@@ -13,6 +13,7 @@ import typer
 from calltape_analyzer.cli.edits import Force, Out, print_report
 from calltape_analyzer.cli.output import Json, command, forced, lines, print_model
 from calltape_analyzer.cli.redaction_options import (
+    EFFORT,
     Hash,
     Keep,
     Noise,
@@ -58,7 +59,7 @@ def redact(
     from calltape_analyzer.redacting.redaction import redact as redacted
 
     choices = redaction_choices(keep, hash, permute, noise, special, shapes_only)
-    with opened(paths, Part(target=target)) as tape, forced():
+    with opened(paths, Part(target=target), effort=EFFORT) as tape, forced():
         print_report(redacted(tape, out, **choices, overwrite=force), json)
 
 

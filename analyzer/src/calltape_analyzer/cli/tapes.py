@@ -152,8 +152,9 @@ def variants_meant(tape: Tape, names: Sequence[str] | None) -> list[Variant]:
 
 @contextmanager
 def opened(
-    paths: Sequence[str], part: Part = Part(), *, runs: bool = False, scan: bool | None = None
-) -> Iterator[Tape]:
+    paths: Sequence[str], part: Part = Part(), *, runs: bool = False, scan: bool | None = None,
+    effort: int = 1,
+) -> Iterator[Tape]:  # fmt: skip
     """The tape of a command's words and options; afterwards its damage is told, and decides the
     exit code.
 
@@ -164,13 +165,14 @@ def opened(
             tape is bounded then.
         scan: whether the files are scanned in any case. None for a command that has no such
             option.
+        effort: how many times as long it may take as to read the tape.
     """
     given = paths if len(paths) > 1 else paths[0]
     with ExitStack() as stack:
         if limits.nbytes is not None:
             stack.enter_context(granted(limits.nbytes))
         with ExitStack() as opening:
-            (opening if runs else stack).enter_context(reading(files_of(given)))
+            (opening if runs else stack).enter_context(reading(files_of(given), effort))
             how: dict[str, Any] = {"target": part.target, "scan": bool(scan)}
             found = tape_of_surveys(files_of(given), **how) or open_tape(given, **how)
             tape = stack.enter_context(found)
