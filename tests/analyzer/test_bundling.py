@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import UsageError, bundle, open_tape
+from calltape_analyzer import UsageError, bundle, open_tape, redact
 from calltape_analyzer.bundling import _pack
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
@@ -129,3 +129,92 @@ def test_equal_parts_make_equal_files(tape_path: Path, tmp_path: Path) -> None:
         _pack(tmp_path / name, tape_path, {"reproduce.py": "x"}, {"model.py": b"y"})
         made.append((tmp_path / name).read_bytes())
     assert made[0] == made[1]
+
+
+def bundled_tape(out: Path, folder: Path) -> Path:
+    folder.mkdir()
+    with zipfile.ZipFile(out) as archive:
+        return Path(archive.extract("bug.tape", folder))
+
+
+def values(path: Path) -> list[Any]:
+    with open_tape(path) as tape:
+        return [call.inputs.args[0] for call in tape.calls]
+
+
+def test_a_tape_that_is_redacted_goes_in_as_it_is(tape_path: Path, tmp_path: Path) -> None:
+    """Such as one that minimise redacted: a value that stayed is one that the failure needs."""
+    given = tmp_path / "give.tape"
+    assert run("redact", tape_path, "-o", given, "--keep", "x").code == 0
+    found = run("bundle", given, "-o", tmp_path / "bug.zip")
+    assert found.code == 0, found.err
+    assert "the tape is redacted already: its calls go in as they are" in found.out
+    copied = bundled_tape(tmp_path / "bug.zip", tmp_path / "a")
+    for before, after in zip(values(given), values(copied), strict=True):
+        assert torch.equal(before, after)
+    again = run("bundle", given, "-o", tmp_path / "more.zip", "--permute", "x")
+    assert "is redacted once more because options ask for it" in again.out
+
+
+def test_a_part_of_a_redacted_tape_goes_in_without_names_of_files(
+    tape_path: Path, tmp_path: Path
+) -> None:
+    given = tmp_path / "give.tape"
+    assert run("redact", tape_path, "-o", given, "--keep", "x").code == 0
+    part = tmp_path / f"{SECRET}2.tape"
+    assert run("filter", given, "-o", part, "--calls", "0..2").code == 0
+    part.rename(tmp_path / f"{SECRET}3.tape")
+    found = run(
+        "bundle", tmp_path / f"{SECRET}3.tape", "--calls", "0..1", "-o", tmp_path / "bug.zip"
+    )
+    assert "its calls go in as they are" in found.out
+    copied = bundled_tape(tmp_path / "bug.zip", tmp_path / "a")
+    assert len(values(copied)) == 2
+    assert SECRET.encode() not in readable(copied.read_bytes())
+
+
+def test_a_tape_into_which_something_else_came_is_redacted(tape_path: Path, tmp_path: Path) -> None:
+    given = tmp_path / "give.tape"
+    with open_tape(tape_path) as tape:
+        redact(tape.only(calls="0..1"), given)
+    calls = [Recorded((torch.rand(2, 7),), {"prompt": SECRET})]
+    other = write_tape(tmp_path / "other.tape", calls, target=Model(), tape_id=b"another id of 16")
+    merged = tmp_path / "merged.tape"
+    assert run("merge", given, other, "-o", merged).code == 0
+    for paths in ([merged], [given, other]):
+        out = tmp_path / "bug.zip"
+        found = run("bundle", *paths, "-o", out, "--force")
+        assert found.code == 0, found.err
+        assert "already" not in found.out
+        copied = bundled_tape(out, tmp_path / f"folder{len(list(tmp_path.iterdir()))}")
+        assert SECRET.encode() not in readable(copied.read_bytes())
+
+
+def test_a_tape_that_may_not_show_its_failure_any_more(
+    tape_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = tmp_path / "small.tape"
+    made = run("minimise", tape_path, "-o", small, "--fails", "builtins:bool")
+    assert made.code == 0, made.err
+    found = run("bundle", small, "-o", tmp_path / "bug.zip")
+    assert "made small to show how builtins:bool fails, and values that this needs may" in found.out
+    made = run(
+        "minimise", tape_path, "-o", small, "--fails", "builtins:bool", "--redact", "--force"
+    )
+    assert made.code == 0, made.err
+    found = run("bundle", small, "-o", tmp_path / "bug.zip", "--force")
+    assert "its calls go in as they are" in found.out
+    assert "made small" not in found.out
+
+
+def test_what_the_script_needs_is_said(tape_path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text("def make(): ...")
+    out = tmp_path / "bug.zip"
+    found = run("bundle", tape_path, "--model-code", other, "-o", out)
+    assert "no file of --model-code has a function build_model(): reproduce.py has one" in found.out
+    found = run("bundle", tape_path, "--model-code", other, "--model", "other:make", "-o", out,
+                "--force")  # fmt: skip
+    assert "build_model" not in found.out
+    found = run("bundle", tape_path, "--model", "elsewhere:make", "-o", out, "--force")
+    assert "reproduce.py imports elsewhere, which is not in the bundle" in found.out

@@ -19,9 +19,15 @@ def main() -> int:
         from calltape_analyzer.cli.completion import complete
 
         return complete(shell, sys.argv[1:])
-    from calltape_analyzer.cli import main as command
+    from calltape_analyzer.interruption import code_of, signals_handled
 
-    command()
+    with signals_handled():
+        try:
+            from calltape_analyzer.cli import main as command
+
+            command()
+        except KeyboardInterrupt as end:
+            return code_of(end)
     return 0
 
 

@@ -1,8 +1,9 @@
 """One file for a bug report: a redacted tape, a script that shows what is wrong, what the tape is
 of, and versions.
 
-In come a tape and the model's code. Out goes a zip file that a tracker takes: of at most 10 MiB, or
-there is none, and the error says what to leave out.
+In come a tape and the model's code. A tape that is redacted goes in with its calls as they are, so
+that it still shows what it was made for. Out goes a zip file that a tracker takes: of at most 10
+MiB, or there is none, and the error says what to leave out.
 """
 
 from __future__ import annotations
@@ -16,15 +17,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.markdown.tape_summary import tape_summary
 from calltape_analyzer.markdown.versions import versions_here, versions_of
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.plain_data import PlainData, Texts
+from calltape_analyzer.redacting.redacted_copy import (
+    checks_of,
+    copy_redacted,
+    is_redacted_as_a_whole,
+)
 from calltape_analyzer.redacting.redaction import redact
 from calltape_analyzer.scripting import script
 from calltape_analyzer.tape import Tape, check_tape
-from calltape_analyzer.text import counted, printable
+from calltape_analyzer.text import counted, printable, some_of
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_schema.errors import TapeError
 
@@ -85,7 +92,8 @@ def bundle(
     read it.
 
     Args:
-        tape: the tape, or a part of one: its calls go in, redacted.
+        tape: the tape, or a part of one: its calls go in, redacted. If it is redacted already, they
+            go in as they are, unless ``redaction`` has options.
         path: of the new file.
         model_code: files with the model's code, which go in as they are.
         model: ``module:factory``, in one of these files. By default the function ``build_model`` of
@@ -109,10 +117,11 @@ def bundle(
     try:
         with tempfile.TemporaryDirectory(prefix="calltape-") as folder:
             beside = Path(folder)
-            report = redact(tape, beside / TAPE, **options)
+            notes = _write_tape(tape, beside / TAPE, options)
             with open_tape(beside / TAPE) as redacted:
                 about = None if place is None else _same_call(redacted, tape, place)
-                texts = _texts(redacted, tape, model or _factory(sources), about)
+                factory = model or _factory(sources)
+                texts = _texts(redacted, tape, factory, about)
             packed = beside / "bundle.zip"
             files = _pack(packed, beside / TAPE, texts, sources)
             _check_size(packed.stat().st_size, limit, files)
@@ -122,8 +131,54 @@ def bundle(
     except BaseException:
         out.discard()
         raise
-    notes = [*report.notes, *(f"{name} goes in as it is" for name in sources)]
+    notes += [f"{name} goes in as it is" for name in sources]
+    notes += _notes_of_model(factory, sources)
     return Bundle(path=os.fspath(path), size=size, files=tuple(files), notes=tuple(notes))
+
+
+def _write_tape(tape: Tape, path: Path, options: dict[str, Any]) -> list[str]:
+    """Writes the tape of the bundle.
+
+    Returns:
+        What is to be known of it, in words.
+    """
+    was_redacted = is_redacted_as_a_whole(tape)
+    if was_redacted and not options:
+        copied = copy_redacted(tape, path)
+        return ["the tape is redacted already: its calls go in as they are", *_told(copied)]
+    report = redact(tape, path, **options)
+    return [*_told(report), *_doubts(tape, was_redacted=was_redacted)]
+
+
+def _told(report: EditReport) -> Iterator[str]:
+    yield from (f"lost: {text}" for text in report.lost)
+    yield from report.notes
+
+
+def _doubts(tape: Tape, *, was_redacted: bool) -> Iterator[str]:
+    """What a redaction may have taken from a tape that was made to show something."""
+    if was_redacted:
+        yield "the tape was redacted already, and is redacted once more because options ask for it"
+    checks = dict.fromkeys(checks_of(tape))
+    if checks:
+        yield (
+            f"the tape was made small to show how {some_of(list(checks), 1)} fails, and values "
+            "that this needs may be gone now: see whether it still fails, or bundle what "
+            "`calltape minimise --redact` writes"
+        )
+
+
+def _notes_of_model(factory: str | None, sources: Mapping[str, bytes]) -> Iterator[str]:
+    """What the script will need."""
+    if factory is None and sources:
+        yield (
+            f"no file of --model-code has a function {_FACTORY}(): {SCRIPT} has one to fill in; "
+            f"write {_FACTORY}(), which returns the model, or name another one with --model "
+            "module:function"
+        )
+    module = (factory or "").partition(":")[0]
+    if module and f"{module}.py" not in sources:
+        yield f"{SCRIPT} imports {module}, which is not in the bundle; --model-code puts a file in"
 
 
 def _place_of(tape: Tape, call: str | int | None) -> int | None:

@@ -104,6 +104,21 @@ def test_a_budget_is_by_the_size_of_the_files(tmp_path: Path) -> None:
     assert budget._current is None
 
 
+@pytest.mark.parametrize("verb", ["redact", "bundle"])
+def test_a_redaction_may_take_longer_than_reading(
+    tape: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks the analysis of two tapes, and again under other keys."""
+    made: list[budget._Budget] = []
+    monkeypatch.setattr(budget._Budget, "look", lambda self, *_: made.append(self))
+    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
+    assert ask(verb, str(tape), "-o", str(tape.with_suffix(".out")))[0] == 0
+    assert made[0].seconds == 80
+    limits = budget.limits
+    monkeypatch.setattr(limits, "seconds", 7.0)
+    assert made[0].seconds == 7
+
+
 def test_a_budget_counts_what_came_of_its_own_urls(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x")

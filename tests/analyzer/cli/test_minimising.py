@@ -56,6 +56,25 @@ def test_a_wrong_command_line(whole: Path, tmp_path: Path, words: tuple[str, ...
     assert run("minimise", whole, "-o", tmp_path / "small.tape", *words).code == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (f"{CHECKED}:__name__", f"{CHECKED}:__name__ is a str, which cannot be called"),
+        (f"{CHECKED}:no_such", f"{CHECKED} has no no_such"),
+        ("os:getcwd", "os:getcwd does not take an open tape: too many positional arguments"),
+    ],
+)
+def test_what_cannot_be_called_with_a_tape(
+    whole: Path, tmp_path: Path, name: str, words: str
+) -> None:
+    """The error of such a call would look like a failure of the tape."""
+    ran = run("minimise", whole, "-o", tmp_path / "small.tape", "--fails", name)
+    assert ran.code == 2
+    assert ran.err.startswith(f"calltape: {words}. ")
+    assert len(ran.err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.integration
 def test_the_smallest_tape_without_private_values(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "small.tape"
@@ -73,7 +92,7 @@ def test_no_redacted_tape_fails(whole: Path, tmp_path: Path) -> None:
     words = ("--fails", f"{CHECKED}:raises", "--redact", "--shapes-only", "x")
     ran = run("minimise", whole, "-o", out, *words)
     assert ran.code == 1
-    assert "nothing was written" in ran.err
+    assert "no tape was written" in ran.err
     assert not out.exists()
 
 

@@ -7,9 +7,13 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tests.analyzer.cli.commands import COMMAND, process, without_torch
 from tests.analyzer.tapes import Recorded, write_tape
@@ -37,6 +41,100 @@ def test_a_pipe_that_closes(tmp_path: Path) -> None:
         running.stdout.close()
         assert running.stderr.read() == b""
         assert running.wait() == -signal.SIGPIPE
+
+
+IMPORTED = """
+import time
+
+time.sleep(1.5)
+try:
+    for _ in range(10):
+        time.sleep(0.05)
+except BaseException as error:  # as numpy does
+    raise ImportError("numpy is broken") from error
+
+
+def build_model():
+    import torch
+
+    return torch.nn.Identity()
+"""
+
+
+def told(command: list[str], number: int, *, when: Callable[[], bool], **options: Any) -> Any:
+    """A command that gets a signal as soon as a condition holds."""
+    # A shell without a terminal lets what it starts in the background ignore SIGINT.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler), **options,
+    ) as running:  # fmt: skip
+        while not when():
+            if running.poll() is not None:
+                break
+            time.sleep(0.02)
+        running.send_signal(number)
+        out, err = running.communicate(timeout=60)
+        return running.returncode, out, err
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_while_something_is_imported(
+    tape_file: Path, tmp_path: Path, number: int, code: int
+) -> None:
+    """An import that is interrupted tells of another error, and a module may be half there."""
+    (tmp_path / "slow.py").write_text(f"open({str(tmp_path / 'begun')!r}, 'w')\n{IMPORTED}")
+    command = [*COMMAND, "replay", str(tape_file), "--model", "slow:build_model"]
+    found = told(command, number, when=(tmp_path / "begun").exists, cwd=tmp_path)
+    assert found == (code, "", "")
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.1, 0.3])
+def test_a_signal_while_the_command_itself_is_imported(
+    tape_file: Path, tmp_path: Path, pause: float
+) -> None:
+    begun = tmp_path / "begun"
+    script = (
+        f"import sys; from calltape_analyzer.__main__ import main; open({str(begun)!r}, 'w'); "
+        "sys.exit(main())"
+    )
+
+    def is_time() -> bool:
+        return begun.exists() and time.time() > begun.stat().st_mtime + pause
+
+    command = [sys.executable, "-c", script, "variants", str(tape_file)]
+    code, _, err = told(command, signal.SIGINT, when=is_time)
+    # It may have ended before.
+    assert code in (130, 0, -signal.SIGINT)
+    assert err == ""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("words", "beside"),
+    [
+        (["redact"], ".redact-*/new.tape"),
+        (["filter", "--calls", "0..9999"], ".out.*"),
+        (["merge"], ".out.*"),
+        (["bundle"], ".out.*"),
+        (["minimise", "--fails", "builtins:bool"], "tmp/calltape-*/whole.tape"),
+    ],
+)
+def test_a_signal_leaves_no_temporary_files(
+    tmp_path: Path, words: list[str], beside: str, number: int
+) -> None:
+    calls = [{"x": torch.ones(n % 7 + 1), "n": n, "text": f"text {n}"} for n in range(10_000)]
+    path = write_tape(tmp_path / "in.tape", calls)
+    (tmp_path / "tmp").mkdir()
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    command = [*COMMAND, words[0], str(path), *words[1:], "-o", str(tmp_path / "out")]
+    code, out, err = told(command, number, when=lambda: bool(list(tmp_path.glob(beside))), env=env)
+    assert (code, out, err) == (128 + number, "", "")
+    left = {one.relative_to(tmp_path).as_posix() for one in tmp_path.rglob("*")}
+    assert left - {"out.tried.jsonl"} == {"in.tape", "tmp"}
 
 
 def test_an_ascii_terminal(tmp_path: Path) -> None:

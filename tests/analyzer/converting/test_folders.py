@@ -206,3 +206,26 @@ def test_the_command_goes_there_and_back(tmp_path: Path) -> None:
     with open_tape(source) as tape, open_tape(back) as made:
         assert [repr(c.record) for c in made] == [repr(c.record) for c in tape]
     assert run("convert", tmp_path / "none", "--from", "safetensors", "-o", back).code == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--from", "safetensors", "--calls", "0"),
+        ("--from", "safetensors", "--variant", "0"),
+        ("--from", "safetensors", "--target", "Model"),
+        ("--from", "safetensors", "--function", "attention"),
+        ("--from", "safetensors", "--model", "model.onnx"),
+        ("--from", "flashinfer", "--batched"),
+        ("--from", "flashinfer", "--calls", "0"),
+        ("--to", "safetensors", "--batched"),
+        ("--to", "safetensors", "--model", "model.onnx"),
+        ("--to", "onnx", "--function", "attention"),
+    ],
+)
+def test_an_option_without_use_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    source = FIXTURES / "v1/structures.tape" if words[0] == "--to" else tmp_path
+    found = run("convert", source, *words, "-o", tmp_path / "out")
+    assert found.code == 2
+    assert f"{words[2]} has no use with {' '.join(words[:2])}" in found.err
+    assert not list(tmp_path.iterdir())

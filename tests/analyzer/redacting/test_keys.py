@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,13 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import RedactionError, Variant, open_tape, redact
 from calltape_analyzer.redacting import keyed_redaction, new_values, redaction
+from calltape_analyzer.redacting.ordered_keys import ordered_keys
 from calltape_recorder import record
+from calltape_schema.privacy import is_name
+from tests.analyzer.cli.commands import run
 from tests.analyzer.redacting.random_calls import written
 from tests.fixture_files import FIXTURES
+from tests.unpacked import readable
 
 Patch = pytest.MonkeyPatch
 _KEY = 32
@@ -143,6 +148,98 @@ def test_rows_of_few_small_numbers_may_become_themselves(tmp_path: Path) -> None
     with open_tape(tmp_path / "b.tape") as tape:
         found = tape.calls[0].inputs.kwargs["ids"]
     assert sorted(found.tolist()) == sorted(rows.tolist()), "each row is one of them"
+
+
+def _ids(number: int, count: int) -> list[int]:
+    """Numbers without an order."""
+    return random.Random(number).sample(range(2000, 50_000), count)
+
+
+def test_a_list_that_is_long_in_some_calls_beside_equal_numbers(tmp_path: Path) -> None:
+    """Its numbers are data in all calls: elsewhere equal ones are others too."""
+    calls = []
+    for number in range(24):
+        ids = _ids(number, number % 6 + 6)
+        one = {"ids": torch.ones(number % 5 + 1), "given": ids, "table": {"a": tuple(ids[:6])}}
+        calls.append(one)
+    source = recorded(tmp_path / "a.tape", *calls)
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape")
+    with open_tape(tmp_path / "b.tape") as tape:
+        for call, one in zip(tape.calls, calls, strict=True):
+            assert call.inputs.kwargs["given"][:6] == list(call.inputs.kwargs["table"]["a"])
+            assert not set(call.inputs.kwargs["given"]) & set(one["given"])
+
+
+def test_keys_of_numbers_keep_their_order(tmp_path: Path) -> None:
+    """The names of variants follow it, and each call has other keys here."""
+    calls = []
+    for number in range(24):
+        ids = _ids(number, 12)
+        table = {tuple(ids[:6]): torch.ones(6), tuple(ids[6:]): torch.ones(number % 2 + 1)}
+        more = {ids[0]: 1, -ids[1]: 2, (ids[2], "a text", 7): 3}
+        calls.append({"ids": torch.ones(number % 5 + 1), "table": table, "more": more})
+    source = recorded(tmp_path / "a.tape", *calls)
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape")
+    data = readable((tmp_path / "b.tape").read_bytes())
+    assert b"a text" not in data
+
+
+def test_a_size_that_is_also_a_key(tmp_path: Path) -> None:
+    calls = [{"ids": torch.ones(5000), "table": {5000: torch.ones(rows)}} for rows in (3, 4, 5)]
+    source = recorded(tmp_path / "a.tape", *calls)
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape")
+
+
+_INTS = st.integers(-5000, 5000) | st.integers(-(10**12), 10**12)
+_PARTS = _INTS | st.sampled_from(["a", "ab", "a text", "b1"])
+
+
+@given(st.lists(_PARTS | st.tuples(_PARTS, _PARTS), unique_by=repr, max_size=40))
+def test_new_keys_have_the_order_of_the_old_ones(keys: list[Any]) -> None:
+    parts = dict.fromkeys(
+        part for key in keys for part in (key if isinstance(key, tuple) else (key,))
+    )
+    names = ordered_keys(parts)
+
+    def made(key: Any) -> Any:
+        if isinstance(key, tuple):
+            return tuple(names.get(part, part) for part in key)
+        return names.get(key, key)
+
+    assert sorted(map(made, keys), key=repr) == [made(key) for key in sorted(keys, key=repr)]
+    assert all(is_name(part) is (part not in names) for part in parts)
+    assert not any(map(is_name, names.values()))
+    assert len(set(names.values())) == len(names)
+
+
+def test_advice_that_works(tmp_path: Path) -> None:
+    """What stands for floats has no order, so that a tape with such keys may say something else."""
+    calls = [
+        {"ids": torch.ones(2), "table": {key + 0.5: torch.ones(key % 3 + 1) for key in ids}}
+        for ids in (_ids(number, 2) for number in range(24))
+    ]
+    source = recorded(tmp_path / "a.tape", *calls)
+    refused = run("redact", source, "-o", tmp_path / "b.tape")
+    assert refused.code == 1
+    assert "the dicts whose keys were (table.*) in `keep`" in refused.err
+    assert run("redact", source, "-o", tmp_path / "b.tape", "--keep", "table.*").code == 0
+
+
+def test_advice_for_numbers_that_works(tmp_path: Path) -> None:
+    """Sizes have to do with them."""
+    calls = [
+        {"ids": torch.ones(number + 1), "given": list(range(number + 1000, number + 1010))}
+        for number in range(12)
+    ]
+    source = recorded(tmp_path / "a.tape", *calls)
+    refused = run("redact", source, "-o", tmp_path / "b.tape")
+    assert refused.code == 1
+    assert "the numbers at given.*. Name these paths with `keep`" in refused.err
+    assert run("redact", source, "-o", tmp_path / "b.tape", "--keep", "given.*").code == 0
+    assert run("redact", source, "-o", tmp_path / "c.tape", "--shapes-only", "given.*").code == 0
 
 
 def test_a_row_that_is_kept_at_another_path(tmp_path: Path) -> None:

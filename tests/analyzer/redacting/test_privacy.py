@@ -73,6 +73,35 @@ def test_calls_are_listed_one_by_one(source: Path) -> None:
     assert prompts == addresses[:3]
 
 
+def test_advice_is_a_sentence_whatever_the_argument_is_called(tmp_path: Path) -> None:
+    calls = [Recorded((), {"n": 123_456_789, "t": "a text", "call": [7_000_000, 8_000_000]})]
+    write_tape(tmp_path / "a.tape", calls)
+    told = run("privacy", tmp_path / "a.tape").out
+    assert (
+        "at n (1 call): `calltape redact` replaces it, unless sizes have to do with it; record "
+        "with values={'n': 'none'} to never write it." in told
+    )
+    assert "replaces it; record with values={'t': 'none'} to never write it." in told
+    assert "call.* (2 of them) (1 call): `calltape redact` replaces it" in told
+
+
+def test_keys_that_look_like_data_are_not_told(tmp_path: Path) -> None:
+    users = {"bob@example.com": {"age": 41_041, 123_456_789: "a text"}, "plain": torch.ones(2)}
+    write_tape(tmp_path / "a.tape", [Recorded((), {"users": users, "my name": "a text"})])
+    for option in ((), ("--by-call",), ("--json",)):
+        told = run("privacy", tmp_path / "a.tape", *option).out
+        assert not [secret for secret in ("bob", "123", "my name") if secret in told]
+    told = run("privacy", tmp_path / "a.tape").out
+    assert "text at users.*.* (1 call)" in told
+    assert "at users.*.age (1 call)" in told
+    assert "values={'users': 'none'}" in told, "a pattern would not withhold the number"
+    assert "values of a tensor at users.plain" in told
+
+
+def test_a_place_in_several_calls_has_its_name_in_each(source: Path) -> None:
+    assert "again" not in run("privacy", source, "--by-call").out
+
+
 def test_nothing_of_it_is_left_in_a_redacted_tape(source: Path, tmp_path: Path) -> None:
     with open_tape(source) as tape:
         redact(tape, tmp_path / "b.tape")

@@ -1,8 +1,9 @@
 """The ``calltape`` command: what is on a tape, and what follows from it.
 
 Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged; 4 if the tapes of ``diff``
-differ; ``health`` has codes of its own. ``replay --bisect`` has those of ``git bisect run``. Only
-``args``, ``export`` and ``replay`` import torch, and ``check`` of a ``.pt2``.
+differ; 130 after Ctrl-C, 143 after SIGTERM; ``health`` has codes of its own. ``replay --bisect``
+has those of ``git bisect run``. Only ``args``, ``export`` and ``replay`` import torch, and
+``check`` of a ``.pt2``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ app = typer.Typer(
     help="Reads tapes of recorded PyTorch calls.",
     epilog="Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged.\n\n"
     "diff ends with 4 if the tapes differ; export, replay and check with 1 if a call fails.\n\n"
+    "Ctrl-C ends with 130 and SIGTERM with 143, after temporary files are removed.\n\n"
     "replay --bisect: 0 good, 1 bad, 125 cannot be tested, 128 give up, as git bisect run has it.",
     no_args_is_help=True,
     add_completion=False,
@@ -54,7 +56,8 @@ def _root(
             metavar="SECONDS",
             min=0,
             envvar="CALLTAPE_MAX_SECONDS",
-            help="Processor time that reading may take; by default 4, or 1 per MiB of the tape.",
+            help="Processor time that reading may take; by default 4, or 1 per MiB of the tape, "
+            "and 20 times as long to redact it.",
         ),
     ] = None,
     max_memory: Annotated[

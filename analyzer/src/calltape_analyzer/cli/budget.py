@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from calltape_analyzer.interruption import is_importing
 from calltape_analyzer.reading.remote_access import received_bytes
 from calltape_schema.errors import TapeError
 
@@ -28,7 +29,6 @@ _BYTES, _BYTES_PER_BYTE = 2**30, 8
 _MEBIBYTE = 2**20
 _LOOK_EVERY = 0.1
 _AGAIN_AFTER = 1.0
-_IMPORTING = "<frozen importlib._bootstrap>"
 
 
 class Exceeded(BaseException):
@@ -58,6 +58,7 @@ class _Budget:
         held: Callable[[], int] | None = None,
     ) -> None:
         self.tape_bytes = 0
+        self.effort = 1
         self.spent = 0.0
         self.grown = 0
         self._clock = clock
@@ -69,7 +70,7 @@ class _Budget:
 
     @property
     def seconds(self) -> float:
-        worth = max(_SECONDS, _SECONDS_PER_MEBIBYTE * self._worth / _MEBIBYTE)
+        worth = self.effort * max(_SECONDS, _SECONDS_PER_MEBIBYTE * self._worth / _MEBIBYTE)
         return worth if limits.seconds is None else limits.seconds
 
     @property
@@ -90,7 +91,7 @@ class _Budget:
         """
         global _exceeded
         now, held = self._clock(), self._holds()
-        if not _is_importing(frame):
+        if not is_importing(frame):
             self.spent += now - self._at
             self.grown += held - self._held
         self._at, self._held = now, held
@@ -124,9 +125,13 @@ def spent() -> TapeError | None:
 
 
 @contextmanager
-def reading(paths: Iterable[str]) -> Iterator[None]:
+def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
     """Bounds what is spent within, by the size of these files; within another such block, theirs is
     added. Without effect outside the main thread.
+
+    Args:
+        paths: the files.
+        effort: how many times as long it may take as to ask each call twice.
 
     Raises:
         Exceeded: more was spent.
@@ -143,6 +148,7 @@ def reading(paths: Iterable[str]) -> Iterator[None]:
     _exceeded = None
     _current = _Budget()
     _current.tape_bytes = _bytes_of(paths)
+    _current.effort = effort
     before = signal.signal(signal.SIGPROF, _current.look)
     signal.setitimer(signal.ITIMER_PROF, _LOOK_EVERY, _LOOK_EVERY)
     try:
@@ -217,14 +223,6 @@ def _bytes_of(paths: Iterable[str]) -> int:
             continue
         total += min(found.st_size, getattr(found, "st_blocks", found.st_size) * 512)
     return total
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename == _IMPORTING:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _held() -> int:

@@ -10,7 +10,7 @@ import typer
 from calltape_analyzer.cli.edits import Force, Out
 from calltape_analyzer.cli.models import OptionalModelName
 from calltape_analyzer.cli.output import Json, command, forced, lines, print_model
-from calltape_analyzer.cli.redaction_options import Keep, Noise, Permute, redaction_choices
+from calltape_analyzer.cli.redaction_options import EFFORT, Keep, Noise, Permute, redaction_choices
 from calltape_analyzer.cli.tapes import (
     Calls,
     Ignore,
@@ -55,7 +55,8 @@ def bundle(
 
     What to attach to a bug report, of at most 10 MiB: bug.tape, redacted; reproduce.py, which runs
     the call that raised, or exports the model; report.md to paste; versions.json; and the model's
-    code. The model is what build_model() in that code returns, or --model.
+    code. The model is what build_model() in that code returns, or --model. A tape that is redacted
+    already goes in as it is.
 
     \b
     calltape bundle runs/llm.tape --model-code model.py -o bug.zip
@@ -64,7 +65,8 @@ def bundle(
     from calltape_analyzer.bundling import bundle as bundled
 
     redaction = redaction_choices(keep=keep, permute=permute, noise=noise)
-    with opened(paths, Part(calls, variant, ignore, target)) as tape, forced():
+    part = Part(calls, variant, ignore, target)
+    with opened(paths, part, effort=EFFORT) as tape, forced():
         found = bundled(
             tape,
             out,

@@ -40,6 +40,17 @@ class Source(str, Enum):
     flashinfer = "flashinfer"
 
 
+_OF_A_TAPE = frozenset({"target", "calls", "variant"})
+_USED: dict[Form | Source, frozenset[str]] = {
+    Form.onnx: frozenset({"model"}),
+    Form.polygraphy: frozenset({"model"}),
+    Form.polygraphy_outputs: frozenset({"model"}),
+    Form.triton: frozenset({"model", "batched"}),
+    Source.flashinfer: frozenset({"function"}),
+}
+"""The options of each form, besides those that choose a part of a tape."""
+
+
 @command
 def convert(
     paths: Annotated[
@@ -76,8 +87,11 @@ def convert(
     calltape convert runs/llm.tape --to polygraphy --model llm.onnx -o inputs.json
     calltape convert flashinfer_dumps --from flashinfer -o dumps.tape
     """
-    if (to is None) == (source is None):
+    form = to or source
+    if form is None or (to and source):
         raise typer.BadParameter("pass --to FORM or --from FORM")
+    of_tape = {"target": target, "calls": calls, "variant": variant, "model": model}
+    _refuse_unmeant(form, {**of_tape, "batched": batched, "function": function})
     if source is not None:
         if len(paths) != 1:
             raise typer.BadParameter("--from takes one folder")
@@ -86,6 +100,16 @@ def convert(
     with opened(paths, Part(calls, variant, target=target), runs=True) as tape:
         assert to is not None
         _end(_to(to, tape, out, model, batched), out, json)
+
+
+def _refuse_unmeant(form: Form | Source, given: dict[str, object]) -> None:
+    """Raises BadParameter for an option that the form has no use for."""
+    writes = isinstance(form, Form)
+    used = _USED.get(form, frozenset()) | (_OF_A_TAPE if writes else frozenset())
+    for name, value in given.items():
+        if value and name not in used:
+            way = f"--{'to' if writes else 'from'} {form.value}"
+            raise typer.BadParameter(f"--{name} has no use with {way}; leave it out")
 
 
 def _from(source: Source, path: str, out: Path, function: str | None) -> Written:

@@ -12,7 +12,7 @@ import typer
 from calltape_analyzer.cli.edits import Force, Out
 from calltape_analyzer.cli.exports import To, size_of
 from calltape_analyzer.cli.models import Train
-from calltape_analyzer.cli.output import Json, command, forced, print_model
+from calltape_analyzer.cli.output import USAGE, Json, command, complain, forced, print_model
 from calltape_analyzer.cli.redaction_options import (
     Hash,
     Keep,
@@ -133,8 +133,8 @@ def minimise(
 
     Fewest calls, fewest arguments, smallest sizes, simplest values. Each try runs in a process of
     its own. OUT.tried.jsonl has what was tried, and a second run takes its answers from it. Ends
-    with 1 if nothing fails, or not each time; under --redact also if no redacted tape fails for the
-    same reason. Nothing is written then.
+    with 1 if nothing fails, or not each time, and writes nothing; under --redact also if no
+    redacted tape fails for the same reason: then OUT.tried.jsonl stays for the next run.
 
     \b
     calltape minimise bug.tape -o small.tape --fails my.checks:is_wrong
@@ -147,14 +147,19 @@ def minimise(
     if choices and not redact:
         raise typer.BadParameter(f"--{next(iter(choices)).replace('_', '-')} goes with --redact")
     with opened(paths, Part(calls, variant, target=target), runs=True) as tape, forced():
+        from calltape_analyzer.minimising.checks import UnfitNameError
         from calltape_analyzer.minimising.minimising import minimise_tape
 
-        report = minimise_tape(
-            tape, out, fails=fails, fails_export=fails_export, fails_replay=fails_replay,
-            reference=reference, to=to, train=train, max_seconds=max_seconds,
-            step_seconds=step_seconds, max_memory=max_memory, overwrite=force,
-            redact=choices or redact, progress=_progress(sys.stderr),
-        )  # fmt: skip
+        try:
+            report = minimise_tape(
+                tape, out, fails=fails, fails_export=fails_export, fails_replay=fails_replay,
+                reference=reference, to=to, train=train, max_seconds=max_seconds,
+                step_seconds=step_seconds, max_memory=max_memory, overwrite=force,
+                redact=choices or redact, progress=_progress(sys.stderr),
+            )  # fmt: skip
+        except UnfitNameError as error:
+            complain(str(error))
+            raise typer.Exit(USAGE) from None
         if json:
             print_model(report)
         else:

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from calltape_analyzer.cli.budget import Exceeded, spent
 from calltape_analyzer.cli.terminal import line, lines, table
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.interruption import code_of
 from calltape_analyzer.plain_data import plain
 from calltape_analyzer.progress import shown_progress
 from calltape_schema.errors import TapeError
@@ -42,7 +43,7 @@ __all__ = [
     "wrong_words",
 ]
 
-FAILURE, USAGE, DAMAGED, INTERRUPTED = 1, 2, 3, 130
+FAILURE, USAGE, DAMAGED = 1, 2, 3
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
@@ -88,8 +89,8 @@ def command(function: F) -> F:
         try:
             with shown_progress():
                 function(*args, **kwargs)
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+        except KeyboardInterrupt as end:
+            raise typer.Exit(code_of(end)) from None
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except TapeError as error:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 __all__ = [
+    "EFFORT",
     "Hash",
     "Keep",
     "Noise",
@@ -18,6 +19,10 @@ __all__ = [
     "Special",
     "redaction_choices",
 ]
+
+EFFORT = 20
+"""How many times as long as reading redaction may take: what the analysis says of both tapes is
+compared, under several keys if it differs, and the new tape is searched for what was removed."""
 
 
 def _patterns(name: str, help_text: str) -> typer.models.OptionInfo:

@@ -20,6 +20,7 @@ from calltape_analyzer.cli.output import (
     wrong_words,
 )
 from calltape_analyzer.cli.redaction_options import (
+    EFFORT,
     Hash,
     Keep,
     Noise,
@@ -65,7 +66,8 @@ def redact(
     from calltape_analyzer.redacting.redaction import redact as redacted
 
     choices = redaction_choices(keep, hash, permute, noise, special, shapes_only)
-    with opened(paths, Part(target=target), tells=False) as tape, forced(), wrong_words():
+    part = Part(target=target)
+    with opened(paths, part, tells=False, effort=EFFORT) as tape, forced(), wrong_words():
         print_report(redacted(tape, out, **choices, overwrite=force), json)
 
 
@@ -81,7 +83,8 @@ def privacy(
 
     By argument: texts, long numbers, whole numbers that may be token ids, floats that may be images
     or audio, keys that look like data; then messages of exceptions, thread ids, times, the host,
-    file names and modules. No value is shown.
+    file names and modules. No value is shown, and * for each key that looks like data. A key that
+    is a plain word is shown, also if a user wrote it.
 
     \b
     calltape privacy runs/llm.tape

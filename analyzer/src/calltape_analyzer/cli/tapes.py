@@ -163,6 +163,7 @@ def opened(
     runs: bool = False,
     scan: bool | None = None,
     tells: bool = True,
+    effort: int = 1,
 ) -> Iterator[Tape]:
     """The tape of a command's words and options; afterwards its damage is told, and decides the
     exit code.
@@ -175,13 +176,14 @@ def opened(
         scan: whether the files are scanned in any case. None for a command that has no such
             option.
         tells: whether damage is told here. Not by a command whose report tells what came of it.
+        effort: how many times as long it may take as to read the tape.
     """
     given = paths if len(paths) > 1 else paths[0]
     with ExitStack() as stack:
         if limits.nbytes is not None:
             stack.enter_context(granted(limits.nbytes))
         with ExitStack() as opening:
-            (opening if runs else stack).enter_context(reading(files_of(given)))
+            (opening if runs else stack).enter_context(reading(files_of(given), effort))
             how: dict[str, Any] = {"target": part.target, "scan": bool(scan)}
             opening.enter_context(wrong_words(UnknownTargetError))
             found = tape_of_surveys(files_of(given), **how) or open_tape(given, **how)

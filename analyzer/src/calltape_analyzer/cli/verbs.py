@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from calltape_analyzer.interruption import code_of
+
 __all__ = ["VERBS", "Verb", "VerbGroup"]
 
 
@@ -136,6 +138,13 @@ class VerbGroup(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         settings["commands"] = {verb.name: _Unloaded(verb) for verb in VERBS}
         super().__init__(**settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs a verb. A signal that comes while it is imported ends it as one that comes later."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as end:
+            raise typer.Exit(code_of(end)) from None
 
 
 class _Unloaded(TyperCommand):

@@ -14,6 +14,7 @@ import typer
 from calltape_analyzer.cli.output import command, line
 from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
 from calltape_analyzer.cli.tapes import FILES
+from calltape_analyzer.interruption import Terminated
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.tape_file import TapeFile
 
@@ -50,5 +51,7 @@ def view(
             webbrowser.open(server.address)
         try:
             server.serve_forever()
+        except Terminated:
+            raise
         except KeyboardInterrupt:
             print()

@@ -7,6 +7,7 @@ in a process of its own.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from calltape_analyzer.errors import ExportError, TapeError
+from calltape_analyzer.errors import ExportError, TapeError, UsageError
 from calltape_analyzer.minimising.changed_calls import is_changed
 from calltape_analyzer.minimising.outcome import Outcome, normalised, reason_of
 from calltape_analyzer.model.factories import imported, made_by
@@ -23,7 +24,11 @@ from calltape_analyzer.opening import open_tape
 from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.tape import Tape
 
-__all__ = ["Check"]
+__all__ = ["Check", "UnfitNameError"]
+
+
+class UnfitNameError(UsageError):
+    """A name of a check means nothing that can be called so. Nothing was run."""
 
 
 class Check(PlainData):
@@ -52,11 +57,14 @@ class Check(PlainData):
             A digest of the files that the names are in: other code may give other answers.
 
         Raises:
+            UnfitNameError: a name means nothing, or nothing that can be called.
             UsageError: it cannot be imported.
         """
         names = [self.name, *([self.reference] if self.reference else [])]
         for name in (*names, *self.classes.values()):
-            imported(name)
+            _check_callable(name, _named(name))
+        if self.kind == "predicate":
+            _check_takes_tape(self.name, imported(self.name))
         found = hashlib.blake2b(digest_size=16)
         for name in names:
             path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
@@ -99,6 +107,37 @@ class Check(PlainData):
         return (
             _of_export(tape, model, self.to) if self.kind == "export" else _of_replay(tape, model)
         )
+
+
+def _named(name: str) -> Any:
+    """What a name means."""
+    module, _, attribute = name.partition(":")
+    try:
+        return imported(name)
+    except UsageError as error:
+        if isinstance(error.__cause__, AttributeError) and module in sys.modules:
+            what = f"{module} has no {attribute}"
+            raise UnfitNameError(what, advice="name a function that is there") from error
+        raise
+
+
+def _check_callable(name: str, found: Any) -> None:
+    if not callable(found):
+        what = f"{name} is a {type(found).__qualname__}, which cannot be called"
+        raise UnfitNameError(what, advice="name a function")
+
+
+def _check_takes_tape(name: str, predicate: Any) -> None:
+    """Raises if the call itself would raise, which would look like a failure of the tape."""
+    try:
+        parameters = inspect.signature(predicate)
+    except (TypeError, ValueError):  # some functions in C have none
+        return
+    try:
+        parameters.bind(None)
+    except TypeError as error:
+        what = f"{name} does not take an open tape: {error}"
+        raise UnfitNameError(what, advice="let it take one argument") from None
 
 
 def _of_predicate(tape: Tape, predicate: Any) -> Outcome:

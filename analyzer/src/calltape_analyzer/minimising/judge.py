@@ -14,7 +14,7 @@ from typing import Any
 from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.minimising.checks import Check
+from calltape_analyzer.minimising.checks import Check, UnfitNameError
 from calltape_analyzer.minimising.outcome import Outcome
 from calltape_analyzer.minimising.own_memory import own_memory
 
@@ -42,7 +42,8 @@ class Judge:
         code: a digest of the files that the check is in.
 
     Raises:
-        UsageError: the check cannot be imported, or that takes more than it may.
+        UsageError: the check cannot be imported, or that takes more than it may; an
+            UnfitNameError if its name means nothing that can be called.
     """
 
     def __init__(self, check: Check, nbytes: int, seconds: float | None = None) -> None:
@@ -132,7 +133,8 @@ class Judge:
                 advice="import it by hand, and see what it does",
             )
         if "error" in hello:
-            raise UsageError(hello["error"], advice=hello.get("advice"))
+            kind = UnfitNameError if hello.get("unfit") else UsageError
+            raise kind(hello["error"], advice=hello.get("advice"))
         self.code = hello["code"]
 
     def _asked(

@@ -80,7 +80,7 @@ def _loaded(config: dict[str, Any]) -> tuple[Any, int, dict[str, Any]]:
     """The check, the number of threads that torch would use, and what to say first."""
     import torch
 
-    from calltape_analyzer.minimising.checks import Check
+    from calltape_analyzer.minimising.checks import Check, UnfitNameError
 
     # A pool of threads does not outlive a fork: the runs make their own.
     threads = torch.get_num_threads()
@@ -92,7 +92,8 @@ def _loaded(config: dict[str, Any]) -> tuple[Any, int, dict[str, Any]]:
         if os.environ.get("CALLTAPE_DEBUG"):
             traceback.print_exc()
         reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-        return None, threads, {"error": reason, "advice": getattr(error, "advice", None)}
+        said = {"error": reason, "advice": getattr(error, "advice", None)}
+        return None, threads, {**said, "unfit": isinstance(error, UnfitNameError)}
 
 
 def _may_fork() -> bool:

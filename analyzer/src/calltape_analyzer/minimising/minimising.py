@@ -117,7 +117,11 @@ def minimise_tape(
     with tempfile.TemporaryDirectory(prefix="calltape-") as folder:
         work = _Work(tape, check, target, Path(folder))
         with work.searching(max_memory, step_seconds, deadline, progress) as (search, log):
-            begun = _Begun(tape, search)
+            try:
+                begun = _Begun(tape, search)
+            except (InferenceError, UsageError):
+                log.discard()  # it has nothing that a second run could use
+                raise
             notes = [*begun.notes, *_reduced(tape, search), *_confirmed(search)]
             ended = work.ended(search, log, choices)
             copy_to(target, ended.path, tape.paths, overwrite=overwrite)

@@ -108,7 +108,7 @@ class Redacting:
             if found is not None:
                 return found
         raise InferenceError(
-            "the redacted tape failed at first, and does not any more; nothing was written",
+            "the redacted tape failed at first, and does not any more; no tape was written",
             advice="the failure may depend on what a text is replaced by: name its path in keep",
         )
 
@@ -137,7 +137,7 @@ class Redacting:
         if self._refused:
             what += f" ({self._refused})"
         return InferenceError(
-            f"{what}; nothing was written",
+            f"{what}; no tape was written",
             advice="without redact, the log has all answers, and you see what the tape has",
         )
 

@@ -52,6 +52,13 @@ class TrialLog:
         """Closes the file."""
         self._file.close()
 
+    def discard(self) -> None:
+        """Closes the file, and removes it unless an earlier run wrote to it."""
+        self.close()
+        if not self.known:
+            with suppress(OSError):
+                self.path.unlink()
+
     def answer(self, digest: str) -> Outcome | None:
         """The outcome of a tape that was tried before."""
         return self._answers.get(digest)

@@ -188,8 +188,8 @@ class Comparison:
             return self._dict(value, texts, is_new, key)
         if key == "parts" and self._replaced.numbers:
             value = self._parts(value, is_new)
-        if self._is_key(value, is_new):
-            return self._text(str(value), {}, is_new)
+        if key == "keys":  # a size or a count that is the same number is no key
+            return self._in_order([self._key(one, texts, is_new) for one in value])
         if isinstance(value, list | tuple):
             return self._in_order([self._alike(one, texts, is_new) for one in value])
         return value if isinstance(value, int) else plain(value)  # NaN is not equal to itself
@@ -201,13 +201,12 @@ class Comparison:
             made.sort(key=lambda one: json.dumps(one, sort_keys=True, default=repr))
         return made
 
-    def _is_key(self, value: Any, is_new: bool) -> bool:
-        """Whether a value, beside texts, is a key that was replaced."""
+    def _key(self, value: Any, texts: Mapping[str, str], is_new: bool) -> Any:
+        """A key of a dict: its number, if it is none that stayed."""
         self._look_at_keys()
-        known = self._shown_keys[is_new]
-        is_empty = isinstance(value, list | tuple) and not value
-        # The text of a long list takes long.
-        return bool(known) and not is_empty and str(value) in known
+        if not isinstance(value, str) and str(value) in self._shown_keys[is_new]:
+            return self._text(str(value), {}, is_new)
+        return self._alike(value, texts, is_new)
 
     def _dict(self, value: Any, texts: Mapping[str, str], is_new: bool, key: str) -> Any:
         if key == "constants":

@@ -33,7 +33,7 @@ from calltape_analyzer.redacting.treatment import Treatments
 from calltape_analyzer.redacting.tree_plan import Fates, Replaced
 from calltape_analyzer.redacting.value_facts import ValueFacts
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.text import counted, pattern_of, some_of
 from calltape_analyzer.variant import Variant
 from calltape_schema.errors import TapeError
 from calltape_schema.privacy import FEWEST_RANGED
@@ -88,7 +88,7 @@ class KeyedRedaction:
         self._replaced = Replaced()
         fates = Fates(
             self._treatments, self._pseudonyms, tape.signature, self._replaced,
-            ordered_keys(asked.words.keys), asked.numbers.replaced,
+            ordered_keys(asked.words.keys), asked.numbers.replaced | asked.numbers.listed,
         )  # fmt: skip
         values = NewValues(asked.values, self._pseudonyms, special=asked.special)
         first = min(one.created_ns for one in tape.manifests)
@@ -146,15 +146,26 @@ class KeyedRedaction:
             found = difference(before, after)
             if found is not None:
                 question = comparison.in_words(found)
-                places = sorted({*self._replaced.numbers, *self._replaced.places})
-                replaced = f" ({some_of(places, _MAX_NAMED)})" if places else ""
                 raise DifferentAnswerError(
                     f"the analysis would say something else of the new tape ({question})",
                     (found, before.get(found), after.get(found)),
-                    advice=f"the numbers or keys that were replaced{replaced} mean something: name "
-                    "their paths with `keep`; nothing was written",
+                    advice=self._advice(),
                 )
             return [*self._notes(comparison.variants)]
+
+    def _advice(self) -> str:
+        """What to do if an answer is another one. Patterns, because paths may have keys in them."""
+        numbers = sorted(set(map(pattern_of, self._replaced.numbers)))
+        dicts = sorted(set(map(pattern_of, self._replaced.dicts)))
+        parts = []
+        if numbers:
+            parts.append(
+                f"name the numbers that were replaced ({some_of(numbers, _MAX_NAMED)}) with "
+                "`keep`, or with `shapes_only` to leave them out"
+            )
+        if dicts:
+            parts.append(f"name the dicts whose keys were ({some_of(dicts, _MAX_NAMED)}) in `keep`")
+        return "; ".join([*(parts or ["report this"]), "nothing was written"])
 
     def _said_of(self, old: Tape) -> Answers:
         """What is said of the tape itself is asked once, for all keys."""

@@ -34,11 +34,13 @@ class LongNumbers(NamedTuple):
         needed: likewise, where it does.
         asked: where the analysis needs numbers that somebody asked to replace, or that are data
             because they are in a long list.
+        listed: likewise replaced, because another call has a long list there.
     """
 
     replaced: frozenset[str] = frozenset()
     needed: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
+    listed: frozenset[str] = frozenset()
 
     def all_needed(self) -> LongNumbers:
         """The same if no number is to be replaced."""
@@ -69,6 +71,7 @@ def long_numbers(tape: Tape, treatments: Treatments) -> LongNumbers:
         frozenset(places.long - needed - places.asked),
         frozenset(places.long & needed - places.asked),
         frozenset(places.asked & needed),
+        frozenset(places.long & places.asked - needed),
     )
 
 

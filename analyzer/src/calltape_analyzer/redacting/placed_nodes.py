@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from calltape_analyzer.pytree.caches import is_cache_part
 from calltape_analyzer.pytree.nested_tensors import is_ragged_dimension
 from calltape_analyzer.pytree.node_paths import names_of_children
-from calltape_schema.privacy import MANY
+from calltape_schema.privacy import MANY, is_name
 from calltape_schema.tree import CustomNode, FieldsNode, Node, SequenceNode, children_of
 
-__all__ = ["PlacedNode", "is_long_list", "placed_nodes"]
+__all__ = ["PlacedNode", "is_long_list", "is_private_key", "placed_nodes"]
 
 _LISTS = frozenset({"list", "tuple", "set", "frozenset"})
 
@@ -30,6 +30,7 @@ class PlacedNode(NamedTuple):
         in_cache: whether it is below a cache, whose numbers are sizes and settings.
         is_setting: whether it says which dimension of a nested tensor is ragged. Without that,
             nothing could be rebuilt.
+        pattern: the path with a star for each key that looks like data.
     """
 
     path: str
@@ -37,6 +38,7 @@ class PlacedNode(NamedTuple):
     in_list: bool = False
     in_cache: bool = False
     is_setting: bool = False
+    pattern: str = ""
 
 
 def placed_nodes(root: Node, path: str = "") -> Iterator[PlacedNode]:
@@ -46,7 +48,7 @@ def placed_nodes(root: Node, path: str = "") -> Iterator[PlacedNode]:
         root: of a side of a call.
         path: of the root: ``""`` for inputs, ``outputs`` for outputs.
     """
-    stack = [PlacedNode(path, root)]
+    stack = [PlacedNode(path, root, pattern=path)]
     while stack:
         placed = stack.pop()
         yield placed
@@ -64,6 +66,11 @@ def is_long_list(placed: PlacedNode) -> bool:
     )
 
 
+def is_private_key(name: Any) -> bool:
+    """Whether a key of a dict, or the name of a field, looks like data."""
+    return not is_name(name) and not str(name).isidentifier()
+
+
 def _below(placed: PlacedNode) -> Iterator[PlacedNode]:
     at, node = placed.path, placed.node
     in_list = placed.in_list or is_long_list(placed)
@@ -72,7 +79,12 @@ def _below(placed: PlacedNode) -> Iterator[PlacedNode]:
     if not at and len(names) == 2:
         names = ("args", "kwargs")
     for name, child in zip(names, children_of(node), strict=True):
-        path, is_setting = f"{at}.{name}" if at else str(name), is_ragged_dimension(node, name)
-        yield PlacedNode(path, child, in_list, in_cache, is_setting)
+        shown = "*" if is_private_key(name) else str(name)
+        yield PlacedNode(
+            f"{at}.{name}" if at else str(name), child, in_list, in_cache,
+            is_setting=is_ragged_dimension(node, name),
+            pattern=f"{placed.pattern}.{shown}" if at else shown,
+        )  # fmt: skip
     if isinstance(node, CustomNode):
-        yield PlacedNode(f"{at}.context", node.context, in_list, in_cache)
+        pattern = f"{placed.pattern}.context"
+        yield PlacedNode(f"{at}.context", node.context, in_list, in_cache, pattern=pattern)

@@ -16,12 +16,12 @@ from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.node_paths import names_of_children
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.redacting.long_numbers import is_long
-from calltape_analyzer.redacting.placed_nodes import is_long_list, placed_nodes
+from calltape_analyzer.redacting.placed_nodes import is_long_list, is_private_key, placed_nodes
 from calltape_analyzer.redacting.tape_facts import plain_platform
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import alike, counted, printable
 from calltape_schema.history import Redacted
-from calltape_schema.privacy import is_name, is_without_text
+from calltape_schema.privacy import is_without_text
 from calltape_schema.records import Tree
 from calltape_schema.tree import (
     DictNode,
@@ -38,14 +38,14 @@ _MAX_FINDINGS = 10_000
 
 _REDACT = "`calltape redact` takes it out"
 _ADVICE: dict[str, str] = {
-    "text": "`calltape redact` replaces it; record with values={'PLACE': 'none'} to never write it",
+    "text": "`calltape redact` replaces it; record with values={'EXACT': 'none'} to never write it",
     "token_ids": "`calltape redact` takes them out; --permute PLACE keeps others of their range",
     "image": "`calltape redact` takes it out, and --noise PLACE keeps noise of its range",
     "audio": "`calltape redact` takes it out, and --noise PLACE keeps noise of its range",
     "values": "`calltape redact` takes them out",
     "long_list": "`calltape redact` replaces its numbers",
     "number": "`calltape redact` replaces it, unless sizes have to do with it; record with "
-    "values={'PLACE': 'none'} to never write it",
+    "values={'EXACT': 'none'} to never write it",
     "key": "`calltape redact` replaces keys that look like data; a key that is a plain word stays",
     "enum_value": _REDACT,
     "exception": "`calltape redact` keeps its class and its length",
@@ -68,8 +68,8 @@ class PrivateFinding(PlainData):
         kind: ``text``, ``token_ids``, ``image``, ``audio``, ``values``, ``long_list``, ``number``,
             ``key``, ``enum_value``, ``exception``, ``thread``, ``time``, ``host``, ``platform``,
             ``files``, ``module``, ``policy`` or ``dump``.
-        place: where it stands in a call (``prompt``, ``outputs.text``); None for what is said of a
-            call or of the tape.
+        place: where it stands in a call (``prompt``, ``outputs.text``), with a star for each key
+            that looks like data (``users.*``); None for what is said of a call or of the tape.
         calls: how many calls have it; None for what is said of the tape.
         call: the address of the call, if each call is listed by itself.
         advice: what to do about it.
@@ -80,11 +80,6 @@ class PrivateFinding(PlainData):
     calls: int | None = None
     call: str | None = None
     advice: Text
-
-    def _key(self) -> tuple[str, int | None, str | None, str]:
-        """What may be the same of several places."""
-        advice = self.advice.replace(self.place or "", "PATH") if self.place else self.advice
-        return self.kind, self.calls, self.call, advice
 
     def __str__(self) -> str:
         where = "" if self.place is None else f" at {printable(self.place)}"
@@ -139,11 +134,7 @@ class PrivateData(PlainData):
 
     def __str__(self) -> str:
         placed = [one for one in self.findings if one.place is not None]
-        rows = ((one.place or "", one._key()) for one in placed)
-        lines = [
-            str(PrivateFinding(kind=kind, place=place, calls=calls, call=call, advice=advice))
-            for place, (kind, calls, call, advice) in alike(rows)
-        ]
+        lines = [str(one) for one in _joined(placed)]
         lines += [str(one) for one in self.findings if one.place is None]
         if self.more:
             lines.append(f"and {self.more} more")
@@ -158,6 +149,24 @@ class PrivateData(PlainData):
                 "paths that its history says were kept, and numbers that follow from sizes"
             )
         return "\n".join([*lines, self.never])
+
+
+def _joined(findings: list[PrivateFinding]) -> Iterator[PrivateFinding]:
+    """The findings, with one for those whose paths differ only in positions in lists."""
+    groups: dict[tuple[str, str | None], list[PrivateFinding]] = {}
+    for one in findings:
+        groups.setdefault((one.kind, one.call), []).append(one)
+    for (kind, call), same in groups.items():
+        known = {one.place for one in same}
+        for place, calls in alike((one.place or "", one.calls) for one in same):
+            # What stands for several places is no path that one can paste.
+            advice = _advice(kind, place if place in known else "PATH")
+            yield PrivateFinding(kind=kind, place=place, calls=calls, call=call, advice=advice)
+
+
+def _advice(kind: str, place: str) -> str:
+    exact = place.partition(".*")[0].replace("*", "PATH")  # a pattern withholds no numbers
+    return _ADVICE[kind].replace("PLACE", printable(place)).replace("EXACT", printable(exact))
 
 
 class _Key(NamedTuple):
@@ -208,7 +217,7 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
             place=key.place,
             calls=None if by_call else calls,
             call=key.call,
-            advice=_ADVICE[key.kind].replace("PLACE", key.place or ""),
+            advice=_advice(key.kind, key.place or ""),
         )
         for key, calls in found.calls.items()
     ]
@@ -231,7 +240,7 @@ def _of_call(call: Call, tape: Tape) -> Iterator[tuple[str, str | None]]:
 def _of_tree(tree: Tree, root: str) -> Iterator[tuple[str, str]]:
     facts, masks = tree.facts(), masks_of(tree)
     for placed in placed_nodes(tree.spec().root, root):
-        path, node = placed.path, placed.node
+        path, node = placed.pattern, placed.node
         if isinstance(node, ScalarNode) and node.kind in ("str", "bytes"):
             if tree.scalars[node.scalar]:
                 yield path, "text"
@@ -249,7 +258,7 @@ def _of_tree(tree: Tree, root: str) -> Iterator[tuple[str, str]]:
                 yield path, "long_list"
         elif isinstance(node, DictNode | FieldsNode):
             names: Any = names_of_children(node)
-            if not all(is_name(name) or str(name).isidentifier() for name in names):
+            if any(map(is_private_key, names)):
                 yield path, "key"
 
 

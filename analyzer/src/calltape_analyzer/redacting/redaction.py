@@ -18,7 +18,7 @@ from calltape_analyzer.redacting.tape_words import TapeWords
 from calltape_analyzer.redacting.treatment import Treatments, Way
 from calltape_analyzer.redacting.value_facts import ValueFacts
 from calltape_analyzer.tape import Tape, check_tape
-from calltape_analyzer.text import some_of
+from calltape_analyzer.text import pattern_of, some_of
 from calltape_analyzer.writing.output_file import refuse_inputs, settle
 from calltape_schema.errors import TapeError
 
@@ -110,9 +110,10 @@ def redact(
 def _refuse_needed(asked: Asked) -> None:
     """Raises if numbers that somebody asked to replace have to do with sizes."""
     if asked.numbers.asked:
+        patterns = sorted(set(map(pattern_of, asked.numbers.asked)))
         raise RedactionError(
             "the analysis would say something else of the new tape: sizes have to do with the "
-            f"numbers at {some_of(sorted(asked.numbers.asked), _MAX_NAMED)}",
+            f"numbers at {some_of(patterns, _MAX_NAMED)}",
             advice="name these paths with `keep`, or, to leave them out, with `shapes_only`; "
             "nothing was written",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from calltape_analyzer.pytree.node_paths import names_of_children
 from calltape_analyzer.tape import Tape
@@ -18,6 +18,8 @@ from calltape_schema.records import Target, Tree
 from calltape_schema.tree import DictNode, FieldsNode, decode_structure, walk
 
 __all__ = ["TapeWords"]
+
+W = TypeVar("W")
 
 _MAX_WORDS = 100_000
 _SHORT = 8
@@ -32,7 +34,8 @@ class TapeWords:
         tape: is read once.
 
     Attributes:
-        keys: the texts that are keys of dicts, and the names of fields that no class can have.
+        keys: the texts and ints that are keys of dicts or parts of such keys, and the names of
+            fields that no class can have.
         names: the names of parameters, arguments, attributes, fields, classes and modules, and
             the keys.
         texts: the texts of fewer than eight characters that are arguments or were returned.
@@ -42,7 +45,7 @@ class TapeWords:
     """
 
     def __init__(self, tape: Tape) -> None:
-        self.keys: dict[str, None] = {}
+        self.keys: dict[str | int, None] = {}
         self.names: dict[str, None] = {}
         self.texts: dict[str, None] = {}
         self._structures: set[bytes] = set()
@@ -79,8 +82,7 @@ class TapeWords:
     def _structure(self, root: Any) -> None:
         for node in walk(root):
             if isinstance(node, DictNode):
-                keys = [key for key in node.keys if isinstance(key, str) and key]
-                _note(self.keys, keys)
+                _note(self.keys, (part for key in node.keys for part in _parts_of(key)))
             if isinstance(node, FieldsNode):
                 _note(self.keys, (name for name in node.fields if not name.isidentifier()))
             if isinstance(node, DictNode | FieldsNode):
@@ -95,7 +97,14 @@ def _of_target(target: Target) -> Iterator[str]:
     yield from (parameter.name for parameter in target.signature or ())
 
 
-def _note(words: dict[str, None], new: Iterable[str]) -> None:
+def _parts_of(key: Any) -> Iterator[str | int]:
+    """The texts and ints that a key of a dict is made of."""
+    for part in key if isinstance(key, tuple) else (key,):
+        if (isinstance(part, str) and part) or type(part) is int:
+            yield part
+
+
+def _note(words: dict[W, None], new: Iterable[W]) -> None:
     for word in new:
         if len(words) >= _MAX_WORDS:
             return

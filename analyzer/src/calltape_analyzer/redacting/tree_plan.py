@@ -44,7 +44,7 @@ class Replaced:
     Attributes:
         keys: keys and names of fields, with those that stand for them now.
         arguments: those of them that are names of arguments.
-        places: of the keys, as the analysis names them.
+        dicts: the patterns of their paths, without the keys; of an argument its name.
         numbers: the places of numbers, as the analysis names them.
         has_withheld: whether any argument has only its length left.
     """
@@ -52,7 +52,7 @@ class Replaced:
     def __init__(self) -> None:
         self.keys: dict[str, str] = {}
         self.arguments: set[str] = set()
-        self.places: set[str] = set()
+        self.dicts: set[str] = set()
         self.numbers: set[str] = set()
         self.has_withheld = False
 
@@ -68,7 +68,7 @@ class Fates(NamedTuple):
     pseudonyms: Pseudonyms
     signature: Signature
     replaced: Replaced
-    keys: Mapping[str, str]
+    keys: Mapping[Any, Any]
     long_numbers: Collection[str] = ()
 
 
@@ -211,15 +211,19 @@ class TreePlan:
         replaced.keys[str(key)] = str(made)
         if at == "kwargs":
             replaced.arguments.add(str(key))
-        path = f"{at}.{key}" if at else str(key)
-        replaced.places.add(list(names_of_path(path, self._fates.signature))[-1])
+        replaced.dicts.add(self._pattern(key, at))
         return made
+
+    def _pattern(self, key: Any, at: str) -> str:
+        """What names a key of a dict to the options, with those beside it."""
+        path = f"{at}.{key}" if at == "kwargs" else f"{at}.*" if at else "*"
+        return list(names_of_path(path, self._fates.signature))[-1]
 
     def _part(self, part: Any) -> Any:
         """A key, or a part of one."""
         if is_name(part) or not part:
             return part
-        if isinstance(part, str) and part in self._fates.keys:
+        if type(part) in (str, int) and part in self._fates.keys:
             return self._fates.keys[part]
         made = self._pseudonym(part)
         while is_name(made):  # it may be another key of the same dict

@@ -1,0 +1,54 @@
+"""Tapes that are redacted already, copied as they are.
+
+In comes a tape. Its history says whether all of it was redacted, and what it was made to show. Out
+goes a file with the same calls, without the names of files that were given after the redaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from calltape_analyzer.editing.edit_report import EditReport
+from calltape_analyzer.editing.rewriting import Revision, Rewriting, rewrite
+from calltape_analyzer.redacting.tape_facts import own_step
+from calltape_analyzer.tape import Tape
+from calltape_schema.privacy import is_without_text
+from calltape_schema.records import Manifest
+
+__all__ = ["checks_of", "copy_redacted", "is_redacted_as_a_whole"]
+
+_MINIMISE = "minimise"
+_CHECK = "fails_"
+
+
+def is_redacted_as_a_whole(tape: Tape) -> bool:
+    """Whether each file of a tape was redacted, and nothing came in since that was not."""
+    return tape.redacted == "all"
+
+
+def checks_of(tape: Tape) -> Iterator[str]:
+    """The names of the checks that a tape was made small for, as its history has them."""
+    for manifest in tape.manifests:
+        for step in manifest.history or ():
+            if step.verb == _MINIMISE:
+                for name, value in step.options:
+                    if name.startswith(_CHECK) and not is_without_text(value):
+                        yield value
+
+
+def copy_redacted(tape: Tape, path: Path) -> EditReport:
+    """Writes the calls of a tape that is redacted as a whole.
+
+    Raises:
+        TapeError: ``exists``, ``io``, ``limit``.
+    """
+    how = Rewriting("filter", tape.selected, revision=_WithoutFiles())
+    calls = tape.calls
+    return rewrite(tape, path, calls, len(calls), how)
+
+
+class _WithoutFiles(Revision):
+    def manifest(self, manifest: Manifest) -> Manifest:
+        history = tuple(map(own_step, manifest.history or ()))
+        return manifest.model_copy(update={"history": history})
