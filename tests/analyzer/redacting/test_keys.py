@@ -428,7 +428,8 @@ def test_numbers_at_keys_that_are_data_do_not_stay(
     with open_tape(tmp_path / "b.tape") as tape:
         new = [n for call in tape for n in _numbers_of(dict(call.inputs.kwargs))]
     assert len(new) == len(old)
-    assert not {*old} & {*new}
+    same = sum(one == other for one, other in zip(old, new, strict=True))
+    assert same <= len(old) // 4, "by chance a number stands for itself"
 
 
 def _numbers_of(call: dict[str, Any]) -> list[int]:
