@@ -92,6 +92,3 @@ def starts_others(tape: Any) -> bool:
         Path(os.environ["OUTLIVED"]).touch()
         os._exit(0)
     return _is_bad(tape)
-
-
-no_function = 5

@@ -53,7 +53,6 @@ def minimised(whole: Path, out: Path, name: str, **options: Any) -> Any:
         ("interrupts", "KeyboardInterrupt"),
         ("closes_all_files", "the predicate returned true"),
         ("goes_away", "the predicate returned true"),
-        ("no_function", "TypeError: 'int' object is not callable"),
     ],
 )
 def test_checks_that_behave_badly_have_an_answer(
@@ -202,10 +201,9 @@ def test_a_run_that_is_killed_goes_on_with_the_same_result(whole: Path, tmp_path
     assert {"calls", "failing_calls", "end"} <= last.keys()
 
 
-@pytest.mark.parametrize("name", ["no_such_module:f", f"{HOSTILE}:no_such"])
-def test_a_check_that_cannot_be_imported(whole: Path, tmp_path: Path, name: str) -> None:
+def test_a_check_that_cannot_be_imported(whole: Path, tmp_path: Path) -> None:
     with open_tape(whole) as tape, pytest.raises(UsageError, match="cannot be imported") as found:
-        minimise_tape(tape, tmp_path / "o.tape", fails=name)
+        minimise_tape(tape, tmp_path / "o.tape", fails="no_such_module:f")
     assert str(found.value).count("CALLTAPE_DEBUG=1") == 1
     assert ".." not in str(found.value)
 
