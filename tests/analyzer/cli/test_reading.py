@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -259,3 +261,37 @@ def test_signature() -> None:
     assert signature_text(target_of(lambda a, /: a)) == "(a, /)"
     assert signature_text(target_of(lambda: 0)) == "()"
     assert signature_text(None) is None
+
+
+def test_args_of_a_class_that_is_named(tmp_path: Path) -> None:
+    (tmp_path / "boxes.py").write_text(
+        "import dataclasses, torch\n"
+        "@dataclasses.dataclass\n"
+        "class Box:\n"
+        "    inside: torch.Tensor\n"
+        "class Model(torch.nn.Module):\n"
+        "    def forward(self, box):\n"
+        "        return box.inside * 2\n"
+    )
+    making = (
+        "import torch, boxes\n"
+        "from calltape_recorder import record\n"
+        "model = boxes.Model()\n"
+        "with record(model, 'a.tape'):\n"
+        "    model(boxes.Box(torch.ones(2, 3)))\n"
+    )
+    subprocess.run([sys.executable, "-c", making], cwd=tmp_path, check=True, timeout=120)
+
+    def args(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "calltape_analyzer", "args", "a.tape", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    bare = args()
+    assert bare.returncode == 1
+    assert "--classes boxes:Box" in bare.stderr
+    named = args("--classes", "boxes:Box")
+    assert named.returncode == 0, named.stderr
+    assert "float32[2,3]" in named.stdout
+    wrong = args("--classes", "boxes:torch")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "boxes:torch is no class" in wrong.stderr

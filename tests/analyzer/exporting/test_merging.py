@@ -142,3 +142,23 @@ def test_hint_is_not_given_where_it_would_be_wrong(
     apart = tmp_path / "apart"
     apart.mkdir()
     assert not made(apart, Asking(), STEPS, classes=[ToyCache], merge="never").notes
+
+
+class WidensMany(Attending):
+    """Does something else with more numbers than any call had together."""
+
+    def forward(self, x, cache=None):
+        made = super().forward(x, cache)
+        if made["cache"].keys.shape[1] > 9:
+            made["y"] = made["y"] + x
+        return made
+
+
+def test_what_one_program_for_both_refuses_is_said(tmp_path: Path) -> None:
+    programs = made(tmp_path, WidensMany(), STEPS, classes=[ToyCache])
+    assert len(programs) == 1
+    (note,) = programs.notes
+    assert "(--merge never) makes a program for each, which may take them" in note
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    assert not made(whole, Attending(), STEPS, classes=[ToyCache]).notes

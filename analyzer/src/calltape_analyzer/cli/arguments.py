@@ -7,6 +7,7 @@ with, by variant if one program cannot hold all calls.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -23,7 +24,8 @@ from calltape_analyzer.cli.tapes import (
     address,
     opened,
 )
-from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.errors import InferenceError, UsageError
+from calltape_analyzer.model.factories import imported
 from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.pytree.rendering import render
 from calltape_analyzer.tape import Tape
@@ -47,6 +49,14 @@ def args(
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--classes",
+            metavar="MODULE:CLASS",
+            help="A class of arguments, such as a cache. It is imported. May come again.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Representative arguments.
@@ -55,11 +65,12 @@ def args(
     program cannot hold all calls.
 
     \b
-    calltape args runs/llm.tape
-    calltape args runs/llm.tape --variant decode
-    calltape args runs/llm.tape --call 3
+    calltape args runs/bert.tape
+    calltape args runs/bert.tape --call 3
+    calltape args runs/llm.tape --classes transformers:DynamicCache
     """
-    with opened(paths, Part(calls, variant, ignore, target)) as tape:
+    part = Part(calls, variant, ignore, target)
+    with opened(paths, part, classes=_classes(classes or ())) as tape:
         found, reason = _answers(tape, call)
         if json and reason is None:
             print_json(_document_of(found[""]))
@@ -68,6 +79,20 @@ def args(
             print_json({"reason": reason, "variants": documents})
         else:
             _print(found, reason)
+
+
+def _classes(names: Sequence[str]) -> list[type]:
+    """The classes of these names.
+
+    Raises:
+        WrongWordError: one cannot be imported, or is no class.
+    """
+    with wrong_words():
+        found = [imported(name) for name in names]
+        for name, one in zip(names, found, strict=True):
+            if not isinstance(one, type):
+                raise UsageError(f"{name} is no class", advice="name one as MODULE:CLASS")
+    return found
 
 
 def _answers(tape: Tape, call: str | None) -> tuple[dict[str, Inputs], str | None]:

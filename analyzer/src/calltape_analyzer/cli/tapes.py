@@ -164,6 +164,7 @@ def opened(
     scan: bool | None = None,
     tells: bool = True,
     effort: int = 1,
+    classes: Sequence[type] = (),
 ) -> Iterator[Tape]:
     """The tape of a command's words and options; afterwards its damage is told, and decides the
     exit code.
@@ -177,6 +178,7 @@ def opened(
             option.
         tells: whether damage is told here. Not by a command whose report tells what came of it.
         effort: how many times as long it may take as to read the tape.
+        classes: that objects on the tape may be rebuilt from.
     """
     given = paths if len(paths) > 1 else paths[0]
     with ExitStack() as stack:
@@ -186,7 +188,8 @@ def opened(
             (opening if runs else stack).enter_context(reading(files_of(given), effort))
             how: dict[str, Any] = {"target": part.target, "scan": bool(scan)}
             opening.enter_context(wrong_words(UnknownTargetError))
-            found = tape_of_surveys(files_of(given), **how) or open_tape(given, **how)
+            surveyed = tape_of_surveys(files_of(given), **how)
+            found = surveyed or open_tape(given, classes=classes, **how)
             tape = stack.enter_context(found)
             chosen = part.of(tape)
         yield chosen

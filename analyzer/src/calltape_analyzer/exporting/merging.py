@@ -41,6 +41,7 @@ class Merging:
         programs: what was found.
         failed: the names of merged variants that have no program, although one was traced.
         seconds: how long these took.
+        narrow: the names of those whose program refuses sizes that the model takes.
     """
 
     tape: Tape
@@ -48,6 +49,7 @@ class Merging:
     programs: list[Program] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    narrow: list[str] = field(default_factory=list)
 
     def run(self, variants: Sequence[VariantFacts]) -> list[VariantFacts]:
         """Exports as one program what can be one.
@@ -64,15 +66,28 @@ class Merging:
         return left
 
     @property
-    def hint(self) -> str | None:
-        """What ``merge="never"`` would have saved. None if it would have made other programs, or
-        saved nothing worth saying."""
+    def hints(self) -> list[str]:
+        """What ``merge="never"`` would have saved, or may serve."""
+        return [*filter(None, (self._of_time, self._of_sizes))]
+
+    @property
+    def _of_time(self) -> str | None:
+        """None if there would be other programs then, or no time worth saying was lost."""
         cost_nothing = not self.failed or self.seconds < _WORTH_SAYING
         if cost_nothing or self.programs or self.exporter.verifier.budget.is_spent:
             return None
         return (
             f"merge='never' (--merge never) would have saved {self.seconds:.0f} s, with the same "
             f"programs: one for {some_of(self.failed, _MAX_SHOWN)} was tried in vain"
+        )
+
+    @property
+    def _of_sizes(self) -> str | None:
+        if not self.narrow:
+            return None
+        return (
+            f"the one program for {some_of(self.narrow, _MAX_SHOWN)} refuses sizes that the model "
+            "takes; merge='never' (--merge never) makes a program for each, which may take them"
         )
 
     def _has_program(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> bool:
@@ -83,6 +98,8 @@ class Merging:
         attempt = outcome.attempt
         if outcome.program and attempt and attempt.ok and outcome.program.only is None:
             self.programs.append(outcome.program)
+            if attempt.probed > attempt.agreed + attempt.wrong:
+                self.narrow.append(whole.name)
             return True
         self.exporter.forget_slow(whole)
         self.failed.append(whole.name)

@@ -91,7 +91,7 @@ class ProgramSearch:
         self.programs += merged.programs
         for variant in left:
             self._cover(variant)
-        self.notes += filter(None, [merged.hint])
+        self.notes += merged.hints
 
     def _can_be_traced(self, variant: VariantFacts) -> bool:
         """Whether a trace is worth trying. If not, it is noted why."""

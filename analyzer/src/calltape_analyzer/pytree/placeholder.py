@@ -62,8 +62,8 @@ def check_rebuilt(name: str, value: Any) -> None:
     advice = f"leave it out with Tape.remove_inputs([{name!r}])"
     if found.reason.startswith("class not "):
         advice = (
-            f"pass open_tape(path, classes=[{class_name}]), and for export "
-            f"register_flattening_functions(tape=tape)"
+            f"pass open_tape(path, classes=[{class_name}]), or `calltape args --classes "
+            f"{found.type_name}`; for export, also call register_flattening_functions(tape=tape)"
         )
     elif found.type_name == NESTED_TENSOR:
         advice = "record all of its parts with their values"
