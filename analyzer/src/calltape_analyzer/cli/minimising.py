@@ -139,7 +139,7 @@ def minimise(
     \b
     calltape minimise bug.tape -o small.tape --fails my.checks:is_wrong
     calltape minimise bug.tape -o llama.tape --fails-export my.models:llama
-    calltape minimise bug.tape -o new.tape --fails-replay my:new --reference my:old
+    calltape minimise bug.tape -o r.tape --fails-replay my:new --reference my:old
     calltape minimise bug.tape -o give.tape --fails my.checks:is_wrong --redact
     """
     _check_names((fails, fails_export, fails_replay), reference)
