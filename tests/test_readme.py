@@ -51,6 +51,14 @@ def test_nothing_is_left_to_fill_in() -> None:
     assert not re.findall(r"^[A-Z_]{4,}$", README, re.MULTILINE)
 
 
+def test_from_a_clone_all_distributions_are_installed() -> None:
+    """They need each other in one version, so that pip must find all of them in the clone."""
+    (folders,) = re.findall(r"^`pip install ([^`]+)` in a clone", README, re.MULTILINE)
+    projects = {path.parent for path in ROOT.glob("*/pyproject.toml")} | {ROOT}
+    members = {path for path in projects if (path / "src").is_dir() or path == ROOT}
+    assert {(ROOT / folder).resolve() for folder in folders.split()} == members
+
+
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in set(re.findall(r"(?:`|^\$ )make ([a-z-]+)", README, re.MULTILINE)):

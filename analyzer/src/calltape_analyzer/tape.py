@@ -340,7 +340,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
 
         Args:
             argument: the name of an argument, or a place below it as :meth:`variants` writes them
-                (``"past_key_values.layers.0.keys"``, also with a dimension: ``"input_ids[1]"``), or
+                (``"cache.layers.0.keys"``, also with a dimension: ``"input_ids[1]"``), or
                 the name of a symbol (``"batch_size"``).
             axis: one dimension, from the end if it is negative; all by default.
             path: the place below the argument, if it is not part of ``argument``.

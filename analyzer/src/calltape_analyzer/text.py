@@ -96,7 +96,7 @@ def counted(count: int, what: str) -> str:
 
 def collapsed(names: Sequence[str]) -> list[str]:
     """Joins paths that differ only in the positions in lists:
-    ``past_key_values.layers.*.keys (32 of them)``."""
+    ``cache.layers.*.keys (32 of them)``."""
     by_pattern: dict[str, list[str]] = {}
     for name in names:
         by_pattern.setdefault(pattern_of(name), []).append(name)
@@ -109,7 +109,7 @@ def collapsed(names: Sequence[str]) -> list[str]:
 def alike(places: Iterable[tuple[str, L]]) -> Iterator[tuple[str, L]]:
     """Joins paths that differ only in the positions in lists, if the same is said of them.
 
-    If the same is said of all such paths, they are ``past_key_values.layers.*.keys (32 of them)``;
+    If the same is said of all such paths, they are ``cache.layers.*.keys (32 of them)``;
     if something else is said of others, they are ``xs.0 and 3 like it``. Each name comes once.
 
     Args:

@@ -58,7 +58,7 @@ class Options(TypedDict, total=False):
         outputs: record what the model returns as well, not only what it is given.
         values: ``"all"`` keeps the bytes of every tensor, text and number. ``"none"`` keeps the
             shapes of tensors and the length of texts. A dict chooses by leaf path, and the last
-            pattern that matches decides: ``{"*": "all", "past_key_values.*": "none"}``. A pattern
+            pattern that matches decides: ``{"*": "all", "cache.*": "none"}``. A pattern
             is one of :mod:`fnmatch`. It also matches everything below its path. Paths of outputs
             begin with ``outputs``. A pattern without wildcards withholds numbers as well.
             docs/privacy.md has a table of all this.

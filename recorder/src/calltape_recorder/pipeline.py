@@ -6,6 +6,7 @@ gets a new one.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -57,6 +58,10 @@ _LIVE_SEED = 0x5EED
 # After a loss, policies forget what they kept, so more calls are kept. If these calls are what does
 # not fit, more losses follow. So policies forget at most once in this time.
 _REMEMBER_SECONDS = 10.0
+_MOST_NAMED = 10
+_WITHHELD_NOTHING = (
+    "nothing was withheld there. If a name is wrong, values that you meant may be on the tape"
+)
 
 
 @dataclass(frozen=True)
@@ -143,8 +148,8 @@ class Pipeline:
         self.buffers = HostMemory(settings.max_queue_bytes + held)
         self.repeats = Repeats()
         self.admission = Admission(self, self.ledger, self.repeats, holds=flight is not None)
-        withholding = Withholding(settings.values)
-        self.withholds = withholding.withholds
+        self._withholding = Withholding(settings.values)
+        self.withholds = self._withholding.withholds
         self.traffic = TrafficCounter(self.repeats, written_only=self.withholds)
         self.notices = Notices(withholds=self.withholds)
         self.segments = Segments(
@@ -159,7 +164,7 @@ class Pipeline:
         self.writer.waits_with = [
             self.ledger, self.buffers, self.repeats, self.traffic, self.segments.budget, *others,
         ]  # fmt: skip
-        self.structures = Structures(on_new, withholding)
+        self.structures = Structures(on_new, self._withholding)
         self.held_calls: HeldCalls | None = None
         if flight is not None:
             self.held_calls = HeldCalls(flight, self.writer.put, self._unheld)
@@ -190,8 +195,9 @@ class Pipeline:
             return
         settings = self.settings
         parameters = () if target is None else target.signature or ()
-        self._check_patterns(parameters)
-        self.structures = Structures(self._on_new, Withholding(settings.values, parameters))
+        self._withholding = Withholding(settings.values, parameters)
+        self._withholding.unmatched -= self._check_patterns(parameters)
+        self.structures = Structures(self._on_new, self._withholding)
         self._manifest = Manifest(
             format="calltape", version=VERSION, minor=MINOR, tape=self.tape_id,
             created_ns=time.time_ns(), producer=describe_producer(), target=target,
@@ -212,16 +218,19 @@ class Pipeline:
             self.notices.tell("records", f"records {name} to {self.segments.first_path}")
         self.writer.start()
 
-    def _check_patterns(self, parameters: tuple[Parameter, ...]) -> None:
-        """Warns of patterns of ``values`` that match nothing. If one is mistyped, values are on the
-        tape that its author wants to withhold."""
+    def _check_patterns(self, parameters: tuple[Parameter, ...]) -> set[str]:
+        """Warns of patterns of ``values`` that can match nothing, and gives them back. If one is
+        mistyped, values are on the tape that its author wants to withhold."""
         if not parameters or any(p.kind.startswith("VAR_") for p in parameters):
-            return
+            return set()
         known = {"args", "kwargs", "outputs", *(parameter.name for parameter in parameters)}
+        strange = set()
         for pattern, _ in self.settings.values:
             first = pattern.partition(".")[0]
             if not any(fnmatchcase(name, first) for name in known):
                 self.notices.warn(f"values: no argument matches {pattern!r}")
+                strange.add(pattern)
+        return strange
 
     def set_rate(self, fraction: float | None) -> None:
         """Keeps only this share of the calls that would be kept. None means all of them again."""
@@ -320,7 +329,28 @@ class Pipeline:
         if is_sealed and self.begun:
             says = f"sealed {stats.path}: {stats.kept} of {stats.seen} calls are on the tape"
             self.notices.tell("closed", says)
+        if stats.kept and self.withholds:
+            self._tell_unmatched()
         self.notices.say_news()
+
+    def _tell_unmatched(self) -> None:
+        """Says which patterns had no effect. A signature with ``**kwargs`` takes any name, so only
+        the calls can tell."""
+        unmatched = self._withholding.unmatched
+        for has_kept, effect in ((False, _WITHHELD_NOTHING), (True, "nothing was kept for it")):
+            patterns = [
+                pattern
+                for pattern, kept in self.settings.values
+                if pattern in unmatched
+                and (kept == "all") is has_kept
+                and (self.settings.outputs or pattern.partition(".")[0] != "outputs")
+            ]
+            if patterns:
+                named = ", ".join(map(repr, patterns[:_MOST_NAMED]))
+                if len(patterns) > _MOST_NAMED:
+                    named += f" and {len(patterns) - _MOST_NAMED} more"
+                says = f"values: no call that was recorded has a value at {named}: {effect}"
+                self.notices.tell(f"unmatched {effect}", says, level=logging.WARNING)
 
     def stats(self, state: State) -> Stats:
         """The accounts at this moment."""

@@ -1,4 +1,4 @@
-"""Patterns of paths, in which users name leaves: ``mask``, ``past_key_values.*``, ``outputs.*``.
+"""Patterns of paths, in which users name leaves: ``mask``, ``cache.*``, ``outputs.*``.
 
 The recorder's ``values=`` and ``redact=`` and the analyzer's commands take them. A leaf has several
 names where it can be named by its place and by its parameter. A pattern matches all leaves below

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import statistics
 import threading
@@ -254,6 +255,70 @@ def test_patterns_that_match_nothing_are_said(
     with record(Echo(), tmp_path / "u.tape", values=values):  # takes any name
         pass
     assert not caplog.records
+
+
+class Open(torch.nn.Module):
+    def forward(self, input_ids: Any, **kwargs: Any) -> Any:
+        return input_ids
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    texts = [entry.message for entry in caplog.records if entry.levelno >= logging.WARNING]
+    caplog.clear()
+    return [text.partition(": ")[2] for text in texts]
+
+
+@pytest.mark.parametrize("keep", [Every(), Novelty()], ids=str)
+def test_patterns_that_no_recorded_call_has_are_said_at_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, keep: Any
+) -> None:
+    values: Any = {"*": "all", "promt": "none", "past_key_values.*": "none", "cache.*": "none",
+                   "input_ids": "none", "mask": "none", "late.b": "none", "kwargs.*": "none",
+                   "outputs.*": "none", "mdoe": "all"}  # fmt: skip
+    model = Open()
+    with record(model, tmp_path / "t.tape", values=values, keep=keep) as recorder:
+        for late in ({"a": 1}, {"a": 1, "b": "x"}):
+            model(ones(2), prompt="a", cache=[ones(2)], mask=None, late=late)
+    assert recorder.stats().last_error is None  # this is no trouble of the recorder
+    assert warnings_of(caplog) == [
+        "values: no call that was recorded has a value at 'promt', 'past_key_values.*': nothing "
+        "was withheld there. If a name is wrong, values that you meant may be on the tape",
+        "values: no call that was recorded has a value at 'mdoe': nothing was kept for it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "calls"),
+    [
+        ({"values": {"*": "all", "promt": "none"}}, 0),
+        ({"values": {"*": "all", "promt": "none"}, "keep": When(lambda args, kwargs: False)}, 1),
+        ({"values": {"*": "all", "promt": "all"}}, 1),  # nothing is withheld
+        ({"values": {"*": "all", "outputs.x": "none"}, "outputs": False}, 1),
+        ({"redact": True, "outputs": False}, 1),
+        ({"redact": {"keep": "prompt"}}, 1),
+    ],
+)
+def test_patterns_without_a_call_or_an_effect_are_not_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, options: Any, calls: int
+) -> None:
+    model = Open()
+    with record(model, tmp_path / "t.tape", **options):
+        for _ in range(calls):
+            model(ones(2), prompt="a")
+    assert warnings_of(caplog) == []
+
+
+def test_of_many_patterns_that_match_nothing_ten_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Open()
+    with record(
+        model, tmp_path / "t.tape", redact={"shapes_only": [f"x{i:02}" for i in range(13)]}
+    ):
+        model(ones(2))
+    (text,) = warnings_of(caplog)
+    assert "at 'x00', " in text
+    assert "'x09' and 3 more: nothing was withheld there" in text
 
 
 def test_a_rate_that_is_taken_back_while_its_sample_is_drawn(

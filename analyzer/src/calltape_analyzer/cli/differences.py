@@ -43,7 +43,7 @@ def diff(
     markdown: Markdown = False,
     private: Private = False,
 ) -> None:
-    """What the calls on tape NOW show that the calls on BEFORE do not.
+    """What calls on tape NOW show that those on BEFORE do not.
 
     Structures, constants, dtypes, sizes outside the range seen, dimensions that were constant, and
     equalities and sums that no longer hold; then what disappeared. --calls, --variant and --ignore

@@ -10,7 +10,7 @@ __all__ = ["doctor"]
 
 @command
 def doctor(paths: Paths, target: OfTarget = None, json: Json = False) -> None:
-    """Everything that is wrong or unwise about a tape, and what to do.
+    """What is wrong or unwise about a tape, and what to do.
 
     Damage, files without a trailer, calls that are lost, sizes that never varied, a batch that was
     always 1, values and classes that are missing or could not be stored, and what may be private.

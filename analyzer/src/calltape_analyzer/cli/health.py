@@ -10,7 +10,9 @@ __all__ = ["health"]
 
 
 def health(context: typer.Context) -> None:
-    """Whether the recorders that write to a directory record; for containers.
+    """Whether the recorders that write to a directory record.
+
+    For probes of containers: the exit code says it.
 
     \b
     calltape health runs/

@@ -138,9 +138,9 @@ def minimise(
 
     \b
     calltape minimise bug.tape -o small.tape --fails my.checks:is_wrong
-    calltape minimise bug.tape -o small.tape --fails-export my.models:llama
-    calltape minimise bug.tape -o small.tape --fails-replay my.models:new --reference my.models:old
-    calltape minimise bug.tape -o small.tape --fails my.checks:is_wrong --redact --keep mode
+    calltape minimise bug.tape -o llama.tape --fails-export my.models:llama
+    calltape minimise bug.tape -o r.tape --fails-replay my:new --reference my:old
+    calltape minimise bug.tape -o give.tape --fails my.checks:is_wrong --redact
     """
     _check_names((fails, fails_export, fails_replay), reference)
     choices = redaction_choices(keep, hash, permute, noise, special, shapes_only)

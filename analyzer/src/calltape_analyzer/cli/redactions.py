@@ -61,7 +61,7 @@ def redact(
 
     \b
     calltape redact runs/llm.tape -o give.tape
-    calltape redact runs/llm.tape -o give.tape --permute input_ids --keep attention_mask
+    calltape redact runs/llm.tape -o permuted.tape --permute input_ids
     """
     from calltape_analyzer.redacting.redaction import redact as redacted
 
@@ -79,7 +79,7 @@ def privacy(
     calls: Calls = None,
     json: Json = False,
 ) -> None:
-    """What on a tape may tell of a person or a machine, and what to do about it.
+    """What on a tape may tell of a person or a machine.
 
     By argument: texts, long numbers, whole numbers that may be token ids, floats that may be images
     or audio, keys that look like data; then messages of exceptions, thread ids, times, the host,

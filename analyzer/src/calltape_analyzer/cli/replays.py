@@ -118,7 +118,7 @@ def replay(
 
     \b
     calltape replay runs/llm.tape exported/ --trust
-    calltape replay runs/llm.tape model.onnx --rtol 1e-3 --failing runs/failing.tape
+    calltape replay runs/llm.tape model.onnx --rtol 1e-3 --failing bad.tape
     calltape replay runs/llm.tape --model my.models:llama --calls 0..99
     git bisect run calltape replay bug.tape --model my.models:llama --bisect
     """

@@ -82,7 +82,7 @@ def report(
     \b
     calltape report runs/llm.tape -o llm.html
     calltape report runs/ -o all.html --scan
-    calltape report runs/llm.tape -o checked.html --programs exported/ --replay
+    calltape report runs/llm.tape -o ok.html --programs exported/ --replay --trust
     """
     from calltape_analyzer.reporting.page import ReportPage, require_libraries
     from calltape_analyzer.reporting.report import contents_of

@@ -78,7 +78,7 @@ SCRIPTS = {Shell.bash: _BASH, Shell.zsh: _ZSH, Shell.fish: _FISH}
 def completion(
     shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
-    """The script by which a shell completes verbs, options, tapes and what is on them.
+    """The script by which a shell completes verbs and tapes.
 
     Put the line eval "$(calltape completion bash)" into ~/.bashrc, or write the script once where
     bash-completion looks, as below. For zsh, the line goes into ~/.zshrc, after compinit.

@@ -76,7 +76,7 @@ def survey(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Many tapes as one: calls, coverage, damage, time and hosts per target.
+    """Many tapes as one: calls, coverage, damage, time and hosts.
 
     Sealed tapes of many calls are read at their ends, others are scanned, large ones in pieces. A
     tape that cannot be read is told, and costs its own answer only. variants, shapes, explain, diff
@@ -84,7 +84,7 @@ def survey(
 
     \b
     calltape survey runs/ -o monday.json
-    calltape survey 's3://tapes/**/*.tape' --dask tcp://10.0.0.7:8786 -o week.json.gz
+    calltape survey 's3://tapes/**/*.tape' --dask tcp://ada:8786 -o week.json
     calltape survey monday.json tuesday.json -o both.json
     """
     found = surveyed(paths, jobs=jobs, dask=dask, scan=scan)

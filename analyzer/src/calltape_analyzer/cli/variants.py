@@ -143,7 +143,7 @@ def explain(
         typer.Argument(
             metavar="TAPE... ARGUMENT [AXIS]",
             help=f"{FILES}; then an argument, a place below it as variants prints it "
-            "(past_key_values.layers.*.keys), or a symbol; then one dimension, or all by default.",
+            "(cache.layers.*.keys), or a symbol; then one dimension, or all by default.",
         ),
     ],
     target: OfTarget = None,
@@ -162,7 +162,7 @@ def explain(
 
     \b
     calltape explain runs/llm.tape input_ids
-    calltape explain runs/llm.tape past_key_values.layers.*.keys 2
+    calltape explain runs/llm.tape 'cache.layers.*.keys' 2
     """
     from calltape_analyzer.explanation.subjects import explain as explained_subject
 

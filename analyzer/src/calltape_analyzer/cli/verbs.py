@@ -66,7 +66,7 @@ VERBS = (
         "diff",
         "differences",
         "diff",
-        "What the calls on tape NOW show that the calls on BEFORE do not.",
+        "What calls on tape NOW show that those on BEFORE do not.",
     ),
     Verb("export", "exports", "export", "Programs for the calls on a tape, verified."),
     Verb("replay", "replays", "replay", "Runs the recorded calls, and compares."),
@@ -86,7 +86,7 @@ VERBS = (
         "doctor",
         "doctor",
         "doctor",
-        "Everything that is wrong or unwise about a tape, and what to do.",
+        "What is wrong or unwise about a tape, and what to do.",
     ),
     Verb(
         "redact",
@@ -98,7 +98,7 @@ VERBS = (
         "privacy",
         "redactions",
         "privacy",
-        "What on a tape may tell of a person or a machine, and what to do about it.",
+        "What on a tape may tell of a person or a machine.",
     ),
     Verb(
         "convert",
@@ -111,7 +111,7 @@ VERBS = (
         "survey",
         "surveys",
         "survey",
-        "Many tapes as one: calls, coverage, damage, time and hosts per target.",
+        "Many tapes as one: calls, coverage, damage, time and hosts.",
     ),
     Verb("report", "report_pages", "report", "One HTML file that shows what was recorded."),
     Verb("ship", "shipments", "ship", "Copies sealed tapes to object storage."),
@@ -120,14 +120,14 @@ VERBS = (
         "health",
         "health",
         "health",
-        "Whether the recorders that write to a directory record; for containers.",
+        "Whether the recorders that write to a directory record.",
         _ANY,
     ),
     Verb(
         "completion",
         "shells",
         "completion",
-        "The script by which a shell completes verbs, options, tapes and what is on them.",
+        "The script by which a shell completes verbs and tapes.",
     ),
 )
 
@@ -151,7 +151,10 @@ class _Unloaded(TyperCommand):
     """A verb that is imported when it gets its arguments."""
 
     def __init__(self, verb: Verb) -> None:
-        super().__init__(verb.name, help=verb.summary, rich_markup_mode=None)
+        # A `short_help` is wrapped. The `help` would be cut in the middle of a sentence.
+        super().__init__(
+            verb.name, help=verb.summary, short_help=verb.summary, rich_markup_mode=None
+        )
         self._verb = verb
 
     @functools.cached_property

@@ -172,6 +172,8 @@ class _Builder:
         return "nothing" if self._withholding is None else self._withholding.degree(at.real)
 
     def _node(self, at: _At) -> dict[str, Any]:
+        if self._withholding is not None:
+            self._withholding.meet(at.real)
         token = next(self._tokens)
         if type(token) is str:
             return self._plain(token, at)

@@ -18,6 +18,8 @@ __all__ = [
     "FEWEST_RANGED", "MANY", "SMALL", "Degree", "Withholding", "is_name", "is_public_default",
 ]  # fmt: skip
 
+_WHOLE = frozenset(("", "args", "kwargs", "outputs"))
+
 Degree = Literal["nothing", "values", "numbers"]
 """What is withheld at a path: nothing; ``values`` (tensors, text and bytes); or ``numbers``, which
 means these and numbers as well."""
@@ -34,6 +36,8 @@ class Withholding:
     Attributes:
         withholds: whether anything is withheld anywhere.
         positional: how many arguments have a name if they are passed by position.
+        unmatched: the patterns that match no path that was met. Those that name a whole side of
+            all calls (``*``, ``outputs.*``) are never in it: they cannot be mistyped.
     """
 
     def __init__(
@@ -47,6 +51,9 @@ class Withholding:
         self._others = next((name for name, kind in kinds if kind == "VAR_KEYWORD"), None)
         self.positional = len(self._names)
         self.withholds = any(kept != "all" for _, kept in values)
+        self.unmatched = {
+            pattern for pattern, _ in values if pattern.removesuffix("*").strip(".") not in _WHOLE
+        }
 
     def degree(self, path: str) -> Degree:
         """What is withheld at a path such as ``args.0.x``, ``kwargs.prompt`` or ``outputs``.
@@ -62,6 +69,16 @@ class Withholding:
                 return "numbers"
             found = "values"
         return found
+
+    def meet(self, path: str) -> None:
+        """Notes that a call has something at a path: a value, a container, or None."""
+        if not self.unmatched or path in ("args", "kwargs"):
+            return
+        names = self._names_of(path)
+        # Several threads may be here. The set is changed in place, so none brings a pattern back.
+        for pattern in tuple(self.unmatched):
+            if matches_whole(pattern, names):
+                self.unmatched.discard(pattern)
 
     def hashes(self, path: str) -> bool:
         """Whether a text at a path that is withheld gets a pseudonym, and not only its length."""

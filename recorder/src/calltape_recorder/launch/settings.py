@@ -158,7 +158,7 @@ def _keep(value: object) -> Keep:
 
 
 def _values(value: object) -> str | dict[str, str]:
-    """Reads ``all``, ``none``, or patterns of leaf paths (``*:all,past_key_values.*:none``). The
+    """Reads ``all``, ``none``, or patterns of leaf paths (``*:all,cache.*:none``). The
     last pattern that matches a leaf decides."""
     if isinstance(value, Mapping):
         items = [(str(pattern), str(choice)) for pattern, choice in value.items()]
@@ -171,7 +171,7 @@ def _values(value: object) -> str | dict[str, str]:
         parts = [part.rpartition(":") for part in text.split(",")]
         items = [(pattern.strip(), choice.strip()) for pattern, _, choice in parts]
     if not all(pattern and choice in ("all", "none") for pattern, choice in items):
-        _refuse(f"{value!r:.100}", "write it like *:all,past_key_values.*:none")
+        _refuse(f"{value!r:.100}", "write it like *:all,cache.*:none")
     return dict(items)
 
 
