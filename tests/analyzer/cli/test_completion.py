@@ -23,7 +23,8 @@ from tests.analyzer.tapes import write_tape
 
 # No value: nothing of a tape and no file can stand there.
 _OTHERS = {
-    "ADDRESS", "CONDITION", "DURATION", "ID", "N", "NAME", "PACKAGE.MODULE:FACTORY",
+    "ADDRESS", "CONDITION", "DURATION", "ID", "N", "NAME", "PACKAGE.MODULE:CLASS",
+    "PACKAGE.MODULE:FACTORY",
     "PACKAGE.MODULE:FUNCTION", "PORT", "SECONDS", "SHELL", "SIZE", "TIME", "URL",
 }  # fmt: skip
 

@@ -106,6 +106,52 @@ def test_a_line_breaks_between_words_and_keeps_its_indent() -> None:
     ]
 
 
+SEEN = "0: 2, 3, 4; 2: 5, 6, 7, 8, 9, 10, 11, 12..22 (9 sizes)"
+
+
+def table_of(
+    capsys: pytest.CaptureFixture[str], head: tuple[str, ...], row: tuple[str, ...]
+) -> list[str]:
+    terminal.table(head, [row])
+    return [line.rstrip() for line in ESCAPE.sub("", capsys.readouterr().out).splitlines()]
+
+
+@pytest.mark.parametrize("width", [80], indirect=True)
+def test_a_table_makes_room_for_its_words(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    head = ("argument", "dtype", "shape", "calls", "sizes seen")
+    row = ("cache.layers.0.values", "float32", "[dynamic, 2, dynamic, 16]", "6/9", SEEN)
+    assert table_of(capsys, head, row) == [
+        "argument               dtype    shape                calls  sizes seen",
+        "cache.layers.0.values  float32  [dynamic, 2,         6/9    0: 2, 3, 4; 2: 5, 6,",
+        "                                dynamic, 16]                7, 8, 9, 10, 11,",
+        "                                                            12..22 (9 sizes)",
+    ]
+
+
+@pytest.mark.parametrize("width", [40], indirect=True)
+def test_a_long_word_in_a_table_breaks_between_its_parts(
+    width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = ("cache.layers.0.values", "float32", "[batch_size, past_sequence_length]")
+    assert table_of(capsys, ("argument", "dtype", "shape"), row) == [
+        "argument        dtype    shape",
+        "cache.layers.   float32  [batch_size,",
+        "0.values                 past_sequence_",
+        "                         length]",
+    ]
+
+
+@pytest.mark.parametrize("columns", [1, 3, 5, 7])
+@pytest.mark.parametrize("text", ["x" * 300, "漢" * 90, " a  b.c[d] " * 20, "", "_" * 70])
+def test_a_table_shows_all_of_each_cell(
+    width: int, columns: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = table_of(capsys, ("n",) * columns, (text,) * columns)
+    assert all(cell_len(line) <= width for line in found)
+    shown = "".join("".join(found[1:]).split())
+    assert sorted(shown) == sorted("".join(text.split()) * columns)
+
+
 def test_a_text_is_shortened_to_columns() -> None:
     assert terminal.shortened("abcdef", 6) == "abcdef"
     assert terminal.shortened("abcdef", 4) == "abc…"

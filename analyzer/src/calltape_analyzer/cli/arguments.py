@@ -53,7 +53,7 @@ def args(
         list[str] | None,
         typer.Option(
             "--classes",
-            metavar="MODULE:CLASS",
+            metavar="PACKAGE.MODULE:CLASS",
             help="A class of arguments, such as a cache. It is imported. May come again.",
         ),
     ] = None,

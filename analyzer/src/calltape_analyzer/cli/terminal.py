@@ -2,7 +2,8 @@
 
 In come texts, which may hold anything that is on a tape. Out go lines that are safe to show. On a
 terminal long lines break between words, and tables fit the width (``COLUMNS``, or that of the
-terminal). Elsewhere each line and each row is one line with full values, without colour or frame.
+terminal); in a table, a word that is longer than its column breaks between its parts. Elsewhere
+each line and each row is one line with full values, without colour or frame.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ _MAX_WIDTH = 100
 """Of a column: wider cells are followed by the next, and do not widen those of all other rows."""
 _LEAST_WIDTH = 20
 _WORD = re.compile(r"\s*\S+")
+_PART = re.compile(r"\s*(?:\.{2,}|[^\s.\[/_])*[.\[/_]?")
+"""Of a word: ``cache.``, ``layers.``, ``0.``, ``values``. A range (``3..1595``) is one part."""
+_CHARACTER = re.compile(r"\.\.\S?|.")
+"""A range that is cut must not look as if it had no end."""
+_GAP = 2
+"""Between two columns."""
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
@@ -115,12 +122,63 @@ def _fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> N
     # https://no-color.org speaks of colour; a bold head is an escape all the same.
     is_plain = bool(os.environ.get("NO_COLOR"))
     made = Table(box=None, pad_edge=False, header_style="" if is_plain else "bold")
-    for name in head:
-        made.add_column(name, overflow="fold")
+    widths = _widths(list(zip(head, *rows, strict=True)), width)
+    for name, most in zip(head, widths, strict=True):
+        made.add_column("\n".join(_folded(name, most)), overflow="fold", width=most)
     for row in rows:
+        cells = ("\n".join(_folded(cell, most)) for cell, most in zip(row, widths, strict=True))
         # Text, not str: brackets in a shape are not markup.
-        made.add_row(*(Text(cell) for cell in row))
+        made.add_row(*map(Text, cells))
     Console(width=width, highlight=False).print(made)
+
+
+def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
+    """How wide each column is, so that all fit: the widest ones give way first, and if there is
+    room for that, none breaks a word, or at least no part of one."""
+    room = width - _GAP * (len(columns) - 1)
+    found = [min(max(map(cells_of, column)), width) for column in columns]
+    for split in (_WORD, _PART):
+        least = [
+            max(
+                (cells_of(one.strip()) for cell in column for one in split.findall(cell)), default=0
+            )
+            for column in columns
+        ]
+        if sum(least) <= room:
+            break
+    else:
+        least = [1] * len(columns)
+    while sum(found) > room:
+        shrinks = [at for at, low in enumerate(least) if found[at] > max(low, 1)]
+        if not shrinks:  # the terminal has less room than there are columns
+            break
+        found[max(shrinks, key=found.__getitem__)] -= 1
+    return found
+
+
+def _folded(text: str, width: int) -> Iterator[str]:
+    """A cell in lines of a width: broken between words, or parts of a word that is longer."""
+    made = ""
+    for piece in _pieces(text, width):
+        if made and cells_of(made) + cells_of(piece) > width:
+            yield made
+            made = piece.lstrip()
+        else:
+            made += piece
+    yield made
+
+
+def _pieces(text: str, width: int) -> Iterator[str]:
+    """Words, parts of words, or characters, of which none is wider than a column."""
+    if cells_of(text) <= width:
+        yield text
+        return
+    for word in _WORD.findall(text):
+        if cells_of(word) <= width:
+            yield word
+            continue
+        for part in _PART.findall(word):
+            yield from (part,) if cells_of(part) <= width else _CHARACTER.findall(part)
 
 
 def cells_of(text: str) -> int:
