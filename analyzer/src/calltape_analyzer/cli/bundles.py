@@ -60,7 +60,7 @@ def bundle(
 
     \b
     calltape bundle runs/llm.tape --model-code model.py -o bug.zip
-    calltape bundle runs/llm.tape --calls 0..9 --permute input_ids -o bug.zip
+    calltape bundle runs/llm.tape --calls 0..9 --permute input_ids -o ten.zip
     """
     from calltape_analyzer.bundling import bundle as bundled
 

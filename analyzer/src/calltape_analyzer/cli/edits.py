@@ -93,7 +93,7 @@ def filter_(
         list[str] | None,
         typer.Option(
             metavar="PATH",
-            help="Leave out the values at this path, such as 'past_key_values.*'. Shapes stay.",
+            help="Leave out the values at this path, such as 'cache.*'. Shapes stay.",
         ),
     ] = None,
     drop_outputs: Annotated[
@@ -162,13 +162,13 @@ def merge(
 def recover(
     paths: Paths, out: Out, target: OfTarget = None, force: Force = False, json: Json = False
 ) -> None:
-    """The sound calls of a damaged, torn or unsealed tape as a sealed one.
+    """The sound calls of a damaged or unsealed tape, sealed.
 
     Ends with 3 if something was lost, and says what.
 
     \b
     calltape recover crashed.tape -o mended.tape
-    calltape recover runs/ --target Llama -o mended.tape --json
+    calltape recover runs/ --target Llama -o llama.tape --json
     """
     from calltape_analyzer.editing.recovering import recover_tape
 

@@ -79,7 +79,7 @@ VERBS = (
         "recover",
         "edits",
         "recover",
-        "The sound calls of a damaged, torn or unsealed tape as a sealed one.",
+        "The sound calls of a damaged or unsealed tape, sealed.",
     ),
     Verb("minimise", "minimising", "minimise", "The smallest tape that fails for the same reason."),
     Verb(
