@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import Tape, TapeError, open_tape, replay
+from calltape_analyzer import Tape, TapeError, export, open_tape, replay
 from calltape_analyzer.arguments.complete_inputs import complete_inputs
 from calltape_analyzer.pytree.memory_limit import granted
 from calltape_recorder import record
@@ -155,3 +155,81 @@ def test_generators_and_dropped_outputs(tmp_path: Path, model: Talking) -> None:
     with pytest.raises(TapeError, match="no outputs"):
         replay(open_tape(tmp_path / "b.tape"), model)
     assert replay(open_tape(tmp_path / "b.tape"), model, expect="success").ok
+
+
+# --- saved programs ------------------------------------------------------------------------------
+
+
+class Table(torch.nn.Module):
+    """Gives what is at an id, in a dict, in a form of its own for each test."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32, width: int = 4, key: str = "x") -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(50, width)
+        self.dtype, self.key = dtype, key
+
+    def forward(self, ids):
+        return {self.key: self.table(ids).to(self.dtype), "rows": ids + 1}
+
+
+def table_tape(folder: Path, name: str, model: torch.nn.Module, **options: Any) -> Tape:
+    calls = [call(torch.randint(0, 50, (2, n))) for n in (3, 5, 9)]
+    return taped(folder, model, calls, name=name, **options)
+
+
+def test_shapes_replay_through_saved_programs_as_through_the_model(tmp_path: Path) -> None:
+    model = Table().eval()
+    tape = table_tape(tmp_path, "shapes.tape", model, values="none")
+    programs = export(tape, model)
+    assert {row.against for row in programs.verify()} == {"module"}
+    programs.save(tmp_path / "saved")
+    report, direct = replay(tape, tmp_path / "saved", trusted=True), replay(tape, model)
+    assert report.ok, report.table()
+    assert [row.against for row in report] == ["shapes"] * 3
+    assert [row.compared for row in report] == [0, 0, 0]
+    assert report.reproduced == 0
+    assert "3 calls agree in structure, dtypes and shapes; no value was compared" in report.summary
+    assert [note for note in report.notes if "made up" in note] == direct.notes
+    assert "verified" not in report.table(every=True)
+
+
+@pytest.mark.parametrize(
+    ("form", "error"),
+    [
+        ({"dtype": torch.float64}, "x is float64[2,3,4] instead of float32[2,3,4]"),
+        ({"width": 6}, "x is float32[2,3,6] instead of float32[2,3,4]"),
+        ({"key": "z"}, "other outputs (missing: x; unexpected: z)"),
+    ],
+)
+def test_saved_programs_of_another_form_fail(tmp_path: Path, form: Any, error: str) -> None:
+    tape = table_tape(tmp_path, "shapes.tape", Table().eval(), values="none")
+    other = Table(**form).eval()
+    export(table_tape(tmp_path, "other.tape", other), other).save(tmp_path / "saved")
+    report = replay(tape, tmp_path / "saved", trusted=True)
+    assert [row.ok for row in report] == [False] * 3
+    assert report.rows[0].error is not None
+    assert report.rows[0].error.startswith(error)
+    assert "with made-up arguments" in report.rows[0].error
+    assert report.reproduced == 0
+
+
+def test_saved_programs_are_compared_where_there_are_values(tmp_path: Path) -> None:
+    model = Table().eval()
+    tape = table_tape(tmp_path, "part.tape", model, values={"*": "all", "outputs.x": "none"})
+    export(tape, model).save(tmp_path / "saved")
+    report = replay(tape, tmp_path / "saved", trusted=True)
+    assert report.ok, report.table()
+    assert {row.against for row in report} == {"part"}
+    assert report.reproduced == 0
+    assert "not on the tape, so compared in dtype and shape only: outputs.x" in report.notes
+
+
+def test_saved_programs_with_an_argument_that_is_not_on_the_tape(tmp_path: Path) -> None:
+    """The tape has all outputs, but not what they were made of: other values come out."""
+    model = Table().eval()
+    tape = table_tape(tmp_path, "ids.tape", model, values={"*": "all", "ids": "none"})
+    export(tape, model).save(tmp_path / "saved")
+    report = replay(tape, tmp_path / "saved", trusted=True)
+    assert report.ok, report.table()
+    assert {row.against for row in report} == {"shapes"}
+    assert report.reproduced == 0

@@ -17,7 +17,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_schema.leaves import Leaf
 from calltape_schema.tree import Node, OpaqueNode, ScalarNode, children_of
 
-__all__ = ["CompleteInputs", "complete_inputs"]
+__all__ = ["CompleteInputs", "complete_inputs", "has_made_up"]
 
 _STAND_INS: dict[str, Any] = {"int": 1, "float": 1.0, "complex": (1.0, 0.0)}
 
@@ -73,6 +73,21 @@ def complete_inputs(call: Call, device: Any = "cpu") -> CompleteInputs:
         tensors[leaf] = _moved(tensors[leaf], one, device, are_mixed)
     args, kwargs = call.build("inputs", root, tensors, texts.scalars)
     return CompleteInputs(args, kwargs, len(missing) + texts.made_up)
+
+
+def has_made_up(call: Call) -> bool:
+    """Whether the tape lacks the value of an argument, so that it is made up. A tensor that was on
+    the meta device when the model was called never had one."""
+    tree = call.record.inputs
+    if any(leaf.key is None and leaf.device != "meta" for leaf in tree.facts()):
+        return True
+    waiting: list[Node] = [tree.spec().root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, OpaqueNode) and node.of is not None:
+            return True
+        waiting += children_of(node)
+    return False
 
 
 def _missing_tensors(call: Call, facts: tuple[Leaf, ...]) -> dict[int, Any]:

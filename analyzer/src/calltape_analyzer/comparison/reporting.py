@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from calltape_analyzer.comparison.reports import Report, ReportRow
@@ -18,7 +18,7 @@ from calltape_analyzer.observing.evidence import has_raised, left_out_note
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
-from calltape_analyzer.text import counted
+from calltape_analyzer.text import counted, some_of
 
 
 def report_on(
@@ -81,6 +81,28 @@ def _addressed(row: ReportRow, call: Call, tape: CallSource) -> ReportRow:
 def raised_note(count: int) -> list[str]:
     """A note on calls that ended with an error; no note if there are none."""
     return [left_out_note(count)] if count else []
+
+
+MADE_UP = " (with made-up arguments: the tape has no values)"
+"""What to know of a run that failed."""
+
+
+def made_up_note(count: int) -> list[str]:
+    """A note on calls whose arguments are not on the tape; no note if there are none."""
+    if not count:
+        return []
+    return [
+        f"the arguments of {counted(count, 'call')} were made up, in whole or in part, because the "
+        "tape does not have them; no value that came out was compared"
+    ]
+
+
+def withheld_note(paths: Collection[str]) -> list[str]:
+    """A note on outputs whose values are not on the tape; no note if there are none."""
+    if not paths:
+        return []
+    names = some_of([f"outputs{path}" for path in sorted(paths)], 5)
+    return [f"not on the tape, so compared in dtype and shape only: {names}"]
 
 
 def without_removed(

@@ -11,7 +11,9 @@ from typing import Any
 
 from calltape_analyzer.comparison.comparing import (
     Difference,
+    Tolerances,
     because,
+    compared,
     has_values,
     is_within,
     other_outputs,
@@ -21,7 +23,7 @@ from calltape_analyzer.comparison.renamed_outputs import as_recorded
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.pytree.result_values import Constant, Unknown
 
-__all__ = ["same_structure", "without_value"]
+__all__ = ["compared_against", "same_structure", "what_to_compare", "without_value"]
 
 _SCALARS = ("int", "float", "complex", "str", "bytes")
 
@@ -29,6 +31,42 @@ _SCALARS = ("int", "float", "complex", "str", "bytes")
 def without_value(leaves: Mapping[str, Any]) -> frozenset[str]:
     """The paths of leaves of which the tape has a dtype and a shape, or a type, and no value."""
     return frozenset(path for path, leaf in leaves.items() if not has_values({path: leaf}))
+
+
+def what_to_compare(expected: Mapping[str, Any], made_up: bool) -> str:
+    """What a result can be compared with: :attr:`ReportRow.against`.
+
+    Args:
+        expected: what was recorded.
+        made_up: whether some of the arguments are not the recorded ones. Then no value that comes
+            out need be the recorded one.
+    """
+    withheld = without_value(expected)
+    if made_up or (withheld and len(withheld) == len(expected)):
+        return "shapes"
+    return "part" if withheld else "tape"
+
+
+def compared_against(
+    against: str,
+    expected: Mapping[str, Any],
+    got: Mapping[str, Any],
+    tolerances: Tolerances,
+    omitted: Collection[str] = (),
+) -> Difference:
+    """Compares what :func:`what_to_compare` says, and no more.
+
+    Args:
+        against: ``"shapes"``, ``"part"``, or anything else for all values.
+        expected, got, tolerances, omitted: as for :func:`compared`.
+    """
+    if against not in ("shapes", "part"):
+        return compared(expected, got, tolerances, omitted)
+    structure = same_structure(expected, got, omitted)
+    if against == "shapes" or not structure.ok:
+        return structure
+    known = {path: leaf for path, leaf in got.items() if path in expected}
+    return compared(expected, known, tolerances, {*omitted, *without_value(expected)})
 
 
 def same_structure(

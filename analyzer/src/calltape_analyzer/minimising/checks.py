@@ -195,7 +195,7 @@ def _of_report(report: Any) -> Outcome:
 
 
 def _reasons_of_row(row: Any) -> Iterator[str]:
-    from calltape_analyzer.replaying.runners import MADE_UP
+    from calltape_analyzer.comparison.reporting import MADE_UP
 
     for one in row.differences:
         yield f"{one.path} differs"

@@ -220,6 +220,10 @@ class Programs(Mapping[str, Program], Shown):
         that writes to the state of its model is asked from the state at the export, and in order
         for calls that it does not reproduce so.
 
+        Values that are not on the tape are compared with those of the model after an export. Loaded
+        programs have no model, and such a call is not verified; :func:`replay` compares it in
+        structure, dtypes and shapes.
+
         Args:
             tape: the tape; the one that was exported by default.
             tolerances: how far results may be from the recorded ones; by default as in
@@ -234,10 +238,35 @@ class Programs(Mapping[str, Program], Shown):
         source = tape or self._tape
         if source is None:
             raise UsageError("there is no tape to verify with", advice="pass one: verify(tape)")
+        return self.replayed(source, tolerances=tolerances, progress=progress, failing=failing)
+
+    def replayed(
+        self,
+        tape: Tape,
+        *,
+        tolerances: Tolerances | None = None,
+        progress: bool = False,
+        failing: str | os.PathLike[str] | None = None,
+        shapes_suffice: bool = False,
+    ) -> Report:
+        """As :meth:`verify`.
+
+        Args:
+            tape, tolerances, progress, failing: as there.
+            shapes_suffice: whether a call whose values are not on the tape may be compared in
+                structure, dtypes and shapes, if the model is not here. It does not count as
+                reproduced.
+        """
         verification = Verification(
-            self, self._sorter, source, self.missing, self._reference, tolerances or self.tolerances
+            self,
+            self._sorter,
+            tape,
+            self.missing,
+            self._reference,
+            tolerances or self.tolerances,
+            shapes_suffice,
         )
-        report = report_on(source, verification.row, progress, failing)
+        report = report_on(tape, verification.row, progress, failing)
         for program in self._programs.values():
             notes = list(program.notes)
             if unknown := program.unknown_classes():

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, Protocol
 
+from calltape_analyzer.arguments.complete_inputs import has_made_up
 from calltape_analyzer.arguments.samples import Sample, recorded_sample, sample_in
 from calltape_analyzer.comparison.comparing import (
     Difference,
@@ -23,7 +24,13 @@ from calltape_analyzer.comparison.comparing import (
     not_verified,
     recorded_leaves,
 )
+from calltape_analyzer.comparison.reporting import MADE_UP, made_up_note, withheld_note
 from calltape_analyzer.comparison.reports import ReportRow, compared_row, failed_row
+from calltape_analyzer.comparison.structures import (
+    compared_against,
+    what_to_compare,
+    without_value,
+)
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.evidence import has_raised
@@ -67,8 +74,14 @@ class Verification:
         missing: why variants have no program, by name.
         reference: the model; None if it is not here.
         tolerances: how far results may be from the recorded ones.
+        shapes_suffice: whether a call may be compared in structure, dtypes and shapes where the
+            tape has no values and the model is not here. Otherwise such a call is not verified.
         explains: whether a difference is explained, for which the model may be called.
         in_order: how many calls were reproduced only in order.
+        made_up: how many calls were run with arguments that are not on the tape, and compared in
+            dtypes and shapes only.
+        withheld: the paths of outputs whose values are not on the tape, of calls that were compared
+            in part.
     """
 
     programs: Mapping[str, Program]
@@ -77,8 +90,11 @@ class Verification:
     missing: Mapping[str, str]
     reference: ModelReference | None
     tolerances: Tolerances
+    shapes_suffice: bool = False
     explains: bool = True
     in_order: int = 0
+    made_up: int = 0
+    withheld: set[str] = field(default_factory=set)
 
     def row(self, call: Call) -> ReportRow:
         """What became of a call."""
@@ -94,10 +110,13 @@ class Verification:
     @property
     def notes(self) -> list[str]:
         """What a person should know about the comparison."""
-        if not self.in_order:
-            return []
-        are = counted(self.in_order, "call")
-        return [f"{are} reproduced in order, each from the state that the call before left"]
+        found = [*made_up_note(self.made_up), *withheld_note(self.withheld)]
+        if self.in_order:
+            are = counted(self.in_order, "call")
+            found.append(
+                f"{are} reproduced in order, each from the state that the call before left"
+            )
+        return found
 
     @cached_property
     def _rows_in_order(self) -> dict[CallRef, ReportRow]:
@@ -130,8 +149,10 @@ class Verification:
         placed = self.sorter.sorted(call.record.inputs)
         found, _ = accepting_programs(self.programs, placed, ignored)
         name = found[0].name if found else None
-        against = "tape"
+        against, doubt = "tape", ""
         try:
+            if self.shapes_suffice and self.reference is None and found and has_made_up(call):
+                self.made_up, doubt = self.made_up + 1, MADE_UP
             device = found[0].device if found else None
             sample = recorded_sample(call, self.sorter, device)
             with held() as modules:
@@ -143,14 +164,14 @@ class Verification:
                 for module in modules:
                     got = apart_from(module, got)
             expected, against = self._expected(program, call)
-            difference = compared(expected, got, self.tolerances)
+            difference = self._difference(against, expected, got)
             if not difference.agrees and against == "tape" and self.explains:
                 difference = self._explained(program, call, got, difference)
             if beside := [*map(unchanged_note, program.unwritten), *unmade]:
                 difference = not_verified(difference, beside)
         except Exception as error:  # torch, the runtime and the tape raise errors of any type
-            return None, failed_row(call.number, name, error, against)
-        return program, compared_row(call.number, name, difference, against)
+            return None, _doubted(failed_row(call.number, name, error, against), doubt)
+        return program, _doubted(compared_row(call.number, name, difference, against), doubt)
 
     @contextmanager
     def _undisturbed(self) -> Iterator[list[Any]]:
@@ -183,6 +204,15 @@ class Verification:
             return difference
         return difference._replace(error=because_of_state(program))
 
+    def _difference(
+        self, against: str, expected: dict[str, Any], got: dict[str, Any]
+    ) -> Difference:
+        if not self.shapes_suffice:
+            return compared(expected, got, self.tolerances)
+        if against == "part":
+            self.withheld |= without_value(expected)
+        return compared_against(against, expected, got, self.tolerances)
+
     def _expected(self, program: Program, call: Call) -> tuple[dict[str, Any], str]:
         if self.reference is not None:
             sample = sample_in(program.variant, call, self.sorter, program.device)
@@ -193,7 +223,14 @@ class Verification:
                 "the outputs are not on the tape",
                 advice="verify on the machine that has the model, after export",
             )
+        if self.shapes_suffice:
+            return expected, what_to_compare(expected, has_made_up(call))
         return expected, "tape" if has_values(expected) else "shapes"
+
+
+def _doubted(row: ReportRow, doubt: str) -> ReportRow:
+    """A row with what to know about the arguments, if it is not ok."""
+    return row if row.error is None else row.model_copy(update={"error": f"{row.error}{doubt}"})
 
 
 def _keeps_state(program: Program) -> bool:

@@ -17,8 +17,13 @@ from calltape_analyzer.comparison.comparing import (
     recorded_leaves,
 )
 from calltape_analyzer.comparison.leaf_differences import leaf_differences
+from calltape_analyzer.comparison.reporting import made_up_note, withheld_note
 from calltape_analyzer.comparison.reports import ReportRow, compared_row, failed_row
-from calltape_analyzer.comparison.structures import same_structure, without_value
+from calltape_analyzer.comparison.structures import (
+    compared_against,
+    what_to_compare,
+    without_value,
+)
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.pytree.result_values import Returned
 from calltape_analyzer.reading.call import Call
@@ -139,33 +144,20 @@ class CallReplay:
         self, call: Call, run: Run, expected: dict[str, Any], returned: Returned, against: str
     ) -> ReportRow:
         self._omitted |= returned.omitted
-        if against == "shapes":
-            found = same_structure(expected, returned.leaves, returned.omitted)
-            if found.error is not None:
-                found = found._replace(error=found.error + run.doubt)
-            return compared_row(call.number, None, found, against)
-        found = self._difference(expected, returned, against)
+        leaves, omitted = returned.leaves, returned.omitted
+        found = compared_against(against, expected, leaves, self._tolerances, omitted)
+        if against == "shapes" and found.error is not None:
+            found = found._replace(error=found.error + run.doubt)
         row = compared_row(call.number, None, found, against)
-        if row.ok:
+        if against == "part":
+            self._withheld |= without_value(expected)
+        if row.ok or against == "shapes":
             return row
         differences = leaf_differences(
             expected, returned.leaves, self._tolerances, returned.omitted
         )
         self._ask_again(call, returned)
         return row.model_copy(update={"differences": differences})
-
-    def _difference(
-        self, expected: Mapping[str, Any], returned: Returned, against: str
-    ) -> Difference:
-        if against != "part":
-            return compared(expected, returned.leaves, self._tolerances, returned.omitted)
-        withheld = without_value(expected)
-        structure = same_structure(expected, returned.leaves, returned.omitted)
-        if not structure.ok:
-            return structure
-        self._withheld |= withheld
-        got = {path: leaf for path, leaf in returned.leaves.items() if path in expected}
-        return compared(expected, got, self._tolerances, returned.omitted | withheld)
 
     def _ask_again(self, call: Call, returned: Returned) -> None:
         """Whether the target gives other values each time: it is asked once per report."""
@@ -210,15 +202,7 @@ class CallReplay:
 
     def notes(self) -> list[str]:
         """What a reader of the report should know of all calls together."""
-        found: list[str] = []
-        if self._made_up:
-            found.append(
-                f"the arguments of {counted(self._made_up, 'call')} were made up, in whole or in "
-                "part, because the tape does not have them; no value that came out was compared"
-            )
-        if self._withheld:
-            names = some_of([f"outputs{path}" for path in sorted(self._withheld)], 5)
-            found.append(f"not on the tape, so compared in dtype and shape only: {names}")
+        found = [*made_up_note(self._made_up), *withheld_note(self._withheld)]
         if self._classes_only:
             found.append(
                 f"of {counted(self._classes_only, 'exception')} only the class was compared: the "
@@ -245,9 +229,4 @@ def _untried(call: Call, error: str) -> ReportRow:
 
 def _against(expected: Mapping[str, Any] | None, run: Run) -> str:
     """What the result can be compared with."""
-    if expected is None:
-        return "success"
-    withheld = without_value(expected)
-    if run.made_up or (withheld and len(withheld) == len(expected)):
-        return "shapes"
-    return "part" if withheld else "tape"
+    return "success" if expected is None else what_to_compare(expected, run.made_up)

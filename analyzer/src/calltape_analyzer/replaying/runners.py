@@ -14,9 +14,9 @@ from itertools import islice
 from types import GeneratorType
 from typing import Any
 
-from calltape_analyzer.arguments.complete_inputs import CompleteInputs, complete_inputs
+from calltape_analyzer.arguments.complete_inputs import CompleteInputs, complete_inputs, has_made_up
 from calltape_analyzer.comparison.comparing import Tolerances, leaves_of
-from calltape_analyzer.comparison.reporting import without_removed
+from calltape_analyzer.comparison.reporting import MADE_UP, without_removed
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.sorting import CallSorter
@@ -29,10 +29,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.replaying.model_outputs import inputs_of, outputs_by_path
 from calltape_analyzer.tape import Tape
 
-__all__ = ["MADE_UP", "Run", "Runner", "runner_of"]
-
-MADE_UP = " (with made-up arguments: the tape has no values)"
-"""What to know of a run that failed."""
+__all__ = ["Run", "Runner", "runner_of"]
 
 _MAX_CHUNKS = 256
 """Of a stream, the recorder keeps so many chunks at most."""
@@ -183,9 +180,7 @@ class _RunOf(Run):
     def __init__(self, model: ExportedModel, call: Call, sorter: CallSorter) -> None:
         self._model, self._call = model, call
         self._inputs = inputs_of(model, call, sorter)
-        self.made_up = any(
-            leaf.key is None and leaf.device != "meta" for leaf in call.record.inputs.facts()
-        )
+        self.made_up = has_made_up(call)
 
     def run(self) -> Any:
         return self._model.run(self._inputs)
