@@ -76,13 +76,19 @@ class NoVariant(TapeError, LookupError):  # noqa: N818 - what users catch reads 
     """No exported program accepts a call. ``reasons`` says why, for each variant. It is a
     :class:`LookupError` too."""
 
-    def __init__(self, reason: str, reasons: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        reasons: Mapping[str, str] | None = None,
+        *,
+        advice: str = "record calls like this one as well, and export again",
+    ) -> None:
         self.reasons = dict(reasons or {})
         parts = "; ".join(f"{name}: {why}" for name, why in self.reasons.items())
         super().__init__(
             "usage",
             f"{reason} ({parts})" if parts else reason,
-            advice="record calls like this one as well, and export again",
+            advice=advice,
         )
 
 

@@ -49,6 +49,13 @@ def some_of(names: Sequence[str], most: int, separator: str = ", ") -> str:
     return separator.join(names[:most]) + more
 
 
+def named(names: Sequence[str], most: int) -> str:
+    """Names in a sentence: ``a``, ``a and b``, ``a, b and c``, ``a, b and 7 more``."""
+    if 1 < len(names) <= most:
+        return f"{', '.join(names[:-1])} and {names[-1]}"
+    return some_of(names, most)
+
+
 class UniqueNames:
     """Makes names unique: a name that comes again gets a number, from 2 on.
 

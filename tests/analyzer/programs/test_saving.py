@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -397,3 +398,61 @@ def test_another_process_runs_saved_programs(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "other.py", "saved", name, "values.pt"], cwd=tmp_path, check=True
     )
+
+
+# --- classes of one's own ------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Kept:
+    keys: torch.Tensor
+
+
+class Keeping(torch.nn.Module):
+    """Returns an object of a class of one's own, which the next call takes."""
+
+    def forward(self, x, cache=None, use_cache=False):
+        keys = x if cache is None else torch.cat([cache.keys, x], 1)
+        return {"y": keys.sum(1), "cache": Kept(keys) if use_cache else None}
+
+
+def kept(folder: Path) -> Path:
+    calls = [call(t(1, 4, 3), use_cache=True), call(t(2, 5, 3), use_cache=True)]
+    calls += [call(t(b, 1, 3), Kept(t(b, n, 3)), use_cache=True) for b, n in ((1, 4), (2, 5))]
+    module = Keeping().eval()
+    tape = taped(folder, module, calls, classes=[Kept])
+    export(tape, module, merge="never").save(folder / "saved")
+    return folder / "saved"
+
+
+def test_a_placeholder_for_an_unknown_class_is_named(tmp_path: Path) -> None:
+    saved = kept(tmp_path)
+    programs = load_programs(saved, trusted=True)
+    cache = programs(t(1, 4, 3), use_cache=True)["cache"]
+    said = (
+        f"cache is a Placeholder for {__name__}:Kept, which was not known when the programs were "
+        "loaded; load_programs(..., classes=[Kept])"
+    )
+    for ask in (programs, programs.accepting):
+        with pytest.raises(NoVariant) as refused:
+            ask(t(1, 1, 3), cache, use_cache=True)
+        assert said in refused.value.reasons.values()
+        assert refused.value.advice == "give load_programs the classes of your own"
+    with pytest.raises(NoVariant) as refused:
+        programs(t(1, 1, 3), [cache], use_cache=True)
+    assert said.replace("cache is", "cache holds", 1) in refused.value.reasons.values()
+    knowing = load_programs(saved, classes=[Kept], trusted=True)
+    cache = knowing(t(1, 4, 3), use_cache=True)["cache"]
+    assert knowing(t(1, 1, 3), cache, use_cache=True)["cache"].keys.shape == (1, 5, 3)
+    with pytest.raises(NoVariant, match="cache has another structure"):
+        knowing(t(1, 1, 3), [cache], use_cache=True)
+
+
+def test_all_missing_arguments_are_named(tmp_path: Path) -> None:
+    programs = load_programs(kept(tmp_path), classes=[Kept], trusted=True)
+    with pytest.raises(NoVariant) as refused:
+        programs(t(1, 4, 3))
+    assert set(refused.value.reasons.values()) == {
+        "cache and use_cache are missing",
+        "use_cache is missing",
+    }

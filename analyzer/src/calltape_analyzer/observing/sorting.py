@@ -25,6 +25,7 @@ from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.reading.seen_inputs import SeenInputs
+from calltape_analyzer.text import named
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
 from calltape_schema.records import Range, Tree
@@ -35,6 +36,7 @@ __all__ = ["CallSorter", "difference_of"]
 
 _MAX_TEXT = 1024
 _MAX_UNITED = 4096
+_MAX_NAMES = 5
 
 
 class CallSorter:
@@ -175,10 +177,10 @@ def _typed(value: Any) -> tuple[str, str]:
 def difference_of(group: Group, placed: SortedCall) -> str:
     """In what a call differs from the calls of a group, in words."""
     ours, theirs = dict(group.layout.keys), dict(placed.layout.keys)
-    for name in ours.keys() - theirs.keys():
-        return f"{name} is missing"
-    for name in theirs.keys() - ours.keys():
-        return f"{name} is not expected"
+    if missing := [name for name in ours if name not in theirs]:
+        return f"{_are(missing)} missing"
+    if more := [name for name in theirs if name not in ours]:
+        return f"{_are(more)} not expected"
     for name, key in ours.items():
         if theirs[name] != key:
             return f"{name} has another structure"
@@ -192,6 +194,10 @@ def difference_of(group: Group, placed: SortedCall) -> str:
         if _typed(known) != _typed(given.get(place)):
             return _other_value(place, known, given.get(place))
     return "another structure"
+
+
+def _are(names: Sequence[str]) -> str:
+    return f"{named(names, _MAX_NAMES)} {'is' if len(names) == 1 else 'are'}"
 
 
 def _other_value(place: LeafPath, known: Any, value: Any) -> str:

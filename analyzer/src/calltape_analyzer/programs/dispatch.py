@@ -13,8 +13,9 @@ from calltape_analyzer.arguments.samples import Sample, in_variant
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.unknown_classes import unknown_class_in
 
-__all__ = ["accepting_programs", "serve"]
+__all__ = ["accepting_programs", "no_variant", "serve"]
 
 
 def accepting_programs(
@@ -84,7 +85,25 @@ def serve(
                 f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]:.200}"
             )
     not_exported = {name: f"not exported: {why:.160}" for name, why in missing.items()}
-    raise NoVariant("no program accepts these arguments", reasons | not_exported)
+    raise no_variant("no program accepts these arguments", programs, call, reasons | not_exported)
+
+
+def no_variant(
+    text: str, programs: Mapping[str, Program], call: SortedCall, reasons: Mapping[str, str]
+) -> NoVariant:
+    """The error that no program takes a call, with what to do about it.
+
+    Args:
+        text: the error in words.
+        programs: that were asked.
+        call: the call.
+        reasons: why each program, or a variant without one, does not take it.
+    """
+    every = programs.values()
+    if any(unknown_class_in(one.variant.group, call, one.classes) for one in every):
+        advice = "give load_programs the classes of your own"
+        return NoVariant(text, reasons, advice=advice)
+    return NoVariant(text, reasons)
 
 
 def _is_of_inputs(error: Exception) -> bool:

@@ -20,8 +20,8 @@ from calltape_analyzer.observing.sorting import difference_of
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.constant_values import refuses_constants
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.pytree.classes import ClassIndex, name_of
-from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_analyzer.programs.unknown_classes import PLACEHOLDER, unknown_class_in
+from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.rebuilding import UNMADE
 from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.pytree.result_values import ABSENT, values_in
@@ -37,7 +37,6 @@ FOR_ONE_SIZE = "for the sizes of one recorded call only: its dimensions are cons
 _MAX_SHOWN = 4
 """Names of a state that a note has."""
 _PLACEHOLDER_FIELDS = ("type_name", "reason")
-PLACEHOLDER = name_of(Placeholder)
 
 
 def _text(node: Node, scalars: Sequence[Any]) -> str:
@@ -264,7 +263,8 @@ class Program:
         values of tensors."""
         row = self.variant.row_in(placed.key, placed.row)
         if row is None:
-            return difference_of(self.variant.group, placed)
+            unknown = unknown_class_in(self.variant.group, placed, self.classes)
+            return str(unknown) if unknown else difference_of(self.variant.group, placed)
         return refuses_constants(self.variant, placed) or self.refuses(row)
 
     def refuses(self, row: SizeRow) -> str | None:

@@ -21,7 +21,7 @@ from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.attempts import Attempt
-from calltape_analyzer.programs.dispatch import accepting_programs, serve
+from calltape_analyzer.programs.dispatch import accepting_programs, no_variant, serve
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.returned_arguments import in_own_objects
 from calltape_analyzer.programs.verification import ModelReference, Verification
@@ -192,7 +192,7 @@ class Programs(Mapping[str, Program], Shown):
         if not found and filled is not None:
             found, _ = accepting_programs(self, filled.placed)
         if not found:
-            raise NoVariant("no program is for these arguments", reasons)
+            raise no_variant("no program is for these arguments", self, live.placed, reasons)
         return found[0].name
 
     def for_sizes(
