@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from calltape_analyzer import export, load_programs
+from calltape_analyzer import check, export, load_programs, open_tape, replay
 from calltape_analyzer.exporting import merging
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
@@ -73,6 +74,24 @@ def test_merged_program_survives_saving(tmp_path: Path) -> None:
     loaded = load_programs(tmp_path / "saved", classes=[ToyCache], trusted=True)
     assert len(loaded) == 1
     assert_as_module(loaded, module, [*STEPS, *UNSEEN])
+
+
+def test_one_file_of_a_saved_directory_points_to_the_directory(tmp_path: Path) -> None:
+    """A prefill has no cache, which is an input of the merged program."""
+    module, saved = Attending(), tmp_path / "saved"
+    made(tmp_path, module, STEPS, classes=[ToyCache]).save(saved)
+    tape = open_tape(tmp_path / "calls.tape", classes=[ToyCache])
+    (file,) = saved.glob("*.pt2")
+    alone = shutil.copy(file, tmp_path / "alone.pt2")
+    for run, verb in ((replay, "replay"), (check, "check")):
+        wrong = str(run(tape, file, trusted=True))
+        assert "the model's inputs cache_" in wrong, wrong
+        directory = f"ive the directory, which has a manifest: calltape {verb} TAPE {saved}"
+        assert directory in wrong, wrong
+        assert run(tape, saved, trusted=True).ok
+        assert "xport with the arguments" in str(run(tape, alone, trusted=True))
+    shutil.copy(file, saved / "another.pt2")
+    assert "xport with the arguments" in str(replay(tape, saved / "another.pt2", trusted=True))
 
 
 @pytest.mark.parametrize("empty", [False, True])

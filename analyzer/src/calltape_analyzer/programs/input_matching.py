@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.arguments.plan import identifier
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.layout import ArgumentLayout
+from calltape_analyzer.programs.loading import folder_of_programs
+from calltape_analyzer.text import some_of
 
-__all__ = ["CallValue", "match_inputs", "values_of_layout"]
+__all__ = ["CallValue", "advice_for", "match_inputs", "values_of_layout"]
+
+EXPORT_FOR_CALLS = "export with the arguments and shapes of these calls"
 
 
 class CallValue(NamedTuple):
@@ -32,12 +36,32 @@ def values_of_layout(layout: ArgumentLayout) -> list[CallValue]:
     ]
 
 
-def match_inputs(names: Sequence[str], values: Iterable[CallValue]) -> dict[str, CallValue]:
+def advice_for(source: Any, command: str) -> str:
+    """What to do if the inputs of a model are not in a call.
+
+    Args:
+        source: the model, or the path of its file.
+        command: the verb of ``calltape`` that needs them.
+    """
+    folder = folder_of_programs(source)
+    if folder is None:
+        return EXPORT_FOR_CALLS
+    return f"give the directory, which has a manifest: calltape {command} TAPE {folder}"
+
+
+def match_inputs(
+    names: Sequence[str], values: Iterable[CallValue], advice: str = EXPORT_FOR_CALLS
+) -> dict[str, CallValue]:
     """The value of a call for each input of a model.
 
     By name if the names tell it (``past_key_values_layers_0_keys``, or an argument and the number
     of the value in it), because an exporter leaves out what the program does not use; otherwise by
     order, if there are as many tensors as inputs.
+
+    Args:
+        names: of the inputs.
+        values: of the call.
+        advice: what to do if neither is possible.
 
     Raises:
         InferenceError: neither is possible.
@@ -59,8 +83,8 @@ def match_inputs(names: Sequence[str], values: Iterable[CallValue]) -> dict[str,
         return {name: value for name, value in found.items() if value is not None}
     if len(names) != len(tensors):
         raise InferenceError(
-            f"the model's inputs {', '.join(missing[:5])} are not in the call, which has "
+            f"the model's inputs {some_of(missing, 3)} are not in the call, which has "
             f"{len(tensors)} tensors for {len(names)} inputs",
-            advice="export with the arguments and shapes of these calls",
+            advice=advice,
         )
     return dict(zip(names, tensors, strict=True))

@@ -27,7 +27,7 @@ from calltape_analyzer.programs.runtimes import runtime_of
 from calltape_analyzer.programs.untrusted_files import demand_trust
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 
-__all__ = ["declared_programs", "load_programs"]
+__all__ = ["declared_programs", "folder_of_programs", "load_programs"]
 
 
 def load_programs(
@@ -78,6 +78,20 @@ def declared_programs(directory: str | os.PathLike[str], *, classes: Classes = (
         if not os.path.lexists(folder / program["file"]):
             raise TapeError("not_found", "a program is missing", path=str(folder / program["file"]))
     return _programs(folder, manifest, classes, UnloadedModel, with_values=False)
+
+
+def folder_of_programs(source: Any) -> Path | None:
+    """The folder that a file was saved in as one of several programs, with a manifest that names
+    it; None for any other file or object. The manifest knows how calls become inputs of the file.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return None
+    path = Path(os.fspath(source))
+    try:
+        programs = read_manifest(path.parent)["programs"]
+    except TapeError:
+        return None
+    return path.parent if any(one["file"] == path.name for one in programs) else None
 
 
 def _programs(

@@ -15,7 +15,12 @@ from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.input_matching import CallValue, match_inputs, values_of_layout
+from calltape_analyzer.programs.input_matching import (
+    CallValue,
+    advice_for,
+    match_inputs,
+    values_of_layout,
+)
 from calltape_analyzer.programs.input_refusal import InputRefusal, dimension_in
 from calltape_analyzer.programs.loading import declared_programs
 from calltape_analyzer.programs.manifest import within_manifest
@@ -128,7 +133,7 @@ def _verdicts(tape: Tape, model: Any, trusted: bool) -> Iterator[Verdicts]:
             raise UsageError(
                 f"a {type(model).__name__} is no exported model", advice="see help(check)"
             )
-        yield partial(_verdict_of_model, opened)
+        yield partial(_verdict_of_model, opened, advice_for(model, "check"))
 
 
 def _verdict_of_programs(programs: Programs, tape: Tape, call: Call, _: SortedCall) -> Verdict:
@@ -142,11 +147,11 @@ def _verdict_of_programs(programs: Programs, tape: Tape, call: Call, _: SortedCa
     return None, InputRefusal(text, dimension)
 
 
-def _verdict_of_model(model: ExportedModel, _: Call, placed: SortedCall) -> Verdict:
+def _verdict_of_model(model: ExportedModel, advice: str, _: Call, placed: SortedCall) -> Verdict:
     try:
-        values = match_inputs(model.input_names, values_of_layout(placed.layout))
+        values = match_inputs(model.input_names, values_of_layout(placed.layout), advice)
     except InferenceError as error:
-        return None, InputRefusal(error.reason)
+        return None, InputRefusal(f"{error.reason}; {error.advice}")
     ints = placed.layout.column_of_scalar
     sizes: dict[str, Sized | int] = {
         name: Sized(placed.facts[value.number].dtype, placed.row.shapes[value.number])

@@ -19,22 +19,24 @@ _TENSOR = object()
 """Stands for any tensor among recorded outputs."""
 
 
-def inputs_of(model: ExportedModel, call: Call, sorter: CallSorter) -> dict[str, Any]:
+def inputs_of(model: ExportedModel, call: Call, sorter: CallSorter, advice: str) -> dict[str, Any]:
     """The inputs of a recorded call by the names that a model has for them.
 
     Args:
         model: anything exported, whose inputs may be nested in another way than the call's.
         call: any call.
         sorter: lays the call out.
+        advice: what to do if the model has other inputs than the call.
 
     Raises:
         InferenceError: the model has other inputs than the call.
     """
     layout = sorter.sorted(call.record.inputs).layout
     sample = recorded_sample(call, sorter)
+    matched = match_inputs(model.input_names, values_of_layout(layout), advice)
     return {
         name: (sample.tensors if value.kind == "tensor" else sample.scalars)[value.number]
-        for name, value in match_inputs(model.input_names, values_of_layout(layout)).items()
+        for name, value in matched.items()
     }
 
 

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import cached_property
 from itertools import islice
 from types import GeneratorType
 from typing import Any
@@ -21,6 +22,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.exported_model import ExportedModel
+from calltape_analyzer.programs.input_matching import advice_for
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.runtimes import opened_model
 from calltape_analyzer.pytree.placeholder import placeholder_words
@@ -167,19 +169,23 @@ class _CallOf(Run):
 class _ModelRunner(Runner):
     raises_as_recorded = False
 
-    def __init__(self, tape: Tape, model: ExportedModel) -> None:
-        self._model = model
+    def __init__(self, tape: Tape, model: ExportedModel, source: Any) -> None:
+        self._model, self._source = model, source
         self._sorter = CallSorter.of(tape)
         self.tolerances = model.tolerances
 
     def prepared(self, call: Call) -> Run:
-        return _RunOf(self._model, call, self._sorter)
+        return _RunOf(self._model, call, self._sorter, self._advice)
+
+    @cached_property
+    def _advice(self) -> str:
+        return advice_for(self._source, "replay")
 
 
 class _RunOf(Run):
-    def __init__(self, model: ExportedModel, call: Call, sorter: CallSorter) -> None:
+    def __init__(self, model: ExportedModel, call: Call, sorter: CallSorter, advice: str) -> None:
         self._model, self._call = model, call
-        self._inputs = inputs_of(model, call, sorter)
+        self._inputs = inputs_of(model, call, sorter, advice)
         self.made_up = has_made_up(call)
 
     def run(self) -> Any:
@@ -201,4 +207,4 @@ def runner_of(tape: Tape, target: Any, *, trusted: bool) -> Iterator[Runner]:
         if model is None:
             yield _CallableRunner(tape, target, stack)
         else:
-            yield _ModelRunner(tape, model)
+            yield _ModelRunner(tape, model, target)
