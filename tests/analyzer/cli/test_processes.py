@@ -63,10 +63,16 @@ def build_model():
 
 def told(command: list[str], number: int, *, when: Callable[[], bool], **options: Any) -> Any:
     """A command that gets a signal as soon as a condition holds."""
-    # A shell without a terminal lets what it starts in the background ignore SIGINT.
+
+    def usual() -> None:
+        # A shell without a terminal lets what it starts in the background ignore SIGINT, nohup
+        # SIGHUP.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler), **options,
+        preexec_fn=usual, **options,
     ) as running:  # fmt: skip
         while not when():
             if running.poll() is not None:
