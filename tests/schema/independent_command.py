@@ -38,17 +38,17 @@ def call_form(call: dict) -> dict:
     tensors = call["tensors"]
     made = {"number": str(call["call"]), "values": "damaged" if tensors is None else "ok"}
     for name in ("time_ns", "duration_ns", "tree"):
-        if name in call:
+        if call.get(name) is not None:  # no writer writes nil, and a reader may take it for absent
             made[name] = str(call[name])
     made["thread"] = str(call.get("thread", 0))
-    if "parent" in call:
+    if call.get("parent") is not None:
         made["parent"] = {"tape": call["parent"]["tape"].hex(), "call": str(call["parent"]["call"])}
-    if "error" in call:
+    if call.get("error") is not None:
         made["error"] = {name: text(call["error"][name]) for name in ("type", "message")}
-    if "outputs_missing" in call:
+    if call.get("outputs_missing") is not None:
         made["outputs_missing"] = text(call["outputs_missing"])
     for side in ("inputs", "outputs"):
-        if side in call:
+        if call.get(side) is not None:
             values = [value(leaf, tensors) for leaf in call[side]["leaves"]]
             made[side] = tree_form(call[side], values)
     return made
