@@ -138,15 +138,18 @@ def _asked(question: Any) -> Any:
 
 
 def _parted(explanation: Any, replaced: Collection[str]) -> Any:
-    """An explanation in which no part has both numbers that were replaced and others: equal ones
-    are one part, and which others a replaced number equals is chance."""
+    """An explanation in which each number that was replaced is a part of its own: equal ones are
+    one part, and which others a replaced number equals is chance, also one that is kept beside
+    it."""
     if isinstance(explanation, str) or not replaced:
         return explanation
     parts: list[Any] = []
     for part in explanation["parts"]:
         others = [place for place in part["places"] if place not in replaced]
         numbers = [place for place in part["places"] if place in replaced]
-        parts += [{**part, "places": places} for places in (others, numbers) if places]
+        parts += [
+            {**part, "places": places} for places in (others, *([n] for n in numbers)) if places
+        ]
     return {**explanation, "parts": parts}
 
 
@@ -177,6 +180,7 @@ class _Veil:
         self._numbers = _any_of(quoted, "(?<![^ {])", "[^ ,;)}]+")
         self._shown = {str(one): f"<text of {len(one)}>" for one in texts(tape)}
         quoted = {repr(one): shown for one, shown in self._shown.items()}
+        self._shown |= {plain(one): shown for one, shown in self._shown.items()}
         self._quoted = quoted
         self._pattern = _any_of(quoted, "(?<![^= ])")
         private = list(_private_keys(tape))
