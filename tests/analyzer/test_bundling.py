@@ -16,6 +16,7 @@ import torch
 
 from calltape_analyzer import UsageError, bundle, open_tape, redact
 from calltape_analyzer.bundling import _pack
+from calltape_analyzer.testing.updates import Updates
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.unpacked import readable
@@ -218,3 +219,44 @@ def test_what_the_script_needs_is_said(tape_path: Path, tmp_path: Path) -> None:
     assert "build_model" not in found.out
     found = run("bundle", tape_path, "--model", "elsewhere:make", "-o", out, "--force")
     assert "reproduce.py imports elsewhere, which is not in the bundle" in found.out
+
+
+class Refusing(torch.nn.Module):
+    def forward(self, x: Any, prompt: str = "none") -> Any:
+        raise RuntimeError(f"no {SECRET} here")
+
+
+def test_new_outcomes_of_a_redacted_tape_are_redacted(tape_path: Path, tmp_path: Path) -> None:
+    """`pytest --calltape-update` writes what a model says today."""
+    given = tmp_path / "give.tape"
+    assert run("redact", tape_path, "-o", given, "--keep", "x").code == 0
+    updates = Updates()
+    with open_tape(given) as tape:
+        updates.replayed(tape, Refusing())
+    updates.finish(write=True)
+    updates.close()
+    assert SECRET.encode() in readable(given.read_bytes())
+    with open_tape(given) as tape:
+        assert tape.redacted == "part"
+    found = run("bundle", given, "-o", tmp_path / "bug.zip")
+    assert found.code == 0, found.err
+    assert "already" not in found.out
+    copied = bundled_tape(tmp_path / "bug.zip", tmp_path / "a")
+    assert SECRET.encode() not in readable(copied.read_bytes())
+
+
+def test_what_a_redaction_kept_is_said_and_later_words_do_not_go_in(
+    tape_path: Path, tmp_path: Path
+) -> None:
+    given, part = tmp_path / "give.tape", tmp_path / "part.tape"
+    assert run("redact", tape_path, "-o", given, "--keep", "prompt").code == 0
+    assert run("filter", given, "-o", part, "--drop", f"{SECRET}_of_a_project").code == 0
+    found = run("bundle", part, "-o", tmp_path / "bug.zip")
+    assert "that redaction kept " in found.out
+    assert "prompt" in found.out
+    copied = bundled_tape(tmp_path / "bug.zip", tmp_path / "a")
+    assert f"{SECRET}_of_a_project".encode() not in readable(copied.read_bytes())
+    given.unlink()
+    assert run("redact", tape_path, "-o", given).code == 0
+    found = run("bundle", given, "-o", tmp_path / "bug.zip", "--force")
+    assert "that redaction kept" not in found.out

@@ -78,5 +78,9 @@ def test_how_much_was_redacted() -> None:
     assert redacted_of_steps(steps("merge", "all", None)) == "part"
     assert redacted_of_steps(steps("merge", "all", "part")) == "part"
     assert redacted_of_steps(steps("filter", None)) is None
+    assert redacted_of_steps(steps("minimise", "all")) == "all"
+    assert redacted_of_steps(steps("update", "all")) == "part", "it wrote what nobody redacted"
+    assert redacted_of_steps(steps("a verb of tomorrow", "all")) == "part"
+    assert redacted_of_steps(steps("update", None)) is None
     with pytest.raises(TapeError, match="redacted"):
         steps("merge", "some")

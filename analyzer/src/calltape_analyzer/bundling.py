@@ -145,9 +145,24 @@ def _write_tape(tape: Tape, path: Path, options: dict[str, Any]) -> list[str]:
     was_redacted = is_redacted_as_a_whole(tape)
     if was_redacted and not options:
         copied = copy_redacted(tape, path)
-        return ["the tape is redacted already: its calls go in as they are", *_told(copied)]
+        return [
+            "the tape is redacted already: its calls go in as they are",
+            *_kept_then(tape),
+            *_told(copied),
+        ]
     report = redact(tape, path, **options)
     return [*_told(report), *_doubts(tape, was_redacted=was_redacted)]
+
+
+def _kept_then(tape: Tape) -> Iterator[str]:
+    """What the redactions of a tape left as it was, because somebody asked for it."""
+    steps = (step for manifest in tape.manifests for step in manifest.history or ())
+    kept = [value for step in steps for name, value in step.options if name == "keep"]
+    if kept:
+        yield (
+            f"that redaction kept {some_of(list(dict.fromkeys(kept)), 1)}: these values go in too, "
+            "unless an option redacts the tape once more"
+        )
 
 
 def _told(report: EditReport) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,10 +48,17 @@ def code_of(end: KeyboardInterrupt) -> int:
 @contextmanager
 def signals_handled() -> Iterator[None]:
     """Within, signals end the command by an exception. Afterwards they end the process at once:
-    while the interpreter ends, an exception would be printed."""
+    while the interpreter ends, an exception would be printed. Another thread than the main one can
+    handle none, and gets none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     if hasattr(signal, "SIGHUP"):
         usual[signal.SIGHUP] = signal.SIG_DFL
+    if hasattr(signal, "SIGPIPE"):
+        # `calltape ls x | head` ends like any filter, not with a message about it.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # A signal that is ignored, as nohup and shells without a terminal want it, stays so.
     handled = [number for number, one in usual.items() if signal.getsignal(number) == one]
     handler = _Handler()

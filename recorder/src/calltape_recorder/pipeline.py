@@ -13,10 +13,10 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 
 from calltape_recorder.call import Call
 from calltape_recorder.capture.call_view import CallView
+from calltape_recorder.capture.pattern_words import strange_patterns, unmatched_words
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.withholding import Withholding
 from calltape_recorder.host.calltree import leave
@@ -45,7 +45,6 @@ from calltape_schema.records import (
     FlightPolicy,
     Manifest,
     Observed,
-    Parameter,
     Policy,
     Target,
 )
@@ -58,10 +57,6 @@ _LIVE_SEED = 0x5EED
 # After a loss, policies forget what they kept, so more calls are kept. If these calls are what does
 # not fit, more losses follow. So policies forget at most once in this time.
 _REMEMBER_SECONDS = 10.0
-_MOST_NAMED = 10
-_WITHHELD_NOTHING = (
-    "nothing was withheld there. If a name is wrong, values that you meant may be on the tape"
-)
 
 
 @dataclass(frozen=True)
@@ -196,7 +191,9 @@ class Pipeline:
         settings = self.settings
         parameters = () if target is None else target.signature or ()
         self._withholding = Withholding(settings.values, parameters)
-        self._withholding.unmatched -= self._check_patterns(parameters)
+        for pattern in strange_patterns(settings.values, parameters):
+            self.notices.warn(f"{self._option}: no argument matches {pattern!r}")
+            self._withholding.unmatched.discard(pattern)  # told once
         self.structures = Structures(self._on_new, self._withholding)
         self._manifest = Manifest(
             format="calltape", version=VERSION, minor=MINOR, tape=self.tape_id,
@@ -217,20 +214,6 @@ class Pipeline:
             name = self.heartbeat.target = f"{target.type}.{target.method}"
             self.notices.tell("records", f"records {name} to {self.segments.first_path}")
         self.writer.start()
-
-    def _check_patterns(self, parameters: tuple[Parameter, ...]) -> set[str]:
-        """Warns of patterns of ``values`` that can match nothing, and gives them back. If one is
-        mistyped, values are on the tape that its author wants to withhold."""
-        if not parameters or any(p.kind.startswith("VAR_") for p in parameters):
-            return set()
-        known = {"args", "kwargs", "outputs", *(parameter.name for parameter in parameters)}
-        strange = set()
-        for pattern, _ in self.settings.values:
-            first = pattern.partition(".")[0]
-            if not any(fnmatchcase(name, first) for name in known):
-                self.notices.warn(f"values: no argument matches {pattern!r}")
-                strange.add(pattern)
-        return strange
 
     def set_rate(self, fraction: float | None) -> None:
         """Keeps only this share of the calls that would be kept. None means all of them again."""
@@ -330,27 +313,15 @@ class Pipeline:
             says = f"sealed {stats.path}: {stats.kept} of {stats.seen} calls are on the tape"
             self.notices.tell("closed", says)
         if stats.kept and self.withholds:
-            self._tell_unmatched()
+            patterns, unmatched = self.settings.values, self._withholding.unmatched
+            for says in unmatched_words(patterns, unmatched, outputs=self.settings.outputs):
+                self.notices.tell(says, f"{self._option}: {says}", level=logging.WARNING)
         self.notices.say_news()
 
-    def _tell_unmatched(self) -> None:
-        """Says which patterns had no effect. A signature with ``**kwargs`` takes any name, so only
-        the calls can tell."""
-        unmatched = self._withholding.unmatched
-        for has_kept, effect in ((False, _WITHHELD_NOTHING), (True, "nothing was kept for it")):
-            patterns = [
-                pattern
-                for pattern, kept in self.settings.values
-                if pattern in unmatched
-                and (kept == "all") is has_kept
-                and (self.settings.outputs or pattern.partition(".")[0] != "outputs")
-            ]
-            if patterns:
-                named = ", ".join(map(repr, patterns[:_MOST_NAMED]))
-                if len(patterns) > _MOST_NAMED:
-                    named += f" and {len(patterns) - _MOST_NAMED} more"
-                says = f"values: no call that was recorded has a value at {named}: {effect}"
-                self.notices.tell(f"unmatched {effect}", says, level=logging.WARNING)
+    @property
+    def _option(self) -> str:
+        """The option that has the patterns."""
+        return "redact" if self.settings.redacts else "values"
 
     def stats(self, state: State) -> Stats:
         """The accounts at this moment."""

@@ -24,6 +24,9 @@ __all__ = [
 Redacted = Literal["all", "part"]
 """How much of a tape was redacted."""
 
+_TAKES_ONLY_SOURCES = frozenset({"filter", "merge", "recover", "minimise", "replay"})
+"""Steps whose result has nothing that nobody redacted, if their sources had nothing."""
+
 MAX_STEPS = 100
 MAX_SOURCES = 1000
 MAX_OPTIONS = 100
@@ -86,10 +89,17 @@ def redacted_of_steps(steps: Sequence[Step]) -> Redacted | None:
     if not steps:
         return None
     last = steps[-1]
-    return "all" if last.verb == "redact" else redacted_of_all(s.redacted for s in last.sources)
+    if last.verb == "redact":
+        return "all"
+    found = redacted_of_all(source.redacted for source in last.sources)
+    if found == "all" and last.verb not in _TAKES_ONLY_SOURCES:
+        return "part"  # what another step wrote, nobody redacted: new outputs, or what is not known
+    return found
 
 
 def redacted_of_all(parts: Iterable[Redacted | None]) -> Redacted | None:
     """How much of a whole was redacted, from how much of each part was; None for nothing."""
     found = set(parts)
-    return None if found <= {None} else "all" if found == {"all"} else "part"
+    if found <= {None}:
+        return None
+    return "all" if found == {"all"} else "part"

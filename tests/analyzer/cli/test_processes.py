@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,11 @@ from typing import Any
 
 import pytest
 import torch
+from typer.core import TyperGroup
 
-from tests.analyzer.cli.commands import COMMAND, process, without_torch
+from calltape_analyzer.__main__ import main
+from calltape_analyzer.interruption import Terminated
+from tests.analyzer.cli.commands import COMMAND, process, run, without_torch
 from tests.analyzer.tapes import Recorded, write_tape
 
 
@@ -182,3 +186,35 @@ def test_on_a_terminal_tables_fit(tape_file: Path) -> None:
     assert b"dynamic" in shown
     plain = re.sub(rb"\x1b\[[0-9;]*m", b"", shown).decode()
     assert max(map(len, plain.splitlines())) <= 50
+
+
+def test_a_signal_before_a_verb_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Typer takes each KeyboardInterrupt for Ctrl-C, and ends with 130."""
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise Terminated(signal.SIGTERM)
+
+    monkeypatch.setattr(TyperGroup, "make_context", interrupted)
+    assert run("variants", "a.tape") == (143, "", "")
+
+
+def test_the_command_in_a_thread(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other thread than the main one may handle signals."""
+    monkeypatch.setattr(sys, "argv", ["calltape", "--help"])
+    codes: list[Any] = []
+
+    def called() -> None:
+        try:
+            main()
+        except SystemExit as end:
+            codes.append(end.code)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=called)
+    thread.start()
+    thread.join()
+    assert codes == [0]
+    assert "Usage" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -23,6 +23,7 @@ from calltape_analyzer import (
     redact,
 )
 from calltape_analyzer.cli.recordings import coverage_text
+from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_recorder import Novelty, record
 from calltape_schema.endings import Coverage
 from tests.analyzer.editing.recordings import Model, contents, numbers, recorded
@@ -295,3 +296,44 @@ def test_a_damaged_call_is_taken_from_another_file(tmp_path: Path) -> None:
         with open_tape(tmp_path / "m.tape", verify=True) as made:
             assert contents(list(made.calls)) == every
             assert made.coverage == Coverage(seen=4, kept=4)
+
+
+def test_a_damaged_record_that_another_file_has_is_not_lost(tmp_path: Path) -> None:
+    source = recorded(tmp_path / "a.tape", [3, 4, 5, 6])
+    with open_tape(source) as tape:
+        every = contents(list(tape.calls))
+        filter_tape(tape.only(calls="0,2,3"), tmp_path / "rest.tape")
+    data = bytearray(source.read_bytes())
+    data[data.index(b"calls/00000001.msgpack") + 600] ^= 1
+    (tmp_path / "broken.tape").write_bytes(data)
+    for way in (merge_tapes, recover_tape):
+        with open_tape([tmp_path / "broken.tape", source]) as tape:
+            report = way(tape, tmp_path / "m.tape", overwrite=True)
+        assert report.lost == ()
+        assert "call 1 is damaged in broken.tape; a.tape has it whole" in report.notes
+        with open_tape(tmp_path / "m.tape", verify=True) as made:
+            assert contents(list(made.calls)) == every
+        with open_tape([tmp_path / "broken.tape", tmp_path / "rest.tape"]) as tape:
+            report = way(tape, tmp_path / "m.tape", overwrite=True)
+        assert report.calls == 3
+        assert "call 1 is skipped" in report.lost[0]
+
+
+def test_a_recording_of_a_tape_that_claims_too_many_calls(tmp_path: Path) -> None:
+    a, b = recorded(tmp_path / "a.tape", [3, 4]), recorded(tmp_path / "b.tape", [6])
+    made = merged([a, b], tmp_path / "m.tape")
+    most = 2**63 - 1
+    with open_tape(made) as tape:
+        with TapeWriter(tmp_path / "claims.tape", tape.manifest) as writer:
+            for call in tape.calls:
+                writer.copy(call)
+            dropped = dict.fromkeys(("x", "y", "z"), most)
+            writer.seal(Coverage.model_construct(seen=most, kept=3, dropped=dropped))
+        last = (tape.manifest.history or ())[0].sources[-1].tape.hex()
+    with open_tape(tmp_path / "claims.tape") as tape:
+        assert tape.coverage.seen == most
+        report = filter_tape(tape, tmp_path / "last.tape", recording=last)
+    assert report.calls == 1
+    with open_tape([tmp_path / "claims.tape", a]) as tape, pytest.raises(TapeError) as caught:
+        filter_tape(tape, tmp_path / "both.tape")
+    assert caught.value.kind == "usage"

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import TapeError, read_survey, survey, write_survey
+from calltape_analyzer import TapeError, open_tape, read_survey, survey, write_survey
 from calltape_analyzer.reading import files
 from calltape_analyzer.surveying import inputs_table, survey_file
 from calltape_analyzer.surveying.executors import Loop
 from calltape_analyzer.surveying.inputs_table import InputsTable
 from calltape_analyzer.surveying.survey_file import survey_from_json, survey_to_json
+from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_schema.endings import Coverage
 from tests.analyzer.reading.test_summaries import Model, some
 from tests.analyzer.tapes import write_tape
 from tests.fixture_files import FIXTURES
@@ -225,3 +227,18 @@ def test_a_file_that_was_compressed_meanwhile_is_read(tmp_path: Path) -> None:
     found = survey(path, executor=Loop())  # its name was read before
     assert not found.unreadable
     assert found.tape().coverage.kept == 1
+
+
+def test_a_tape_that_claims_too_many_calls_costs_its_own_answer_only(tmp_path: Path) -> None:
+    good, most = fleet(tmp_path, 2), 2**63 - 1
+    with (
+        open_tape(good[0]) as tape,
+        TapeWriter(tmp_path / "claims.tape", tape.manifest.model_copy(update={"tape": bytes(16)}))
+        as writer,
+    ):  # fmt: skip
+        dropped = dict.fromkeys(("x", "y", "z"), most)
+        writer.seal(Coverage.model_construct(seen=most, kept=0, dropped=dropped))
+    found = survey([*good, tmp_path / "claims.tape"], jobs=1)
+    (tape,) = found.tapes
+    assert len(tape) == sum(map(len, map(open_tape, good)))
+    assert survey_to_json(survey_from_json(survey_to_json(found))) == survey_to_json(found)

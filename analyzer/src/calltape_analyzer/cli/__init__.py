@@ -9,7 +9,6 @@ has those of ``git bisect run``. Only ``args``, ``export`` and ``replay`` import
 from __future__ import annotations
 
 import io
-import signal
 import sys
 from typing import Annotated
 
@@ -76,9 +75,6 @@ def _root(
 
 def main() -> None:
     """Runs the command with the arguments of the process."""
-    if hasattr(signal, "SIGPIPE"):
-        # `calltape ls x | head` ends like any filter, not with a message about it.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets its escape, not an exception.
         if isinstance(stream, io.TextIOWrapper):

@@ -6,9 +6,10 @@ verb waits for the imports of another one.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -139,12 +140,24 @@ class VerbGroup(TyperGroup):
         settings["commands"] = {verb.name: _Unloaded(verb) for verb in VERBS}
         super().__init__(**settings)
 
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Reads the words before a verb."""
+        with _signals_end():
+            return super().make_context(*args, **options)
+
     def invoke(self, ctx: Any) -> Any:
         """Runs a verb. A signal that comes while it is imported ends it as one that comes later."""
-        try:
+        with _signals_end():
             return super().invoke(ctx)
-        except KeyboardInterrupt as end:
-            raise typer.Exit(code_of(end)) from None
+
+
+@contextlib.contextmanager
+def _signals_end() -> Iterator[None]:
+    """Typer takes each KeyboardInterrupt for Ctrl-C; it may be another signal."""
+    try:
+        yield
+    except KeyboardInterrupt as end:
+        raise typer.Exit(code_of(end)) from None
 
 
 class _Unloaded(TyperCommand):

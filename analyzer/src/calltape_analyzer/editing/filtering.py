@@ -17,6 +17,7 @@ from calltape_analyzer.editing.withholding import Withholding
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
+from calltape_analyzer.writing.coverage import new_coverage
 from calltape_schema.endings import Coverage
 
 __all__ = ["filter_tape"]
@@ -133,8 +134,11 @@ def _coverage_of(origin: Origin, whole: Coverage, kept: int, highest: int) -> Co
         whole: the coverage of that tape.
         kept: how many calls of the recording are written.
         highest: the highest number among them, or -1.
+
+    Raises:
+        TapeError: ``limit`` if the tape claims more calls than can be counted.
     """
     end = whole.seen if origin.end is None else origin.end
     seen = max(end - origin.first, highest + 1)
     dropped = {_MERGED: seen - kept} if seen > kept else {}
-    return Coverage(seen=seen, kept=kept, dropped=dropped, at_least=whole.at_least)
+    return new_coverage(kept, dropped, whole.at_least)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from contextlib import closing
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
@@ -18,8 +19,10 @@ from calltape_analyzer.editing.numbering import Numbering, numbering_of
 from calltape_analyzer.editing.spare_calls import SpareCalls
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.damage import RepeatedCallsError, is_damage
 from calltape_analyzer.reading.recordings import recordings_of
+from calltape_analyzer.reading.urls import shown
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.writing.coverage import calls_in, coverage_for
@@ -27,7 +30,7 @@ from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
-from calltape_schema.framing import blob_name, record_name
+from calltape_schema.framing import blob_name, call_member, record_name
 from calltape_schema.records import CallRecord, Manifest
 from calltape_schema.traffic import Traffic
 
@@ -135,7 +138,7 @@ def rewrite(
     left_out = max(calls_in(segments) - wanted, 0)
     manifest = _manifest(tape, how, numbering, left_out)
     with TapeWriter(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
-        with SpareCalls(tape) as spares:
+        with closing(SpareCalls(tape)) as spares:
             found = steps(calls, "calls", wanted)
             copied = _copied(writer, found, numbering, how, spares if how.spares else None)
         _seal(writer, tape, how, manifest, left_out, copied.highest)
@@ -265,10 +268,15 @@ def _left_out_of_one(tape: Tape, left_out: int) -> dict[bytes, int]:
     return dict.fromkeys(recordings, left_out) if len(recordings) == 1 else {}
 
 
+_Place: TypeAlias = tuple[str | None, str | None]
+"""A file, and a member of it."""
+
+
 def _lost(tape: Tape, copied: _Copied) -> Iterator[str]:
     """What is not on the new tape although nobody left it out."""
-    saved = {place for call, _ in copied.saved for place in _places(call)}
-    told: set[tuple[str | None, str | None]] = set()
+    saved: set[_Place] = {place for call, _ in copied.saved for place in _places(call)}
+    saved |= {(error.path, error.member) for error, _ in _spared(tape, copied)}
+    told: set[_Place] = set()
     for error in tape.damage:
         place = (error.path, error.member)
         if isinstance(error, RepeatedCallsError) or place in saved:
@@ -283,7 +291,28 @@ def _lost(tape: Tape, copied: _Copied) -> Iterator[str]:
         yield f"{tape.unfinished} bytes of a call that was being written"
 
 
-def _places(call: Call) -> list[tuple[str, str]]:
+def _spared(tape: Tape, copied: _Copied) -> Iterator[tuple[TapeError, Call]]:
+    """The damage of calls that another file has too, whole, so that they count there."""
+    recordings = {
+        path: segment.manifest.tape
+        for segment in tape.segments
+        for path in (segment.path, *map(shown, segment.copies))
+    }
+    lost = {call.ref for call in copied.damaged}
+    for error in tape.damage:
+        found = call_member(error.member or "")
+        recording = recordings.get(error.path or "")
+        if found is None or recording is None:
+            continue
+        try:
+            call = tape.calls.at(CallRef(recording, found[0]))
+        except TapeError:  # no file has it
+            continue
+        if call.path != error.path and call.ref not in lost:
+            yield error, call
+
+
+def _places(call: Call) -> list[_Place]:
     """Where damage of a call stands: its file and its members."""
     return [(call.path, name(call.number)) for name in (record_name, blob_name)]
 
@@ -291,12 +320,14 @@ def _places(call: Call) -> list[tuple[str, str]]:
 def _notes(tape: Tape, copied: _Copied) -> Iterator[str]:
     """What is to be known of calls that several files have."""
     yield from (str(error) for error in tape.damage if isinstance(error, RepeatedCallsError))
-    for call, other in copied.saved[:_MAX_NAMED]:
-        names = _names(call.path, other.path)
-        yield f"call {call.number} is damaged in {names[0]}, and was taken from {names[1]}"
-    if len(copied.saved) > _MAX_NAMED:
-        more = len(copied.saved) - _MAX_NAMED
-        yield f"{counted(more, 'more damaged call')} taken from other files"
+    pairs = [(call.number, call.path, other.path) for call, other in copied.saved]
+    pairs += [(call.number, error.path or "", call.path) for error, call in _spared(tape, copied)]
+    for number, damaged, whole in pairs[:_MAX_NAMED]:
+        names = _names(damaged, whole)
+        yield f"call {number} is damaged in {names[0]}; {names[1]} has it whole"
+    if len(pairs) > _MAX_NAMED:
+        more = counted(len(pairs) - _MAX_NAMED, "more damaged call")
+        yield f"{more} that another file has whole"
 
 
 def _names(path: str, other: str) -> tuple[str, str]:

@@ -5,10 +5,9 @@ In comes a call of a tape. Out go the same calls of other files of its recording
 
 from __future__ import annotations
 
+import bisect
+from array import array
 from collections.abc import Iterator
-from types import TracebackType
-
-from typing_extensions import Self
 
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import Damage
@@ -21,21 +20,15 @@ __all__ = ["SpareCalls"]
 
 class SpareCalls:
     """The calls of a tape that count in one file, as other files have them. Files that were closed
-    as copies are opened again when they are needed, until the ``with`` block ends."""
+    as copies are opened again when they are needed, until :meth:`close`."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self._opened: dict[str, Segment | None] = {}
+        self._sorted: dict[Segment, array[int]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Closes what was opened."""
         for segment in self._opened.values():
             if segment is not None:
                 segment.close()
@@ -43,11 +36,25 @@ class SpareCalls:
     def of(self, call: Call) -> Iterator[Call]:
         """The calls of other files with the same record, byte for byte. It has the checksum of the
         values, so that they are the same too, or damaged."""
-        content = call.raw_record()
+        try:
+            content = call.raw_record()
+        except TapeError:  # nothing tells which other call is this one
+            return
         for segment in self._others(call):
-            for position, number in enumerate(segment.numbers):
-                if number == call.number and segment.content(position) == content:
-                    yield Call(segment, position, call.index, self._tape.class_index)
+            position = self._position(segment, call.number)
+            if position is not None and segment.content(position) == content:
+                yield Call(segment, position, call.index, self._tape.class_index)
+
+    def _position(self, segment: Segment, number: int) -> int | None:
+        """Where a file has the call of a number, also if that call counts in another file: the list
+        of its calls lacks it then. A scan takes a number once."""
+        numbers = segment.numbers
+        if segment not in self._sorted:
+            by_number = sorted(range(len(numbers)), key=numbers.__getitem__)
+            self._sorted[segment] = array("Q", by_number)
+        order = self._sorted[segment]
+        at = bisect.bisect_left(order, number, key=numbers.__getitem__)
+        return order[at] if at < len(order) and numbers[order[at]] == number else None
 
     def _others(self, call: Call) -> Iterator[Segment]:
         """The other files of its recording."""

@@ -27,6 +27,7 @@ from calltape_analyzer.reading.tape_file import is_ahead
 from calltape_analyzer.reading.torn_tail import coverage_without_trailer
 from calltape_schema.endings import Coverage, Ending
 from calltape_schema.errors import TapeError
+from calltape_schema.fields import MAX_COUNT
 from calltape_schema.framing import SUMMARY
 from calltape_schema.records import Manifest, encode_manifest
 from calltape_schema.summary import Summary
@@ -383,12 +384,13 @@ class Segment(StoredCalls):
 
 def _sound(coverage: Coverage) -> Coverage:
     """The coverage of a trailer, with a sum that holds. If the trailer contradicts itself (which
-    is damage), the larger number counts as seen."""
+    is damage), the larger number counts as seen, as far as it can be counted."""
     told = coverage.kept + sum(coverage.dropped.values())
     if coverage.seen == told:
         return coverage
-    seen = max(coverage.seen, told)
-    dropped = dict(coverage.dropped)
+    seen = min(max(coverage.seen, told), MAX_COUNT)
+    dropped = dict(coverage.dropped) if told <= seen else {}
+    told = coverage.kept + sum(dropped.values())
     if seen > told:
         dropped["unknown (the trailer contradicts itself)"] = seen - told
     return coverage.model_copy(update={"seen": seen, "dropped": dropped})

@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
+from calltape_schema.fields import MAX_COUNT
 from calltape_schema.framing import BLOCK, TRAILER, Member
 
 __all__ = ["UNSEALED", "TornTail", "coverage_without_trailer"]
 
 UNSEALED = "unknown (the tape is not sealed)"
 """The reason of missing calls if no trailer says what became of them."""
-
-_MAX_COUNT = 2**63 - 1
 
 
 class TornTail:
@@ -80,6 +79,6 @@ def coverage_without_trailer(numbers: Sequence[int], first_call: int) -> Coverag
         first_call: the number that the segment began with.
     """
     found = len(numbers)
-    seen = min(max(found, max(numbers, default=-1) + 1 - first_call), _MAX_COUNT)
+    seen = min(max(found, max(numbers, default=-1) + 1 - first_call), MAX_COUNT)
     dropped = {UNSEALED: seen - found} if seen > found else {}
     return Coverage(seen=seen, kept=found, dropped=dropped, at_least=True)

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.rewriting import Revision, Rewriting, rewrite
-from calltape_analyzer.redacting.tape_facts import own_step
+from calltape_analyzer.redacting.tape_facts import foreign_step, own_step
 from calltape_analyzer.tape import Tape
+from calltape_schema.history import Step
 from calltape_schema.privacy import is_without_text
 from calltape_schema.records import Manifest
 
 __all__ = ["checks_of", "copy_redacted", "is_redacted_as_a_whole"]
 
-_MINIMISE = "minimise"
+_MINIMISE, _REDACT = "minimise", "redact"
 _CHECK = "fails_"
 
 
@@ -50,5 +51,10 @@ def copy_redacted(tape: Tape, path: Path) -> EditReport:
 
 class _WithoutFiles(Revision):
     def manifest(self, manifest: Manifest) -> Manifest:
-        history = tuple(map(own_step, manifest.history or ()))
+        history = tuple(map(_bare, manifest.history or ()))
         return manifest.model_copy(update={"history": history})
+
+
+def _bare(step: Step) -> Step:
+    """A step without names of files; and without the words of others than those who redact."""
+    return own_step(step) if step.verb == _REDACT else foreign_step(step)

@@ -16,7 +16,7 @@ from calltape_schema.privacy import without_text
 from calltape_schema.records import Manifest, Policy, Producer
 from calltape_schema.traffic import Traffic
 
-__all__ = ["BEGIN_NS", "TapeFacts", "own_step", "plain_platform"]
+__all__ = ["BEGIN_NS", "TapeFacts", "foreign_step", "own_step", "plain_platform"]
 
 BEGIN_NS = 946_684_800 * 10**9
 """When the first file of a redacted tape began, as it says: 2000-01-01, which is nobody's date."""
@@ -47,7 +47,7 @@ class TapeFacts(Revision):
                 "producer": _producer(manifest.producer),
                 "policy": _policy(manifest.policy),
                 "observed": observed,
-                "history": (*map(_step, history[:-1]), *map(own_step, history[-1:])),
+                "history": (*map(foreign_step, history[:-1]), *map(own_step, history[-1:])),
             }
         )
 
@@ -79,7 +79,8 @@ def _policy(policy: Policy) -> Policy:
     return policy.model_copy(update={"keep": None, "leaf_values": ()})
 
 
-def _step(step: Step) -> Step:
+def foreign_step(step: Step) -> Step:
+    """A step without names of files, and without the words of who made it."""
     options = tuple((name, without_text(value)) for name, value in step.options)
     return own_step(step).model_copy(update={"options": options})
 

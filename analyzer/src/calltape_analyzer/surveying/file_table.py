@@ -97,8 +97,8 @@ def _packed(facts: FileFacts) -> bytes:
     own: dict[str, Any] = facts._asdict()
     del own["key"]
     for name in _MODELS:
-        own[name] = None if own[name] is None else list(own[name].__dict__.values())
-    own["dumps"] = [list(one.__dict__.values()) for one in facts.dumps]
+        own[name] = None if own[name] is None else _fields(own[name])
+    own["dumps"] = list(map(_fields, facts.dumps))
     made: Any = msgpack.packb(list(own.values()), unicode_errors="surrogatepass")
     return facts.key.digest + bytes(made)
 
@@ -113,6 +113,10 @@ def _unpacked(place: bytes, data: bytes) -> FileFacts:
     own["coverage"] = _model(Coverage, own["coverage"])
     own["dumps"] = tuple(_model(Dump, one) for one in own["dumps"])
     return FileFacts(FileKey(*_of_place(place), data[:_DIGEST_BYTES]), **own)
+
+
+def _fields(record: Record) -> list[Any]:
+    return [getattr(record, name) for name in type(record).model_fields]
 
 
 def _optional(kind: type[R], values: list[Any] | None) -> R | None:

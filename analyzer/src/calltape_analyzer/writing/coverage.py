@@ -17,8 +17,9 @@ from calltape_analyzer.reading.torn_tail import UNSEALED
 from calltape_analyzer.writing.tape_writer import LEFT_OUT
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
+from calltape_schema.fields import MAX_COUNT
 
-__all__ = ["DAMAGED", "calls_in", "coverage_for", "coverage_of_numbers"]
+__all__ = ["DAMAGED", "calls_in", "coverage_for", "coverage_of_numbers", "new_coverage"]
 
 DAMAGED = "damaged"
 """The reason of calls that were on the tape, and could not be read."""
@@ -26,7 +27,6 @@ DAMAGED = "damaged"
 _NOT_GIVEN = "unknown (not in the files that the tape was made of)"
 _UNSEALED = "unknown (the tape was not sealed)"
 _MAX_REASONS = 1000
-_MAX_COUNT = 2**63 - 1
 
 
 def coverage_for(segments: Sequence[Segment], kept: int, unwanted: int) -> Coverage:
@@ -45,11 +45,20 @@ def coverage_for(segments: Sequence[Segment], kept: int, unwanted: int) -> Cover
     dropped[_UNSEALED] += dropped.pop(UNSEALED, 0)
     dropped[LEFT_OUT] += unwanted
     dropped[DAMAGED] += max(before.kept - kept - unwanted, 0)
-    folded = _folded(+dropped)
+    return new_coverage(kept, +dropped, before.at_least)
+
+
+def new_coverage(kept: int, dropped: Mapping[str, int], at_least: bool | None) -> Coverage:
+    """What a trailer can say.
+
+    Raises:
+        TapeError: ``limit`` if there are more calls than can be counted.
+    """
+    folded = _folded(dropped)
     seen = kept + sum(folded.values())
-    if seen > _MAX_COUNT:
+    if seen > MAX_COUNT:
         raise TapeError("limit", f"the tapes claim to have seen {seen} calls")
-    return Coverage(seen=seen, kept=kept, dropped=folded, at_least=before.at_least)
+    return Coverage(seen=seen, kept=kept, dropped=folded, at_least=at_least)
 
 
 def calls_in(segments: Iterable[Segment]) -> int:
@@ -77,4 +86,4 @@ def coverage_of_numbers(last: int, kept: int) -> Coverage:
     """
     missing = last + 1 - kept
     dropped = {_NOT_GIVEN: missing} if missing else {}
-    return Coverage(seen=last + 1, kept=kept, dropped=dropped, at_least=True)
+    return new_coverage(kept, dropped, True)
