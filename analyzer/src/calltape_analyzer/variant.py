@@ -34,6 +34,7 @@ from calltape_analyzer.observing.sorting import CallSorter, difference_of
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.text import counted
 from calltape_analyzer.variants.counters_by_variant import (
     add_counted_sizes,
     constant_pools,
@@ -107,7 +108,7 @@ class Variant(ProgramSource, Shown):
         self.facts = found.facts
 
     def __repr__(self) -> str:
-        return f"<Variant {self.name}: {len(self)} calls>"
+        return f"<Variant {self.name}: {counted(len(self), 'call')}>"
 
     def _sketch(self) -> Sketch:
         return self.findings._sketch()
@@ -327,7 +328,8 @@ class Variant(ProgramSource, Shown):
         if -len(calls) <= index < len(calls):
             return calls[index]
         raise InferenceError(
-            f"no call at position {index} of variant {self.name}: it has {len(calls)} calls",
+            f"no call at position {index} of variant {self.name}: it has "
+            f"{counted(len(calls), 'call')}",
             advice="count from 0",
         )
 

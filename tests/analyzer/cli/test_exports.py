@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
+from calltape_analyzer.cli import exports
 from calltape_analyzer.cli.exports import _print_attempts
 from calltape_analyzer.programs.attempts import Attempt
 from tests.analyzer.cli.commands import run
@@ -160,6 +161,27 @@ def test_a_language_model(folder: Path) -> None:
     assert "2 of 6 recorded calls reproduced" in out
     with open_tape(folder / "failing.tape") as failing:
         assert "past_key_values" in failing[0].inputs.kwargs
+
+
+@pytest.mark.integration
+def test_the_place_is_looked_at_before_the_export(
+    classifier_tape: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, other = folder / "twice", folder / "other"
+    arguments = ("export", classifier_tape, "--model", f"{MODULE}:classifier", "--out")
+    assert run(*arguments, saved).code == 0
+    written = {path.name: path.read_bytes() for path in saved.iterdir()}
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    with monkeypatch.context() as patch:
+        patch.setattr(exports, "model_of", lambda *_, **__: pytest.fail("the model was made"))
+        code, out, err = run(*arguments, saved)
+        assert (code, out) == (1, "")
+        assert "earlier export" in err
+        assert "--force" in err
+        assert run(*arguments, other, "--force").code == 1
+    assert {path.name: path.read_bytes() for path in saved.iterdir()} == written
+    assert run(*arguments, saved, "--force").code == 0
 
 
 @pytest.mark.integration

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import TapeError, UsageError, open_tape, opening, recordings
+from calltape_analyzer import TapeError, UsageError, open_tape, opening, recordings, survey
 from calltape_analyzer.reading import files
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.places import Days, short_paths
@@ -87,6 +87,16 @@ def test_a_directory_that_cannot_be_read_is_said(
         assert (error.kind, error.path) == ("io", str(runs / "a" / "deep"))
         assert "Permission denied" in error.reason
         assert len(tape) == 6
+
+
+def test_a_name_that_is_not_there_is_a_mistake(runs: Path) -> None:
+    """Beside others, too: an answer without it would pass for the whole."""
+    wrong = runs / "b" / "mistyped.tape"
+    for given in (wrong, [runs / "b" / "x.tape", wrong], [wrong, runs]):
+        for function in (open_tape, survey, recordings):
+            with pytest.raises(TapeError, match=r"mistyped\.tape: no such file") as caught:
+                function(given)
+            assert caught.value.kind == "not_found"
 
 
 def test_too_many_entries_are_refused(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

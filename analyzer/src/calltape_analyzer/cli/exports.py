@@ -22,6 +22,7 @@ from calltape_analyzer.cli.output import (
     Json,
     command,
     complain,
+    forced,
     line,
     lines,
     print_json,
@@ -62,6 +63,9 @@ def size_of(text: str) -> int:
 
 Out = Annotated[
     Path | None, typer.Option("--out", "-o", metavar="DIR", help="Save the programs here.")
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace programs that an earlier export saved in DIR.")
 ]
 Merge = Annotated[
     Literal["auto", "never"],
@@ -108,6 +112,7 @@ def export(
     model: ModelName,
     to: To = "torch",
     out: Out = None,
+    force: Force = False,
     merge: Merge = "auto",
     isolate: Isolate = False,
     probe: Probe = "near",
@@ -133,6 +138,8 @@ def export(
     """
     if opset is not None and to != "onnx":
         raise typer.BadParameter("--opset is for --to onnx")
+    if out is not None:
+        _expect_place(out, force)
     options: dict[str, Any] = {} if opset is None else {"opset_version": opset}
     with opened(paths, Part(calls, variant, ignore, target), runs=True) as tape:
         module = model_of(model, train=train)
@@ -154,6 +161,13 @@ def export(
             "value only. If that is what you want, pass --allow-constants"
         )
         raise typer.Exit(FAILURE)
+
+
+def _expect_place(out: Path, force: bool) -> None:
+    from calltape_analyzer.programs.saving import expect_place
+
+    with forced():
+        expect_place(out, overwrite=force)
 
 
 def _exported(tape: Tape, module: Any, options: dict[str, Any], json: bool) -> Programs:

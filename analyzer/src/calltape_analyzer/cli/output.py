@@ -185,5 +185,5 @@ def forced() -> Iterator[None]:
         yield
     except TapeError as error:
         if error.kind == "exists":
-            error.advice = "name another file, or pass --force to replace it"
+            error.advice = "name another place, or pass --force to replace what is there"
         raise

@@ -21,6 +21,7 @@ from calltape_analyzer.programs.untrusted_files import load_onnx_proto
 from calltape_analyzer.pytree.result_values import values_in
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import counted
 
 __all__ = ["FlatCall", "FlatCalls", "Side"]
 
@@ -167,8 +168,8 @@ class FlatCalls:
             names = _unique([identifier(f"output{path}") for path in tensors])
         if len(names) != len(tensors):
             raise InferenceError(
-                f"call {call.number} returned {len(tensors)} tensors, and the model has "
-                f"{len(names)} outputs",
+                f"call {call.number} returned {counted(len(tensors), 'tensor')}, and the model has "
+                f"{counted(len(names), 'output')}",
                 advice="take the model that was exported from these calls",
             )
         pairs = zip(names, tensors.values(), strict=True)

@@ -10,7 +10,7 @@ from calltape_analyzer.arguments.plan import identifier
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.programs.loading import folder_of_programs
-from calltape_analyzer.text import some_of
+from calltape_analyzer.text import counted, some_of
 
 __all__ = ["CallValue", "advice_for", "match_inputs", "values_of_layout"]
 
@@ -84,7 +84,7 @@ def match_inputs(
     if len(names) != len(tensors):
         raise InferenceError(
             f"the model's inputs {some_of(missing, 3)} are not in the call, which has "
-            f"{len(tensors)} tensors for {len(names)} inputs",
+            f"{counted(len(tensors), 'tensor')} for {counted(len(names), 'input')}",
             advice=advice,
         )
     return dict(zip(names, tensors, strict=True))

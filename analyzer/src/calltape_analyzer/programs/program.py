@@ -25,7 +25,7 @@ from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.rebuilding import UNMADE
 from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.pytree.result_values import ABSENT, values_in
-from calltape_analyzer.text import some_of
+from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.tree import DictNode, FieldsNode, Node, ScalarNode, SequenceNode, children_of
 
@@ -210,7 +210,9 @@ class Program:
         returned = self.model.run(self.inputs(sample))
         leaves = self._result_leaves
         if len(returned) != len(leaves):
-            raise RuntimeError(f"the model has {len(returned)} outputs instead of {len(leaves)}")
+            raise RuntimeError(
+                f"the model has {counted(len(returned), 'output')} instead of {len(leaves)}"
+            )
         return [
             int(value) if leaf.is_int else value
             for leaf, value in zip(leaves, returned, strict=True)

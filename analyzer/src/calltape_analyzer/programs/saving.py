@@ -36,7 +36,7 @@ from calltape_analyzer.programs.program_files import MANIFEST, SHAPES, digest_of
 from calltape_analyzer.text import some_of
 from calltape_analyzer.variants.variant_findings import findings_of
 
-__all__ = ["save"]
+__all__ = ["expect_place", "save"]
 
 _STAGING = ".calltape-saving-"
 
@@ -82,6 +82,23 @@ def save(
     except OSError as error:
         reason = f"cannot write it: {error.strerror or error}"
         raise TapeError("io", reason, path=str(folder)) from None
+
+
+def expect_place(directory: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Tells before an export whether its programs can be saved in a directory.
+
+    Raises:
+        UsageError: the directory holds something that no save wrote.
+        TapeError: ``exists`` if an earlier save is there and is not to be replaced; ``io``.
+    """
+    folder = Path(os.path.abspath(directory))
+    try:
+        earlier = _earlier(folder)
+    except OSError as error:
+        reason = f"cannot read it: {error.strerror or error}"
+        raise TapeError("io", reason, path=str(folder)) from None
+    if earlier and not overwrite:
+        raise TapeError("exists", "programs of an earlier export are there", path=str(folder))
 
 
 def _is_read_from(program: Program, folder: Path) -> bool:

@@ -17,6 +17,7 @@ from calltape_analyzer.pytree.rendering import render
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import UNDER_WAY, Segment
+from calltape_analyzer.text import counted
 from calltape_schema.blob import Entry, header_size, parse_header, stored_as
 from calltape_schema.errors import TapeError
 from calltape_schema.leaves import Leaf
@@ -308,7 +309,8 @@ class Call(Shown):
         """
         facts = self._tree(side).facts()
         if leaf >= len(facts):
-            reason = f"its record has {len(facts)} tensors, and the end of the file told of more"
+            own = counted(len(facts), "tensor")
+            reason = f"its record has {own}, and the end of the file told of more"
             raise self._segment.located(TapeError("damaged", reason), self._position)
         return facts[leaf]
 

@@ -16,6 +16,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.seen_inputs import Place, SeenInputs
 from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Range, Tree
 
@@ -87,7 +88,7 @@ class Calls(Sequence[Call]):
         if position < 0:
             position += len(self)
         if not 0 <= position < len(self):
-            raise IndexError(f"call {index} of a tape of {len(self)} calls")
+            raise IndexError(f"call {index} of a tape of {counted(len(self), 'call')}")
         return self._at(position)
 
     def by_inputs(self, *, ranges: bool = False) -> Iterator[SeenInputs]:

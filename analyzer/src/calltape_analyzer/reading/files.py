@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.reading.compressed import SUFFIXES
+from calltape_analyzer.reading.compressed import SUFFIXES, compressed_since
 from calltape_analyzer.reading.urls import is_url, local_path
 from calltape_schema.errors import TapeError
 
@@ -37,7 +37,7 @@ def files_of(path: Paths, told: Told | None = None) -> list[str]:
         told: is called for each directory below the given one that cannot be read.
 
     Raises:
-        TapeError: ``not_found`` if there is no such file, ``io`` if a given directory cannot be
+        TapeError: ``not_found`` if one of these is not there, ``io`` if a given directory cannot be
             read, ``limit`` if there are more than 1,000,000 entries in it and below it.
     """
     given = _each(path)
@@ -101,7 +101,18 @@ def _files(path: str, told: Told) -> list[str]:
         if not names:
             raise TapeError("not_found", "no file matches this pattern", path=path)
         return names
-    return [path]
+    return [_named(path)]
+
+
+def _named(path: str) -> str:
+    """A file that somebody named. One that is not there is a mistake; only what a directory lists
+    may be gone when it is opened."""
+    if os.path.lexists(path):
+        return path
+    compressed = compressed_since(path)
+    if compressed is None:
+        raise TapeError("not_found", "no such file", path=path)
+    return compressed
 
 
 def _below(roots: list[str], told: Told) -> list[str]:

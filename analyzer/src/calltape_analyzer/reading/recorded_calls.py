@@ -21,7 +21,7 @@ from calltape_analyzer.reading.recordings import coverage_of, dumps_of, missing_
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS, Segment
 from calltape_analyzer.reading.selection import call_at
 from calltape_analyzer.reading.targets import common_target, target_name
-from calltape_analyzer.text import some_of
+from calltape_analyzer.text import counted, some_of
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
 from calltape_schema.history import Redacted, redacted_of_all, redacted_of_steps
@@ -49,7 +49,8 @@ class RecordedCalls(Shown):
     def __repr__(self) -> str:
         ahead = len(self.under_way)
         died = f", {ahead} of them {UNDER_WAY_WORDS}" if ahead else ""
-        return f"<{type(self).__name__} {', '.join(self.paths[:3])}: {len(self)} calls{died}>"
+        files, calls = ", ".join(self.paths[:3]), counted(len(self), "call")
+        return f"<{type(self).__name__} {files}: {calls}{died}>"
 
     def _sketch(self) -> Sketch:
         """From what is known: no file is scanned for it."""

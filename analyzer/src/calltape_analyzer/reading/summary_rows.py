@@ -15,6 +15,7 @@ from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_analyzer.reading.distinct_inputs import NOT_NUMBERED
 from calltape_analyzer.reading.recent import Recent
 from calltape_analyzer.reading.scan import Scan
+from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import pack
 from calltape_schema.records import Tree
@@ -149,7 +150,8 @@ def _other_inputs(summary: Summary, found: Scan, lost: int) -> Iterator[str]:
     if unknown > lost:
         yield f"it has {unknown} calls with inputs that no record has"
     if missing:
-        yield f"it lacks the inputs of {len(missing)} records, such as call {min(missing)}"
+        records = counted(len(missing), "record")
+        yield f"it lacks the inputs of {records}, such as call {min(missing)}"
     if other:
         yield f"it counts other calls with the inputs of call {min(other)}"
 

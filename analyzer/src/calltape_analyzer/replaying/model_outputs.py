@@ -12,6 +12,7 @@ from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_matching import match_inputs, values_of_layout
 from calltape_analyzer.pytree.result_values import Returned, Unknown, values_in
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.text import counted
 
 __all__ = ["inputs_of", "outputs_by_path"]
 
@@ -59,6 +60,5 @@ def outputs_by_path(outputs: Sequence[Any], call: Call) -> Returned:
             rest = [p for p, v in every.items() if p not in leaves and not isinstance(v, Unknown)]
             return Returned(leaves, frozenset(rest))
     tensors = sum(one is _TENSOR for one in every.values())
-    raise InferenceError(
-        f"the model has {len(outputs)} outputs, and the call returned {tensors} tensors"
-    )
+    given, returned = counted(len(outputs), "output"), counted(tensors, "tensor")
+    raise InferenceError(f"the model has {given}, and the call returned {returned}")

@@ -20,6 +20,7 @@ from calltape_analyzer.observing.declarations import BatchFor, DimNames, is_batc
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener, Slot
 from calltape_analyzer.reading.seen_inputs import SeenInputs
+from calltape_analyzer.text import counted
 
 if TYPE_CHECKING:
     from calltape_analyzer.inference.aligned_calls import AlignedCalls
@@ -113,7 +114,8 @@ def _slots(aligned: AlignedCalls) -> tuple[list[AlignedSlot], list[AlignedSlot]]
             outputs = [_output_slot(slot, len(slots)) for slot in slots]
         if len(slots) != len(outputs):
             raise InferenceError(
-                f"{pattern.label} returned {len(slots)} tensors and an earlier one {len(outputs)}",
+                f"{pattern.label} returned {counted(len(slots), 'tensor')}, and an earlier one "
+                f"{len(outputs)}",
                 advice="record the two kinds of call on tapes of their own",
             )
         for output, slot in zip(outputs, slots, strict=True):
@@ -195,7 +197,8 @@ def _chosen(given: Sequence[str] | None, own: list[str], what: str) -> list[str]
         return own
     if len(given) != len(own):
         raise UsageError(
-            f"{len(given)} {what} names for {len(own)} tensors ({', '.join(own)})",
+            f"{counted(len(given), f'{what} name')} for {counted(len(own), 'tensor')} "
+            f"({', '.join(own)})",
             advice="name every tensor, nested ones too",
         )
     return list(given)
