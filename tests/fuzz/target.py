@@ -6,6 +6,7 @@ import gc
 import hashlib
 import os
 import re
+import tempfile
 import time
 from pathlib import Path
 
@@ -62,9 +63,11 @@ class Target:
         self.warm_up()
 
     def warm_up(self) -> None:
-        """Imports and caches are no mutant's: everything is asked once."""
-        for name in ("calls-nested-cache-outputs", "structures", "dtypes"):
-            read_a_copy(FIXTURES / "v1" / f"{name}.tape", OTHER, self._current.parent)
+        """Imports and caches are no mutant's: everything is asked once, in a folder of its own,
+        since other jobs ask the same."""
+        with tempfile.TemporaryDirectory(dir=self._current.parent) as folder:
+            for name in ("calls-nested-cache-outputs", "structures", "dtypes"):
+                read_a_copy(FIXTURES / "v1" / f"{name}.tape", OTHER, Path(folder))
         gc.collect()
         gc.freeze()  # what was imported is no mutant's garbage to look through
         gc.set_threshold(*_GARBAGE)
