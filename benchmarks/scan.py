@@ -23,7 +23,7 @@ from calltape_schema.framing import members
 __all__ = ["rows"]
 
 HOP, INFER, PEER = "hop", "infer", "tarfile + safetensors.torch.load"
-VARIANTS = "variants"
+SCAN, VARIANTS = "scan", "variants"
 
 
 def _record(path: Path, calls: int) -> None:
@@ -42,6 +42,12 @@ def _record(path: Path, calls: int) -> None:
 def _hop(path: Path) -> int:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
         return sum(1 for _ in members(lambda at, size: view[at : at + size], len(view), print))
+
+
+def _scan(path: Path) -> int:
+    """Finds and checks every call, compares them with the end of the tape."""
+    with open_tape(path, scan=True) as tape:
+        return len(tape)
 
 
 def _infer(path: Path) -> object:
@@ -79,7 +85,7 @@ def _load_all(path: Path) -> int:
 
 
 def rows(scale: float) -> Iterator[Row]:
-    """Time per call of a bare hop and of the whole inference, and their ratios to the peer."""
+    """Time per call of a bare hop, of a scan and of the whole inference, and their ratios."""
     calls = max(int(50_000 * scale), 500)
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "long.tape"
@@ -87,6 +93,7 @@ def rows(scale: float) -> Iterator[Row]:
         samples = measure(
             {
                 HOP: lambda: _hop(path),
+                SCAN: lambda: _scan(path),
                 VARIANTS: lambda: _variants(path),
                 INFER: lambda: _infer(path),
                 PEER: lambda: _load_all(path),
@@ -95,6 +102,12 @@ def rows(scale: float) -> Iterator[Row]:
         )
         peer = samples.median(PEER)
         hop = samples.median(HOP)
+        seconds = samples.median(SCAN)
+        yield Row(
+            f"scan of {calls:,} calls",
+            f"{seconds / calls * 1e6:.1f} µs per call",
+            (f"{seconds / hop:.2f} × hop over the headers ({hop / calls * 1e6:.1f} µs per call)",),
+        )
         seconds = samples.median(VARIANTS)
         peak = _peak(path)
         yield Row(

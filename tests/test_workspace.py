@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MEMBERS = ("schema", "recorder", "analyzer")
 
 # Top-level modules that a member may import besides the standard library and itself.
-_SCHEMA = {"msgpack", "pydantic", "pydantic_core", "typing_extensions"}
-_RECORDER = {*_SCHEMA, "calltape_schema", "opentelemetry", "safetensors", "torch", "zlib_ng"}
+_SCHEMA = {"msgpack", "pydantic", "pydantic_core", "typing_extensions", "zlib_ng"}
+_RECORDER = {*_SCHEMA, "calltape_schema", "opentelemetry", "safetensors", "torch"}
 _RECORDER |= {"calltape_variable"}  # at start-up its files lie on the path, outside of any package
 ALLOWED = {"schema": _SCHEMA, "recorder": _RECORDER}
 

@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 
+from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import pack, unpack_plain
 
@@ -80,7 +81,7 @@ def packed_entry(payload: bytes, other: bytes, distance: int) -> bytes:
         _LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, other
     )
     packed = deflater.compress(payload) + deflater.flush()
-    return entry(pack([zlib.crc32(payload), packed, distance, len(payload)]))
+    return entry(pack([crc32(payload), packed, distance, len(payload)]))
 
 
 def payload_bytes(content: bytes) -> int:
@@ -108,7 +109,7 @@ def payload_of(content: bytes, at: int, read: Callable[[int], bytes]) -> bytes:
     if reference is not None:
         distance, size = reference
         payload = _inflated(payload, read(at - distance), size)
-    if zlib.crc32(payload) != checksum:
+    if crc32(payload) != checksum:
         raise TapeError("damaged", "the checksum of the record does not match its bytes")
     return payload
 

@@ -8,12 +8,12 @@ zlib's CRC-32 of exactly its bytes.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
+from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 
 __all__ = [
@@ -238,7 +238,7 @@ def seal_envelope(payload: bytes) -> bytes:
     Raises:
         TapeError: ``limit`` if it is longer than a reader accepts.
     """
-    envelope = pack([zlib.crc32(payload), payload])
+    envelope = pack([crc32(payload), payload])
     if len(envelope) > MAX_DOCUMENT_BYTES:
         raise TapeError(
             "limit", f"a member has {len(envelope)} bytes (at most {MAX_DOCUMENT_BYTES})"
@@ -261,6 +261,6 @@ def open_envelope(data: bytes) -> bytes:
     ):
         raise TapeError("damaged", "not an envelope [crc32, payload]")
     payload: bytes = envelope[1]
-    if zlib.crc32(payload) != envelope[0]:
+    if crc32(payload) != envelope[0]:
         raise TapeError("damaged", "the checksum of the member does not match its bytes")
     return payload

@@ -13,8 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeAlias, TypeVar
-from zlib import crc32
 
+from msgpack import unpackb
+
+from calltape_schema.checksum import crc32
 from calltape_schema.interning import MAX_NODES
 from calltape_schema.packing import seal_envelope, unpack_plain
 from calltape_schema.records import decode_call
@@ -121,7 +123,7 @@ class Skimmer(Generic[T]):
         key, first = _without_ranges(body) if self._ranged else (body, b"")
         known = self._bodies.get(key)
         if known is not None and known[0] == fields:
-            call, size = unpack_plain(b"\x92" + head[2] + size_)
+            call, size = unpackb(b"\x92" + head[2] + size_)  # two numbers, as the patterns have it
             ranges = first if known[2] is None else known[2]
             return head[1], call, size, known[1], ranges
         found = _by_hand(payload)

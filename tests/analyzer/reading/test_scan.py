@@ -190,3 +190,26 @@ def test_a_quick_scan_finds_the_same_in_many_tapes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fuzz(tmp_path, monkeypatch, 2, 4000)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 3, 2), (3, 2, 1, 0)])
+def test_a_number_counts_once_in_any_order(tmp_path: Path, order: tuple[int, ...]) -> None:
+    """Calls end in another order than they began in. The scan notices a second call of a number
+    before the highest, and one of the highest."""
+    calls = [Recorded((torch.zeros(n + 1, 3),), number=n) for n in order]
+    path = write_tape(tmp_path / "a.tape", calls, sealed=False, target=Model())
+    with open_tape(path, scan=True) as tape:
+        assert [len(call.tensor("inputs", 0)) for call in tape.calls] == [1, 2, 3, 4]
+        assert not tape.damage
+        segment = tape.segments[0]
+        places = [segment.found.firsts[order.index(n)] for n in range(4)]
+    data = path.read_bytes()
+    ends = [*sorted(places), len(data)]
+    for n in range(4):
+        begin = places[n]
+        again = data[begin : ends[ends.index(begin) + 1]]
+        path.write_bytes(data + again)
+        with open_tape(path, scan=True) as tape:
+            assert [call.number for call in tape.calls] == [0, 1, 2, 3]
+            (error,) = tape.damage
+        assert "another call before it has the same number" in str(error)

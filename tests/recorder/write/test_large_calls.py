@@ -14,8 +14,9 @@ import torch
 
 from calltape_recorder import record
 from calltape_recorder.write import encoding, tape_writer
-from calltape_recorder.write.checksum import Checksum, checksum, crc32
+from calltape_recorder.write.checksum import Checksum, checksum
 from calltape_recorder.write.encoding import Encoder
+from calltape_schema.checksum import crc32
 from calltape_schema.packing import open_envelope, unpack
 from tests.recorder.models import Echo, Identity
 from tests.recorder.reading import read

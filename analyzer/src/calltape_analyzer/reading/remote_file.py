@@ -11,7 +11,6 @@ import io
 import itertools
 import os
 import threading
-import zlib
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -24,6 +23,7 @@ from calltape_analyzer.reading.stored_ranges import StoredRanges
 from calltape_analyzer.reading.tape_bytes import TapeBytes
 from calltape_analyzer.reading.tape_file import TapeFile
 from calltape_analyzer.reading.urls import name_of, shown
+from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 
 __all__ = ["RemoteFile", "opened_url"]
@@ -176,7 +176,7 @@ class RemoteFile:
         """
         found = 0
         for piece in self._pieces(offset, max(min(size, self.size - offset), 0)):
-            found = zlib.crc32(piece, found)
+            found = crc32(piece, found)
         return found
 
     def next_data(self, offset: int) -> int:

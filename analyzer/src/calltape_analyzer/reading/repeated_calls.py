@@ -31,6 +31,8 @@ def without_repeats(parts: Sequence[Segment], damage: Damage) -> list[Segment]:
         parts: all files with one tape id, in order.
         damage: gets what was left out.
     """
+    if len(parts) == 1:
+        return list(parts)
     # A copy that was made while the recorder was writing has fewer calls, and no trailer.
     preferred = sorted(parts, key=lambda part: (part.trailer is None, -_calls_in(part)))
     complete = [part for part in preferred if not part.is_ahead]

@@ -131,7 +131,7 @@ class Segment(StoredCalls):
             place = found.records[0]
             self._ahead = place, self._file.read(place, found.record_sizes[0])
         if self._order is None:
-            self._order = self._sorted(found.numbers)
+            self._order = self._sorted(found)
         if self._summary is not None:
             for error in differences(self._summary, found):
                 self.damage.add(error.at(path=self.path, member=SUMMARY))
@@ -152,7 +152,7 @@ class Segment(StoredCalls):
         found = Scan(self._file, manifest.tape, self.damage)
         found.run(begin, piece.stop, is_piece=True)
         self._checked = bytearray(len(found.numbers))
-        self._order = self._sorted(found.numbers)
+        self._order = self._sorted(found)
         self._found = found
         return begin
 
@@ -226,12 +226,12 @@ class Segment(StoredCalls):
         return not self._file.refresh() or is_ahead(self.path)
 
     @staticmethod
-    def _sorted(numbers: array[int]) -> array[int]:
+    def _sorted(found: Scan) -> array[int]:
         """The positions of the calls by their numbers."""
-        positions = array("Q", range(len(numbers)))
-        if sorted(numbers) == numbers.tolist():
+        positions = array("Q", range(len(found.numbers)))
+        if found.ascends:
             return positions
-        return array("Q", sorted(positions, key=numbers.__getitem__))
+        return array("Q", sorted(positions, key=found.numbers.__getitem__))
 
     def __len__(self) -> int:
         return len(self.order) if self.summary is None else self.summary.coverage.kept

@@ -13,7 +13,6 @@ import os
 import re
 import stat
 import weakref
-import zlib
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -23,6 +22,7 @@ from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.file_descriptors import Descriptors, no_descriptor
 from calltape_analyzer.reading.tape_bytes import TapeBytes
 from calltape_analyzer.reading.zero_checksum import crc32_after_zeros
+from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 
 __all__ = ["TapeFile", "Window", "descriptors", "is_ahead"]
@@ -217,7 +217,7 @@ class TapeFile:
             TapeError: as :meth:`read`.
         """
         if self._held is not None:
-            return zlib.crc32(self.read(offset, size))
+            return crc32(self.read(offset, size))
 
         size = max(min(size, self.size - offset), 0)
 
@@ -240,13 +240,13 @@ class TapeFile:
                     if not got:
                         break
                     with step[:got] as part:
-                        found = zlib.crc32(part, found)
+                        found = crc32(part, found)
                     done += got
             return found, done
 
-        crc32, done = self._use(add_up)
+        found, done = self._use(add_up)
         self._ensure(done == size)
-        return crc32
+        return found
 
     def next_data(self, offset: int) -> int:
         """The offset of the next byte that is stored on the disk, at or after ``offset``. All bytes
@@ -300,8 +300,8 @@ class TapeFile:
             is_same = is_same and _version(status) == self._version
         if is_same and self._head is not None:
             # A new file may have the inode number of a deleted one.
-            size, crc32 = self._head
-            is_same = zlib.crc32(b"".join(_parts(file, 0, size))) == crc32
+            size, checksum = self._head
+            is_same = crc32(b"".join(_parts(file, 0, size))) == checksum
         if not is_same:
             raise self.changed("another file has taken its place")
 

@@ -13,7 +13,6 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
-from zlib import crc32
 
 from typing_extensions import Self
 
@@ -24,6 +23,7 @@ from calltape_analyzer.writing.gathered_records import Group
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_analyzer.writing.stored_values import stored_bytes, stored_form
 from calltape_schema.blob import Stored, build_header
+from calltape_schema.checksum import crc32
 from calltape_schema.endings import Coverage, Dump, Trailer, encode_trailer
 from calltape_schema.errors import TapeError
 from calltape_schema.framing import (

@@ -7,12 +7,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["Checksum", "checksum", "crc32"]
+from calltape_schema.checksum import crc32
 
-try:  # the extra ``fast`` computes the same sums several times as fast
-    from zlib_ng.zlib_ng import crc32
-except ImportError:
-    from zlib import crc32
+__all__ = ["Checksum", "checksum"]
 
 
 def checksum(parts: Sequence[Any]) -> int:

@@ -11,11 +11,12 @@ from calltape_recorder.snapshot.copies import data_of, joined, wait_for_copies
 from calltape_recorder.snapshot.facts import DTYPES, Facts, is_plain, leaf_document
 from calltape_recorder.snapshot.look import RANGE_BYTES
 from calltape_recorder.snapshot.side import EncodedLeaves, Side
-from calltape_recorder.write.checksum import Checksum, checksum, crc32
+from calltape_recorder.write.checksum import Checksum, checksum
 from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.ranges import has_many, range_of
 from calltape_recorder.write.tape_writer import Late
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
+from calltape_schema.checksum import crc32
 from calltape_schema.leaves import checked_leaves
 from calltape_schema.packing import pack, pack_int, pack_text, seal_envelope
 from calltape_schema.records import encode_call
