@@ -55,7 +55,8 @@ class Registered:
 
 
 def _flatten(value: Registered) -> tuple[list[Any], Any]:
-    return [value.a], None
+    # A mutant may have given it other attributes, and what the code of a class raises is its own.
+    return [vars(value).get("a")], None
 
 
 def _unflatten(children: Any, context: Any) -> Registered:
