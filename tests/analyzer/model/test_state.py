@@ -380,7 +380,8 @@ def test_what_the_program_does_not_change_is_called_a_constant(
     (program,) = (programs := export(taped(tmp_path, model, CALLS), model)).values()
     assert (
         f"the model has state that its calls change ({shown}) and the program does not: it is a "
-        "constant of the program, as it was at the export"
+        "constant of the program, as it was at the export (state in registered buffers is kept; or "
+        "let the model take it as an argument and return it)"
     ) in program.notes
     assert not any("begins where the one before ended" in note for note in program.notes)
     x = t(4, 3)

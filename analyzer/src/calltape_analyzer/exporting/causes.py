@@ -10,13 +10,13 @@ import contextlib
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from calltape_analyzer.exporting.python_values import reads_values
 from calltape_analyzer.programs.attempts import error_text
 
-__all__ = ["cause_of"]
+__all__ = ["cause_of", "place_in_the_model"]
 
 _MAX_CODE = 100
 _OWN = Path(__file__).parents[1]
@@ -34,7 +34,8 @@ _WAYS_OUT = (
      "use torch.where or torch.cond, or leave the check out while torch.compiler.is_exporting()"),
     (re.compile(r"\bnonzero\(|\bmasked_select\(|\bunique\(|\[\s*mask\s*\]"),
      "multiply by the mask instead of selecting, or torch._check the size"),
-    (re.compile(r"^\s*for\b|\brange\("), "the number of rounds has to be known: loop over a size"),
+    (re.compile(r"\bfor\b.+\bin\b|\brange\("),
+     "the number of rounds has to be known: loop over a size"),
 )  # fmt: skip
 
 
@@ -50,8 +51,7 @@ def cause_of(error: BaseException) -> str:
     if frame is None:
         return text
     code = (frame.line or "").strip()
-    shown = f"{code[:_MAX_CODE]}{'...' if len(code) > _MAX_CODE else ''}"
-    place = f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}: {shown}"
+    place = _place(frame)
     if _NESTED.search(text):
         return (
             f"{text.partition(': ')[0]}: the model makes a nested tensor at {place}, which "
@@ -67,13 +67,35 @@ def cause_of(error: BaseException) -> str:
     return f"{needed} ({advice})" if advice else needed
 
 
-def _frames_of_the_model(error: BaseException) -> Iterator[traceback.FrameSummary]:
-    """The lines of the model that an error, or what it was raised from, went through; the innermost
-    first."""
+def place_in_the_model(stack: Iterable[traceback.FrameSummary]) -> str | None:
+    """The innermost line of the model on a stack, with its file and function; None if there is
+    none.
+
+    Args:
+        stack: the frames, the innermost last.
+    """
+    others = _folders_of_others()
+    own = [frame for frame in stack if not _is_below(frame.filename, others)]
+    return _place(own[-1]) if own else None
+
+
+def _place(frame: traceback.FrameSummary) -> str:
+    code = (frame.line or "").strip()
+    shown = f"{code[:_MAX_CODE]}{'...' if len(code) > _MAX_CODE else ''}"
+    return f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}: {shown}"
+
+
+def _folders_of_others() -> list[str]:
     import torch
 
     stdlib = Path(sysconfig.get_paths()["stdlib"])
-    others = [str(folder) for folder in (Path(torch.__file__).parent, _OWN, stdlib)]
+    return [str(folder) for folder in (Path(torch.__file__).parent, _OWN, stdlib)]
+
+
+def _frames_of_the_model(error: BaseException) -> Iterator[traceback.FrameSummary]:
+    """The lines of the model that an error, or what it was raised from, went through; the innermost
+    first."""
+    others = _folders_of_others()
     known: set[int] = set()
     found: list[traceback.FrameSummary] = []
     one: BaseException | None = error

@@ -106,7 +106,8 @@ class Verifier(Runner):
             # All outputs are empty, or not a number: any program returns that.
             attempt.reproduced, attempt.rows = 0, dict.fromkeys(attempt.rows, "wrong")
             attempt.error = (
-                "nothing was compared: no recorded output has an element that is a number"
+                "nothing was compared: no recorded output has an element that is a number "
+                "(record a call whose outputs have some)"
             )
         program.notes += [f"not verified: {what}" for what in attempt.unverified]
         program.note_state(self.state)

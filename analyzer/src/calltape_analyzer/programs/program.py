@@ -188,7 +188,8 @@ class Program:
         if constant:
             notes.append(
                 f"{has} ({shown_state(constant)}) and the program does not: it is a constant of "
-                "the program, as it was at the export"
+                "the program, as it was at the export (state in registered buffers is kept; or let "
+                "the model take it as an argument and return it)"
             )
         return notes
 
