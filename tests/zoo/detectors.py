@@ -66,7 +66,7 @@ def _retinanet() -> nn.Module:
     torch.manual_seed(0)
     return lively(
         RetinaNet(_pyramid(), 5, **_ACROSS, anchor_generator=_anchors(), detections_per_img=10,
-                  topk_candidates=30)
+                  topk_candidates=30, score_thresh=0.015)
     )  # fmt: skip
 
 
