@@ -72,3 +72,14 @@ def test_values_are_as_without() -> None:
         with OpenOperators():
             got = operator()
         assert torch.equal(got, operator())
+
+
+def test_a_list_of_tensors_is_a_tensor_as_before() -> None:
+    one, two = torch.tensor(3, dtype=torch.int32), torch.tensor(4, dtype=torch.int32)
+    for data in ([one, two], (two,), [one, torch.tensor(2.5)], [[one], [two]], [2, 3], []):
+        for own in ({}, {"dtype": torch.float64}, {"dtype": torch.half, "requires_grad": True}):
+            expected = torch.tensor(data, **own)
+            with OpenOperators():
+                found = torch.tensor(data, **own)
+            torch.testing.assert_close(found, expected)
+            assert (found.dtype, found.requires_grad) == (expected.dtype, expected.requires_grad)

@@ -323,3 +323,37 @@ def test_a_failed_trace_prints_no_graph(tmp_path: Path, capfd: pytest.CaptureFix
     printed = "".join(capfd.readouterr())
     assert "def forward(" not in printed
     assert "torch.ops" not in printed
+
+
+class Looked(Model):
+    """Looks numbers of a tensor up in a dict, and adds the lengths of what was cut."""
+
+    def forward(self, x, kinds, lengths):
+        steps = {0: x.sum(), 1: x.amax()}
+        added = sum(steps[kind] for kind in kinds.tolist())
+        parts = torch.split(x, lengths.tolist())
+        ends = torch.tensor([part.shape[0] + kinds.max() for part in parts])
+        return ends.cumsum(0, dtype=torch.int32) // 2 + added, [part.sum() for part in parts]
+
+
+def test_numbers_of_tensors_are_keys_and_lengths(tmp_path: Path) -> None:
+    kinds, lengths = torch.tensor([1, 0, 1]), torch.tensor([2, 3], dtype=torch.int32)
+    model = Looked()
+    programs = made(tmp_path, model, [call(t(5), kinds, lengths)])
+    assert_as_module(programs, model, [call(t(5) + 1, kinds, lengths)])
+    with pytest.raises(NoVariant):  # and no wrong value
+        programs(t(5), torch.tensor([1, 1, 1]), lengths)
+
+
+def test_float_is_a_dtype_as_well() -> None:
+    names = vars(sys.modules[__name__])
+    with symbolic_ints(Counted(), floats=True):
+        stands, seen = names["float"], names["torch"]
+        assert seen.ones(2).to(stands).dtype is torch.float64
+        assert seen.zeros(2, dtype=stands).dtype is torch.float64
+        assert numpy.zeros(2, dtype=stands).dtype == numpy.dtype(builtins.float)
+        assert stands("1.5") == 1.5
+        assert isinstance(2.5, stands)
+        assert not isinstance(2, stands)
+        assert builtins.float == stands
+    assert "float" not in names

@@ -20,7 +20,10 @@ from calltape_analyzer.arguments.sizings import (
     sizings_unseen,
 )
 from calltape_analyzer.arguments.tracing_sizings import sizing_of_batch, sizings_for_tracing
+from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.causes import cause_of
+from calltape_analyzer.exporting.empty_results import NotEmpty
+from calltape_analyzer.exporting.empty_selections import settle_assertions
 from calltape_analyzer.exporting.python_values import reads_values
 from calltape_analyzer.exporting.recurrence import has_recurrence
 from calltape_analyzer.exporting.restrictions import restrict
@@ -73,6 +76,8 @@ class Exporter:
     seconds: float | None = None
     _narrow: dict[Hashable, Narrow] = field(default_factory=dict)
     _slow: set[Hashable] = field(default_factory=set)
+    _slow_floats: set[Hashable] = field(default_factory=set)
+    _last: Way = field(default_factory=Way)
 
     def export(
         self,
@@ -206,6 +211,11 @@ class Exporter:
             if self.convert is None:
                 yield f"{what}, runtime asserts deferred", sample, Way(deferred=True)
         yield from self._ways_with_values(variant, samples)
+        yield from self._ways_with_floats(variant, samples)
+        own = [a for a in self.attempts if a.variant == variant.name]
+        is_wrong = any("wrong" in a.rows.values() for a in own)
+        for what, sample in samples[-1:] if is_wrong else ():
+            yield f"{what}, as if it were not traced", sample, Way(unnoticed=True, real_values=True)
         # Of transformers' ways to run experts the conversion knows only this one. The values are
         # the same.
         for what, sample in samples[:1] if self.convert is not None and self.has_experts else ():
@@ -240,6 +250,20 @@ class Exporter:
                 if failed():
                     yield f"{what}, {how}", sample, way
 
+    def _ways_with_floats(
+        self, variant: VariantFacts, samples: Sequence[tuple[str, Sample]]
+    ) -> Iterator[tuple[str, Sample, Way]]:
+        """The last way once more, with floats of sizes open, if its program refuses sizes: a
+        detector pads a picture to ``math.ceil(float(height) / 32)`` parts. Conditions on floats are
+        slow to trace."""
+        own = [a for a in self.attempts if a.variant == variant.name]
+        is_wanted = bool(own) and own[-1].tried > 0 and own[-1].refuses
+        if not is_wanted or variant.group.key in self._slow_floats:
+            return
+        way = replace(self._last, symbolic_ints=True, symbolic_floats=True)
+        for what, sample in samples[-1:] if way.narrow is None else ():
+            yield f"{what}, floats of sizes open", sample, way
+
     def warm_up(self) -> None:
         """Loads what every export needs, so that the next one can be timed."""
         import torch
@@ -247,6 +271,10 @@ class Exporter:
         torch.export.export(torch.nn.Identity(), (torch.zeros(2),), strict=False)
         if self.convert is not None:
             import torch.onnx._internal.exporter._core
+
+    def _note_slow(self, variant: VariantFacts, way: Way) -> None:
+        """Notes that a trace took long: other sizes would take as long, or longer."""
+        (self._slow_floats if way.symbolic_floats else self._slow).add(variant.group.key)
 
     def forget_slow(self, variant: VariantFacts) -> None:
         """Forgets that traces of a variant took long: those of its parts may not."""
@@ -293,6 +321,7 @@ class Exporter:
         *,
         whole: bool = False,
     ) -> Outcome:
+        self._last = way
         attempt = Attempt(variant=variant.name, what=what)
         attempt.by_values = way.is_by_values
         self.attempts.append(attempt)
@@ -312,7 +341,7 @@ class Exporter:
             else:
                 attempt.error = cause_of(error)
             if isinstance(error, TimeoutError):
-                self._slow.add(variant.group.key)  # other sizes would take as long
+                self._note_slow(variant, way)
         attempt.seconds = time.perf_counter() - begin
         return outcome
 
@@ -322,17 +351,24 @@ class Exporter:
         traced = Traced(
             verifier.module, verifier.entry, plan, verifier.classes, own_buffers=way.own_buffers
         )
-        exported = self._exported(traced, variant, plan, sample, way)
+        exported, assumed = self._exported(traced, variant, plan, sample, way)
         result = traced.traced.found
         if result is None:
             raise RuntimeError("the exporter did not call the model")
         conditions = Conditions.of(exported, plan.names)
+        # The model returned objects of these classes, and whoever passed the model trusts them.
+        classes = ClassIndex(traced.traced.classes | dict(verifier.classes.by_name))
+
+        def program(model: ExportedModel) -> Program:
+            return Program(variant, plan, result, model, conditions, classes, verifier.device)
+
+        first = program(TorchModel(exported, plan.names))
+        settled = self._settled(exported, assumed, first, sample) if assumed.places else None
         model: ExportedModel = TorchModel(exported, plan.names)
         if self.convert is not None:
             model = self.convert(exported, plan, result, variant)
-        # The model returned objects of these classes, and whoever passed the model trusts them.
-        classes = ClassIndex(traced.traced.classes | dict(verifier.classes.by_name))
-        made = Program(variant, plan, result, model, conditions, classes, verifier.device)
+        made = program(model)
+        made.notes += filter(None, [settled])
         made.returned = traced.traced.returned
         made.notes += [unchanged_note(name) for name in traced.traced.changed]
         made.changed_state |= set(exported.graph_signature.buffers_to_mutate.values())
@@ -343,10 +379,26 @@ class Exporter:
             made.notes.append("loops over what is hit run for every item; recorded calls allow it")
         return made
 
+    def _settled(
+        self, exported: Any, assumed: NotEmpty, program: Program, sample: Sample
+    ) -> str | None:
+        """Takes out of a program what it wants to be found, if it needs that not. Another runtime
+        may do something else with what is empty, so that a program for it keeps it."""
+        verifier = self.verifier
+        return settle_assertions(
+            exported,
+            assumed,
+            self.convert is None,
+            lambda: verifier.eager(program.plan, sample),
+            lambda: verifier.outputs(program, sample),
+            lambda expected, got: compared(expected, got, verifier.tolerances).agrees,
+        )
+
     def _exported(
         self, traced: Traced, variant: VariantFacts, plan: Plan, sample: Sample, way: Way
-    ) -> Any:
-        """What ``torch.export.export`` makes of a model. The model stays as it is."""
+    ) -> tuple[Any, NotEmpty]:
+        """What ``torch.export.export`` makes of a model, and what that takes not to be empty. The
+        model stays as it is."""
         import torch
         import torch._dynamo  # now, because an import that the limit interrupts stays half done
 
@@ -358,15 +410,15 @@ class Exporter:
         with (
             preserved(module),
             unchanged(module, tracing=True),
-            way.entered(module, plan),
+            way.entered(module, plan) as assumed,
             _quiet(),
             time_limit(self.verifier.budget.within(_WAITING * self._seconds), self._seconds),
             torch.no_grad(),
         ):
             exported = torch.export.export(traced, args, kwargs, dynamic_shapes=shapes, **options)
         if time.thread_time() - begin > self._seconds / 2:
-            self._slow.add(variant.group.key)  # other sizes would take as long, or longer
-        return exported
+            self._note_slow(variant, way)
+        return exported, assumed
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import _refs
+from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["OpenOperators"]
@@ -30,8 +31,9 @@ class OpenOperators(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         stand_in = _ALWAYS.get(func)
-        if stand_in is None and func in _OF_SIZES and _has_symbols((args, list(kwargs.values()))):
-            stand_in = _OF_SIZES[func]
+        of_sizes = _OF_SIZES.get(func) or _EXTENSIONS.get(getattr(func, "_qualified_op_name", ""))
+        if stand_in is None and of_sizes and _has_symbols((args, list(kwargs.values()))):
+            stand_in = of_sizes
         return (stand_in or func)(*args, **kwargs)
 
 
@@ -57,6 +59,23 @@ def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
     return _tensor(data, dtype=dtype, device=device)
 
 
+def _tensor_of_tensors(data: Any, **own: Any) -> Any:
+    """A list of numbers that are tensors (``torch.tensor([x.max(), y.max()])``) is read by torch
+    with Python. If a trace does not know them all, they are put beside each other instead."""
+    numbers = data if isinstance(data, list | tuple) else []
+    are_tensors = all(isinstance(one, torch.Tensor) and one.dim() == 0 for one in numbers)
+    if not are_tensors or all(map(_is_known, numbers)) or len({x.dtype for x in numbers}) > 1:
+        return torch.tensor(data, **own)
+    requires_grad = own.pop("requires_grad", False)
+    asked = {name: value for name, value in own.items() if value is not None}
+    return torch.stack(list(numbers)).detach().to(**asked).requires_grad_(requires_grad)
+
+
+def _is_known(number: torch.Tensor) -> bool:
+    """Whether the value of a tensor is known to a trace."""
+    return not isinstance(number, FakeTensor) or getattr(number, "constant", None) is not None
+
+
 def _new_tensor(like: Any, data: Any, *, dtype: Any = None, device: Any = None, **own: Any) -> Any:
     return _tensor(data, dtype=dtype or like.dtype, device=device or like.device, **own)
 
@@ -68,6 +87,15 @@ def _linspace(start: Any, end: Any, steps: Any, **own: Any) -> Any:
 def _one_hot(tensor: Any, num_classes: Any = -1) -> Any:
     classes = torch.arange(num_classes, device=tensor.device)
     return (tensor.unsqueeze(-1) == classes).to(torch.int64)
+
+
+def _roi_align(x: Any, rois: Any, spatial_scale: Any, *args: Any, **kwargs: Any) -> Any:
+    """The operator takes no symbol for a scale, and multiplies the boxes by it."""
+    if isinstance(spatial_scale, torch.SymFloat):
+        rois = torch.cat([rois[:, :1], rois[:, 1:] * spatial_scale], dim=1)
+        spatial_scale = 1.0
+    operator: Any = torch.ops.torchvision.roi_align
+    return operator(x, rois, spatial_scale, *args, **kwargs)
 
 
 def _contiguous(x: Any, *, memory_format: Any = torch.contiguous_format) -> Any:
@@ -138,6 +166,7 @@ _ALWAYS: Mapping[Any, Callable[..., Any]] = {
     _functional.max_pool1d: _max_pool1d,
     torch.istft: _refs.istft,
     torch.Tensor.contiguous: _contiguous,
+    torch.tensor: _tensor_of_tensors,
     _functional.interpolate: _interpolate,
 }
 _OF_SIZES: Mapping[Any, Callable[..., Any]] = {
@@ -151,6 +180,9 @@ _OF_SIZES: Mapping[Any, Callable[..., Any]] = {
     _functional.max_pool2d: _pool(_functional.max_pool2d, 2, torch.amax, _MAX),
     _functional.max_pool3d: _pool(_functional.max_pool3d, 3, torch.amax, _MAX),
 }
+
+_EXTENSIONS: Mapping[str, Callable[..., Any]] = {"torchvision::roi_align": _roi_align}
+"""Operators of other packages, which may not be there, by name."""
 
 
 def _has_symbols(data: Any) -> bool:

@@ -3,9 +3,9 @@
 A trace that is not strict runs the model's Python. ``int()`` and ``len()`` have to return a number
 then, which a trace does not have (docs/decisions/0042). :func:`symbolic_sizes` lets the model's own
 code take symbols for ints, and is there in every trace. Two more ways out are tried if something is
-missing then. :func:`symbolic_ints` lets ``int``, ``tolist`` and slices give symbols as well.
-:func:`real_values` computes the values of the sample beside the trace, so that an ``if`` takes the
-branch of these values; torch keeps that as an assertion in the program.
+missing then. :func:`symbolic_ints` lets ``int``, ``tolist`` and slices (and ``float``) give symbols
+as well. :func:`real_values` computes the values of the sample beside the trace, so that an ``if``
+takes the branch of these values; torch keeps that as an assertion in the program.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ import contextlib
 import importlib
 import math
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any, get_args
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 
-from calltape_analyzer.exporting.int_dtypes import int_dtypes
 from calltape_analyzer.exporting.known_maxima import known_max, known_min
 from calltape_analyzer.exporting.model_names import modules_of, named
+from calltape_analyzer.exporting.python_dtypes import python_dtypes
+from calltape_analyzer.exporting.symbol_sets import SymbolicSet
 
 __all__ = ["reads_values", "real_values", "symbolic_ints", "symbolic_sizes"]
 
 _SIGNS = re.compile(
     r"data-dependent|DataDependent|specialized integer|Could not guard|unbacked|\bu\d+\b|\.item\(\)"
-    r"|without concrete values|symbolically traced variables"
+    r"|without concrete values|symbolically traced variables|non-nested SymInt"
 )
 _PYTHON_SQRT = math.sqrt
 _TENSOR_LENGTH = torch.Tensor.__len__
@@ -80,6 +83,43 @@ class _SymbolicInt(builtins.int, metaclass=_OfTensors):
     class, so that it is not always there."""
 
 
+class _OfNumbers(type):
+    """``float`` that makes symbols of tensors of one element and of sizes
+    (``math.ceil(float(height) / 32)``), and knows that they are floats."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs:
+            (value,) = args
+            if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
+                return torch.sym_float(value.item())
+            if isinstance(value, torch.SymInt | torch.SymFloat):
+                return torch.sym_float(value)
+        return builtins.float(*args, **kwargs)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, builtins.float | torch.SymFloat)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, builtins.float)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is builtins.float or other is cls
+
+    def __hash__(cls) -> int:
+        return hash(builtins.float)
+
+    @property
+    def dtype(cls) -> Any:
+        """What NumPy takes a class for."""
+        import numpy
+
+        return numpy.dtype(builtins.float)
+
+
+class _SymbolicFloat(builtins.float, metaclass=_OfNumbers):
+    """Stands for ``float`` as :class:`_SymbolicInt` does for ``int``."""
+
+
 def _isinstance(value: Any, kinds: Any) -> bool:
     """``isinstance`` that takes a symbol for an int. transformers asks
     ``isinstance(logits_to_keep, int)``, and takes all else for an index."""
@@ -88,6 +128,11 @@ def _isinstance(value: Any, kinds: Any) -> bool:
         if builtins.int in every:
             return True
     return isinstance(value, kinds)
+
+
+def _is_real_instance(value: Any, kinds: Any) -> bool:
+    """``isinstance`` to which the tensors of a trace are tensors as all others."""
+    return kinds is not FakeTensor and _isinstance(value, kinds)
 
 
 def _len(value: Any) -> Any:
@@ -128,38 +173,43 @@ class _SymbolicRange(metaclass=_OfSizes):
     (``range(0, length, 128)``) has as many turns for each length of a range of lengths."""
 
 
+_NUMBERS: dict[str, type] = {"int": _SymbolicInt, "float": _SymbolicFloat}
 _STAND_INS = {
     "isinstance": _isinstance, "len": _len, "range": _SymbolicRange, "max": known_max,
-    "min": known_min,
+    "min": known_min, "set": SymbolicSet,
 }  # fmt: skip
 
 
 @contextlib.contextmanager
-def symbolic_sizes(model: torch.nn.Module) -> Iterator[None]:
+def symbolic_sizes(model: torch.nn.Module, *, unnoticed: bool = False) -> Iterator[None]:
     """Lets the code of a model take the symbols of sizes for ints while it is traced.
 
     Args:
         model: what is traced.
+        unnoticed: whether it cannot ask if a tensor is one of a trace.
     """
     names: Any = vars(math)
+    stand_ins = {**_STAND_INS, "isinstance": _is_real_instance} if unnoticed else _STAND_INS
     try:
         names["sqrt"] = _sqrt
-        with named(modules_of(model), _STAND_INS):
+        with named(modules_of(model), stand_ins):
             yield
     finally:
         names["sqrt"] = _PYTHON_SQRT
 
 
 @contextlib.contextmanager
-def symbolic_ints(model: torch.nn.Module) -> Iterator[None]:
+def symbolic_ints(model: torch.nn.Module, *, floats: bool = False) -> Iterator[None]:
     """Lets ``int(tensor)``, ``int(size / 2)``, ``tensor.tolist()`` and slices with tensors give
     symbols while a model is traced.
 
     Args:
         model: what is traced.
+        floats: whether ``float(size)`` and ``float(tensor)`` do so as well.
     """
-    modules, stand_in = modules_of(model), _SymbolicInt
-    with named(modules, {"int": stand_in}), int_dtypes(modules, stand_in), _Reading():
+    modules, stand_ins = modules_of(model), _NUMBERS if floats else {"int": _SymbolicInt}
+    dtypes = {stand_ins[name]: getattr(builtins, name) for name in stand_ins}
+    with named(modules, stand_ins), python_dtypes(modules, dtypes), _Reading():
         yield
 
 
@@ -205,7 +255,12 @@ def real_values(wanted: bool) -> Iterator[None]:
     if not wanted or not hasattr(config, setting):
         yield
         return
-    with config.patch(setting, True), _offsets_not_compared():
+    with (
+        config.patch(setting, True),
+        _offsets_not_compared(),
+        _parts_not_compared(),
+        _hashes_of_values(),
+    ):
         yield
 
 
@@ -228,3 +283,49 @@ def _offsets_not_compared() -> Iterator[None]:
         yield
     finally:
         tensors._check_fake_real_tensors = check
+
+
+@contextlib.contextmanager
+def _hashes_of_values() -> Iterator[None]:
+    """Lets an int of a tensor be the key of a dict: ``grids[kind]`` for ``kind`` in
+    ``kinds.tolist()``. Its value is known, and a condition of the program. torch's own code relies
+    on symbols without hashes."""
+    own = torch.SymInt.__hash__
+
+    def hashed(number: torch.SymInt) -> int:
+        name = str(sys._getframe(1).f_globals.get("__name__", ""))
+        is_torch = name.partition(".")[0] == "torch"
+        return own(number) if is_torch else hash(builtins.int(number))
+
+    try:
+        torch.SymInt.__hash__ = hashed  # type: ignore[method-assign,assignment]
+        yield
+    finally:
+        torch.SymInt.__hash__ = own  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _parts_not_compared() -> Iterator[None]:
+    """Keeps torch from comparing what it takes operators apart into (``prims``): a sum of int32
+    numbers is int64 there, and the sign of an int is one (torch 2.15). The operators themselves are
+    compared."""
+    mode: Any = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
+    name = "_maybe_infer_fake_kernel_from_pytree_out"
+    check = getattr(mode, name, None)
+    if check is None:
+        yield
+        return
+
+    def checked(self: Any, func: Any, *args: Any) -> Any:
+        is_part = getattr(func, "namespace", None) == "prims"
+        return args[_FAKE_OUT] if is_part else check(self, func, *args)
+
+    try:
+        setattr(mode, name, checked)
+        yield
+    finally:
+        setattr(mode, name, check)
+
+
+_FAKE_OUT = 2
+"""Where a check gets what an operator returns in a trace."""

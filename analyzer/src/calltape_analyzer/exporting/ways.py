@@ -11,8 +11,9 @@ from typing import Any, Literal
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.sizings import is_batch
 from calltape_analyzer.exporting.constants import known_constants
-from calltape_analyzer.exporting.empty_results import never_empty
+from calltape_analyzer.exporting.empty_results import NotEmpty, never_empty
 from calltape_analyzer.exporting.hit_loops import Line, every_item
+from calltape_analyzer.exporting.least_counts import least_counts
 from calltape_analyzer.exporting.module_casts import unneeded_casts
 from calltape_analyzer.exporting.open_operators import OpenOperators
 from calltape_analyzer.exporting.patching import PATCHING
@@ -24,6 +25,8 @@ from calltape_analyzer.exporting.python_values import (
 from calltape_analyzer.exporting.recurrence import open_lengths
 from calltape_analyzer.exporting.rounded_bounds import rounded_bounds
 from calltape_analyzer.exporting.unasked_formats import unasked_formats
+from calltape_analyzer.exporting.unnoticed import unnoticed
+from calltape_analyzer.exporting.whole_floats import whole_floats
 from calltape_analyzer.exporting.whole_strides import whole_strides
 from calltape_analyzer.model.calls import experts_as
 from calltape_analyzer.observing.columns import Column
@@ -44,6 +47,7 @@ class Way:
         batch: whether only first dimensions are.
         open_lengths: whether recurrent layers are traced for any length.
         symbolic_ints: whether ints that the model reads from tensors are open.
+        symbolic_floats: whether floats that it makes of sizes are open, if ints are.
         real_values: whether the trace knows the values of its sample, and asserts them.
         never_empty: whether results whose size only values tell are taken not to be empty, which is
             asserted.
@@ -51,18 +55,21 @@ class Way:
         own_buffers: whether the model may register buffers while it is traced.
         experts: how a mixture of experts runs them; None for the model's own way.
         deferred: whether conditions become assertions in the program, where they can.
+        unnoticed: whether the model is told that there is no trace.
     """
 
     static: bool = False
     batch: bool = False
     open_lengths: bool = False
     symbolic_ints: bool = False
+    symbolic_floats: bool = False
     real_values: bool = False
     never_empty: bool = False
     every_item: frozenset[Line] = frozenset()
     own_buffers: bool = False
     experts: str | None = None
     deferred: bool = False
+    unnoticed: bool = False
 
     @property
     def narrow(self) -> Narrow | None:
@@ -94,8 +101,9 @@ class Way:
         return plan.shapes(lambda column: auto if is_open(column) else None, variant) or None
 
     @contextmanager
-    def entered(self, module: Any, plan: Plan) -> Iterator[None]:
-        """Lets a model be traced in this way within the block.
+    def entered(self, module: Any, plan: Plan) -> Iterator[NotEmpty]:
+        """Lets a model be traced in this way within the block, and gives what the trace takes not
+        to be empty.
 
         Args:
             module: the model.
@@ -107,15 +115,19 @@ class Way:
                 open_lengths(self.open_lengths),
                 OpenOperators(),
                 known_constants(bool(plan.frozen)),
-                symbolic_sizes(module),
+                symbolic_sizes(module, unnoticed=self.unnoticed),
+                unnoticed(self.unnoticed),
                 whole_strides(),
                 unasked_formats(),
                 rounded_bounds(),
+                least_counts(),
+                whole_floats(),
                 unneeded_casts(),
-                symbolic_ints(module) if self.symbolic_ints else nullcontext(),
+                symbolic_ints(module, floats=self.symbolic_floats)
+                if self.symbolic_ints
+                else nullcontext(),
                 real_values(self.real_values),
-                never_empty(self.never_empty),
                 every_item(self.every_item),
             ):
                 stack.enter_context(context)
-            yield
+            yield stack.enter_context(never_empty(self.never_empty))

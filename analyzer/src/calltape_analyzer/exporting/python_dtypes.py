@@ -1,22 +1,22 @@
-"""``int`` as a dtype (``torch.zeros(2, dtype=int)``, ``x.to(int)``) where something stands for it.
+"""``int`` and ``float`` as dtypes (``torch.zeros(2, dtype=int)``, ``x.to(float)``) where something
+stands for them.
 
-torch takes Python's own ``int`` for a dtype and nothing else, and looks before any mode is asked.
-So a model's modules see functions of torch that put it back.
+torch takes Python's own classes for dtypes and nothing else, and looks before any mode is asked. So
+a model's modules see functions of torch that put them back.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from calltape_analyzer.exporting.model_names import Beside, replaced
 
-__all__ = ["int_dtypes"]
+__all__ = ["python_dtypes"]
 
 _FUNCTIONS = (
     "arange", "as_tensor", "asarray", "cumprod", "cumsum", "empty", "empty_like", "empty_permuted",
@@ -31,29 +31,29 @@ _METHODS = (
 
 
 @contextlib.contextmanager
-def int_dtypes(modules: list[dict[str, Any]], stand_in: type) -> Iterator[None]:
-    """Lets functions of torch take a stand-in for ``int`` as a dtype within the block.
+def python_dtypes(modules: list[dict[str, Any]], stand_ins: Mapping[type, type]) -> Iterator[None]:
+    """Lets functions of torch take stand-ins for Python's classes as dtypes within the block.
 
     Args:
-        modules: the names of the modules that see the stand-in.
-        stand_in: what they have for ``int``.
+        modules: the names of the modules that see the stand-ins.
+        stand_ins: what they have, each with what it stands for.
     """
     functions = {name: vars(torch)[name] for name in _FUNCTIONS if name in vars(torch)}
-    taking = {name: _taking(function, stand_in) for name, function in functions.items()}
+    taking = {name: _taking(function, stand_ins) for name, function in functions.items()}
     others: dict[int, Any] = {id(function): taking[name] for name, function in functions.items()}
     others[id(torch)] = Beside(torch, taking)
-    with replaced(modules, others), _methods(stand_in):
+    with replaced(modules, others), _methods(stand_ins):
         yield
 
 
 @contextlib.contextmanager
-def _methods(stand_in: type) -> Iterator[None]:
+def _methods(stand_ins: Mapping[type, type]) -> Iterator[None]:
     tensor = torch.Tensor
     names = [name for name in _METHODS if hasattr(tensor, name)]
     own = {name: vars(tensor)[name] for name in names if name in vars(tensor)}
     try:
         for name in names:
-            setattr(tensor, name, _taking(getattr(tensor, name), stand_in))
+            setattr(tensor, name, _taking(getattr(tensor, name), stand_ins))
         yield
     finally:
         for name in names:
@@ -63,14 +63,17 @@ def _methods(stand_in: type) -> Iterator[None]:
                 delattr(tensor, name)
 
 
-def _taking(function: Callable[..., Any], stand_in: type) -> Callable[..., Any]:
-    """A function that takes the stand-in for ``int``."""
+def _taking(function: Callable[..., Any], stand_ins: Mapping[type, type]) -> Callable[..., Any]:
+    """A function that takes the stand-ins."""
+
+    def own(value: Any) -> Any:
+        # Stand-ins are equal to what they stand for, and a tensor has no truth.
+        return next((stands for one, stands in stand_ins.items() if value is one), value)
 
     @functools.wraps(function)
     def taking(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(builtins.int if value is stand_in else value for value in args)
-        if kwargs.get("dtype") is stand_in:
-            kwargs["dtype"] = builtins.int
-        return function(*args, **kwargs)
+        if "dtype" in kwargs:
+            kwargs["dtype"] = own(kwargs["dtype"])
+        return function(*map(own, args), **kwargs)
 
     return taking

@@ -1,0 +1,40 @@
+"""Floats that are whole numbers, and that torch takes for ints.
+
+A detector pads a picture to a multiple of 32: ``int(math.ceil(float(height) / 32.0) * 32.0)``.
+torch looks for the least value of that, gets the float 0.0 where an int belongs, and cannot compare
+what comes of it (torch 2.15: ``TruncToInt`` of a whole float is that float). Here it is the int.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["whole_floats"]
+
+
+@contextlib.contextmanager
+def whole_floats() -> Iterator[None]:
+    """Lets ``int`` of a whole float be an int in the ranges of sizes. Does nothing if this torch
+    truncates in another way."""
+    # Not imported above, because torch imports a computer algebra system for it.
+    functions: Any = importlib.import_module("torch.utils._sympy.functions")
+    sympy: Any = importlib.import_module("sympy")
+    truncated: Any = getattr(functions, "TruncToInt", object)
+    own: Any = vars(truncated).get("eval")
+    if own is None:
+        yield
+        return
+
+    def evaluated(cls: Any, number: Any) -> Any:
+        if isinstance(number, sympy.Float):
+            return sympy.Integer(int(number))
+        return own.__func__(cls, number)
+
+    try:
+        truncated.eval = classmethod(evaluated)
+        yield
+    finally:
+        truncated.eval = own
