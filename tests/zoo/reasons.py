@@ -46,7 +46,9 @@ REASONS: dict[tuple[str, str], Reason] = {
         "a Python loop over the rows: their number is a constant of the program", "not tried"
     ),
     ("lumina2", ""): Reason(
-        "the model makes a `set` of lengths that are values of a tensor", "not tried"
+        "the model builds each row by its length, which the mask tells: some programs are for the"
+        " lengths of their trace",
+        "not tried",
     ),
     ("scripted_part", ""): Reason(
         "torch.export does not take a module with a part of `torch.jit.script`", "not tried"
@@ -77,11 +79,6 @@ REASONS: dict[tuple[str, str], Reason] = {
     ("encodec", ""): Reason(
         "the padding of a convolution is an `if` on the value of a tensor",
         "fails as well, even with nothing free",
-    ),
-    ("colpali", ""): Reason(
-        "without `token_type_ids` transformers attends to everything where the mask is all ones,"
-        " which a trace cannot know",
-        "not tried",
     ),
     ("last_token_embedding", ""): Reason(
         "an `if` on the mask: torch makes a constant of the length where it knows the values",
