@@ -32,6 +32,7 @@ from calltape_analyzer.redacting.tape_words import TapeWords
 from calltape_analyzer.redacting.treatment import Treatments
 from calltape_analyzer.redacting.tree_plan import Fates, Replaced
 from calltape_analyzer.redacting.value_facts import ValueFacts
+from calltape_analyzer.redacting.varying_keys import varying_keys
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, pattern_of, some_of
 from calltape_analyzer.variant import Variant
@@ -225,6 +226,13 @@ class KeyedRedaction:
             if isinstance(value, str) and looks_like_name(value) and not self._is_kept(place)
         )
         yield from self._notes_of_numbers()
+        keys = varying_keys(self._tape)
+        if keys:
+            yield (
+                f"the keys of the dicts at {some_of(keys, _MAX_NAMED)} differ from call to call, "
+                "and stay where they are plain words; if they are names of persons, do not give "
+                "the tape away"
+            )
         ranged = self._calls.ranged.items()
         few = {place for (place, _), elements in ranged if elements < FEWEST_RANGED}
         if few:

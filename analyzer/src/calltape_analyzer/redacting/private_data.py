@@ -18,6 +18,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.redacting.long_numbers import is_long
 from calltape_analyzer.redacting.placed_nodes import is_long_list, is_private_key, placed_nodes
 from calltape_analyzer.redacting.tape_facts import plain_platform
+from calltape_analyzer.redacting.varying_keys import varying_keys
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import alike, counted, printable
 from calltape_schema.history import Redacted
@@ -47,6 +48,8 @@ _ADVICE: dict[str, str] = {
     "number": "`calltape redact` replaces it, unless sizes have to do with it; record with "
     "values={'EXACT': 'none'} to never write it",
     "key": "`calltape redact` replaces keys that look like data; a key that is a plain word stays",
+    "varying_keys": "they stay, because nothing tells a name of a person from another word; if "
+    "they are such names, record no dict of them",
     "enum_value": _REDACT,
     "exception": "`calltape redact` keeps its class and its length",
     "thread": "`calltape redact` renumbers threads",
@@ -66,8 +69,8 @@ class PrivateFinding(PlainData):
 
     Attributes:
         kind: ``text``, ``token_ids``, ``image``, ``audio``, ``values``, ``long_list``, ``number``,
-            ``key``, ``enum_value``, ``exception``, ``thread``, ``time``, ``host``, ``platform``,
-            ``files``, ``module``, ``policy`` or ``dump``.
+            ``key``, ``varying_keys``, ``enum_value``, ``exception``, ``thread``, ``time``,
+            ``host``, ``platform``, ``files``, ``module``, ``policy`` or ``dump``.
         place: where it stands in a call (``prompt``, ``outputs.text``), with a star for each key
             that looks like data (``users.*``); None for what is said of a call or of the tape.
         calls: how many calls have it; None for what is said of the tape.
@@ -97,6 +100,7 @@ _WORDS = {
     "long_list": "a long list of numbers",
     "number": "a number that may be data",
     "key": "a key that looks like data",
+    "varying_keys": "keys that differ from call to call",
     "enum_value": "the value of an enum",
     "exception": "the message of an exception",
     "thread": "ids of threads",
@@ -221,8 +225,12 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
         )
         for key, calls in found.calls.items()
     ]
+    keys = [
+        PrivateFinding(kind="varying_keys", place=place, advice=_ADVICE["varying_keys"])
+        for place in varying_keys(tape)
+    ]
     return PrivateData(
-        calls=count, findings=(*findings, *of_tape), more=found.more,
+        calls=count, findings=(*findings, *keys, *of_tape), more=found.more,
         redacted=tape.redacted,
     )  # fmt: skip
 
