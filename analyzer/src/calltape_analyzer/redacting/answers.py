@@ -71,6 +71,7 @@ class Comparison:
 
     Attributes:
         variants: of the tape that was asked last, which take long to find again.
+        old_variants: of the first tape, once it was asked.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Comparison:
         self._vague: set[str] = set()
         self._known_texts: dict[tuple[str, bool], str] = {}
         self.variants: tuple[Variant, ...] = ()
+        self.old_variants: tuple[Variant, ...] = ()
 
     def answers(self, said: Answers, *, is_new: bool) -> dict[str, Any]:
         """What the analysis says of a tape, so that it can be compared.
@@ -100,6 +102,8 @@ class Comparison:
         """
         variants = said.variants
         self.variants = () if isinstance(variants, str) else tuple(variants)
+        if not is_new:
+            self.old_variants = self.variants
         texts = {} if is_new else self._texts(variants)
         found = dict(said.by_question)
         for name, explanation in said.explanations.items():

@@ -135,9 +135,11 @@ class KeyedRedaction:
         """
         self._search(path)
         is_open = ("permute", "noise", "shapes_only")
+        # The tape that a result without some ints is compared with has no ranges.
+        ranges = not any(one.way in is_open for one in self._treatments)
         comparison = Comparison(
             self._pseudonyms, self._replaced, self._is_kept,
-            ranges=not any(one.way in is_open for one in self._treatments),
+            ranges=ranges and not self._replaced.has_withheld,
             numbered=not numbering_of(self._tape.segments).changes,
         )  # fmt: skip
         known = self._tape.class_index.by_name
@@ -152,7 +154,7 @@ class KeyedRedaction:
                     (found, before.get(found), after.get(found)),
                     advice=self._advice(),
                 )
-            return [*self._notes(comparison.variants)]
+            return [*self._notes(comparison.old_variants)]
 
     def _advice(self) -> str:
         """What to do if an answer is another one. Patterns, because paths may have keys in them."""
@@ -249,6 +251,12 @@ class KeyedRedaction:
 
     def _notes_of_numbers(self) -> Iterator[str]:
         replaced, needed = map(sorted, self._asked.numbers[:2])
+        if self._asked.numbers.apart:
+            yield (
+                f"the numbers at {some_of(sorted(self._asked.numbers.apart), _MAX_NAMED)} may be "
+                "data and are not on the new tape: they follow from each other, or from other "
+                "ints, and no others would; keep them if they are settings"
+            )
         if replaced:
             yield (
                 f"the numbers at {some_of(replaced, _MAX_NAMED)} may be data and are others now; "

@@ -1,13 +1,15 @@
 """Plain numbers that look like data, and those among them that the analysis needs.
 
 The number of a customer is an int, and so is a number of tokens. In comes a tape. Out go the places
-whose numbers are replaced, and the places where they stay: there they follow from sizes, or sizes
-from them, so that shapes, variants and explanations would be others without them.
+whose numbers are replaced; the places where they stay, because they follow from sizes, or sizes
+from them, so that shapes, variants and explanations would be others without them; and the places
+where nothing stays: numbers that follow from each other or from other ints, and from no size, as
+the numbers of customers and of their orders may. No others would follow in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from calltape_analyzer.editing.withholding import names_of_path
@@ -17,6 +19,7 @@ from calltape_analyzer.redacting.placed_nodes import placed_nodes
 from calltape_analyzer.redacting.treatment import Treatments
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.symbols import Symbol
 from calltape_schema.errors import TapeError
 from calltape_schema.privacy import is_setting
 from calltape_schema.tree import Node, ScalarNode, Structure
@@ -35,12 +38,22 @@ class LongNumbers(NamedTuple):
         asked: where the analysis needs numbers that somebody asked to replace, or that are data
             because they are in a long list.
         listed: likewise replaced, because another call has a long list there.
+        apart: those that follow from each other or from other ints, and from no size: nothing of
+            them stays.
+        unwanted: those of which nothing is to stay, by a pattern with wildcards.
     """
 
     replaced: frozenset[str] = frozenset()
     needed: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
+    apart: frozenset[str] = frozenset()
+    unwanted: frozenset[str] = frozenset()
+
+    @property
+    def withheld(self) -> frozenset[str]:
+        """All of which nothing stays."""
+        return self.apart | self.unwanted
 
     def all_needed(self) -> LongNumbers:
         """The same if no number is to be replaced."""
@@ -54,9 +67,10 @@ def long_numbers(tape: Tape, treatments: Treatments) -> LongNumbers:
         TapeError: the tape cannot be read.
     """
     places = _Places(tape, treatments)
-    free = places.long | places.asked
+    long = places.long - places.unwanted
+    free = long | places.asked
     if not free:
-        return LongNumbers()
+        return LongNumbers(unwanted=frozenset(places.unwanted))
     try:
         variants = tape.variants()
     except (InferenceError, TapeError):  # then the analysis needs none
@@ -67,11 +81,15 @@ def long_numbers(tape: Tape, treatments: Treatments) -> LongNumbers:
         if not more:
             break
         needed |= more
+    apart = {one for variant in variants for one in _apart(variant.facts, free - needed)}
+    rest = long - apart
     return LongNumbers(
-        frozenset(places.long - needed - places.asked),
-        frozenset(places.long & needed - places.asked),
+        frozenset(rest - needed - places.asked),
+        frozenset(rest & needed - places.asked),
         frozenset(places.asked & needed),
-        frozenset(places.long & places.asked - needed),
+        frozenset(rest & places.asked - needed),
+        frozenset(apart),
+        frozenset(places.unwanted),
     )
 
 
@@ -86,6 +104,7 @@ class _Places:
     Attributes:
         long: the places of numbers that look like data in any call, and nobody asked for.
         asked: the places of numbers that are to be replaced in any case.
+        unwanted: those of ``long`` of which nothing is to stay.
     """
 
     def __init__(self, tape: Tape, treatments: Treatments) -> None:
@@ -95,6 +114,8 @@ class _Places:
         self._by_structure: dict[bytes, list[tuple[int, str]]] = {}
         self.long: set[str] = set()
         self.asked: set[str] = set()
+        self.unwanted: set[str] = set()
+        self._unwanted_if_long: set[str] = set()
         for call in tape.calls:
             try:
                 tree = call.record.inputs
@@ -109,6 +130,7 @@ class _Places:
                 values = group.scalars[scalar]
                 if values is not None and self._are_long(values):
                     self.long.add(name)
+        self.unwanted = self.long & self._unwanted_if_long
 
     def _are_long(self, values: Values) -> bool:
         """Whether any of the values that were counted is no setting."""
@@ -142,23 +164,63 @@ class _Places:
                 if treatment is None or treatment.way != "shapes_only":
                     self.asked.add(name)
             elif not placed.in_cache:
+                if treatment is not None and treatment.way == "shapes_only":
+                    self._unwanted_if_long.add(name)
                 yield node.scalar, name
 
 
 def _needed(facts: VariantFacts, free: Collection[str]) -> Iterator[str]:
-    """The places among some that are related to others, as this variant has it: ints that always
-    equal a size or an int that stays, from which a size follows, or that follow from one."""
-    layout = facts.group.layout
-    related = {i for i, symbol in enumerate(facts.symbols) if symbol.relation is not None}
-    related.update(i for j in list(related) for _, i in _terms(facts, j))
-    for number, symbol in enumerate(facts.symbols):
-        names = [layout.column_name(column) for column in symbol.columns if column.is_int]
-        own = [name for name in names if name in free]
-        if number in related or len(own) < len(symbol.columns):
-            yield from own
+    """The places among some that have to do with sizes, as this variant has it: ints that always
+    equal a size, from which a size follows, or that follow from one, be it by way of other ints."""
+    for symbols in _related(facts):
+        if not _are_ints(symbols):
+            yield from (name for name in _names(facts, symbols) if name in free)
     for column in facts.counting_ints:
-        if layout.column_name(column) in free:
-            yield layout.column_name(column)
+        if facts.group.layout.column_name(column) in free:
+            yield facts.group.layout.column_name(column)
+
+
+def _apart(facts: VariantFacts, free: Collection[str]) -> Iterator[str]:
+    """The places among some whose numbers equal ints that stay, or follow from others, where no
+    size has to do with them."""
+    for symbols in _related(facts):
+        names = _names(facts, symbols)
+        own = [name for name in names if name in free]
+        if _are_ints(symbols) and (len(symbols) > 1 or len(own) < len(names)):
+            yield from own
+
+
+def _are_ints(symbols: Iterable[Symbol]) -> bool:
+    return all(column.is_int for symbol in symbols for column in symbol.columns)
+
+
+def _names(facts: VariantFacts, symbols: Iterable[Symbol]) -> list[str]:
+    columns = (column for symbol in symbols for column in symbol.columns if column.is_int)
+    return [facts.group.layout.column_name(column) for column in columns]
+
+
+def _related(facts: VariantFacts) -> Iterator[list[Symbol]]:
+    """The symbols of a variant, those that are related to each other together."""
+    beside: dict[int, set[int]] = {number: set() for number in range(len(facts.symbols))}
+    for number, others in beside.items():
+        for _, other in _terms(facts, number):
+            others.add(other)
+            beside[other].add(number)
+    known: set[int] = set()
+    for number in beside:
+        if number not in known:
+            found = _reached(number, beside)
+            known |= found
+            yield [facts.symbols[one] for one in sorted(found)]
+
+
+def _reached(number: int, beside: Mapping[int, set[int]]) -> set[int]:
+    found, waiting = {number}, [number]
+    while waiting:
+        new = beside[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _terms(facts: VariantFacts, number: int) -> Iterator[tuple[int, int]]:

@@ -96,9 +96,11 @@ def redact(
         "keep": keep, "hash": hash, "permute": permute, "noise": noise, "shapes_only": shapes_only
     }  # fmt: skip
     treatments = Treatments({way: _listed(given) for way, given in ways.items()}, tape.signature)
+    numbers = long_numbers(tape, treatments)
+    treatments = treatments.withholding(numbers.withheld)
     asked = Asked(
         tape, treatments, special, TapeWords(tape), ElementRanges(tape),
-        ValueFacts(tape, treatments), long_numbers(tape, treatments), [],
+        ValueFacts(tape, treatments), numbers, [],
     )  # fmt: skip
     _refuse_needed(asked)
     with _beside(target) as new:

@@ -5,6 +5,7 @@ In come patterns of paths, as a user gives them. Out goes the treatment of a pat
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
@@ -27,18 +28,15 @@ class Treatment:
     Attributes:
         way: what is done.
         pattern: of paths, in the language of the recorder's ``values=``.
+        names_one: whether the pattern has no wildcards, and so takes numbers too.
     """
 
-    __slots__ = ("pattern", "way")
+    __slots__ = ("names_one", "pattern", "way")
 
-    def __init__(self, way: Way, pattern: str) -> None:
+    def __init__(self, way: Way, pattern: str, *, names_one: bool | None = None) -> None:
         self.way: Way = way
         self.pattern = pattern
-
-    @property
-    def names_one(self) -> bool:
-        """Whether the pattern has no wildcards, and so takes numbers too."""
-        return is_exact(self.pattern)
+        self.names_one = is_exact(pattern) if names_one is None else names_one
 
     def order(self) -> tuple[int, int]:
         """The most specific pattern comes last; of equally specific ones the most private."""
@@ -70,6 +68,14 @@ class Treatments:
         self._latest_first = sorted(found, key=Treatment.order, reverse=True)
         self._signature = signature
         self._met: set[str] = set()
+        self._withheld: frozenset[str] = frozenset()
+
+    def withholding(self, places: frozenset[str]) -> Treatments:
+        """The same, but nothing stays of the values at some places, as the analysis names them.
+        Nobody asked for that: it is no option."""
+        made = copy.copy(self)
+        made._withheld = places
+        return made
 
     def of(self, path: str) -> Treatment | None:
         """The treatment of a path; None if nothing was asked for."""
@@ -87,6 +93,8 @@ class Treatments:
     def _of(self, names: Sequence[str]) -> Treatment | None:
         matching = [one for one in self._latest_first if one.matches(names)]
         self._met.update(one.pattern for one in matching)
+        for place in self._withheld.intersection(names) if self._withheld else ():
+            return Treatment("shapes_only", place, names_one=True)
         return matching[0] if matching else None
 
     @property

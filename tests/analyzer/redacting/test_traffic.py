@@ -1,0 +1,46 @@
+"""Tapes that have a part of the calls, and counters of all: texts that come back in the calls that
+were not kept divide variants too."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calltape_analyzer import open_tape, redact
+from calltape_recorder import FlightRecorder, Rate, record
+
+
+MODES = ("sum", "mean", "median", "least", "greatest")
+
+
+class Model(torch.nn.Module):
+    def forward(self, ids: Any, mode: str = "mean", **more: Any) -> Any:
+        if len(ids) == 3:
+            raise ValueError(f"cannot take {ids.tolist()}")
+        return ids + 1
+
+
+def test_ranges_are_those_of_the_variants(tmp_path: Path) -> None:
+    source, model = tmp_path / "a.tape", Model()
+    drawn = random.Random(5)
+    with record(model, source, keep=Rate(0.1, seed=1), flight_recorder=FlightRecorder(calls=5)):
+        for i in range(40):
+            ids = torch.randint(1000, 50_000, (drawn.randint(2, 9), 900))
+            with contextlib.suppress(ValueError):
+                model(ids, mode=MODES[i % 5], **{f"user {i % 2}": f"text {i}"})
+    with open_tape(source) as tape:
+        ranges = [[one.range for one in v.findings.tensors] for v in tape.variants()]
+        notes = "\n".join(redact(tape, tmp_path / "b.tape").notes)
+    assert len({repr(one) for one in ranges}) > 1
+    with open_tape(tmp_path / "b.tape") as tape:
+        assert [[one.range for one in v.findings.tensors] for v in tape.variants()] == ranges
+    # The names in notes are those that options take.
+    assert "the text at mode" in notes
+    with open_tape(source) as tape:
+        report = redact(tape, tmp_path / "c.tape", keep=["mode", "user 0", "user 1"])
+    assert "no value has a path like" not in "\n".join(report.notes)
+    assert "tells variants apart" not in "\n".join(report.notes)
