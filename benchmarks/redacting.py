@@ -122,8 +122,9 @@ def _one(
     score.leaked += [f"{source.name}: a number {one.hex()}" for one in standing_in(gone, data)]
     with open_tape(result) as new, _reference(tape, new, folder / "reference.tape") as old:
         replaced = replaced_numbers(old, new)
-        before = answers(old, programs, replaced, ranges=way.keeps_ranges)
-        after = answers(new, programs, replaced, ranges=way.keeps_ranges)
+        ranges = way.keeps_ranges and old is tape  # a reference has none
+        before = answers(old, programs, replaced, ranges=ranges)
+        after = answers(new, programs, replaced, ranges=ranges)
     score.changed += [f"{source.name}: {question}" for question in differing(before, after)]
 
 

@@ -13,7 +13,6 @@ import torch
 from calltape_analyzer import open_tape, redact
 from calltape_recorder import FlightRecorder, Rate, record
 
-
 MODES = ("sum", "mean", "median", "least", "greatest")
 
 
