@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.observing.evidence import counters_of_evidence
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.variants.counters_by_variant import counted_calls
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Tree
 
@@ -26,11 +28,17 @@ class ElementRanges:
     def __init__(self, tape: Tape) -> None:
         self._sorter = CallSorter.of(tape)
         try:
-            made = tape._soundly(lambda: self._sorter.observations(tape.calls))
-            self._groups = list(made.groups.values())
+            self._groups = tape._soundly(lambda: self._groups_of(tape))
         except (InferenceError, TapeError):  # the analysis says nothing of it either
             self._groups = []
         self._known: dict[Hashable, dict[int, tuple[int, int]]] = {}
+
+    def _groups_of(self, tape: Tape) -> list[Group]:
+        """The groups of the calls, divided by the texts that divide variants."""
+        made, sorter = self._sorter.observations(tape.calls), self._sorter
+        counters = counters_of_evidence(tape.counters, tape.calls, made.left_out)
+        made.set_counted_calls(counted_calls(counters, sorter.signature, sorter.renamed))
+        return list(made.groups.values())
 
     def of(self, tree: Tree, leaf: int) -> tuple[int, int] | None:
         """The range of a leaf; None if no call of its kind is evidence.
