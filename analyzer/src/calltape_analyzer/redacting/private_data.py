@@ -57,8 +57,8 @@ _ADVICE: dict[str, str] = {
     "time": "`calltape redact` keeps how long calls took and how far apart they were, and no date",
     "host": _REDACT,
     "platform": "`calltape redact` keeps the system and the architecture",
-    "files": "`calltape redact` takes names of files out",
-    "module": "names of modules and classes stay, because they say what was recorded; rename the "
+    "files": "`calltape redact` takes them out",
+    "module": "they stay, because they say what was recorded; rename the "
     "class if its name is a secret",
     "policy": "`calltape redact` takes the recorder's words and patterns out",
     "dump": "`calltape redact` keeps the length of the reason",
