@@ -6,15 +6,27 @@ import re
 import sys
 import types
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from calltape_analyzer import check, export, open_tape, replay, survey
+from calltape_analyzer import (
+    check,
+    diagnose,
+    diff,
+    export,
+    open_tape,
+    private_data,
+    replay,
+    survey,
+)
+from calltape_analyzer.differences.difference import Change, TapeDifference
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.notebook_progress import NotebookLine, told_by, watched
+from calltape_analyzer.redacting.private_data import PrivateData
 from calltape_analyzer.tape import Tape
 from tests.analyzer.reporting.traffic import Llm, record
 from tests.analyzer.tapes import Recorded, write_tape
@@ -53,7 +65,8 @@ def test_a_tape_and_what_it_gives(tape: Tape) -> None:
     assert "batch_size" in html(variant)
     assert html(variant) == html(variant.findings)
     assert "SymbolFinding" in html(variant.findings.symbols[0])
-    assert "Why is batch_size" in html(tape.explain("batch_size"))
+    assert "<strong>Explanation of batch_size</strong>" in html(tape.explain("batch_size"))
+    assert "Explanation of input_ids[1]" in html(tape.explain("input_ids", 1))
     assert "input_ids" in html(tape.observations())
     assert repr(tape.observations()).startswith("<Observations of ")
 
@@ -88,6 +101,50 @@ def test_nothing_is_scanned_for_it(tmp_path: Path) -> None:
         assert tape.source == "summary"
 
 
+def test_a_difference_shows_its_changes(tmp_path: Path) -> None:
+    short = [Recorded((torch.zeros(2, 2 + n),), {"<b>": 1}) for n in range(3)]
+    long = [Recorded((torch.zeros(2, 20 + n, 1),), {f"k{n}": 1}) for n in range(30)]
+    write_tape(tmp_path / "a.tape", short)
+    write_tape(tmp_path / "b.tape", long)
+    with open_tape(tmp_path / "a.tape") as a, open_tape(tmp_path / "b.tape") as b:
+        found = diff(a, b)
+        shown = html(found)
+        assert "the traffic on both is the same" in html(diff(a, a))
+        assert repr(diff(a, a)) == "<TapeDifference: the traffic on both is the same>"
+    assert "&lt;b&gt;" in html(diff_of(found.disappeared))
+    first = found.appeared[0]
+    assert f"<td>+</td><td>{first.kind}</td><td>{first.where}</td>" in shown
+    more = len(found.appeared) + len(found.disappeared) - 20
+    assert f"and {more} more" in shown
+    assert "of Change" not in shown
+    assert "same" not in repr(found)
+
+
+def diff_of(disappeared: tuple[Change, ...]) -> TapeDifference:
+    return TapeDifference(a=(), b=(), appeared=(), disappeared=disappeared)
+
+
+def test_private_data_shows_its_findings(tmp_path: Path) -> None:
+    calls = [Recorded((torch.zeros(1, 2),), {"prompt": "a <b> word"}) for _ in range(3)]
+    write_tape(tmp_path / "t.tape", calls)
+    with open_tape(tmp_path / "t.tape") as tape:
+        found = private_data(tape)
+        by_call = private_data(tape, by_call=True)
+    assert "<td>text</td><td>prompt</td><td>3</td>" in html(found)
+    assert "PrivateFinding" not in html(found)
+    assert "never on a tape" in html(found)
+    assert f"<td>{by_call.findings[0].call}</td>" in html(by_call)
+    assert "and 40 more" in html(PrivateData(calls=3, findings=by_call.findings[:5], more=40))
+    assert repr(found) == f"<PrivateData of 3 calls: {len(found.findings)} findings>"
+
+
+def test_a_diagnosis_shows_its_symptoms(tmp_path: Path) -> None:
+    write_tape(tmp_path / "t.tape", [Recorded((torch.zeros(1, 2),), {"prompt": "a word"})])
+    with open_tape(tmp_path / "t.tape") as tape:
+        found = diagnose(tape)
+    assert f"<td>symptoms</td><td>{escape(str(found.symptoms[0]))}</td>" in html(found)
+
+
 def test_names_stay_text(tmp_path: Path) -> None:
     with open_tape(hostile_tape(tmp_path / "<script>.tape")) as tape:
         for shown in (tape, tape[0], tape.variants()[0], tape.observations()):
@@ -98,6 +155,7 @@ def test_a_repr_is_one_short_line(runs: Path, tmp_path: Path) -> None:
     with open_tape(runs / "llm.tape") as tape:
         variant = tape.variants()[0]
         shown = (tape, tape[0], variant, variant.findings, tape.observations())
+        shown += (tape.explain("input_ids"), diff(tape, tape), private_data(tape))
         for one in (*shown, survey([runs / "llm.tape"])):
             assert len(repr(one)) < 250
             assert len(repr(one).splitlines()) == 1

@@ -9,11 +9,25 @@ function parameterText(one) {
   return `${stars}${one.name}${one.has_default ? `=${value}` : ""}`;
 }
 
+/** A signature as Python shows it, with the marks of parameters that are only positions or only keywords. */
+export function signatureText(parameters) {
+  const parts = [];
+  let before;
+  for (const one of parameters) {
+    if (before === "POSITIONAL_ONLY" && one.kind !== before) parts.push("/");
+    if (one.kind === "KEYWORD_ONLY" && before !== "KEYWORD_ONLY" && before !== "VAR_POSITIONAL") parts.push("*");
+    parts.push(parameterText(one));
+    before = one.kind;
+  }
+  if (before === "POSITIONAL_ONLY") parts.push("/");
+  return `(${parts.join(", ")})`;
+}
+
 function targetFacts(target) {
   if (target === undefined) return [["target", "unknown"]];
   const facts = [["target", `${target.type}.${target.method}, seen by ${target.via}`]];
   if (target.signature !== undefined) {
-    facts.push(["signature", `(${target.signature.map(parameterText).join(", ")})`.slice(0, 4000)]);
+    facts.push(["signature", signatureText(target.signature).slice(0, 4000)]);
   }
   return facts;
 }

@@ -12,9 +12,12 @@ from html import escape
 
 from calltape_analyzer.text import printable
 
-__all__ = ["Shown", "Sketch"]
+__all__ = ["MAX_ROWS", "Shown", "Sketch"]
 
-_MAX_ROWS, _MAX_COLUMNS, _MAX_TEXT = 20, 10, 400
+MAX_ROWS = 20
+"""So many rows are shown; who makes rows with work makes no more."""
+
+_MAX_COLUMNS, _MAX_TEXT = 10, 400
 
 
 class Sketch:
@@ -52,13 +55,13 @@ class Sketch:
         if self._facts:
             cells = "".join(
                 f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>"
-                for name, value in self._facts[:_MAX_ROWS]
+                for name, value in self._facts[:MAX_ROWS]
             )
             parts.append(f"<table><tbody>{cells}</tbody></table>")
         if self._rows:
             parts.append(self._table())
         notes = [self._note] if self._note else []
-        more = self._total - min(len(self._rows), _MAX_ROWS)
+        more = self._total - min(len(self._rows), MAX_ROWS)
         if more > 0:
             notes.insert(0, f"and {more:,} more")
         parts += [f"<div>{_text(note)}</div>" for note in notes]
@@ -68,7 +71,7 @@ class Sketch:
         head = "".join(f"<th>{_text(name)}</th>" for name in self._head[:_MAX_COLUMNS])
         rows = "".join(
             f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row[:_MAX_COLUMNS])}</tr>"
-            for row in self._rows[:_MAX_ROWS]
+            for row in self._rows[:MAX_ROWS]
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, PlainValidator, SkipValidation, WithJsonSchema
 
-from calltape_analyzer.notebook import Shown, Sketch
+from calltape_analyzer.notebook import MAX_ROWS, Shown, Sketch
 from calltape_analyzer.text import shown_value
 
 __all__ = ["PlainData", "Text", "Texts", "json_text", "plain"]
@@ -41,8 +41,17 @@ class PlainData(BaseModel, Shown):
     model_config = ConfigDict(frozen=True)
 
     def _sketch(self) -> Sketch:
-        facts = [(name, _in_short(getattr(self, name))) for name in type(self).model_fields]
-        return Sketch(type(self).__name__, facts)
+        """The fields. What tells of itself in a line, such as a finding, has a row."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        told = {name: value for name, value in values.items() if _tells(value)}
+        facts = [
+            (name, f"{len(value):,}" if name in told else _in_short(value))
+            for name, value in values.items()
+        ]
+        rows = ((name, one) for name, value in told.items() for one in value)
+        shown = [(name, str(one)) for name, one in islice(rows, MAX_ROWS)]
+        total = sum(map(len, told.values()))
+        return Sketch(type(self).__name__, facts, head=("of", "what"), rows=shown, total=total)
 
     def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
         """Valid JSON, in ASCII; NaN, infinities, bytes and ints of more than 64 bits are texts.
@@ -54,6 +63,18 @@ class PlainData(BaseModel, Shown):
         """
         options.pop("ensure_ascii", None)
         return json_text(self.model_dump(**options), indent=indent)
+
+
+def _tells(value: Any) -> bool:
+    """Whether these are models that say in a line what they are."""
+    return (
+        isinstance(value, tuple)
+        and bool(value)
+        and all(
+            isinstance(one, PlainData) and type(one).__str__ is not BaseModel.__str__
+            for one in value
+        )
+    )
 
 
 def _in_short(value: Any) -> str:

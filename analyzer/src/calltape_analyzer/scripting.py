@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import keyword
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from calltape_analyzer.errors import UsageError
@@ -20,7 +22,7 @@ from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.stand_ins import StandIns, stand_ins_of
 from calltape_analyzer.tape import Tape, check_tape
-from calltape_analyzer.text import counted
+from calltape_analyzer.text import counted, named
 
 if TYPE_CHECKING:
     from calltape_analyzer.variants.variant_findings import DimensionFinding, VariantFindings
@@ -29,7 +31,8 @@ __all__ = ["is_factory", "literal", "script"]
 
 _MAX_VARIANTS = 20
 _MAX_ARGUMENTS = 40
-_MAX_TEXT = 90
+_MAX_HELD = 3
+_MAX_TEXT = 160
 _MAX_NAME = 60
 
 _PRODUCERS = ("calltape", "torch", "python", "platform", "transformers")
@@ -251,15 +254,22 @@ def _facts(tape: Tape) -> Iterator[str]:
         found = variant.findings
         name = _name(found, number, parameters)
         yield f"{name}: {counted(found.calls, 'call')}, first call {found.first_call}"
-        shapes: dict[str, None] = {}
-        for tensor in found.tensors:
-            shape = ", ".join(map(_sizes, tensor.dimensions))
-            shapes[f"  {_argument(tensor.argument)}: {tensor.dtype}[{shape}]"] = None
-        for given in found.ints:
-            shapes[f"  {_argument(given.argument)}: int"] = None
-        yield from list(shapes)[:_MAX_ARGUMENTS]
+        yield from islice(_arguments(found), _MAX_ARGUMENTS)
     if len(variants) > _MAX_VARIANTS:
         yield f"and {counted(len(variants) - _MAX_VARIANTS, 'variant')} more"
+
+
+def _arguments(found: VariantFindings) -> Iterator[str]:
+    """A line per argument, with all that it holds: paths may be of keys that were passed."""
+    held: dict[str, Counter[str]] = {}
+    for tensor in found.tensors:
+        shape = ", ".join(map(_sizes, tensor.dimensions))
+        held.setdefault(_argument(tensor.argument), Counter())[f"{tensor.dtype}[{shape}]"] += 1
+    for given in found.ints:
+        held.setdefault(_argument(given.argument), Counter())["int"] += 1
+    for name, kinds in held.items():
+        shown = [f"{kind} ({n} of them)" if n > 1 else kind for kind, n in kinds.items()]
+        yield f"  {name}: {named(shown, _MAX_HELD)}"
 
 
 def _name(found: VariantFindings, number: int, parameters: set[str]) -> str:

@@ -49,6 +49,13 @@ def some_of(names: Sequence[str], most: int, separator: str = ", ") -> str:
     return separator.join(names[:most]) + more
 
 
+def variant_names(names: Sequence[str], most: int | None = None) -> str:
+    """Names of variants, at most so many: ``decode; mask present, add=False; and 2 more``. Commas
+    are within names, so that they cannot stand between them."""
+    more = 0 if most is None else max(0, len(names) - most)
+    return "; ".join([*names[:most], *[f"and {more} more"] * (more > 0)])
+
+
 def named(names: Sequence[str], most: int) -> str:
     """Names in a sentence: ``a``, ``a and b``, ``a, b and c``, ``a, b and 7 more``."""
     if 1 < len(names) <= most:

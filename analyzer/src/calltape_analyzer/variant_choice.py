@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.text import variant_names
 from calltape_analyzer.variant import Variant
 
 __all__ = ["Chosen", "chosen_variants"]
@@ -38,8 +39,7 @@ def chosen_variants(variants: Sequence[Variant], wanted: Chosen) -> tuple[list[i
         elif isinstance(at, int) and at in range(len(names)):
             places.append(at)
         else:
-            known = ", ".join(map(repr, names[:_MAX_NAMED])) or "none"
-            more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-            raise UsageError(f"there is no variant {one!r}", advice=f"there are: {known}{more}")
+            known = variant_names(names, _MAX_NAMED) or "none"
+            raise UsageError(f"there is no variant {one!r}", advice=f"there are: {known}")
     places = sorted(set(places))
     return places, [variants[place] for place in places]

@@ -147,7 +147,7 @@ def test_a_language_model(folder: Path) -> None:
     assert run("replay", tape, *model).code == 0
     code, out, err = run("export", tape, *model, "--merge", "never", "-o", out_dir)
     assert (code, err) == (0, ""), out
-    assert "9 of 9 recorded calls reproduced (prefill: 3, decode: 6)" in out
+    assert "9 of 9 recorded calls reproduced (prefill: 3; decode: 6)" in out
     assert run("replay", tape, out_dir, "--trust").code == 0
     assert run("check", tape, out_dir).code == 0
     # Two tokens at a time, which the programs were never shown.

@@ -47,6 +47,16 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_1(tmp_path: Path, verb: s
         assert "Traceback" not in err
 
 
+def test_show_without_a_call_says_that_the_call_is_missing(tape_file: Path) -> None:
+    for words in ((tape_file,), (tape_file, tape_file)):
+        code, _, err = run("show", *words)
+        assert code == 2
+        assert "the call is missing: the last word is" in " ".join(err.split())
+        assert "TAPE..." not in err.partition("Error")[2]
+    assert "Missing argument 'TAPE...'" in run("show", "12").err
+    assert run("show", tape_file, "-h").code == 0
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("ls",), ("no-such-verb",), ("ls", "x", "--no-such-option"), ("show", "x", "one"),

@@ -116,6 +116,17 @@ def test_info_of_a_plain_file_says_no_more_than_there_is(tmp_path: Path) -> None
     assert found["policy"] == ["values kept, outputs too"]
 
 
+def test_info_of_one_call_says_nothing_of_sizes_that_vary(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    for calls in (1, 2):
+        with record(model, tmp_path / f"{calls}.tape"):
+            for _ in range(calls):
+                model(torch.zeros(1, 2))
+    one, two = (shown(tmp_path / f"{calls}.tape")["traffic"][1] for calls in (1, 2))
+    assert one == "1 call, 1 kept: one call tells nothing of sizes that vary"
+    assert two == "2 calls, 2 kept: every size always the same"
+
+
 def test_info_of_files_without_counters(folder: Path) -> None:
     last = folder / "llm-00002.tape"
     last.write_bytes(last.read_bytes()[:-4096])

@@ -57,6 +57,18 @@ def test_script_of_a_hostile_tape(tmp_path: Path) -> None:
     assert ast.literal_eval(assigned.value) == [str(path)]
 
 
+def test_each_argument_has_one_line(tmp_path: Path) -> None:
+    calls = [
+        {"boxes": [torch.zeros(n, 4), torch.zeros(n, 4), torch.zeros(1, 4)], "state": [n, n]}
+        for n in (2, 3)
+    ]
+    with open_tape(write_tape(tmp_path / "a.tape", calls)) as tape:
+        lines = script(tape).splitlines()
+    (boxes,) = [line for line in lines if "boxes" in line]
+    assert boxes == "#     boxes: float32[2..3, 4] (2 of them) and float32[1, 4]"
+    assert [line for line in lines if "state" in line] == ["#     state: int (2 of them)"]
+
+
 SECRET = "SECRETPROMPT"
 
 

@@ -56,6 +56,13 @@ def test_each_kind_is_found(source: Path) -> None:
     assert "--permute ids" in next(f.advice for f in found.findings if f.kind == "token_ids")
 
 
+def test_what_stays_is_named_once(source: Path) -> None:
+    with open_tape(source) as tape:
+        (line,) = [str(one) for one in private_data(tape).findings if one.kind == "module"]
+    assert line.startswith("names of modules and classes: they stay, because they say")
+    assert line.count("names of modules") == 1
+
+
 def test_a_mask_holds_no_token_ids(tmp_path: Path) -> None:
     model = Model()
     with record(model, tmp_path / "a.tape"):

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer import TapeError, open_tape, survey
+from calltape_analyzer import TapeError, UsageError, open_tape, survey
 from calltape_analyzer.reporting.contents import Contents, TreeNode, cut
 from calltape_analyzer.reporting.report import contents_of
+from calltape_recorder import record
 from tests.analyzer.reporting.traffic import LENGTHS
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.fixture_files import FIXTURES
@@ -173,8 +174,32 @@ def test_a_tape_without_calls(tmp_path: Path) -> None:
     write_tape(tmp_path / "t.tape", [], target=lambda x: x)
     with open_tape(tmp_path / "t.tape") as tape:
         (part,) = contents_of([tape]).parts
+        page = tape.report().html
+        for what in ("latency", "calls"):
+            with pytest.raises(UsageError, match=r"no call to draw\. Open a tape that has calls"):
+                tape.plot(what)
     assert part.timeline is None
     assert part.variants == ()
+    assert "<p>There are none: the tape has no call that can be read.</p>" in page
+
+
+def test_a_tape_of_one_call(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    with record(model, tmp_path / "t.tape"):
+        model(torch.zeros(1, 2))
+    with open_tape(tmp_path / "t.tape") as tape:
+        (part,) = contents_of([tape]).parts
+    (variant,) = part.variants
+    assert dict(variant.facts)["sizes"] == "of one call, which tells nothing of sizes that vary"
+    assert part.coverage.said.startswith("1 of 1 call that was seen is on the tape.")
+    assert "counted the sizes of 1 call, in 1 structure." in part.coverage.said
+
+
+def test_two_calls_of_one_size(tmp_path: Path) -> None:
+    write_tape(tmp_path / "t.tape", [Recorded((torch.zeros(2),))] * 2, target=lambda x: x)
+    with open_tape(tmp_path / "t.tape") as tape:
+        (variant,) = contents_of([tape]).parts[0].variants
+    assert dict(variant.facts)["sizes"] == "the same in all calls"
 
 
 def test_symbols_without_a_pair_are_said(tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import TapeError, UsageError, open_tape
+from calltape_analyzer import TapeError, UsageError, open_tape, replay
+from calltape_analyzer.reporting.page import ReportPage
+from calltape_analyzer.reporting.report import contents_of
+from calltape_analyzer.tape import Tape
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.hostile_names import HIDDEN, NAMES, hostile_tape
 
@@ -64,6 +67,35 @@ def test_it_asks_for_nothing(html: str) -> None:
     links = {(attributes.get("href") or "#")[1:] for _, attributes in found.elements} - {""}
     assert links <= set(ids)
     assert len(html) < 1_000_000
+
+
+def page_of(tapes: list[Tape], outcomes: dict[str, Any] | None = None) -> str:
+    return ReportPage.of(contents_of(tapes, outcomes=outcomes)).html
+
+
+def test_every_heading_of_a_part_has_a_link(runs: Path, tmp_path: Path) -> None:
+    with open_tape(runs / "inner.tape") as tape:
+        outcomes = {"Replay: another": replay(tape, lambda hidden: hidden[:1])}
+        pages = [page_of([tape], outcomes), page_of([tape, tape])]
+        assert "damage-1" not in pages[0]
+    torn = tmp_path / "torn.tape"
+    data = bytearray((runs / "inner.tape").read_bytes())
+    data[len(data) // 2] ^= 1
+    torn.write_bytes(data)
+    with open_tape(torn) as tape:
+        tape.verify()
+        pages.append(tape.report().html)
+    assert 'href="#damage-1"' in pages[2]
+    assert '<a href="#verdict-1-1">Replay: another</a>' in pages[0]
+    for page in pages:
+        head, _, rest = page.partition("</nav>")
+        headings = dict(re.findall(r'<h[23] id="([^"]+)">([^<]+)</h[23]>', rest))
+        links = dict(re.findall(r'<a href="#([^"]+)">([^<]+)</a>', head))
+        assert len(headings) >= 7
+        assert links.keys() == headings.keys()
+        assert all(headings[at] in (name, f"Variant {name}") for at, name in links.items())
+        assert "<h3>" not in page
+        assert "A report of recorded calls, made by calltape" in head
 
 
 def test_each_picture_has_words(html: str) -> None:

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _MAX_GROUPS, _MAX_PLACES, _MAX_DUMPS = 8, 6, 5
+_SAME = "every size always the same"
 
 
 def policy_text(policy: Policy) -> str:
@@ -204,9 +205,11 @@ def traffic_lines(
     yield head
     groups = counters.in_order()
     for group in groups[:_MAX_GROUPS]:
-        ranges = "; ".join(_ranges_of(group, signature)) or "every size always the same"
         own = kept.get(group.kind, 0)
-        yield f"{least}{counted(max(group.calls, own), 'call')}, {own} kept: {ranges}"
+        calls = max(group.calls, own)
+        same = _SAME if calls > 1 else "one call tells nothing of sizes that vary"
+        ranges = "; ".join(_ranges_of(group, signature)) or same
+        yield f"{least}{counted(calls, 'call')}, {own} kept: {ranges}"
     if len(groups) > _MAX_GROUPS:
         rest = groups[_MAX_GROUPS:]
         calls = counted(sum(group.calls for group in rest), "call")

@@ -104,10 +104,28 @@ def address(text: str) -> str:
     return text
 
 
+def _last_word(text: str) -> str:
+    """The last word of a command, if it has the form of a call's address.
+
+    Raises:
+        BadParameter: it has another form: it is a tape, and no call was named.
+    """
+    if not _ADDRESS.fullmatch(text):
+        raise typer.BadParameter(
+            f"the call is missing: the last word is {text!r:.100}; write the call after the tapes, "
+            "like 12 or 3f9a01bc:12"
+        )
+    return text
+
+
 Address = Annotated[
     str,
     typer.Argument(
-        metavar="CALL", parser=address, help="Number or address of the call, as ls prints it."
+        metavar="CALL",
+        parser=_last_word,
+        # Before the tapes: without a call its place has the last tape, and they seem to be missing.
+        is_eager=True,
+        help="Number or address of the call, as ls prints it.",
     ),
 ]
 

@@ -12,7 +12,7 @@ from calltape_analyzer.comparison.comparing import Difference
 from calltape_analyzer.comparison.json_values import JsonFloat, JsonText
 from calltape_analyzer.comparison.leaf_differences import LeafDifference
 from calltape_analyzer.notebook import Shown, Sketch
-from calltape_analyzer.text import counted, printable
+from calltape_analyzer.text import counted, printable, variant_names
 
 __all__ = ["Report", "ReportRow", "compared_row", "error_in_words", "failed_row", "text_of"]
 
@@ -198,7 +198,7 @@ class Report(BaseModel, Shown):
         by_variant = Counter(row.variant or "no variant" for row in self.rows)
         # A target of one piece has no variants to name.
         named = by_variant if any(row.variant for row in self.rows) else {}
-        parts = ", ".join(f"{name}: {count}" for name, count in named.items())
+        parts = variant_names([f"{name}: {count}" for name, count in named.items()])
         return "; ".join([f"{done} ({parts})" if parts else done, *self._details()])
 
     def _details(self) -> Iterator[str]:

@@ -14,11 +14,15 @@ from pydantic import computed_field
 from calltape_analyzer.differences.change import Change
 from calltape_analyzer.differences.changes import appeared, disappeared
 from calltape_analyzer.differences.tape_traffic import TapeTraffic
+from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.plain_data import PlainData, Texts
 from calltape_analyzer.tape import Tape, check_tape
-from calltape_analyzer.text import printable
+from calltape_analyzer.text import printable, some_of
 
 __all__ = ["TapeDifference", "diff"]
+
+_MAX_PATHS = 3
+_SAME = "the traffic on both is the same"
 
 
 class TapeDifference(PlainData):
@@ -49,13 +53,34 @@ class TapeDifference(PlainData):
         tensors) do not count, because token ids differ between any two recordings."""
         return all(change.kind == "range" for change in self)
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.appeared):,} appeared, {len(self.disappeared):,} disappeared"
+        parts = [counts] if self.appeared or self.disappeared else []
+        return f"<TapeDifference: {'; '.join([*parts, *[_SAME] * self.same])}>"
+
+    def _sketch(self) -> Sketch:
+        facts = [
+            ("a", some_of(self.a, _MAX_PATHS)),
+            ("b", some_of(self.b, _MAX_PATHS)),
+            ("appeared", len(self.appeared)),
+            ("disappeared", len(self.disappeared)),
+        ]
+        signs = ["+"] * len(self.appeared) + ["-"] * len(self.disappeared)
+        rows = [
+            (sign, one.kind, one.where, one.text, one.calls or "")
+            for sign, one in zip(signs, self, strict=True)
+        ]
+        head = ("", "kind", "where", "change", "calls")
+        note = "; ".join([*self.notes, *[_SAME] * self.same])
+        return Sketch("TapeDifference", facts, head=head, rows=rows, note=note)
+
     def __str__(self) -> str:
         """A line per change, first what appeared. Everything from the tapes is made printable."""
         lines = [f"+ {change}" for change in self.appeared]
         lines += [f"- {change}" for change in self.disappeared]
         lines += [f"note: {note}" for note in self.notes]
         if self.same:
-            lines.append("the traffic on both is the same")
+            lines.append(_SAME)
         return "\n".join(printable(line) for line in lines)
 
 

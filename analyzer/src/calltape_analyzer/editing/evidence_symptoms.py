@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from calltape_analyzer.editing.symptom import Symptom
 from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import counted, listed, printable
+from calltape_analyzer.text import counted, listed, printable, variant_names
 from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["evidence_symptoms"]
@@ -18,7 +18,7 @@ def evidence_symptoms(tape: Tape) -> Iterator[Symptom]:
     variants = [variant.facts for variant in tape.variants()]
     alone = [facts for facts in variants if facts.calls == 1]
     if alone:
-        names = listed([printable(facts.name) for facts in alone], 5)
+        names = variant_names([printable(facts.name) for facts in alone], 5)
         yield Symptom(
             kind="one_call",
             level="warning",
@@ -27,7 +27,7 @@ def evidence_symptoms(tape: Tape) -> Iterator[Symptom]:
         )
     same = [facts for facts in variants if facts.calls > 1 and _has_one_size(facts)]
     if same:
-        names = listed([printable(facts.name) for facts in same], 5)
+        names = variant_names([printable(facts.name) for facts in same], 5)
         yield Symptom(
             kind="one_size",
             level="warning",

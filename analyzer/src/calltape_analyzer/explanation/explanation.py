@@ -12,7 +12,7 @@ from calltape_analyzer.variants.facts import Reason
 
 __all__ = ["DimensionExplanation", "Explanation", "PartExplanation", "Sighting"]
 
-_MAX_LISTED = 12
+_MAX_LISTED, _MAX_HEAD = 12, 80
 
 
 class Sighting(PlainData):
@@ -156,14 +156,25 @@ class Explanation(PlainData):
 
     def __str__(self) -> str:
         """Text with everything from the tape made printable."""
-        head = self.subject if self.axis is None else f"{self.subject}[{self.axis}]"
-        lines = [head, *(line for part in self.parts for line in part.lines())]
+        lines = [self._head, *(line for part in self.parts for line in part.lines())]
         return "\n".join(printable(line) for line in (*lines, *self.notes))
+
+    @property
+    def _head(self) -> str:
+        return self.subject if self.axis is None else f"{self.subject}[{self.axis}]"
+
+    def __repr__(self) -> str:
+        head = printable(self._head[:_MAX_HEAD])
+        dimensions = [one for part in self.parts for one in part.dimensions]
+        dynamic = sum(one.dynamic for one in dimensions)
+        variants = counted(len({part.variant for part in self.parts}), "variant")
+        found = f"{dynamic} of {counted(len(dimensions), 'dimension')} dynamic"
+        return f"<Explanation of {head}: in {variants}, {found}>"
 
     def _sketch(self) -> Sketch:
         lines = [line for part in self.parts for line in part.lines()]
         rows = [(line,) for line in (*lines, *self.notes)]
-        return Sketch(f"Why is {self.subject} what it is", head=("evidence",), rows=rows)
+        return Sketch(f"Explanation of {self._head}", head=("evidence",), rows=rows)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from calltape_analyzer.explanation.reasons import (
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.fixed_values import structure_values
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.text import counted, listed
+from calltape_analyzer.text import counted, listed, variant_names
 from calltape_analyzer.variant import Variant
 
 __all__ = ["explain"]
@@ -109,7 +109,7 @@ def _absences(
     without = [v for v, parts in zip(variants, found, strict=True) if not parts]
     calls = sum(len(v) for v in without)
     if calls:
-        names = ", ".join(v.name for v in without)
+        names = variant_names([v.name for v in without])
         yield f"{text} is left out, or its default, in {counted(calls, 'call')}: {names}"
 
 

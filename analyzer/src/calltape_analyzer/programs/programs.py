@@ -25,6 +25,7 @@ from calltape_analyzer.programs.dispatch import accepting_programs, no_variant, 
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.returned_arguments import in_own_objects
 from calltape_analyzer.programs.verification import ModelReference, Verification
+from calltape_analyzer.text import variant_names
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
@@ -81,7 +82,7 @@ class Programs(Mapping[str, Program], Shown):
         return len(self._programs)
 
     def __repr__(self) -> str:
-        return f"<Programs {', '.join(self) or 'none'}>"
+        return f"<Programs {variant_names(list(self)) or 'none'}>"
 
     def _sketch(self) -> Sketch:
         rows = [(name, _outcome(program)) for name, program in self._programs.items()]

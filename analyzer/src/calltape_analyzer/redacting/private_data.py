@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.editing.contents import looks_like, masks_of
 from calltape_analyzer.editing.withholding import names_of_path
+from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.node_paths import names_of_children
 from calltape_analyzer.reading.call import Call
@@ -56,8 +57,8 @@ _ADVICE: dict[str, str] = {
     "time": "`calltape redact` keeps how long calls took and how far apart they were, and no date",
     "host": _REDACT,
     "platform": "`calltape redact` keeps the system and the architecture",
-    "files": "`calltape redact` takes names of files out",
-    "module": "names of modules and classes stay, because they say what was recorded; rename the "
+    "files": "`calltape redact` takes them out",
+    "module": "they stay, because they say what was recorded; rename the "
     "class if its name is a secret",
     "policy": "`calltape redact` takes the recorder's words and patterns out",
     "dump": "`calltape redact` keeps the length of the reason",
@@ -83,6 +84,11 @@ class PrivateFinding(PlainData):
     calls: int | None = None
     call: str | None = None
     advice: Text
+
+    def words(self) -> tuple[str, str, str, int | str, str]:
+        """The address of the call, what it is, where, in how many calls, and what to do."""
+        calls = "" if self.calls is None else self.calls
+        return self.call or "", _WORDS[self.kind], self.place or "", calls, self.advice
 
     def __str__(self) -> str:
         where = "" if self.place is None else f" at {printable(self.place)}"
@@ -136,23 +142,42 @@ class PrivateData(PlainData):
         "paths, source code, weights"
     )
 
+    def __repr__(self) -> str:
+        found = counted(len(self.findings) + self.more, "finding")
+        state = {None: "", "part": ", a part is redacted", "all": ", redacted"}[self.redacted]
+        return f"<PrivateData of {counted(self.calls, 'call')}: {found}{state}>"
+
+    def _sketch(self) -> Sketch:
+        findings = self._joined()
+        rows = [one.words() for one in findings]
+        facts = [("calls", self.calls), ("findings", len(self.findings) + self.more)]
+        head = ("call", "what", "where", "calls", "advice")
+        total, note = len(rows) + self.more, ". ".join(self._notes())
+        return Sketch("PrivateData", facts, head=head, rows=rows, total=total, note=note)
+
     def __str__(self) -> str:
-        placed = [one for one in self.findings if one.place is not None]
-        lines = [str(one) for one in _joined(placed)]
-        lines += [str(one) for one in self.findings if one.place is None]
+        lines = [str(one) for one in self._joined()]
         if self.more:
             lines.append(f"and {self.more} more")
+        return "\n".join([*lines, *self._notes()])
+
+    def _joined(self) -> list[PrivateFinding]:
+        """The findings as they are told, those of places first."""
+        placed = [one for one in self.findings if one.place is not None]
+        return [*_joined(placed), *(one for one in self.findings if one.place is None)]
+
+    def _notes(self) -> Iterator[str]:
         if self.redacted == "part":
-            lines.append(
+            yield (
                 "only a part of the tape was redacted: it was made of redacted tapes and of "
                 "others; `calltape redact` redacts all of it"
             )
         if self.redacted == "all":
-            lines.append(
+            yield (
                 "the tape was redacted: what is left of texts and ids are pseudonyms, but for the "
                 "paths that its history says were kept, and numbers that follow from sizes"
             )
-        return "\n".join([*lines, self.never])
+        yield self.never
 
 
 def _joined(findings: list[PrivateFinding]) -> Iterator[PrivateFinding]:

@@ -26,6 +26,8 @@ def times_picture(tape: CallSource, what: str) -> Figure:
     is_read = tape.calls.are_single
     found = CallTimes(tape, {}).timeline() if is_read else ends_timeline(tape)
     if found is None:
+        if not tape.calls:
+            raise UsageError("there is no call to draw", advice="open a tape that has calls")
         raise UsageError("no call has a time", advice="ask for a symbol")
     if what == "calls":
         return calls_chart(found)

@@ -18,7 +18,7 @@ from calltape_analyzer.text import counted, time_text
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord
 
-__all__ = ["CallTimes", "ends_timeline", "raised_by_inputs"]
+__all__ = ["CallTimes", "calls_text", "ends_timeline", "raised_by_inputs"]
 
 _STEPS, _MAX_KINDS, _MAX_TREES, _SLOWEST, _MAX_FILES = 60, 1000, 100_000, 10, 200
 _SECOND, _MILLISECOND = 1e9, 1e6
@@ -119,7 +119,7 @@ class CallTimes:
             median=tuple(_rounded(one[len(one) // 2]) if one else None for one in took)
             if measured else (),
             most=tuple(_rounded(one[-1]) if one else None for one in took) if measured else (),
-            said=f"{_calls(len(self._begin))} that began from {time_text(first)} to "
+            said=f"{calls_text(len(self._begin))} that began from {time_text(first)} to "
             f"{time_text(last)}, read from their records{unread}",
             slowest=self._slowest_table() if measured else None,
         )  # fmt: skip
@@ -135,7 +135,7 @@ class CallTimes:
         if not calls:
             return "No call raised.", None
         rows = [(*key, number, self._first[key]) for key, number in self._errors.most_common()]
-        said = f"{_calls(calls)} raised."
+        said = f"{calls_text(calls)} raised."
         if self._other_errors:
             said += f" {self._other_errors:,} of them raised something else than the first "
             said += f"{_MAX_KINDS:,} kinds of exceptions."
@@ -148,7 +148,7 @@ class CallTimes:
             return "No call ran within another recorded call, and none had one within it.", None
         more = " or more" if len(self._trees) == _MAX_TREES else ""
         said = (
-            f"{_calls(self._in_trees)} belong to {len(self._trees):,}{more} trees of "
+            f"{calls_text(self._in_trees)} belong to {len(self._trees):,}{more} trees of "
             f"nested calls; {sum(self._callers.values()):,} of them ran within another recorded "
             "call."
         )
@@ -158,7 +158,8 @@ class CallTimes:
                            self._callers.most_common())  # fmt: skip
 
 
-def _calls(count: int) -> str:
+def calls_text(count: int) -> str:
+    """``1 call``, ``2,000 calls``."""
     return "1 call" if count == 1 else f"{count:,} calls"
 
 
@@ -173,7 +174,7 @@ def raised_by_inputs(tape: CallSource) -> str:
         return "No call raised."
     first = tape.calls.shown(min(seen.first.ref for seen in raised))
     return (
-        f"{_calls(sum(seen.calls for seen in raised))} raised, with "
+        f"{calls_text(sum(seen.calls for seen in raised))} raised, with "
         f"{counted(len(raised), 'different input')}; the first is call {first}."
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.text import listed
+from calltape_analyzer.text import listed, variant_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,7 +95,7 @@ def _with_symbols(variants: list[Variant], wanted: list[str], name: str | None) 
             return variant
         known |= dict.fromkeys(symbol.name for symbol in variant.facts.symbols)
     if name is not None and name not in {variant.name for variant in variants}:
-        names = listed([variant.name for variant in variants], _MAX_NAMED) or "none"
+        names = variant_names([variant.name for variant in variants], _MAX_NAMED) or "none"
         raise UsageError(f"there is no variant {name!r:.100}", advice=f"there are: {names}")
     missing = next((one for one in wanted if one not in known), None)
     there = listed(list(known), _MAX_NAMED) or "none"

@@ -22,6 +22,7 @@ from calltape_analyzer.reporting.contents import (
 )
 from calltape_analyzer.reporting.recorded_times import (
     CallTimes,
+    calls_text,
     ends_timeline,
     raised_by_inputs,
 )
@@ -149,10 +150,11 @@ def _coverage(tape: ReportedTape) -> Coverage:
         rest = sum(calls for _, calls in ranked[_MAX_REASONS:])
         rows += [(f"{kind}: other reasons", rest)] if rest else []
     counters = tape.counters
-    said = f"{found.kept:,} of {at_least}{found.seen:,} calls that were seen are on the tape."
+    are = "was seen is" if found.seen == 1 else "were seen are"
+    said = f"{found.kept:,} of {at_least}{calls_text(found.seen)} that {are} on the tape."
     if counters.calls:
         kinds = counted(len(counters.groups), "structure")
-        said += f" The recorder counted the sizes of {counters.calls:,} calls, in {kinds}."
+        said += f" The recorder counted the sizes of {calls_text(counters.calls)}, in {kinds}."
     if counters.missing:
         said += f" Without such counts: {counted(len(counters.missing), 'file')}."
     shares = [(name, calls, round(100 * calls / seen, 2)) for name, calls in rows]

@@ -92,8 +92,15 @@ def _facts(variant: Variant) -> list[tuple[str, str]]:
         facts.append(("calls counted", f"{found.all_calls:,}, on the tape or not"))
     if found.conditions:
         facts.append(("what its calls have in common", cut("; ".join(found.conditions), 400)))
-    facts.append(("sizes", counted(len(variant.facts.every), "different combination")))
+    facts.append(("sizes", _combinations(variant.facts)))
     return facts
+
+
+def _combinations(facts: VariantFacts) -> str:
+    if facts.calls == 1:
+        return "of one call, which tells nothing of sizes that vary"
+    distinct = len(facts.every)
+    return "the same in all calls" if distinct == 1 else f"{distinct} different combinations"
 
 
 def _symbol(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.observing.traffic_counters import Values
 from calltape_analyzer.plain_data import PlainData, Texts
-from calltape_analyzer.text import listed, shown_range
+from calltape_analyzer.text import MAX_EXAMPLES, shown_range, variant_names
 
 __all__ = ["CountedRange", "CountedSizes"]
 
@@ -34,7 +34,8 @@ class CountedRange(PlainData):
     shared_with: Texts = ()
 
     def __str__(self) -> str:
-        shared = f" (those of {listed(self.shared_with)} among them)" if self.shared_with else ""
+        others = variant_names(self.shared_with, MAX_EXAMPLES)
+        shared = f" (those of {others} among them)" if others else ""
         some = f"{self.kept_calls:,} of " if self.kept_calls < self.calls else ""
         kept = (
             f"kept {some}{self.calls:,} calls{shared}: {shown_range(self.kept_min, self.kept_max)}"
