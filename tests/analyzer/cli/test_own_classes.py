@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,3 +171,21 @@ def test_args_names_all_classes_at_once(tape: Path) -> None:
     assert found.code == 1
     assert "--classes own_states:State --classes own_states:Layer" in found.err
     assert run("args", tape, "--variant", "1", *NAMED).code == 0
+
+
+def test_a_cache_of_a_dataclass_is_shown_as_a_cache(tape: Path) -> None:
+    """It is recorded by its attributes, so that the tape says object of it and dataclass of the
+    one around it."""
+
+    @dataclasses.dataclass
+    class LayerCache:
+        keys: torch.Tensor
+
+    states = sys.modules["own_states"]
+    model = sys.modules["own_seeing"].make()
+    state = states.State([LayerCache(torch.ones(2, 4))])
+    with record(model, "cache.tape"):
+        model(torch.ones(2, 4), state)
+    out = run("show", "cache.tape", 0).out
+    assert "1: dataclass own_states:State" in out
+    assert re.search(r"0: cache \S+LayerCache$", out, re.MULTILINE)
