@@ -13,7 +13,7 @@ import typer
 
 from calltape_analyzer.cli.models import ClassNames, classes_of
 from calltape_analyzer.cli.output import Json, command, line, print_json, wrong_words
-from calltape_analyzer.cli.shapes import by_variant
+from calltape_analyzer.cli.shapes import by_variant, why_several
 from calltape_analyzer.cli.tapes import (
     Calls,
     Ignore,
@@ -85,7 +85,9 @@ def _answers(tape: Tape, call: str | None) -> tuple[dict[str, Inputs], str | Non
     except InferenceError as error:
         variants = by_variant(tape, error)
         if index is None:
-            return {variant.name: variant.infer_arguments() for variant in variants}, str(error)
+            return {variant.name: variant.infer_arguments() for variant in variants}, why_several(
+                error
+            )
         for variant in variants:
             refs = [one.ref for one in variant.calls]
             if tape.calls[index].ref in refs:
