@@ -339,9 +339,9 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         so. ``str()`` of it is text for people. Reads no tensor bytes.
 
         Args:
-            argument: the name of an argument, or a place below it as :meth:`variants` writes them
-                (``"cache.layers.0.keys"``, also with a dimension: ``"input_ids[1]"``), or
-                the name of a symbol (``"batch_size"``).
+            argument: the name of an argument, the position of a positional one (``"0"``), or a
+                place below it as :meth:`variants` writes them (``"cache.layers.0.keys"``, also with
+                a dimension: ``"input_ids[1]"``), or the name of a symbol (``"batch_size"``).
             axis: one dimension, from the end if it is negative; all by default.
             path: the place below the argument, if it is not part of ``argument``.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rich.cells import cell_len
 
 from calltape_analyzer.cli import terminal
 from tests.analyzer.cli.commands import run
-from tests.analyzer.tapes import write_tape
+from tests.analyzer.tapes import Recorded, write_tape
 from tests.fuzz.program import onnx_model
 
 WIDTHS = (40, 80, 200)
@@ -88,6 +89,29 @@ def test_a_call_is_one_line_on_a_terminal_and_its_result_is_seen(width: int, wid
     lines = run("ls", wide).out.splitlines()
     assert len(lines) == 3
     assert all(" -> " in line for line in lines[1:])
+
+
+@pytest.mark.parametrize("width", [80], indirect=True)
+def test_the_sizes_of_plain_tensors_are_seen_beside_objects(width: int, tmp_path: Path) -> None:
+    state = State([torch.ones(2, 5)] * 3, torch.ones(2, 7))
+    outputs = {"logits": torch.ones(2, 1, 50), "state": state}
+    calls = [Recorded((torch.ones(2, 1), state, 0.5), outputs=outputs), Recorded((state,))]
+    path = write_tape(tmp_path / "a.tape", calls)
+    (_, beside, alone) = (ESCAPE.sub("", line) for line in run("ls", path).out.splitlines())
+    assert beside.endswith("(float32[2,1], State … -> {logits: float32[2,1,50]…"), beside
+    assert "(State(layers=[float32[2,5] ×3" in alone  # there is nothing else to see
+
+
+def test_a_pipe_gets_objects_whole(tmp_path: Path) -> None:
+    state = State([torch.ones(2, 5)] * 3, torch.ones(2, 7))
+    out = run("ls", write_tape(tmp_path / "a.tape", [((torch.ones(2, 1), state), {})])).out
+    assert "(float32[2,1], State(layers=[float32[2,5] ×3], memory=float32[2,7]))" in out
+
+
+@dataclasses.dataclass
+class State:
+    layers: list[torch.Tensor]
+    memory: torch.Tensor
 
 
 def test_wide_characters_count_twice(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from calltape_analyzer import open_tape
+from calltape_recorder import record
 from tests.analyzer.cli.commands import run, without_torch
 from tests.analyzer.explanation.test_explaining import CHATS, calls_of, record_chats
 from tests.analyzer.tape.changes import flip, member_list
@@ -175,3 +177,37 @@ def test_torch_is_not_imported(llm: Path) -> None:
         ["script", path],
     ]  # fmt: skip
     assert len(without_torch(commands)) == len(commands)
+
+
+class Captioner(torch.nn.Module):
+    def forward(self, ids: Any, state: Any = None, *, image: Any = None) -> Any:
+        return ids
+
+
+@pytest.fixture
+def captions(tmp_path: Path) -> Path:
+    """One call has an image, another a state of more tensors."""
+    model = Captioner()
+    with record(model, tmp_path / "captions.tape"):
+        for rows in (2, 3):
+            model(torch.ones(rows, 4), image=torch.ones(rows, 3))
+            model(torch.ones(rows, 1), [torch.ones(rows, 5), torch.ones(rows, 5)])
+    return tmp_path / "captions.tape"
+
+
+def test_why_several_programs_in_words_of_the_command_line(captions: Path) -> None:
+    for verb in ("shapes", "args"):
+        out = run(verb, captions).out
+        assert "call 1, which has the most tensors, has only ids, state. The variants" in out
+        assert "--ignore ARG" in out
+        assert "value_if_missing" not in out
+    assert run("shapes", captions, "--ignore", "image").out.startswith("argument")
+
+
+def test_explain_takes_the_position_of_an_argument(captions: Path) -> None:
+    """``show`` and ``args`` call positional arguments so."""
+    assert run("explain", captions, "0", "0") == run("explain", captions, "ids", "0")
+    assert run("explain", captions, "1.0[1]") == run("explain", captions, "state.0[1]")
+    assert run("explain", captions, "0").code == 0
+    for unknown in ("2", "7", "0x"):  # image is passed by name only
+        assert run("explain", captions, unknown).code == 2

@@ -131,7 +131,7 @@ def test_objects_of_unknown_classes_are_no_arguments(tmp_path: Path) -> None:
     tape = tape_of(tmp_path, plain, *calls)
     assert tape.infer_dynamic_shapes() == ([{0: D}, None], [[{}, None]])
     with pytest.raises(
-        InferenceError, match=r"x holds a .*:Options.*classes=\[Options\]"
+        InferenceError, match=r"x and y hold a .*:Options.*classes=\[Options\]"
     ) as caught:
         tape.infer_arguments()
     assert "register_flattening_functions(tape=tape)" in str(caught.value)

@@ -181,5 +181,4 @@ def checked(arguments: Mapping[str, Any]) -> None:
     """Raises InferenceError if an argument contains a Placeholder."""
     from calltape_analyzer.pytree.placeholder import check_rebuilt
 
-    for name, value in arguments.items():
-        check_rebuilt(name, value)
+    check_rebuilt(arguments.items())

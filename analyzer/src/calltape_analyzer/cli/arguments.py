@@ -7,13 +7,13 @@ with, by variant if one program cannot hold all calls.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
+from calltape_analyzer.cli.models import ClassNames, classes_of
 from calltape_analyzer.cli.output import Json, command, line, print_json, wrong_words
-from calltape_analyzer.cli.shapes import by_variant
+from calltape_analyzer.cli.shapes import by_variant, why_several
 from calltape_analyzer.cli.tapes import (
     Calls,
     Ignore,
@@ -24,8 +24,7 @@ from calltape_analyzer.cli.tapes import (
     address,
     opened,
 )
-from calltape_analyzer.errors import InferenceError, UsageError
-from calltape_analyzer.model.factories import imported
+from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.pytree.rendering import render
 from calltape_analyzer.tape import Tape
@@ -49,14 +48,7 @@ def args(
     calls: Calls = None,
     variant: Variants = None,
     ignore: Ignore = None,
-    classes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--classes",
-            metavar="PACKAGE.MODULE:CLASS",
-            help="A class of arguments, such as a cache. It is imported. May come again.",
-        ),
-    ] = None,
+    classes: ClassNames = None,
     json: Json = False,
 ) -> None:
     """Representative arguments.
@@ -70,7 +62,9 @@ def args(
     calltape args runs/llm.tape --classes transformers:DynamicCache
     """
     part = Part(calls, variant, ignore, target)
-    with opened(paths, part, classes=_classes(classes or ())) as tape:
+    with wrong_words():
+        known = classes_of(classes)
+    with opened(paths, part, classes=known) as tape:
         found, reason = _answers(tape, call)
         if json and reason is None:
             print_json(_document_of(found[""]))
@@ -79,20 +73,6 @@ def args(
             print_json({"reason": reason, "variants": documents})
         else:
             _print(found, reason)
-
-
-def _classes(names: Sequence[str]) -> list[type]:
-    """The classes of these names.
-
-    Raises:
-        WrongWordError: one cannot be imported, or is no class.
-    """
-    with wrong_words():
-        found = [imported(name) for name in names]
-        for name, one in zip(names, found, strict=True):
-            if not isinstance(one, type):
-                raise UsageError(f"{name} is no class", advice="name one as MODULE:CLASS")
-    return found
 
 
 def _answers(tape: Tape, call: str | None) -> tuple[dict[str, Inputs], str | None]:
@@ -105,7 +85,9 @@ def _answers(tape: Tape, call: str | None) -> tuple[dict[str, Inputs], str | Non
     except InferenceError as error:
         variants = by_variant(tape, error)
         if index is None:
-            return {variant.name: variant.infer_arguments() for variant in variants}, str(error)
+            return {variant.name: variant.infer_arguments() for variant in variants}, why_several(
+                error
+            )
         for variant in variants:
             refs = [one.ref for one in variant.calls]
             if tape.calls[index].ref in refs:

@@ -20,6 +20,7 @@ from calltape_analyzer.cli.tapes import (
     Variants,
     opened,
 )
+from calltape_analyzer.pytree.caches import is_cache_name
 from calltape_analyzer.pytree.rendering import render_node
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
@@ -147,9 +148,16 @@ def _print_node(name: Any, node: Any, tree: _Shown, depth: int) -> None:
         line(label, render_node(node, tree.facts, tree.scalars), _facts(node, tree))
         return
     type_name = getattr(node, "type", None)
-    line(label, node.kind if type_name is None else f"{node.kind} {type_name}")
+    line(label, _kind(node) if type_name is None else f"{_kind(node)} {type_name}")
     for child_name, child in children:
         _print_node(child_name, child, tree, depth + 1)
+
+
+def _kind(node: Any) -> str:
+    """What a node is. A cache is recorded by its attributes, whether its class is a dataclass or
+    not: the tape says object of both."""
+    is_object = isinstance(node, FieldsNode) and node.kind == "object"
+    return "cache" if is_object and is_cache_name(node.type) else str(node.kind)
 
 
 def _named_children(node: Any) -> Iterator[tuple[Any, Any]]:

@@ -9,7 +9,7 @@ import heapq
 import json as jsonlib
 from collections.abc import Iterator
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,7 +17,7 @@ from calltape_analyzer.cli.output import Json, command
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Variants, opened
 from calltape_analyzer.cli.terminal import cells_of, shortened, terminal_width
 from calltape_analyzer.pytree.inputs import parts_of_inputs
-from calltape_analyzer.pytree.rendering import render, render_inputs
+from calltape_analyzer.pytree.rendering import render, render_inputs, render_outputs
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.places import short_paths
 from calltape_analyzer.reading.segment import UNDER_WAY, UNDER_WAY_WORDS
@@ -106,22 +106,39 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
         at = (record.time_ns - first) / 1e9
         duration = "" if record.duration_ns is None else f"{record.duration_ns / 1e6:.3f}"
         within = f", within call {call.parent}" if call.parent is not None else ""
-        inputs = render_inputs(record.inputs, inputs_of(tape, record))
+        root = inputs_of(tape, record)
+        texts = _Texts(render_inputs(record.inputs, root), f"{result_of(record)}{within}")
         file = f" {printable(names[call.path]):<{column}}" if names else ""
         before = f"{every.shown(call.ref):>{width}} {at:>10.3f} {duration:>9}{file}  "
-        result = f"{result_of(record)}{within}"
         left = None if columns is None else columns - cells_of(before)
-        print(before + _fitted(inputs, printable(result), left, raised=record.error is not None))
+        if left is not None and cells_of(str(texts)) > left:
+            result = f"{result_of(record, brief=True)}{within}"
+            brief = _Texts(render_inputs(record.inputs, root, brief=True), result)
+            print(before + brief.fitted(left, halved=record.error is not None or brief != texts))
+        else:
+            print(f"{before}{texts}")
 
 
-def _fitted(inputs: str, result: str, width: int | None, *, raised: bool) -> str:
-    """What a call took and gave, shortened to a width if there is one: the result is seen too. Of
-    an exception, the class says more than the arguments."""
-    if width is None:
-        return f"{inputs} -> {result}"
-    least = max(width, _LEAST_TEXT)
-    result = shortened(result, least // 2 if raised else least // 3)
-    return f"{shortened(inputs, least - cells_of(result) - len(' -> '))} -> {result}"
+class _Texts(NamedTuple):
+    """What a call took and gave."""
+
+    inputs: str
+    result: str
+
+    def __str__(self) -> str:
+        return f"{self.inputs} -> {printable(self.result)}"
+
+    def fitted(self, width: int, *, halved: bool) -> str:
+        """Both, shortened to a width: the result is seen too.
+
+        Args:
+            halved: whether the result may take half of it, and not a third only: the class of an
+                exception says more than the arguments, and so do the sizes of a result if objects
+                among the arguments are shortened.
+        """
+        least = max(width, _LEAST_TEXT)
+        result = shortened(printable(self.result), least // 2 if halved else least // 3)
+        return f"{shortened(self.inputs, least - cells_of(result) - len(' -> '))} -> {result}"
 
 
 def inputs_of(tape: Tape, record: CallRecord) -> Node:
@@ -139,8 +156,8 @@ def inputs_of(tape: Tape, record: CallRecord) -> Node:
     return root.model_copy(update={"children": children})
 
 
-def result_of(record: CallRecord) -> str:
-    """What a call gave, on one line."""
+def result_of(record: CallRecord, *, brief: bool = False) -> str:
+    """What a call gave, on one line; ``brief`` as for :func:`render_outputs`."""
     if record.error is not None:
         return f"raised {record.error.type.rpartition(':')[2]}: {_short(record.error.message)}"
     if record.outputs_missing == UNDER_WAY:
@@ -149,7 +166,7 @@ def result_of(record: CallRecord) -> str:
         return (
             f"not recorded ({record.outputs_missing})" if record.outputs_missing else "not recorded"
         )
-    text = render(record.outputs)
+    text = render_outputs(record.outputs, brief=brief)
     return f"{text} ({record.outputs_missing})" if record.outputs_missing else text
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from calltape_analyzer.cli.models import ModelName, Train, model_of
+from calltape_analyzer.cli.models import ClassNames, ModelName, Train, classes_of, model_of
 from calltape_analyzer.cli.output import (
     FAILURE,
     Json,
@@ -27,6 +27,7 @@ from calltape_analyzer.cli.output import (
     lines,
     print_json,
     table,
+    wrong_words,
 )
 from calltape_analyzer.cli.output_log import OutputLog
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Variants, opened
@@ -121,6 +122,7 @@ def export(
     allow_constants: AllowConstants = False,
     opset: Opset = None,
     train: Train = False,
+    classes: ClassNames = None,
     target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
@@ -141,7 +143,10 @@ def export(
     if out is not None:
         _expect_place(out, force)
     options: dict[str, Any] = {} if opset is None else {"opset_version": opset}
-    with opened(paths, Part(calls, variant, ignore, target), runs=True) as tape:
+    with wrong_words():
+        known = classes_of(classes)
+    part = Part(calls, variant, ignore, target)
+    with opened(paths, part, runs=True, classes=known) as tape:
         module = model_of(model, train=train)
         options |= {"to": to, "merge": merge, "isolate": isolate}
         options |= {"probe": probe, "max_memory": max_memory, "max_seconds": max_seconds}

@@ -11,8 +11,16 @@ import typer
 
 from calltape_analyzer.cli.edits import Force, Out
 from calltape_analyzer.cli.exports import To, size_of
-from calltape_analyzer.cli.models import Train
-from calltape_analyzer.cli.output import USAGE, Json, command, complain, forced, print_model
+from calltape_analyzer.cli.models import ClassNames, Train, classes_of
+from calltape_analyzer.cli.output import (
+    USAGE,
+    Json,
+    command,
+    complain,
+    forced,
+    print_model,
+    wrong_words,
+)
 from calltape_analyzer.cli.redaction_options import (
     Hash,
     Keep,
@@ -113,6 +121,7 @@ def minimise(
     reference: Reference = None,
     to: To = "torch",
     train: Train = False,
+    classes: ClassNames = None,
     max_seconds: MaxSeconds = None,
     step_seconds: StepSeconds = None,
     max_memory: MaxMemory = None,
@@ -146,7 +155,10 @@ def minimise(
     choices = redaction_choices(keep, hash, permute, noise, special, shapes_only)
     if choices and not redact:
         raise typer.BadParameter(f"--{next(iter(choices)).replace('_', '-')} goes with --redact")
-    with opened(paths, Part(calls, variant, target=target), runs=True) as tape, forced():
+    with wrong_words():
+        known = classes_of(classes)
+    part = Part(calls, variant, target=target)
+    with opened(paths, part, runs=True, classes=known) as tape, forced():
         from calltape_analyzer.minimising.checks import UnfitNameError
         from calltape_analyzer.minimising.minimising import minimise_tape
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calltape_analyzer.errors import UsageError
 from calltape_analyzer.scripting import is_factory
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ModelName", "OptionalModelName", "Train", "model_of"]
+__all__ = ["ClassNames", "ModelName", "OptionalModelName", "Train", "classes_of", "model_of"]
 
 _HELP = (
     "What makes the model: a function without arguments (or a module object), imported with the "
@@ -22,6 +24,37 @@ _Option = typer.Option("--model", "-m", metavar="PACKAGE.MODULE:FACTORY", help=_
 ModelName = Annotated[str, _Option]
 OptionalModelName = Annotated[str | None, _Option]
 Train = Annotated[bool, typer.Option("--train", help="Do not put the model in evaluation mode.")]
+
+
+ClassNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--classes",
+        metavar="PACKAGE.MODULE:CLASS",
+        help="A class of arguments, such as a cache. It is imported. May come again.",
+    ),
+]
+
+
+def classes_of(names: Sequence[str] | None) -> list[type]:
+    """Imports the classes of these names.
+
+    Raises:
+        BadParameter: a name has another form.
+        UsageError: one cannot be imported, or is no class.
+    """
+    for name in names or ():
+        if not is_factory(name):
+            raise typer.BadParameter(f"{name!r:.100} is not of the form package.module:class")
+    if not names:
+        return []
+    from calltape_analyzer.model.factories import imported
+
+    found = [imported(name) for name in names]
+    for name, one in zip(names, found, strict=True):
+        if not isinstance(one, type):
+            raise UsageError(f"{name} is no class", advice="name one as MODULE:CLASS")
+    return found
 
 
 def model_of(name: str, *, train: bool = False) -> torch.nn.Module:

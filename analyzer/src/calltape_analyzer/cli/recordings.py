@@ -212,8 +212,8 @@ def traffic_lines(
         yield f"{least}{counted(calls, 'call')}, {own} kept: {ranges}"
     if len(groups) > _MAX_GROUPS:
         rest = groups[_MAX_GROUPS:]
-        calls = counted(sum(group.calls for group in rest), "call")
-        yield f"{calls} in {counted(len(rest), 'more structure')}"
+        others = counted(sum(group.calls for group in rest), "call")
+        yield f"{others} in {counted(len(rest), 'more structure')}"
 
 
 def _ranges_of(group: CountedGroup, signature: Signature) -> list[str]:

@@ -16,7 +16,13 @@ import typer
 
 from calltape_analyzer.cli.bisection import Bisect, judged
 from calltape_analyzer.cli.budget import reading
-from calltape_analyzer.cli.models import OptionalModelName, Train, model_of
+from calltape_analyzer.cli.models import (
+    ClassNames,
+    OptionalModelName,
+    Train,
+    classes_of,
+    model_of,
+)
 from calltape_analyzer.cli.output import (
     FAILURE,
     Json,
@@ -26,6 +32,7 @@ from calltape_analyzer.cli.output import (
     command,
     lines,
     print_model,
+    wrong_words,
 )
 from calltape_analyzer.cli.tapes import (
     FILES,
@@ -101,6 +108,7 @@ def replay(
     every: Every = False,
     bisect: Bisect = False,
     train: Train = False,
+    classes: ClassNames = None,
     trust: Trust = False,
     target: OfTarget = None,
     calls: Calls = None,
@@ -134,7 +142,9 @@ def replay(
             advice = "name another"
             raise TapeError("exists", "it is there already", path=str(failing), advice=advice)
         _check_duration(slower_than)
-        with opened(paths, Part(calls, variant, ignore, target), runs=True) as tape:
+        part = Part(calls, variant, ignore, target)
+        known = _known(classes, bisect)
+        with opened(paths, part, runs=True, classes=known) as tape:
             found.is_open = True
             from calltape_analyzer.replaying.replaying import replay as replay_calls
 
@@ -157,6 +167,13 @@ def replay(
                 _print(report, json, every)
         if not report.ok:
             raise typer.Exit(FAILURE)
+
+
+def _known(names: Sequence[str] | None, bisect: bool) -> list[type]:
+    """The classes of these names. In a bisection, one that is not there may be in another commit;
+    else it is a mistake in words."""
+    with nullcontext() if bisect else wrong_words():
+        return classes_of(names)
 
 
 def _check_duration(text: str | None) -> None:
@@ -216,6 +233,7 @@ def check(
         ),
     ],
     trust: Trust = False,
+    classes: ClassNames = None,
     target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
@@ -239,7 +257,8 @@ def check(
     # Code that is trusted may take what it takes.
     part = Part(calls, variant, ignore, target)
     bounded = nullcontext() if trust else reading(_read_of(model))
-    with opened(paths, part, runs=trust, scan=scan) as tape, bounded:
+    known = _known(classes, bisect=False)
+    with opened(paths, part, runs=trust, scan=scan, classes=known) as tape, bounded:
         from calltape_analyzer.replaying.checking import check as check_calls
 
         report = check_calls(tape, _existing(model), trusted=trust)

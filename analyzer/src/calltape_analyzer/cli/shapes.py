@@ -91,7 +91,7 @@ def shapes(
             if not variants:
                 findings = tape.shape_findings(declared, names or None)
         except InferenceError as error:
-            variants, reason = by_variant(tape, error), str(error)
+            variants, reason = by_variant(tape, error), why_several(error)
         if findings is None and python:
             print(python_of_variants(variants, declared, names=names))
         elif findings is None:
@@ -114,6 +114,15 @@ def by_variant(tape: Tape, error: InferenceError) -> list[Variant]:
     if len(variants) < 2:
         raise error
     return variants
+
+
+def why_several(error: InferenceError) -> str:
+    """Why one program cannot hold all calls, with what the command line has for it: the advice of
+    the error is for Python."""
+    return (
+        f"{error.reason}. The variants follow, each a program; --variant NAME asks for one of "
+        "them, and --ignore ARG leaves an argument out"
+    )
 
 
 def _print_by_variant(found: Sequence[VariantShapes], reason: str | None, json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, computed_field
 
@@ -128,6 +128,7 @@ class Report(BaseModel, Shown):
     rows: list[ReportRow]
     notes: list[JsonText] = Field(default_factory=list)
     _is_unsteady: bool = PrivateAttr(default=False)
+    _unmade: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: object) -> None:
         """If nothing was compared in any call, no row is ok: any model would give this."""
@@ -166,6 +167,16 @@ class Report(BaseModel, Shown):
     def set_unsteady(self, found: bool) -> None:
         """Sets :attr:`is_unsteady`."""
         self._is_unsteady = found
+
+    @property
+    def unmade(self) -> Mapping[str, str]:
+        """The classes of arguments that could not be made, so that their calls were not tried, each
+        with the reason."""
+        return self._unmade
+
+    def set_unmade(self, found: Mapping[str, str]) -> None:
+        """Sets :attr:`unmade`."""
+        self._unmade = dict(found)
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -68,6 +68,9 @@ def explain(
     if not any(found) and axis is None:
         notes = []  # a symbol that a variant does not have is not left out of its calls
         found = [parts_of_symbol(own, text) for own in reasons]
+    if not any(found) and (name := _name_at(text, tape)) is not None:
+        whole = [own.variant for own in every]
+        return explain(tape, whole, name, axis, only=only, reasons=every)
     if not any(found):
         known = [p.name for p in Signature.of(tape.target).parameters if "VAR_" not in p.kind]
         if text in tape.removed:
@@ -82,6 +85,22 @@ def explain(
     if axis is not None and parts:
         parts, axis = _at_axis(parts, axis, text)
     return Explanation(subject=text, axis=axis, parts=tuple(_alike(parts)), notes=tuple(notes))
+
+
+def _name_at(text: str, tape: CallSource) -> str | None:
+    """What an argument is called that the text names by its position: ``0``, or ``0.keys``."""
+    position, dot, below = text.partition(".")
+    if not (position.isascii() and position.isdecimal() and len(position) < 4):
+        return None
+    signature = Signature.of(tape.target)
+    names = [one.name for one in signature.parameters if one.kind in _BY_POSITION]
+    if int(position) >= len(names) and signature.variadic_positional is None:
+        return None
+    name = signature.name_at(int(position))
+    return None if name in tape.removed else f"{name}{dot}{below}"
+
+
+_BY_POSITION = ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
 
 
 def _at_axis(

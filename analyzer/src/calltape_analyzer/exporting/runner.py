@@ -84,7 +84,7 @@ class Runner:
                     advice="pass the module or function whose calls are on the tape",
                 )
             module = as_module(module)
-        classes = wanted_classes(module, tape.signature, tape.class_index)
+        classes = wanted_classes(module, tape.class_index)
         sorter = CallSorter.of(tape, classes.renamed)
         entry = module if is_function else entry_of(module, tape.target)
         device = str(device_of(module))

@@ -209,7 +209,7 @@ class Alignment:
                 raise self._incomplete(name, pattern)
 
     def _incomplete(self, name: str, pattern: CallPattern, how: str = "") -> InferenceError:
-        has = [str(argument.key) for argument in self.best.bound.all]
+        has = [self.signature.name_of(argument.key) for argument in self.best.bound.all]
         return InferenceError(
             f"At least one call to the observed model must contain all the named arguments: "
             f"{pattern.label} has {name}{' ' + how if how else ''}, and {self.best.label}, "

@@ -192,13 +192,12 @@ class OneProgram:
         builder = self._builder(found, device)
         if flat:
             tensors = builder.tensors(row, call)
-            for slot, tensor in zip(found.slots, tensors, strict=True):
-                check_rebuilt(slot.name, tensor)
+            check_rebuilt(zip((slot.name for slot in found.slots), tensors, strict=True))
             return tensors
         values = list(builder.build(row, call))
         keys = found.alignment.keys
-        for key, value in zip(keys, values, strict=True):
-            check_rebuilt(self._signature.name_of(key), value)
+        names = map(self._signature.name_of, keys)
+        check_rebuilt(zip(names, values, strict=True))
         args = tuple(v for key, v in zip(keys, values, strict=True) if isinstance(key, int))
         kwargs = {k: v for k, v in zip(keys, values, strict=True) if isinstance(k, str)}
         kwargs = self._in_order({**kwargs, **dict(found.alignment.best.constants)})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,9 @@ from calltape_analyzer.minimising.outcome import Outcome, normalised, reason_of
 from calltape_analyzer.model.factories import imported, made_by
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.plain_data import PlainData
+from calltape_analyzer.pytree.placeholder import unmade_advice, unmade_in
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import listed
 
 __all__ = ["Check", "UnfitNameError"]
 
@@ -155,6 +157,8 @@ def _of_predicate(tape: Tape, predicate: Any) -> Outcome:
 def _of_export(tape: Tape, model: Any, to: Literal["torch", "onnx"]) -> Outcome:
     from calltape_analyzer.exporting.export import export
 
+    if unmade := _unmade(tape, model):
+        return _of_unmade(unmade)
     try:
         programs = export(tape, model, to=to, probe="none")
         missing, attempts = programs.missing, programs.attempts
@@ -183,7 +187,31 @@ def _of_replay(tape: Tape, model: Any) -> Outcome:
         report = replay(tape, model, expect="success" if without else "recorded")
     except TapeError as error:
         return Outcome(end="unusable", reasons=(str(error),))
-    return _of_report(report)
+    return _of_unmade(report.unmade) if report.unmade else _of_report(report)
+
+
+def _unmade(tape: Tape, model: Any) -> dict[str, str]:
+    """The classes of arguments that cannot be made here, each with the reason."""
+    from calltape_analyzer.arguments.complete_inputs import complete_inputs
+    from calltape_analyzer.model.calls import wanted_classes
+
+    classes = wanted_classes(model, tape.class_index)
+    found: dict[str, str] = {}
+    known: set[bytes] = set()
+    for call in tape.calls:
+        with suppress(TapeError):  # the export says of such a call what it thinks
+            structure = call.record.inputs.structure
+            if structure not in known:
+                known.add(structure)
+                found |= unmade_in(complete_inputs(call.rebuilt_from(classes)))
+    return found
+
+
+def _of_unmade(classes: Mapping[str, str]) -> Outcome:
+    """That is not the model's failure: no smaller tape would tell anything."""
+    some = listed([f"{name} ({reason})" for name, reason in classes.items()])
+    reasons = (f"arguments hold objects that cannot be rebuilt: {some}", unmade_advice(classes))
+    return Outcome(end="unusable", reasons=reasons)
 
 
 def _of_report(report: Any) -> Outcome:

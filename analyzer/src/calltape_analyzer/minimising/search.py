@@ -161,8 +161,11 @@ class Search:
         self.tried += 1
         self._progress(f"the whole tape: {outcome.words}")
         if outcome.end == "unusable":
-            what = " ".join(outcome.reasons).rstrip(".")
-            raise UsageError(f"the check cannot be made: {what}", advice="mend that first")
+            what, *advice = outcome.reasons
+            raise UsageError(
+                f"the check cannot be made: {what.rstrip('.')}",
+                advice="; ".join(advice) or "mend that first",
+            )
         if outcome.end in ("time", "memory"):
             raise UsageError(
                 f"the check of the whole tape takes more {outcome.end} than a step may",

@@ -21,14 +21,17 @@ _PREDICATE = (
 
 
 def command_of(check: Check, tape: Tape, path: str) -> str | None:
-    """The command; None if there is none, because commands do not load classes by name.
+    """The command; None if there is none: with classes, for a predicate, or if one of them has
+    another name on the tape than here.
 
     Args:
         check: what the tape fails.
         tape: the smallest one.
         path: where it is.
     """
-    if check.classes:
+    if check.classes and (
+        check.kind == "predicate" or any(name != here for name, here in check.classes.items())
+    ):
         return None
     module, _, name = check.name.partition(":")
     if check.kind == "predicate":
@@ -40,4 +43,6 @@ def command_of(check: Check, tape: Tape, path: str) -> str | None:
     elif any(map(is_changed, tape.calls)):
         # What the model did with these arguments is not on the tape: it only has to return.
         words += ["--expect", "success"]
+    for name in check.classes:
+        words += ["--classes", name]
     return shlex.join([*words, *(["--train"] if check.train else [])])

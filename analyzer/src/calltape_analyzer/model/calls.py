@@ -16,7 +16,6 @@ from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import as_call, checked
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.model.attributes import has_state
-from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.classes import ClassIndex, name_of
 from calltape_schema.records import Target
 
@@ -195,25 +194,48 @@ def experts_as(module: Any, implementation: str | None) -> Iterator[None]:
         module.set_experts_implementation(before)
 
 
-def wanted_classes(module: torch.nn.Module, signature: Signature, given: ClassIndex) -> ClassIndex:
+def wanted_classes(target: Any, given: ClassIndex) -> ClassIndex:
     """The classes that arguments may be made of: the given ones, and the dataclasses, named tuples
-    and enums in the module's own code. Whoever passes the module trusts them; still only their
-    fields are set, and none of their code runs."""
+    and enums that the code of a model has or imports. Whoever passes the model trusts them; still
+    only their fields are set, and none of their code runs. Nothing is imported.
+
+    Args:
+        target: a module, a method of one, or a function.
+        given: what the caller allows anyway.
+    """
     found: dict[str, type] = {}
-    for part in type(module).__mro__:
-        for value in _namespace(part).values():
-            if isinstance(value, type) and _is_plain(value):
-                found[name_of(value)] = value
-                # Classes of a script have this name if it was run, and the other if imported.
-                found[f"__main__:{value.__qualname__}"] = value
+    for name in _code_of(target):
+        _add_plain(found, name)
+    # A field of one may be of a class beside it.
+    for name in dict.fromkeys(cls.__module__ for cls in found.values()):
+        _add_plain(found, name)
     return ClassIndex(found | dict(given.by_name))
 
 
-def _namespace(cls: type) -> Mapping[str, Any]:
-    module = sys.modules.get(cls.__module__)
-    if module is None or cls.__module__.partition(".")[0] in ("torch", "builtins"):
+def _code_of(target: Any) -> dict[str, None]:
+    """The names of the modules of Python that a model is made of: its own first."""
+    import torch
+
+    target = getattr(target, "__self__", target)  # the model of a bound method
+    if not isinstance(target, torch.nn.Module):
+        return dict.fromkeys([str(getattr(target, "__module__", ""))])
+    kinds = dict.fromkeys(type(part) for part in target.modules())
+    return dict.fromkeys(base.__module__ for kind in kinds for base in kind.__mro__)
+
+
+def _add_plain(found: dict[str, type], module: str) -> None:
+    for value in _namespace(module).values():
+        if isinstance(value, type) and _is_plain(value):
+            found.setdefault(name_of(value), value)
+            # Classes of a script have this name if it was run, and the other if imported.
+            found.setdefault(f"__main__:{value.__qualname__}", value)
+
+
+def _namespace(name: str) -> Mapping[str, Any]:
+    module = sys.modules.get(name)
+    if module is None or name.partition(".")[0] in ("torch", "builtins"):
         return {}
-    return vars(module)
+    return dict(vars(module))
 
 
 def _is_plain(cls: type) -> bool:

@@ -22,7 +22,7 @@ from calltape_analyzer.programs.constant_values import refuses_constants
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.unknown_classes import PLACEHOLDER, unknown_class_in
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.rebuilding import UNMADE
+from calltape_analyzer.pytree.placeholder import UNMADE
 from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.pytree.result_values import ABSENT, values_in
 from calltape_analyzer.text import counted, some_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,27 @@ from calltape_analyzer.text import printable
 from calltape_schema.nested_tensors import NESTED_TENSOR
 from calltape_schema.tree import OpaqueNode
 
-__all__ = ["UNKNOWN_CLASS", "Placeholder", "check_rebuilt", "placeholder_words", "withheld_words"]
+__all__ = [
+    "NOT_KNOWN",
+    "NOT_PASSED",
+    "NOT_REGISTERED",
+    "UNKNOWN_CLASS",
+    "UNMADE",
+    "Placeholder",
+    "check_rebuilt",
+    "class_advice",
+    "placeholder_words",
+    "unmade_advice",
+    "unmade_in",
+    "withheld_words",
+]
 
 _MAX_NAMES, _MAX_SHOWN = 48, 80
+UNMADE = "cannot be rebuilt"
+"""How the reason of a placeholder begins if its class is known, and refuses what the tape has."""
+NOT_KNOWN, NOT_PASSED = "class not known here", "class not passed to open_tape here"
+NOT_REGISTERED = "class not registered with torch's pytree here"
+_CLASS_UNKNOWN = (NOT_KNOWN, NOT_PASSED)
 UNKNOWN_CLASS = "a class that calltape does not know"
 """What a recorder says of an object of any other class."""
 
@@ -39,6 +57,11 @@ class Placeholder:
     children: tuple[Any, ...] = ()
     withheld: bool = False
 
+    @property
+    def is_of_unknown_class(self) -> bool:
+        """Whether it would be an object if its class were named: ``open_tape(path, classes=)``."""
+        return self.reason in _CLASS_UNKNOWN and not self.withheld
+
     def __getitem__(self, name: Any) -> Any:
         for known, child in zip(self.names, self.children, strict=True):
             if known == name:
@@ -52,35 +75,81 @@ class Placeholder:
         return printable(f"<Placeholder for {self.type_name}: {self.reason}{held}>")
 
 
-def check_rebuilt(name: str, value: Any) -> None:
+def check_rebuilt(arguments: Iterable[tuple[str, Any]]) -> None:
     """Raises InferenceError if an argument contains a Placeholder: a model would fail on it with an
-    error that does not say why."""
-    found = _placeholder_in(value, set())
-    if found is None:
+    error that does not say why. It names all unknown classes at once.
+
+    Args:
+        arguments: names and values.
+    """
+    found = [(name, one) for name, value in arguments for one in _placeholders_in(value)]
+    if not found:
         return
+    if unknown := {one.type_name: one.reason for _, one in found if one.is_of_unknown_class}:
+        held = dict.fromkeys(name for name, one in found if one.type_name in unknown)
+        names = " and ".join(held)
+        verb = "holds" if len(held) == 1 else "hold"
+        raise InferenceError(
+            f"{names} {verb} {_articled(unknown)}, which {'was' if len(unknown) == 1 else 'were'} "
+            f"not rebuilt ({'; '.join(dict.fromkeys(unknown.values()))})",
+            advice=f"{class_advice(list(unknown))}; for export, also call "
+            "register_flattening_functions(tape=tape)",
+        )
+    name, first = found[0]
+    raise InferenceError(
+        f"{name} holds a {first.type_name}, which was not rebuilt ({first.reason})",
+        advice=_advice(name, first),
+    )
+
+
+def _advice(name: str, found: Placeholder) -> str:
+    """What to do about a placeholder in an argument, if its class is known."""
     class_name = found.type_name.rpartition(":")[2]
-    advice = f"leave it out with Tape.remove_inputs([{name!r}])"
-    if found.reason.startswith("class not "):
-        advice = (
-            f"pass open_tape(path, classes=[{class_name}]), or `calltape args --classes "
-            f"{found.type_name}`; for export, also call register_flattening_functions(tape=tape)"
+    without = f"leave it out with Tape.remove_inputs([{name!r}])"
+    if found.reason == NOT_REGISTERED:
+        return (
+            f"register {class_name} with torch.utils._pytree.register_pytree_node in this process"
         )
-    elif found.type_name == NESTED_TENSOR:
-        advice = "record all of its parts with their values"
-    elif found.reason == UNKNOWN_CLASS and _is_of_python(found.type_name):
-        advice = (
+    if found.type_name == NESTED_TENSOR:
+        return "record all of its parts with their values"
+    if found.reason == UNKNOWN_CLASS and _is_of_python(found.type_name):
+        return (
             f"no program takes one: read it before, and call the model with a list or tensors of "
-            f"what it gives, and record that; or, if the model does without {name}, {advice}"
+            f"what it gives, and record that; or, if the model does without {name}, {without}"
         )
-    elif found.reason == UNKNOWN_CLASS:
-        advice = (
+    if found.reason == UNKNOWN_CLASS:
+        return (
             f"register {class_name} with torch.utils._pytree.register_pytree_node, record again, "
             f"and pass open_tape(path, classes=[{class_name}]); or call the model with the tensors "
-            f"that it holds; or, if the model does without {name}, {advice}"
+            f"that it holds; or, if the model does without {name}, {without}"
         )
-    raise InferenceError(
-        f"{name} holds a {found.type_name}, which was not rebuilt ({found.reason})", advice=advice
-    )
+    return without
+
+
+def unmade_advice(classes: Mapping[str, str]) -> str:
+    """What to do about classes of which no object can be made here.
+
+    Args:
+        classes: with the reasons.
+    """
+    unknown = [name for name, reason in classes.items() if reason in _CLASS_UNKNOWN]
+    if unknown:
+        return class_advice(unknown)
+    if NOT_REGISTERED in classes.values():
+        return "register their classes with torch's pytree when the model is imported"
+    return "the reasons say what is missing"
+
+
+def class_advice(names: Sequence[str]) -> str:
+    """What to do about classes that are not known here: in Python, and at the command line."""
+    some = list(names)[:_MAX_NAMES]
+    short = ", ".join(name.rpartition(":")[2] for name in some)
+    options = " ".join(f"--classes {name}" for name in some)
+    return printable(f"pass {options}, or in Python open_tape(path, classes=[{short}])")
+
+
+def _articled(names: Iterable[str]) -> str:
+    return " and ".join(f"a {name}" for name in names)
 
 
 def _is_of_python(type_name: str) -> bool:
@@ -92,21 +161,35 @@ def _is_of_python(type_name: str) -> bool:
 
 def placeholder_words(value: Any) -> str:
     """What in a value was not rebuilt, and why; empty if nothing is missing."""
-    found = _placeholder_in(value, set())
+    found = next(_placeholders_in(value), None)
     return "" if found is None else f"a {found.type_name} that was not rebuilt ({found.reason})"
 
 
-def _placeholder_in(value: Any, seen: set[int]) -> Placeholder | None:
-    if isinstance(value, Placeholder):
-        return value
+def unmade_in(value: Any) -> dict[str, str]:
+    """The classes of objects in a value that the tape has and this process cannot make, each with
+    the reason: the class is unknown, not registered, or refuses what the tape has."""
+    reasons = (*_CLASS_UNKNOWN, NOT_REGISTERED, UNMADE)
+    return {
+        one.type_name: one.reason
+        for one in _placeholders_in(value)
+        if not one.withheld and one.reason.startswith(reasons)
+    }
+
+
+def _placeholders_in(value: Any, seen: set[int] | None = None) -> Iterator[Placeholder]:
+    """All placeholders in a value, the outer ones first."""
+    seen = set() if seen is None else seen
     if isinstance(value, type) or hasattr(value, "untyped_storage") or id(value) in seen:
-        return None
+        return
     seen.add(id(value))
+    if isinstance(value, Placeholder):
+        yield value
     parts: list[Any] = list(value) if isinstance(value, list | tuple | set | frozenset) else []
     if isinstance(value, Mapping):
         parts += value.values()
     parts += getattr(value, "__dict__", {}).values()
-    return next((f for part in parts if (f := _placeholder_in(part, seen)) is not None), None)
+    for part in parts:
+        yield from _placeholders_in(part, seen)
 
 
 def withheld_words(node: OpaqueNode, scalars: Sequence[Any] = ()) -> str | None:

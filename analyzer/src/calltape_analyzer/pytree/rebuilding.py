@@ -16,7 +16,14 @@ from typing import Any
 
 from calltape_analyzer.pytree.classes import ClassIndex, is_named_tuple_of
 from calltape_analyzer.pytree.nested_tensors import is_nested_node, nested_tensor
-from calltape_analyzer.pytree.placeholder import Placeholder, withheld_words
+from calltape_analyzer.pytree.placeholder import (
+    NOT_KNOWN,
+    NOT_PASSED,
+    NOT_REGISTERED,
+    UNMADE,
+    Placeholder,
+    withheld_words,
+)
 from calltape_analyzer.pytree.tensors import torch_constant
 from calltape_schema.attributes import slots_of
 from calltape_schema.errors import TapeError
@@ -38,10 +45,7 @@ from calltape_schema.tree import (
     are_distinct,
 )
 
-__all__ = ["UNMADE", "rebuild"]
-
-UNMADE = "cannot be rebuilt"
-"""How the reason of a placeholder begins if its class is known."""
+__all__ = ["rebuild"]
 
 
 def rebuild(
@@ -112,7 +116,7 @@ class _Rebuilding:
         cls = self.classes.get(node.type)
         members: Mapping[str, Any] | None = getattr(cls, "__members__", None)
         if members is None:
-            return Placeholder(node.type, "class not known here", ("value",), (node.value,))
+            return Placeholder(node.type, NOT_KNOWN, ("value",), (node.value,))
         found = members.get(node.name)
         if found is not None:
             return found
@@ -120,7 +124,7 @@ class _Rebuilding:
 
     def class_node(self, node: ClassNode) -> Any:
         found = self.classes.get(node.type)
-        return found if found is not None else Placeholder(node.type, "class not known here")
+        return found if found is not None else Placeholder(node.type, NOT_KNOWN)
 
     def opaque_node(self, node: OpaqueNode) -> Placeholder:
         words = withheld_words(node, self.scalars)
@@ -134,7 +138,7 @@ class _Rebuilding:
             return self._guarded(f"builtins:{node.kind}", names, items, lambda: make(items))
         cls = self.classes.get(node.type)
         if cls is None:
-            return Placeholder(node.type, "class not known here", names, items)
+            return Placeholder(node.type, NOT_KNOWN, names, items)
         return self._guarded(node.type, names, items, lambda: _sequence_of(cls, items))
 
     def dict_node(self, node: DictNode) -> Any:
@@ -143,7 +147,7 @@ class _Rebuilding:
             return dict(zip(node.keys, items, strict=True))
         cls = self.classes.get(node.type)
         if cls is None:
-            return Placeholder(node.type, "class not known here", node.keys, items)
+            return Placeholder(node.type, NOT_KNOWN, node.keys, items)
         pairs = list(zip(node.keys, items, strict=True))
         return self._guarded(node.type, node.keys, items, lambda: _mapping_of(cls, pairs))
 
@@ -154,7 +158,7 @@ class _Rebuilding:
             return self._guarded(node.type, node.fields, items, lambda: nested_tensor(parts))
         cls = self.classes.get(node.type)
         if cls is None:
-            return Placeholder(node.type, "class not known here", node.fields, items)
+            return Placeholder(node.type, NOT_KNOWN, node.fields, items)
         state = dict(zip(node.fields, items, strict=True))
         make = _FIELDS[node.kind]
         return self._guarded(node.type, node.fields, items, lambda: make(cls, state))
@@ -166,12 +170,10 @@ class _Rebuilding:
         # caller must have passed the class.
         cls = self.classes.opted_in(node.type)
         if cls is None:
-            return Placeholder(node.type, "class not passed to open_tape here", names, items)
+            return Placeholder(node.type, NOT_PASSED, names, items)
         registered = self.classes.registered(cls)
         if registered is None:
-            return Placeholder(
-                node.type, "class not registered with torch's pytree here", names, items
-            )
+            return Placeholder(node.type, NOT_REGISTERED, names, items)
         context = self.value(node.context)
         return self._guarded(
             node.type, names, items, lambda: registered.unflatten_fn(list(items), context)

@@ -21,9 +21,9 @@ from calltape_analyzer.text import printable
 from calltape_schema.leaves import Leaf
 from calltape_schema.nested_tensors import NESTED_TENSOR
 from calltape_schema.records import Tree
-from calltape_schema.tree import Node, OpaqueNode
+from calltape_schema.tree import Node, OpaqueNode, walk
 
-__all__ = ["render", "render_inputs", "render_node"]
+__all__ = ["render", "render_inputs", "render_node", "render_outputs"]
 
 _MAX_ITEMS = 16
 _MAX_NAMED = 48
@@ -55,9 +55,27 @@ def _rendered(value: Any) -> str:
     return _object(value, 0)
 
 
-def render_inputs(tree: Tree, root: Node) -> str:
-    """One line for the inputs of a call, of which ``root`` may have some arguments only."""
-    return printable(_tree(tree, root))
+def render_inputs(tree: Tree, root: Node, *, brief: bool = False) -> str:
+    """One line for the inputs of a call, of which ``root`` may have some arguments only.
+
+    Args:
+        brief: of an object beside plain tensors, only how many tensors it has
+            (``DecoderState of 5``).
+    """
+    parts = parts_of_inputs(root)
+    arguments = () if parts is None else (*parts[0].children, *parts[1].children)
+    return printable(_tree(tree, root, brief=brief and any(map(_is_plain, arguments))))
+
+
+def render_outputs(tree: Tree, *, brief: bool = False) -> str:
+    """One line for what a call returned; ``brief`` as for :func:`render_inputs`."""
+    root = tree.spec().root
+    brief = brief and any(map(_is_plain, getattr(root, "children", ())))
+    return printable(_tree(tree, brief=brief))
+
+
+def _is_plain(node: Any) -> bool:
+    return node.kind in ("tensor", "ndarray")
 
 
 def render_node(node: Node, leaves: Sequence[Leaf], scalars: Sequence[Any]) -> str:
@@ -137,9 +155,9 @@ def _arguments(args: Sequence[str], kwargs: Sequence[tuple[Any, str]]) -> str:
     return f"({', '.join(shown)})"
 
 
-def _tree(tree: Tree, root: Node | None = None) -> str:
+def _tree(tree: Tree, root: Node | None = None, *, brief: bool = False) -> str:
     root = root or tree.spec().root
-    shown = _Spec(tree.facts(), tree.scalars)
+    shown = _Spec(tree.facts(), tree.scalars, root if brief else None)
     parts = parts_of_inputs(root)
     if parts is None:
         return shown.node(root)
@@ -149,17 +167,28 @@ def _tree(tree: Tree, root: Node | None = None) -> str:
 
 
 class _Spec:
-    """Renders nodes of one tree."""
+    """Renders nodes of one tree.
 
-    def __init__(self, leaves: Sequence[Leaf], scalars: Sequence[Any]) -> None:
+    Args:
+        leaves, scalars: of the tree.
+        brief: the node of which inner objects are shown by their size only; None if all are shown.
+    """
+
+    def __init__(
+        self, leaves: Sequence[Leaf], scalars: Sequence[Any], brief: Node | None = None
+    ) -> None:
         self.leaves = leaves
         self.scalars = scalars
+        self._brief = brief
 
     def nodes(self, nodes: Iterable[Any]) -> list[str]:
         return [self.node(node) for node in nodes]
 
     def node(self, node: Any) -> str:
         kind: str = node.kind
+        is_inner = self._brief is not None and node is not self._brief
+        if is_inner and (kind in _FIELD_KINDS or kind == "custom"):
+            return f"{_class(node.type)} of {sum(map(_is_plain, walk(node)))}"
         if kind in ("tensor", "ndarray"):
             leaf = self.leaves[node.leaf]
             return _tensor(leaf.dtype, leaf.shape, leaf.device, "np." if kind == "ndarray" else "")

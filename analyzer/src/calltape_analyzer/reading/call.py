@@ -98,6 +98,12 @@ class Call(Shown):
         """The manifest of the file that the call is in."""
         return self._segment.manifest
 
+    def rebuilt_from(self, classes: ClassIndex) -> Call:
+        """The same call, whose objects are rebuilt from other classes."""
+        other = Call(self._segment, self._position, self.index, classes)
+        other._record, other._entries = self._record, self._entries
+        return other
+
     def raw_record(self) -> bytes:
         """The record as it stands in the file: the content of its member.
 

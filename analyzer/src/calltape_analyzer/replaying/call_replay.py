@@ -25,10 +25,11 @@ from calltape_analyzer.comparison.structures import (
     without_value,
 )
 from calltape_analyzer.errors import TapeError
+from calltape_analyzer.pytree.placeholder import unmade_advice
 from calltape_analyzer.pytree.result_values import Returned
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.replaying.exceptions import has_message, other_exception, same_class
-from calltape_analyzer.replaying.runners import Run, Runner
+from calltape_analyzer.replaying.runners import Run, Runner, UnmadeError
 from calltape_analyzer.replaying.time_bound import RUNS, TimeBound
 from calltape_analyzer.text import counted, some_of
 
@@ -73,7 +74,8 @@ class CallReplay:
         self._outcomes = outcomes
         self._omitted: set[str] = set()
         self._withheld: set[str] = set()
-        self._made_up = self._classes_only = self._unmeasured = 0
+        self._made_up = self._classes_only = self._unmeasured = self._without_arguments = 0
+        self._unmade: dict[str, str] = {}
         self._unsteady: int | None = None
         self._was_asked = False
 
@@ -84,13 +86,20 @@ class CallReplay:
             if expected is None and call.error is None and self._expect == "recorded":
                 return _untried(call, "its outputs are not on the tape")
             run = self._runner.prepared(call)
+        except UnmadeError as error:
+            self._unmade |= error.classes
+            self._without_arguments += 1
+            return _untried(call, f"not tried: {error.reason}")
         except Exception as error:
             untried = isinstance(error, TapeError) and error.kind in _OF_THE_TAPE
             return failed_row(call.number, None, error, "nothing" if untried else "tape")
         self._made_up += run.made_up
         if call.error is not None and self._expect == "recorded":
-            return self._raising(call, run)
-        return self._returning(call, run, expected)
+            row = self._raising(call, run)
+        else:
+            row = self._returning(call, run, expected)
+        # With another argument than the recorded one, a failure says nothing about the target.
+        return row if row.ok or run.is_whole else row.model_copy(update={"against": "nothing"})
 
     def _raising(self, call: Call, run: Run) -> ReportRow:
         """The row of a call that is to raise what it raised."""
@@ -196,6 +205,12 @@ class CallReplay:
             return run.seconds
 
     @property
+    def unmade(self) -> dict[str, str]:
+        """The classes of arguments that could not be made, so that their calls were not tried, each
+        with the reason."""
+        return self._unmade
+
+    @property
     def is_unsteady(self) -> bool:
         """Whether a call that failed gave other values when it was run once more."""
         return self._unsteady is not None
@@ -203,6 +218,10 @@ class CallReplay:
     def notes(self) -> list[str]:
         """What a reader of the report should know of all calls together."""
         found = [*made_up_note(self._made_up), *withheld_note(self._withheld)]
+        if self._unmade:
+            not_tried = counted(self._without_arguments, "call")
+            verb = "was" if self._without_arguments == 1 else "were"
+            found.append(f"{not_tried} {verb} not tried: {unmade_advice(self._unmade)}")
         if self._classes_only:
             found.append(
                 f"of {counted(self._classes_only, 'exception')} only the class was compared: the "

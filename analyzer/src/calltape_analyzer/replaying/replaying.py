@@ -45,7 +45,8 @@ def replay(
 
     Args:
         tape: with inputs and outputs. Calls that had not ended, or that somebody interrupted, are
-            left out.
+            left out. A call whose arguments hold an object of a class that neither the tape was
+            opened with nor the model's code has is not tried, and is not ok.
         target: the model (its recorded method is called), a compiled model or any callable, a
             ``torch.export.ExportedProgram``, a ``torch.onnx.ONNXProgram``, an
             ``onnx.ModelProto``, an ``onnxruntime.InferenceSession``, a ``.pt2`` or ``.onnx`` file,
@@ -125,6 +126,7 @@ def replay_with(
         report = report_on(tape, calls.row, progress, failing, left_out)
         report.notes += calls.notes()
         report.set_unsteady(calls.is_unsteady)
+        report.set_unmade(calls.unmade)
         return report
 
 

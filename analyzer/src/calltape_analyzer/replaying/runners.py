@@ -18,23 +18,37 @@ from typing import Any
 from calltape_analyzer.arguments.complete_inputs import CompleteInputs, complete_inputs, has_made_up
 from calltape_analyzer.comparison.comparing import Tolerances, leaves_of
 from calltape_analyzer.comparison.reporting import MADE_UP, without_removed
-from calltape_analyzer.errors import UsageError
+from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_matching import advice_for
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.runtimes import opened_model
-from calltape_analyzer.pytree.placeholder import placeholder_words
+from calltape_analyzer.pytree.placeholder import placeholder_words, unmade_in
 from calltape_analyzer.pytree.result_values import Returned
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.replaying.model_outputs import inputs_of, outputs_by_path
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import listed
 
-__all__ = ["Run", "Runner", "runner_of"]
+__all__ = ["Run", "Runner", "UnmadeError", "runner_of"]
 
 _MAX_CHUNKS = 256
 """Of a stream, the recorder keeps so many chunks at most."""
+
+
+class UnmadeError(InferenceError):
+    """A call cannot be tried, because an argument holds objects that cannot be made here.
+
+    Attributes:
+        classes: their classes, each with the reason.
+    """
+
+    def __init__(self, classes: dict[str, str]) -> None:
+        some = listed([f"{name} ({reason})" for name, reason in classes.items()])
+        super().__init__(f"its arguments hold objects that cannot be rebuilt: {some}")
+        self.classes = classes
 
 
 class Run(ABC):
@@ -42,10 +56,12 @@ class Run(ABC):
 
     Attributes:
         made_up: whether some of its arguments are not the recorded ones.
+        is_whole: whether all of its arguments are objects as the model knows them.
         seconds: how long it took, after it was run.
     """
 
     made_up: bool = False
+    is_whole: bool = True
     seconds: float = 0.0
 
     def start(self) -> Any:
@@ -96,7 +112,8 @@ class Runner(ABC):
         """A run of a call, with arguments of its own.
 
         Raises:
-            TapeError: the arguments cannot be read, or the target takes others.
+            UnmadeError: an argument holds an object that cannot be made here.
+        TapeError: the arguments cannot be read, or the target takes others.
         """
 
     def undisturbed(self) -> AbstractContextManager[Any]:
@@ -107,6 +124,8 @@ class Runner(ABC):
 class _CallableRunner(Runner):
     def __init__(self, tape: Tape, target: Any, stack: ExitStack) -> None:
         import torch
+
+        from calltape_analyzer.model.calls import wanted_classes
 
         self._device: Any = "cpu"
         self._module = None
@@ -125,11 +144,16 @@ class _CallableRunner(Runner):
             raise UsageError(
                 f"a {type(target).__name__} cannot be called", advice="see help(replay)"
             )
+        self._classes = wanted_classes(target, tape.class_index)
         self._function: Callable[..., Any] = target
         self._signature = tape.signature
 
     def prepared(self, call: Call) -> Run:
-        return _CallOf(self._function, complete_inputs(call, self._device), self._signature)
+        inputs = complete_inputs(call.rebuilt_from(self._classes), self._device)
+        run = _CallOf(self._function, inputs, self._signature)
+        if run.unmade:
+            raise UnmadeError(run.unmade)
+        return run
 
     def undisturbed(self) -> AbstractContextManager[Any]:
         if self._module is None:
@@ -146,6 +170,9 @@ class _CallOf(Run):
         self._function = function
         self._args, self._kwargs = without_removed(inputs.args, inputs.kwargs, signature)
         self.made_up = inputs.made_up > 0
+        self.unmade = unmade_in((self._args, self._kwargs))
+        self._missing = placeholder_words((self._args, self._kwargs))
+        self.is_whole = not self._missing
 
     def run(self) -> Any:
         import torch
@@ -162,8 +189,7 @@ class _CallOf(Run):
 
     @property
     def doubt(self) -> str:
-        unmade = placeholder_words((self._args, self._kwargs))
-        return f"{super().doubt}; the call has {unmade}" if unmade else super().doubt
+        return f"{super().doubt}; the call has {self._missing}" if self._missing else super().doubt
 
 
 class _ModelRunner(Runner):

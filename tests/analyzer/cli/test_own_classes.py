@@ -1,0 +1,191 @@
+"""Arguments of a user's own classes: the model's code has them, or ``--classes`` names them. A call
+of which they are unknown is not tried, and is nobody's failure."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from calltape_analyzer import open_tape, replay
+from calltape_recorder import record
+from tests.analyzer.cli.commands import run
+
+STATES = """
+import dataclasses
+import torch
+
+@dataclasses.dataclass
+class Layer:
+    keys: torch.Tensor
+
+@dataclasses.dataclass
+class State:
+    layers: list
+    step: int = 0
+"""
+BLIND = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, ids, state=None):
+        return ids * 2 if state is None else ids * 2 + state.layers[0].keys
+
+    def decode(self, ids, state=None):
+        return self(ids, state)
+
+class Wrong(Model):
+    def forward(self, ids, state=None):
+        return super().forward(ids, state) + (state is not None)
+
+def make():
+    return Model()
+
+def wrong():
+    return Wrong()
+"""
+SEEING = f"{BLIND}\nfrom own_states import State\n"
+NAMED = ("--classes", "own_states:State", "--classes", "own_states:Layer")
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    """Modules with classes, with a model that has one of them, and with a model that has none."""
+    sources = {"own_states": STATES, "own_seeing": SEEING, "own_blind": BLIND}
+    for name, source in sources.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield {name: importlib.import_module(name) for name in sources}
+    for name in sources:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def tape(modules: dict[str, ModuleType], tmp_path: Path) -> Path:
+    states = modules["own_states"]
+    model = modules["own_seeing"].make()
+    with record(model, tmp_path / "own.tape"):
+        for rows in (2, 3):
+            model(torch.ones(rows, 4))
+            model(torch.ones(rows, 4), states.State([states.Layer(torch.ones(rows, 4))]))
+    return tmp_path / "own.tape"
+
+
+def test_the_code_of_the_model_has_the_classes(tape: Path, modules: dict[str, ModuleType]) -> None:
+    assert run("replay", tape, "--model", "own_seeing:make").code == 0
+    assert run("replay", tape, "--model", "own_seeing:make", "--bisect").code == 0
+    assert run("replay", tape, "--model", "own_seeing:wrong", "--bisect").code == 1
+    model = modules["own_seeing"].make()
+    with open_tape(tape) as opened:
+        assert replay(opened, model).reproduced == 4
+        assert replay(opened, model.decode).reproduced == 4
+        assert replay(opened, torch.nn.Sequential(model)[0]).reproduced == 4
+        assert replay(opened, torch.compile(model, backend="eager")).reproduced == 4
+
+
+def test_a_call_of_an_unknown_class_is_not_tried(
+    tape: Path, modules: dict[str, ModuleType]
+) -> None:
+    found = run("replay", tape, "--model", "own_blind:make")
+    assert found.code == 1
+    assert "2 calls were not tried: pass --classes own_states:State" in found.out
+    assert "not tried: its arguments hold objects that cannot be rebuilt: own_states:State" in (
+        found.out
+    )
+    assert "Placeholder" not in found.out
+    rows = json.loads(run("replay", tape, "--model", "own_blind:make", "--json").out)["rows"]
+    assert [row["against"] for row in rows] == ["tape", "nothing"] * 2
+    assert run("replay", tape, "--model", "own_blind:make", "--bisect").code == 125
+    assert run("replay", tape, "--model", "own_blind:make", *NAMED).code == 0
+    assert run("replay", tape, "--model", "own_blind:wrong", *NAMED, "--bisect").code == 1
+    with open_tape(tape) as opened:
+        report = replay(opened, modules["own_blind"].make())
+        assert not report
+        assert report.unmade == dict.fromkeys(
+            ("own_states:State", "own_states:Layer"), "class not known here"
+        )
+
+
+def test_a_class_that_has_other_fields_now_is_no_bad_commit(
+    tape: Path, modules: dict[str, ModuleType]
+) -> None:
+    other = dataclasses.make_dataclass("State", ["others"])
+    other.__module__ = "own_states"
+    modules["own_states"].State = other  # type: ignore[attr-defined]
+    words = ("replay", tape, "--model", "own_blind:make", *NAMED)
+    found = run(*words)
+    assert found.code == 1
+    assert "State has no field 'layers' here" in found.out
+    assert run(*words, "--bisect").code == 125
+
+
+def test_a_tape_imports_nothing(tape: Path) -> None:
+    del sys.modules["own_states"]
+    assert run("replay", tape, "--model", "own_blind:make").code == 1
+    assert "own_states" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "bisecting"),
+    [("own_states:Gone", 2, 125), ("own_states:torch", 2, 125), ("no form", 2, 128)],
+)
+def test_a_wrong_name_of_a_class(tape: Path, name: str, code: int, bisecting: int) -> None:
+    words = ("replay", tape, "--model", "own_blind:make", "--classes", name)
+    assert run(*words).code == code
+    assert run(*words, "--bisect").code == bisecting
+    assert run("export", tape, "--model", "own_blind:make", "--classes", name).code == 2
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("check", ["--fails-replay", "--fails-export"])
+def test_nothing_is_made_small_of_an_unknown_class(tape: Path, check: str) -> None:
+    found = run("minimise", tape, "-o", "small.tape", check, "own_blind:make")
+    assert found.code == 1
+    assert "own_states:State (class not known here)" in found.err
+    assert "--classes own_states:State --classes own_states:Layer" in found.err
+    assert not Path("small.tape").exists()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("options", [("own_seeing:wrong",), ("own_blind:wrong", *NAMED)])
+def test_the_smallest_tape_with_an_object(tape: Path, options: tuple[str, ...]) -> None:
+    found = run("minimise", tape, "-o", "small.tape", "--fails-replay", *options)
+    assert found.code == 0, found.err
+    assert "1 of 4 calls" in found.out
+    shown = next(line for line in found.out.splitlines() if line.startswith("see it fail: "))
+    assert " ".join(options[1:]) in shown
+    assert run(*shown.removeprefix("see it fail: calltape ").split()).code == 1
+
+
+def test_args_names_all_classes_at_once(tape: Path) -> None:
+    found = run("args", tape, "--variant", "1")
+    assert found.code == 1
+    assert "--classes own_states:State --classes own_states:Layer" in found.err
+    assert run("args", tape, "--variant", "1", *NAMED).code == 0
+
+
+def test_a_cache_of_a_dataclass_is_shown_as_a_cache(tape: Path) -> None:
+    """It is recorded by its attributes, so that the tape says object of it and dataclass of the
+    one around it."""
+
+    @dataclasses.dataclass
+    class LayerCache:
+        keys: torch.Tensor
+
+    states = sys.modules["own_states"]
+    model = sys.modules["own_seeing"].make()
+    state = states.State([LayerCache(torch.ones(2, 4))])
+    with record(model, "cache.tape"):
+        model(torch.ones(2, 4), state)
+    out = run("show", "cache.tape", 0).out
+    assert "1: dataclass own_states:State" in out
+    assert re.search(r"0: cache \S+LayerCache$", out, re.MULTILINE)
