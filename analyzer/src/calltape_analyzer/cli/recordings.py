@@ -206,10 +206,10 @@ def traffic_lines(
     groups = counters.in_order()
     for group in groups[:_MAX_GROUPS]:
         own = kept.get(group.kind, 0)
-        calls = max(group.calls, own)
-        same = _SAME if calls > 1 else "one call tells nothing of sizes that vary"
+        count = max(group.calls, own)
+        same = _SAME if count > 1 else "one call tells nothing of sizes that vary"
         ranges = "; ".join(_ranges_of(group, signature)) or same
-        yield f"{least}{counted(calls, 'call')}, {own} kept: {ranges}"
+        yield f"{least}{counted(count, 'call')}, {own} kept: {ranges}"
     if len(groups) > _MAX_GROUPS:
         rest = groups[_MAX_GROUPS:]
         others = counted(sum(group.calls for group in rest), "call")
