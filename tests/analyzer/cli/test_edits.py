@@ -32,7 +32,7 @@ def test_filter(tape: Path, tmp_path: Path) -> None:
     assert kept(out) == [1, 3, 4]
     found = run("filter", tape, "-o", out)
     assert found.code == 1
-    assert "there already. Name another file, or pass --force" in found.err
+    assert "there already. Name another place, or pass --force" in found.err
     found = run("filter", tape, "-o", out, "--force", "--calls", "1..3", "--last", "2", "--json")
     assert found.code == 0
     report = json.loads(found.out)

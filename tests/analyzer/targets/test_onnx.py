@@ -56,7 +56,7 @@ def test_names_can_be_given(tmp_path: Path) -> None:
         tape, ["pixels"], ["score"], dim_names={"x": {0: "batch"}, "output": {0: "batch"}}
     )
     assert axes == {"pixels": {0: "batch"}, "score": {0: "batch"}}
-    with pytest.raises(ValueError, match="2 input names for 1 tensors"):
+    with pytest.raises(ValueError, match="2 input names for 1 tensor "):
         dynamic_axes(tape, ["a", "b"])
 
 
