@@ -176,7 +176,8 @@ class _Veil:
 
     def __init__(self, tape: Tape, replaced: frozenset[str]) -> None:
         self._replaced = replaced
-        quoted = {f"{place}=": "" for place in replaced} | {f"'{one}': ": "" for one in replaced}
+        shown = replaced | set(map(printable, replaced))  # as names of variants have them
+        quoted = {f"{place}=": "" for place in shown} | {f"'{one}': ": "" for one in shown}
         self._numbers = _any_of(quoted, "(?<![^ {])", "[^ ,;)}]+")
         self._shown = {str(one): f"<text of {len(one)}>" for one in texts(tape)}
         quoted = {repr(one): shown for one, shown in self._shown.items()}
