@@ -165,10 +165,12 @@ def test_a_list_that_is_long_in_some_calls_beside_equal_numbers(tmp_path: Path) 
     source = recorded(tmp_path / "a.tape", *calls)
     with open_tape(source) as tape:
         redact(tape, tmp_path / "b.tape")
+    same = 0
     with open_tape(tmp_path / "b.tape") as tape:
         for call, one in zip(tape.calls, calls, strict=True):
             assert call.inputs.kwargs["given"][:6] == list(call.inputs.kwargs["table"]["a"])
-            assert not set(call.inputs.kwargs["given"]) & set(one["given"])
+            same += len(set(call.inputs.kwargs["given"]) & set(one["given"]))
+    assert same < 6, "by chance one may be among the others; one list that stays has six"
 
 
 def test_keys_of_numbers_keep_their_order(tmp_path: Path) -> None:
