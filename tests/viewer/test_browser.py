@@ -170,9 +170,11 @@ def test_names_stay_text(tab: ViewerTab, tmp_path: Path) -> None:
     tab.driver.execute_script("window.owned = 0")
     box = tab.driver.find_element("id", "picker")
     box.send_keys(str(tape))
+    tab.until(tab.is_idle)
     tab.click("button.open")
-    for summary in range(3):
-        tab.all(".tree details > summary")[summary + 1].click()
+    for summary in range(1, 4):
+        tab.until(lambda at=summary: len(tab.all(".tree details > summary")) > at)
+        tab.all(".tree details > summary")[summary].click()
     shown = "".join(tab.text("#page"))
     for key in ("script", "image", "template"):
         assert NAMES[key] in shown
