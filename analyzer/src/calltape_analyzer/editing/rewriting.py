@@ -7,7 +7,7 @@ without the values that are not wanted. Out go a sealed tape and a report.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -143,13 +143,14 @@ def rewrite(
             copied = _copied(writer, found, numbering, how, spares if how.spares else None)
         _seal(writer, tape, how, manifest, left_out, copied.highest)
         count = writer.calls
+    spared = list(_spared(tape, copied))
     return EditReport(
         path=os.fspath(path),
         tape=numbering.tape.hex(),
         calls=count,
         left_out=left_out,
-        lost=tuple(_lost(tape, copied)),
-        notes=tuple(_notes(tape, copied)),
+        lost=tuple(_lost(tape, copied, spared)),
+        notes=tuple(_notes(tape, copied, spared)),
         bytes_read=tape.nbytes,
         bytes_written=os.stat(path).st_size,
     )
@@ -271,11 +272,14 @@ def _left_out_of_one(tape: Tape, left_out: int) -> dict[bytes, int]:
 _Place: TypeAlias = tuple[str | None, str | None]
 """A file, and a member of it."""
 
+_Spared: TypeAlias = tuple[TapeError, Call]
+"""The damage of a call in one file, and the call as another file has it."""
 
-def _lost(tape: Tape, copied: _Copied) -> Iterator[str]:
+
+def _lost(tape: Tape, copied: _Copied, spared: Sequence[_Spared]) -> Iterator[str]:
     """What is not on the new tape although nobody left it out."""
     saved: set[_Place] = {place for call, _ in copied.saved for place in _places(call)}
-    saved |= {(error.path, error.member) for error, _ in _spared(tape, copied)}
+    saved |= {(error.path, error.member) for error, _ in spared}
     told: set[_Place] = set()
     for error in tape.damage:
         place = (error.path, error.member)
@@ -291,7 +295,7 @@ def _lost(tape: Tape, copied: _Copied) -> Iterator[str]:
         yield f"{tape.unfinished} bytes of a call that was being written"
 
 
-def _spared(tape: Tape, copied: _Copied) -> Iterator[tuple[TapeError, Call]]:
+def _spared(tape: Tape, copied: _Copied) -> Iterator[_Spared]:
     """The damage of calls that another file has too, whole, so that they count there."""
     recordings = {
         path: segment.manifest.tape
@@ -317,11 +321,11 @@ def _places(call: Call) -> list[_Place]:
     return [(call.path, name(call.number)) for name in (record_name, blob_name)]
 
 
-def _notes(tape: Tape, copied: _Copied) -> Iterator[str]:
+def _notes(tape: Tape, copied: _Copied, spared: Sequence[_Spared]) -> Iterator[str]:
     """What is to be known of calls that several files have."""
     yield from (str(error) for error in tape.damage if isinstance(error, RepeatedCallsError))
     pairs = [(call.number, call.path, other.path) for call, other in copied.saved]
-    pairs += [(call.number, error.path or "", call.path) for error, call in _spared(tape, copied)]
+    pairs += [(call.number, error.path or "", call.path) for error, call in spared]
     for number, damaged, whole in pairs[:_MAX_NAMED]:
         names = _names(damaged, whole)
         yield f"call {number} is damaged in {names[0]}; {names[1]} has it whole"

@@ -70,8 +70,8 @@ class Comparison:
         numbered: whether the calls have the same numbers.
 
     Attributes:
-        variants: of the tape that was asked last, which take long to find again.
-        old_variants: of the first tape, once it was asked.
+        variants: of the tape that was asked last.
+        old_variants: of the first tape, once it was asked; they take long to find again.
     """
 
     def __init__(

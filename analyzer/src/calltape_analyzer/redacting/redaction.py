@@ -60,8 +60,11 @@ def redact(
     are left out, times are relative, threads are renumbered, and the name of the host, the names of
     files and the build of the kernel go. docs/privacy.md has a table.
 
-    The result is compared with the tape before it gets its name: shapes, variants and explanations
-    must say the same, and no byte may tell what was removed. What stands for a number may be the
+    Long numbers that follow from other ints, and from no size, are left out too.
+
+    The result is compared with the tape before it gets its name, or with the tape without the
+    arguments that were left out: shapes, variants and explanations must say the same, and no byte
+    may tell what was removed. What stands for a number may be the
     size of a tensor by chance, and a row of ids may become itself: then it is done again with
     others, six times at most, and not again after ten minutes or two equal failures.
 
