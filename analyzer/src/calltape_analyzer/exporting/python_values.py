@@ -43,7 +43,28 @@ def reads_values(error: str) -> bool:
     return _SIGNS.search(error) is not None
 
 
-class _OfTensors(type):
+class _OfPython(type):
+    """What a class has in common with the class of Python that it is derived from and stands
+    for."""
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, cls.__mro__[1])
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls.__mro__[1] or other is cls
+
+    def __hash__(cls) -> int:
+        return hash(cls.__mro__[1])
+
+    @property
+    def dtype(cls) -> Any:
+        """What NumPy takes a class for."""
+        import numpy
+
+        return numpy.dtype(cls.__mro__[1])
+
+
+class _OfTensors(_OfPython):
     """``int`` that makes symbols of tensors of one element, leaves symbols what they are, and knows
     that they are ints."""
 
@@ -61,29 +82,13 @@ class _OfTensors(type):
     def __instancecheck__(cls, value: Any) -> bool:
         return isinstance(value, builtins.int | torch.SymInt)
 
-    def __subclasscheck__(cls, other: type) -> bool:
-        return issubclass(other, builtins.int)
-
-    def __eq__(cls, other: object) -> bool:
-        return other is builtins.int or other is cls
-
-    def __hash__(cls) -> int:
-        return hash(builtins.int)
-
-    @property
-    def dtype(cls) -> Any:
-        """What NumPy takes a class for."""
-        import numpy
-
-        return numpy.dtype(builtins.int)
-
 
 class _SymbolicInt(builtins.int, metaclass=_OfTensors):
     """Stands for ``int`` in the modules of a model while it is traced. To ``is`` it is another
     class, so that it is not always there."""
 
 
-class _OfNumbers(type):
+class _OfNumbers(_OfPython):
     """``float`` that makes symbols of tensors of one element and of sizes
     (``math.ceil(float(height) / 32)``), and knows that they are floats."""
 
@@ -98,22 +103,6 @@ class _OfNumbers(type):
 
     def __instancecheck__(cls, value: Any) -> bool:
         return isinstance(value, builtins.float | torch.SymFloat)
-
-    def __subclasscheck__(cls, other: type) -> bool:
-        return issubclass(other, builtins.float)
-
-    def __eq__(cls, other: object) -> bool:
-        return other is builtins.float or other is cls
-
-    def __hash__(cls) -> int:
-        return hash(builtins.float)
-
-    @property
-    def dtype(cls) -> Any:
-        """What NumPy takes a class for."""
-        import numpy
-
-        return numpy.dtype(builtins.float)
 
 
 class _SymbolicFloat(builtins.float, metaclass=_OfNumbers):
