@@ -19,15 +19,17 @@ def main() -> int:
         from calltape_analyzer.cli.completion import complete
 
         return complete(shell, sys.argv[1:])
-    from calltape_analyzer.interruption import code_of, signals_handled
+    try:
+        from calltape_analyzer.interruption import signals_handled
 
-    with signals_handled():
-        try:
+        with signals_handled():
             from calltape_analyzer.cli import main as command
 
             command()
-        except KeyboardInterrupt as end:
-            return code_of(end)
+    except KeyboardInterrupt as end:  # also from `signals_handled` itself: a signal may come early
+        from calltape_analyzer.interruption import code_of
+
+        return code_of(end)
     return 0
 
 

@@ -121,6 +121,32 @@ def test_a_signal_while_the_command_itself_is_imported(
     assert err == ""
 
 
+@pytest.mark.parametrize("nth", range(1, 8))
+def test_a_signal_while_handlers_are_set(tape_file: Path, nth: int) -> None:
+    """At once after the n-th is set, or put back at the end."""
+    script = f"""if True:
+        import os, signal, sys
+        from calltape_analyzer.__main__ import main
+
+        set_one, times = signal.signal, []
+
+        def set_and_send(number, handler):
+            before = set_one(number, handler)
+            times.append(number)
+            if len(times) == {nth}:
+                print("sent")
+                os.kill(os.getpid(), signal.SIGINT)
+            return before
+
+        signal.signal = set_and_send
+        sys.exit(main())
+    """
+    command = [sys.executable, "-uc", script, "info", str(tape_file)]
+    code, out, err = told(command, 0, when=lambda: False)
+    assert (code, err) in {(130, ""), (-signal.SIGINT, "")}
+    assert "sent" in out
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
