@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_recorder import FlightRecorder, Recorder, TapeError, When, record
+from calltape_recorder import FlightRecorder, Novelty, Recorder, TapeError, When, record
 from calltape_schema.packing import pack
 from tests.unpacked import readable
 
@@ -77,14 +79,56 @@ def test_paths_choose(tmp_path: Path) -> None:
         assert "13 characters" in repr(call.inputs.args[1])
 
 
-def test_a_long_number_is_left_out_by_its_path(tmp_path: Path) -> None:
-    """Whether it has to do with sizes, only a whole tape tells."""
-    number, model = 987_654_321_987, Model()
-    for name, redact in (("all", True), ("none", {"shapes_only": "n"})):
+class Numbers(torch.nn.Module):
+    def forward(self, x: Any, *numbers: Any, **others: Any) -> Any:
+        return x
+
+
+LONG: list[Any] = [
+    987_654_321, -4_111_111_111_111_111, 2**70 + 12_345, 1_700_000_000, 52.520_008, -1234.5678,
+]  # fmt: skip
+SHORT: list[Any] = [0, -100, 50_257, 2**20, -(2**20), 0.7, 1e-05, 1234.0, True, float("inf")]
+
+
+@pytest.mark.parametrize("redact", [True, {"shapes_only": "*"}, {"keep": "x"}])
+def test_a_long_number_is_not_written(tmp_path: Path, redact: Any) -> None:
+    model = Numbers()
+    with record(model, tmp_path / "a.tape", redact=redact, write_ahead=True, keep=Novelty()):
+        for _ in range(3):
+            model(IDS, *LONG[:4], phone=LONG[0], at={"place": LONG[4]})
+            model(IDS, *LONG[4:], c=complex(LONG[4], 1), few=LONG[:2], numpy=np.int64(LONG[0]))
+    data = readable((tmp_path / "a.tape").read_bytes())
+    for number in LONG:
+        assert pack(number) not in data, number
+        assert repr(number).encode() not in data
+        assert type(number) is int or struct.pack("<d", number) not in data
+    with open_tape(tmp_path / "a.tape") as tape:
+        call = tape.calls[0].inputs
+        others, named = [int(one) for one in call.args[1:]], call.kwargs["phone"]
+        assert others[0] == named, "equal numbers stay equal"
+        assert [one.bit_length() for one in others] == [one.bit_length() for one in LONG[:4]]
+        assert [one < 0 for one in others] == [one < 0 for one in LONG[:4]]
+        assert 0 <= call.kwargs["at"]["place"] < 1
+
+
+def test_short_numbers_are_written(tmp_path: Path) -> None:
+    model = Numbers()
+    with record(model, tmp_path / "a.tape", redact=True):
+        model(IDS, *SHORT[:5], **{f"n{i}": one for i, one in enumerate(SHORT[5:])})
+    with open_tape(tmp_path / "a.tape") as tape:
+        found = tape.calls[0].inputs
+        assert [*found.args[1:], *found.kwargs.values()] == SHORT
+
+
+def test_paths_choose_for_long_numbers(tmp_path: Path) -> None:
+    model, number = Model(), LONG[0]
+    ways: dict[str, Any] = {"keep": {"keep": ["n"]}, "none": {"shapes_only": "n"}}
+    for name, redact in ways.items():
         with record(model, tmp_path / f"{name}.tape", redact=redact):
             model(IDS, n=number)
-    assert pack(number) in readable((tmp_path / "all.tape").read_bytes())
-    assert pack(number) not in readable((tmp_path / "none.tape").read_bytes())
+    assert pack(number) in readable((tmp_path / "keep.tape").read_bytes())
+    with open_tape(tmp_path / "none.tape") as tape:
+        assert not isinstance(tape.calls[0].inputs.kwargs["n"], int)
 
 
 def test_the_reason_of_a_dump_is_left_out(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from calltape_recorder.capture.known_classes import type_name
-from calltape_recorder.capture.pseudonyms import of_value
+from calltape_recorder.capture.pseudonyms import of_number, of_value
 from calltape_recorder.capture.withholding import MANY, Degree, Withholding, is_name
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.nested_tensors import NESTED_TENSOR
@@ -19,8 +19,9 @@ __all__ = ["Structure", "Structures", "Wanted"]
 Wanted = bool | tuple[bool, ...]
 """Whether the bytes of leaves are kept: one answer for all leaves, or one answer per leaf."""
 
-Fate = Literal["value", "hashed", "length", "nothing"]
-"""What the tape has of a scalar: its value, a pseudonym, its length, or nothing."""
+Fate = Literal["value", "short", "hashed", "length", "nothing"]
+"""What the tape has of a scalar: its value; its value if it may be a setting or a size, otherwise a
+pseudonym; a pseudonym; its length; or nothing."""
 
 _MAX_STRUCTURES = 1024
 _MAX_KEY = 1000
@@ -67,12 +68,14 @@ class Structure:
             return kept
         fates = [fate for fate in self.withheld if fate != "nothing"]
         pairs = zip(kept, fates, strict=True)
-        return [value if fate == "value" else None for value, fate in pairs]
+        return [value if fate in ("value", "short") else None for value, fate in pairs]
 
 
 def _left_of(value: Any, fate: Fate) -> Any:
     if fate == "length":
         return len(value)
+    if fate == "short":
+        return of_number(value)
     return of_value(value) if fate == "hashed" else value
 
 
@@ -210,15 +213,10 @@ class _Builder:
     def _scalar(self, kind: str, cls: type | None, at: _At) -> dict[str, Any]:
         degree = self._degree(at)
         is_text = kind in ("str", "bytes")
-        fate: Fate = "value"
-        if is_text and degree != "nothing":
-            hashes = self._withholding is not None and self._withholding.hashes(at.real)
-            fate = "hashed" if hashes else "length"
-        elif degree != "nothing" and not at.is_state and (at.many or degree == "numbers"):
-            fate = "nothing"
+        fate = self._fate(degree, at, is_text=is_text)
         self._fates.append(fate)
         name = None if cls is None else self._type(cls)
-        if fate in ("value", "hashed"):
+        if fate in ("value", "short", "hashed"):
             node: dict[str, Any] = {"kind": kind, "scalar": self._number(degree == "nothing")}
             return node if name is None else {**node, "type": name}
         node = {
@@ -228,6 +226,15 @@ class _Builder:
             "of": kind,
         }
         return {**node, "length": self._number(told=False)} if is_text else node
+
+    def _fate(self, degree: Degree, at: _At, *, is_text: bool) -> Fate:
+        if degree == "nothing" or self._withholding is None or (at.is_state and not is_text):
+            return "value"
+        if is_text:
+            return "hashed" if self._withholding.hashes(at.real) else "length"
+        if at.many or degree == "numbers":
+            return "nothing"
+        return "short" if self._withholding.redacts else "value"
 
     def _number(self, told: bool) -> int:
         self._told.append(told)

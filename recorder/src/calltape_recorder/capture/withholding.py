@@ -30,11 +30,12 @@ class Withholding:
 
     Args:
         values: pairs of a pattern and ``"all"``, ``"hash"`` or ``"none"``. The last pattern that
-            matches a path decides; a path that no pattern matches is kept.
+            matches a path decides; a path that no pattern matches is kept. Only ``redact`` hashes.
         signature: the parameters of the method, which name the positional arguments.
 
     Attributes:
         withholds: whether anything is withheld anywhere.
+        redacts: whether numbers that are too long for a setting or a size get pseudonyms.
         positional: how many arguments have a name if they are passed by position.
         unmatched: the patterns that match no path that was met. Those that name a whole side of
             all calls (``*``, ``outputs.*``) are never in it: they cannot be mistyped.
@@ -51,6 +52,7 @@ class Withholding:
         self._others = next((name for name, kind in kinds if kind == "VAR_KEYWORD"), None)
         self.positional = len(self._names)
         self.withholds = any(kept != "all" for _, kept in values)
+        self.redacts = any(kept == "hash" for _, kept in values)
         self.unmatched = {
             pattern for pattern, _ in values if pattern.removesuffix("*").strip(".") not in _WHOLE
         }
