@@ -64,11 +64,11 @@ class Options(TypedDict, total=False):
             docs/privacy.md has a table of all this.
         redact: True records what ``calltape redact`` leaves of a tape: shapes, numbers that may be
             settings or sizes (ints up to 2**20, floats of four digits), and pseudonyms for longer
-            ones and for texts (of 16 letters), under a key that ends with the process. Nothing
-            is kept of results but shapes and lengths; threads get pseudonyms, and no message,
-            predicate or reason is written. A dict chooses by leaf path: ``{"keep":
-            ["mode"], "hash": [...], "shapes_only": ["prompt"]}``; the pattern with the most
-            characters that are no wildcards decides. It takes the place of ``values``.
+            ones and for texts (of 16 letters), under a key that ends with the process. Nothing is
+            kept of results but shapes and lengths; threads get pseudonyms, and no message,
+            predicate or reason is written. A dict chooses by leaf path: ``{"keep": ["mode"],
+            "hash": [...], "shapes_only": ["prompt"]}``; the pattern with the most characters that
+            are no wildcards decides. It takes the place of ``values``.
         keep: which calls are kept (:mod:`calltape_recorder.keep.policies`); all by default.
         flight_recorder: holds calls in memory that ``keep`` does not keep. They are written when a
             call raises, on :meth:`Recorder.dump`, or when an exception ends the process.

@@ -32,14 +32,16 @@ class PlannedPiece(NamedTuple):
     size: int
 
 
-def planned(size: int, piece_bytes: int) -> list[PlannedPiece]:
+def planned(size: int, piece_bytes: int, processors: int = 1) -> list[PlannedPiece]:
     """The pieces of a file, all of about the same size.
 
     Args:
         size: of the file, in bytes.
         piece_bytes: of a piece, at most, give or take a block.
+        processors: each of so many gets as many pieces as the others, so that all end together.
     """
-    count = max(-(-size // piece_bytes), 1)
+    count = -(-size // (piece_bytes * processors)) * processors
+    count = max(min(count, size // BLOCK), 1)
     cuts = [size * i // count // BLOCK * BLOCK for i in range(1, count)]
     return [
         PlannedPiece(start, stop, size)

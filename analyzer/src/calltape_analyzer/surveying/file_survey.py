@@ -261,19 +261,37 @@ def scanned_inputs(segment: Segment) -> InputsTable:
             alone = array("Q", (p for p in segment.order if found.inputs[p] == NOT_NUMBERED))
         for number, calls in counts.items():
             one = segment.distinct_inputs[number]
-            table.add(
-                SurveyedRow.of(
+            try:
+                row = sound_row(
                     one.structure, one.leaves, pack(one.scalars), one.raised, calls,
                     CallRef(tape, first[number]), CallRef(tape, last[number]),
                     found.ranges.of(number),
-                )
-            )  # fmt: skip
+                )  # fmt: skip
+            except TapeError as error:
+                _leave_out(segment, calls, first[number], error)
+            else:
+                table.add(row)
+    if alone:
+        table.add_all(_inputs_of(alone, segment))
+    return table
+
+
+def _inputs_of(alone: array[int], segment: Segment) -> InputsTable:
+    """The inputs of calls at these positions, each of which is read."""
+    table, sound = InputsTable(), InputsTable()
     for position in alone:
         try:
             table.add(_row_at(segment, position))
         except TapeError as error:
             segment.report(segment.located(error, position), position)
-    return _sound(table, segment)
+    for row in table:
+        try:
+            row.tree()
+        except TapeError as error:
+            _leave_out(segment, row.calls, row.first.number, error)
+        else:
+            sound.add(row)
+    return InputsTable(sound, table.limit)
 
 
 def _row_at(segment: Segment, position: int) -> SurveyedRow:
@@ -286,17 +304,9 @@ def _row_at(segment: Segment, position: int) -> SurveyedRow:
     )  # fmt: skip
 
 
-def _sound(table: InputsTable, segment: Segment) -> InputsTable:
-    sound = InputsTable(limit=table.limit)
-    for row in table:
-        try:
-            row.tree()
-            sound.add(row)
-        except TapeError as error:
-            what = f"{counted(row.calls, 'call')} from call {row.first.number} on left out"
-            error.reason = f"{what}: {error.reason}"
-            segment.damage.add(error.at(path=segment.path))
-    return sound
+def _leave_out(segment: Segment, calls: int, first: int, error: TapeError) -> None:
+    error.reason = f"{counted(calls, 'call')} from call {first} on left out: {error.reason}"
+    segment.damage.add(error.at(path=segment.path))
 
 
 def scanned_facts(segment: Segment, table: InputsTable) -> FileFacts:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import eq, lt
 from typing import NamedTuple
 
 from calltape_analyzer.reading.damage import Damage
@@ -89,9 +90,11 @@ def united(pieces: Sequence[PieceSurvey], table: InputsTable) -> FileSurvey | No
     numbers = array("Q")
     for piece in pieces:
         numbers.frombytes(piece.numbers)
-    ordered = sorted(numbers)
-    if any(one == other for one, other in pairwise(ordered)):
-        return None
+    ordered: Sequence[int] = numbers
+    if not all(map(lt, numbers, islice(numbers, 1, None))):
+        ordered = sorted(numbers)
+        if any(map(eq, ordered, islice(ordered, 1, None))):
+            return None
     damage = tuple(one for piece in pieces for one in piece.damage)
     first = pieces[0]
     facts = _facts(

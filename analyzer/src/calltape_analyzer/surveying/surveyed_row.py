@@ -79,6 +79,7 @@ class SurveyedRow(NamedTuple):
 
 # The digests of the latest valid inputs.
 _digests: Recent[bytes] = Recent(256)
+_INT64 = range(-(2**63), 2**63)
 
 
 def sound_row(
@@ -91,9 +92,9 @@ def sound_row(
     Raises:
         TapeError: ``invalid``, ``damaged`` or ``limit``.
     """
-    ranged = tuple([leaf for leaf, _, _ in ranges]) if ranges else ()
-    key = structure, leaves, scalars, raised, ranged
-    digest = _digests.get(key)
+    sound = tuple([leaf for leaf, low, high in ranges if low in _INT64 and high in _INT64])
+    key = structure, leaves, scalars, raised, sound
+    digest = _digests.get(key) if len(sound) == len(ranges) else None
     if digest is not None:
         return SurveyedRow(digest, structure, leaves, scalars, raised, calls, first, last, ranges)
     row = SurveyedRow.of(structure, leaves, scalars, raised, calls, first, last, ranges)

@@ -110,7 +110,7 @@ def _read(path: str, how: Reading) -> FileSurvey | ToScan:
         if is_large and not how.scan and segment.summary is None and not is_ahead(path):
             assert most is not None
             most = max(most, segment.size // _MOST_PIECES)
-            return ToScan(path, tuple(planned(segment.size, most)))
+            return ToScan(path, tuple(planned(segment.size, most, os.cpu_count() or 1)))
         return survey_of(segment, scan=how.scan)
     finally:
         segment.close()
