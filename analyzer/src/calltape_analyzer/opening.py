@@ -190,7 +190,7 @@ def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segmen
     recordings: dict[Hashable, list[Segment]] = {}
     for segment in segments:
         target = segment.manifest.target
-        model = None if target is None else (target.type, target.method)
+        model = None if target is None else target.name
         recordings.setdefault((segment.manifest.tape, model), []).append(segment)
     found = [without_repeats(sorted(parts, key=_rank), damage) for parts in recordings.values()]
     return sorted((parts for parts in found if parts), key=_began)

@@ -245,7 +245,7 @@ def _import(model: str, beside: bool) -> str:
 def _facts(tape: Tape) -> Iterator[str]:
     target = tape.target
     if target is not None:
-        yield f"{target.type}.{target.method}"
+        yield target.name
     producer = tape.manifest.producer.model_dump(include=set(_PRODUCERS), exclude_none=True)
     yield ", ".join(f"{name} {version}" for name, version in producer.items())
     parameters = {p.name for p in Signature.of(target).parameters}

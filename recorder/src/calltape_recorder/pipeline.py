@@ -211,7 +211,7 @@ class Pipeline:
             self._deadline = time.monotonic() + settings.max_seconds
         self.begun = True
         if target is not None:
-            name = self.heartbeat.target = f"{target.type}.{target.method}"
+            name = self.heartbeat.target = target.name
             self.notices.tell("records", f"records {name} to {self.segments.first_path}")
         self.writer.start()
 

@@ -82,12 +82,21 @@ class Parameter(Record):
 
 class Target(Record):
     """What was recorded: the class of the object, the method, how its calls were seen, and its
-    signature (None if Python could not tell it)."""
+    signature (None if Python could not tell it). Of a function, ``module`` has the name of the
+    Python module that it is called in, and the class is that of modules."""
 
     type: TypeName
     method: Short
     via: Literal["hook", "method"]
     signature: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] | None = None
+    module: Short | None = None
+
+    @property
+    def name(self) -> str:
+        """``app:Llama.forward``, or of a function ``app:generate``."""
+        if self.module is None:
+            return f"{self.type}.{self.method}"
+        return f"{self.module}:{self.method}"
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -135,3 +136,30 @@ def test_a_default_of_bytes(tmp_path: Path) -> None:
     tape = write_tape(tmp_path / "a.tape", [((torch.zeros(2),), {})], target=Model())
     assert run("survey", tape, "-o", tmp_path / "a.json").code == 0
     assert run("shapes", tmp_path / "a.json").code == 0
+
+
+def test_a_survey_without_calls_stands_in_for_its_tapes(tmp_path: Path) -> None:
+    write_tape(tmp_path / "a.tape", [])
+    assert run("survey", tmp_path / "a.tape", "-o", tmp_path / "s.json").code == 0
+    shown = run("info", tmp_path / "s.json")
+    assert (shown.code, shown.err) == (0, "")
+    assert "None" not in shown.out
+    assert run("variants", tmp_path / "s.json") == run("variants", tmp_path / "a.tape")
+
+
+def test_folders_stand_for_hosts_that_no_tape_names(tmp_path: Path) -> None:
+    for name in ("host-1", "host-2"):
+        (tmp_path / name).mkdir()
+        calls = [((torch.zeros(2, 4),), {})]
+        write_tape(tmp_path / name / "a.tape", calls, tape_id=name.encode().ljust(16))
+    shown = run("survey", tmp_path)
+    assert re.search(r"^folders    2: .*host-1, .*host-2$", shown.out, re.MULTILINE)
+    (facts,) = json.loads(run("survey", tmp_path, "--json").out)
+    assert facts["hosts"] == []
+    assert [Path(one).name for one in facts["folders"]] == ["host-1", "host-2"]
+
+
+def test_markdown_is_of_tapes(tmp_path: Path) -> None:
+    shown = run("info", made(tmp_path, "a", b"a" * 16), "--markdown")
+    assert (shown.code, shown.out) == (1, "")
+    assert "not of a survey" in shown.err

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, open_tape, read_survey, survey, write_survey
+from calltape_analyzer.pytree.memory_limit import granted
 from calltape_analyzer.reading import files
 from calltape_analyzer.surveying import inputs_table, survey_file
 from calltape_analyzer.surveying.executors import Loop
@@ -242,3 +244,46 @@ def test_a_tape_that_claims_too_many_calls_costs_its_own_answer_only(tmp_path: P
     (tape,) = found.tapes
     assert len(tape) == sum(map(len, map(open_tape, good)))
     assert survey_to_json(survey_from_json(survey_to_json(found))) == survey_to_json(found)
+
+
+def document_of(tmp_path: Path) -> Any:
+    return json.loads(survey_to_json(survey(fleet(tmp_path, 2), Loop())))
+
+
+@pytest.mark.parametrize("dtypes", [[], ["A" * 1000], ["float32"] * 100])
+def test_a_group_that_breaks_its_own_rules(tmp_path: Path, dtypes: list[str]) -> None:
+    document = document_of(tmp_path)
+    kind = {"structure": 0, "calls": 1, "dtypes": dtypes, "leaves": [[]], "scalars": []}
+    document["targets"][0]["kinds"] = [kind]
+    with pytest.raises(TapeError) as refused:
+        survey_from_json(json.dumps(document).encode())
+    assert refused.value.kind == "invalid"
+
+
+@pytest.mark.parametrize("field", ["targets", "files", "parts", "rows", "unreadable"])
+def test_a_long_list_of_wrong_things_costs_one_error(tmp_path: Path, field: str) -> None:
+    document = document_of(tmp_path)
+    target = document["targets"][0]
+    holders = {"targets": document, "unreadable": document, "rows": target["final"]}
+    holders.get(field, target)[field] = [{}] * 100_000
+    data = json.dumps(document).encode()
+    tracemalloc.start()
+    with pytest.raises(TapeError) as refused:
+        survey_from_json(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(refused.value.problems) < 100
+    assert peak < 10 * len(data)
+
+
+def test_more_values_than_memory_was_granted_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = survey_to_json(survey(fleet(tmp_path), Loop()))
+    with granted(10_000), pytest.raises(TapeError, match="values") as refused:
+        survey_from_json(data)
+    assert refused.value.kind == "limit"
+    survey_from_json(data)
+    monkeypatch.setattr(survey_file, "MAX_VALUES", 100)
+    with pytest.raises(TapeError, match="at most 100"):
+        survey_from_json(data)

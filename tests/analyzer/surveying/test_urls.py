@@ -56,3 +56,17 @@ def test_one_target_of_tapes_behind_urls(tmp_path: Path) -> None:
             assert "--target" in several.err
     finally:
         system.rm("/targets", recursive=True)
+
+
+@pytest.mark.parametrize("name", ["s.json", "s.json.gz"])
+def test_a_survey_behind_a_url(tmp_path: Path, name: str) -> None:
+    tape = write_tape(tmp_path / "a.tape", [((torch.zeros(i + 2, 4),), {}) for i in range(3)])
+    assert run("survey", tape, "-o", tmp_path / name).code == 0
+    system = fsspec.filesystem("memory")
+    system.pipe_file(f"/kept/{name}", (tmp_path / name).read_bytes())
+    try:
+        assert run("shapes", f"memory://kept/{name}") == run("shapes", tmp_path / name)
+        assert run("survey", f"memory://kept/{name}").code == 0
+        assert "no such file" in run("info", "memory://kept/none.json").err
+    finally:
+        system.rm("/kept", recursive=True)

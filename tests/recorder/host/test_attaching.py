@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from calltape_analyzer import open_tape, recordings
 from calltape_recorder import TapeError, record
 from tests.recorder.models import Add
 from tests.recorder.reading import read
@@ -55,6 +57,22 @@ def test_any_method_of_any_object(tmp_path: Path) -> None:
     assert (tape.manifest.target.method, tape.manifest.target.via) == ("generate", "method")
     assert [node.kind for node in tape.calls[0].outputs.children] == ["str", "str"]
     assert vars(server) == {}
+
+
+def test_functions_of_one_name_are_told_apart_by_their_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("first_ops", "second_ops"):
+        (tmp_path / f"{name}.py").write_text("def scale(x): return x * 2\n")
+        module = importlib.import_module(name)
+        with record(module, tmp_path / "tapes" / f"{name}.tape", method="scale"):
+            module.scale(torch.ones(2))
+    found = recordings(tmp_path / "tapes").targets
+    assert found == ("first_ops:scale", "second_ops:scale")
+    with open_tape(tmp_path / "tapes", target="second") as tape:
+        assert tape.target is not None
+        assert (tape.target.module, tape.target.method) == ("second_ops", "scale")
 
 
 @pytest.mark.parametrize("first", [0, 1])

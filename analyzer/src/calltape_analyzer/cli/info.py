@@ -33,6 +33,7 @@ from calltape_analyzer.cli.recordings import (
 )
 from calltape_analyzer.cli.surveys import print_survey, print_targets, survey_facts, surveyed
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Scan, Variants, opened
+from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature, signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
@@ -116,6 +117,10 @@ def _tell(
     json, markdown, private = form
     with opened(paths, part, scan=scan or None) as tape:
         if isinstance(tape, SurveyedTape):
+            if markdown:
+                raise UsageError(
+                    "--markdown tells of tapes, not of a survey", advice="name the tapes themselves"
+                )
             print_json(survey_facts(tape)) if json else print_survey(tape)
             return
         if markdown:
@@ -314,7 +319,7 @@ def _sealed(tape: Tape) -> str:
 
 
 def _target(target: Target | None) -> str:
-    return "unknown" if target is None else f"{target.type}.{target.method} (seen by {target.via})"
+    return "unknown" if target is None else f"{target.name} (seen by {target.via})"
 
 
 def _calls_text(facts: dict[str, Any]) -> str:

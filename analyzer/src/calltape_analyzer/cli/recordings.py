@@ -192,14 +192,18 @@ def traffic_lines(
     counters: TrafficCounters, signature: Signature, kept: Mapping[CountedKind, int]
 ) -> Iterator[str]:
     """The whole traffic: per structure how many calls, how many of them are kept, and the ranges
-    of what varied. Nothing if no file has counters."""
+    of what varied. Nothing if no call was counted."""
     if not counters.calls:
+        if counters.missing:
+            yield (
+                "not known: calls may be counted in files that are not here, or have no counters"
+            )
         return
     least = "" if counters.complete else "at least "  # files without counters may have others
-    head = f"{least}{counted(counters.calls, 'call')} in "
-    head += counted(len(counters.groups), "structure")
+    known = counters.calls - counters.other_calls
+    head = f"{least}{counted(known, 'call')} in {counted(len(counters.groups), 'structure')}"
     if counters.other_calls:
-        head += f" and {counters.other_calls} in further ones"
+        head += f", and {counters.other_calls:,} of which only the number is known"
     if not counters.complete:
         head += f"; no counters in {listed(sorted(counters.missing))}"
     yield head

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +24,7 @@ from calltape_analyzer.cli.recordings import coverage_text, size, traffic_lines
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import CountedKind
+from calltape_analyzer.pytree.memory_limit import granted
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.surveying.file_survey import listed
 from calltape_analyzer.surveying.survey import Survey
@@ -128,7 +129,9 @@ def surveyed(
     unreadable: list[TapeError] = []
     names = files_of(paths, unreadable.append)
     tapes = [name for name in names if not is_survey_file(name)]
-    surveys = [one for name in names if is_survey_file(name) if (one := _read(name, unreadable))]
+    with nullcontext() if limits.nbytes is None else granted(limits.nbytes):
+        read = [_read(name, unreadable) for name in names if is_survey_file(name)]
+    surveys = [one for one in read if one is not None]
     if unreadable and not surveys and not tapes:
         raise unreadable[0]
     found = Survey().merge(*surveys)
@@ -233,9 +236,10 @@ def print_survey(tape: SurveyedTape) -> None:
         ("raised", f"{facts['raised']:,}" if facts["raised"] else None),
         ("coverage", coverage_text(tape.coverage)),
         ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} of it tensors"),
-        ("time", f"{facts['first_call']} to {facts['last_call_end']}"),
+        ("time", f"{facts['first_call']} to {facts['last_call_end']}" if tape.span_ns else None),
         *zip(("traffic", *[""] * len(traffic)), traffic, strict=False),
         ("hosts", some_of(facts["hosts"], _MOST) or None),
+        ("folders", _folders(facts["folders"])),
         ("producers", some_of([_producer(one) for one in facts["producers"]], _MOST, "; ")),
         ("damage", f"{facts['damage']:,} places, told on stderr" if facts["damage"] else "none"),
     ]
@@ -249,6 +253,10 @@ def _copies(tape: SurveyedTape) -> str | None:
         return None
     names = some_of(tape.copies, _MOST)
     return f"{len(tape.copies):,}, whose calls count once, in the other file: {names}"
+
+
+def _folders(names: Sequence[str]) -> str | None:
+    return f"{len(names):,}: {some_of(names, _MOST)}" if len(names) > 1 else None
 
 
 def _producer(versions: dict[str, Any]) -> str:
@@ -277,6 +285,7 @@ def survey_facts(tape: SurveyedTape) -> dict[str, Any]:
         "counted": tape.counters.calls,
         "files_without_counters": len(tape.counters.missing),
         "hosts": list(tape.hosts),
+        "folders": list(tape.folders),
         "producers": list(tape.producers),
         "damage": len(tape.damage),
     }

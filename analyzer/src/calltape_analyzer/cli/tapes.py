@@ -207,7 +207,7 @@ def opened(
             how: dict[str, Any] = {"target": part.target, "scan": bool(scan)}
             opening.enter_context(wrong_words(UnknownTargetError))
             surveyed = tape_of_surveys(files_of(given), **how)
-            found = surveyed or open_tape(given, classes=classes, **how)
+            found = open_tape(given, classes=classes, **how) if surveyed is None else surveyed
             tape = stack.enter_context(found)
             chosen = part.of(tape)
         yield chosen

@@ -77,7 +77,7 @@ def _targets(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
     one, other = before.tape.target, now.tape.target
     if one is None or other is None:
         return
-    names = f"{one.type}.{one.method}", f"{other.type}.{other.method}"
+    names = one.name, other.name
     if names[0] != names[1]:
         text = f"another model; before {names[0]}"
         yield Change(kind="target", where=names[1], text=text)

@@ -27,12 +27,14 @@ class CountedShapes:
     Attributes:
         calls: how many counted calls have a structure that is on the tape.
         elsewhere: how many counted calls have another structure.
+        unknown: of how many counted calls nothing but their number is known.
         spans: by slot (its place among all) and axis the smallest and largest size, if the calls
             on the tape have fewer sizes.
     """
 
     calls: int = 0
     elsewhere: int = 0
+    unknown: int = 0
     spans: dict[tuple[int, int], Span] = field(default_factory=dict)
 
     @classmethod
@@ -54,7 +56,8 @@ class CountedShapes:
             if kind in rows:
                 made.calls += group.calls
                 made._add(group, rows[kind])
-        made.elsewhere = counters.calls - made.calls
+        made.unknown = counters.other_calls
+        made.elsewhere = counters.calls - made.calls - made.unknown
         for (i, axis), span in list(made.spans.items()):
             sizes = slots[i].sizes(axis)
             if min(sizes) <= span.min and span.max <= max(sizes):
@@ -92,6 +95,8 @@ class CountedShapes:
             yield f"always the same in the kept calls, but not over all: {fixed}"
         if self.elsewhere:
             yield f"{counted(self.elsewhere, 'call')} of structures that no kept call has"
+        if self.unknown:
+            yield f"{counted(self.unknown, 'more call')}, of which only the number is known"
 
     def _shown(
         self, names: Sequence[str], is_dynamic: Callable[[int, int], bool], which: bool

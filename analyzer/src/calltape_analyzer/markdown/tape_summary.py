@@ -16,6 +16,7 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import alike, counted
 from calltape_analyzer.variants.variant_findings import TensorFinding, VariantFindings
 from calltape_schema.errors import TapeError
+from calltape_schema.records import Target
 
 __all__ = ["tape_summary"]
 
@@ -69,11 +70,17 @@ def _walk(tape: Tape, private: bool) -> tuple[Counter[tuple[str, str]], int]:
     return raised, whole
 
 
+def _name(target: Target, told: Disclosure) -> str:
+    if target.module is not None:
+        return told.class_name(target.name)
+    method = target.method if is_name(target.method) else LEFT_OUT
+    return f"{told.class_name(target.type)}.{method}"
+
+
 def _facts(tape: Tape, told: Disclosure, whole: int, raised: int) -> Iterator[tuple[str, str]]:
     target = tape.target
     if target is not None:
-        method = target.method if is_name(target.method) else LEFT_OUT
-        yield "target", f"{told.class_name(target.type)}.{method} (seen by {target.via})"
+        yield "target", f"{_name(target, told)} (seen by {target.via})"
     yield "arguments", ", ".join(_parameters(tape, told)) or "-"
     yield "calls", f"{whole:,}, {raised:,} raised" if raised else f"{whole:,}"
     coverage = tape.coverage

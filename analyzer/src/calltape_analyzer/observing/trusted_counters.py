@@ -51,8 +51,8 @@ class CountersOfFile(NamedTuple):
             the calls.
         short: by kind, how many calls of the file are not counted in it. They may be counted in the
             file before.
-        spare: by kind, how many calls are counted in the file and are not in it, of a file that
-            another one follows; and by None, how many of further kinds.
+        spare: by kind, how many calls are counted in the file and are not in it, if another one
+            follows; and by None, how many of further kinds.
     """
 
     counters: TrafficCounters | None
@@ -74,12 +74,11 @@ def counters_of_file(
     if not files:
         return CountersOfFile(None, {}, {})
     counters, tallies = files[0].counters, _tallies_of(inputs)
-    spare: dict[CountedKind | None, int] = {}
+    spare: dict[CountedKind | None, int] = {None: counters.other_calls}
     if segment.trailer is not None and segment.trailer.continues:
-        spare[None] = counters.other_calls
         for kind, group in counters.groups.items():
             spare[kind] = group.calls - (tallies[kind].calls if kind in tallies else 0)
-        spare = {kind: calls for kind, calls in spare.items() if calls > 0}
+    spare = {kind: calls for kind, calls in spare.items() if calls > 0}
     if _agree([segment], counters, tallies):
         return CountersOfFile(counters, {}, spare)
     short = {kind: _uncovered(tally, counters.groups.get(kind)) for kind, tally in tallies.items()}

@@ -39,8 +39,8 @@ class UnknownTargetError(UsageError):
 
 
 def target_name(target: Target | None) -> str:
-    """The class and the method, such as ``app:Llama.forward``."""
-    return UNKNOWN if target is None else f"{target.type}.{target.method}"
+    """The class and the method, such as ``app:Llama.forward``; of a function its module."""
+    return UNKNOWN if target is None else target.name
 
 
 def chosen_target(names: Iterable[str], wanted: str) -> str:
@@ -70,12 +70,12 @@ def common_target(segments: Iterable[Segment]) -> Target | None:
     Raises:
         TargetsError: they are of different classes or methods.
     """
-    found: dict[tuple[str, str], tuple[Target, str]] = {}
+    found: dict[str, tuple[Target, str]] = {}
     for segment in segments:
         target = segment.manifest.target
         if target is not None:
             path = os.path.basename(segment.path)
-            found.setdefault((target.type, target.method), (target, path))
+            found.setdefault(target.name, (target, path))
     if len(found) > 1:
         names = sorted(f"{target_name(target):.200} ({path})" for target, path in found.values())
         raise TargetsError(

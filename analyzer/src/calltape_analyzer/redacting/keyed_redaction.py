@@ -104,6 +104,7 @@ class KeyedRedaction:
             target = manifest.target
             if target is not None:
                 self._removed.name(target.type)
+                self._removed.name(target.name)
                 for parameter in target.signature or ():
                     self._removed.name(parameter.name)
                     self._removed.name(str(parameter.default))

@@ -94,6 +94,7 @@ class TapeWords:
 
 def _of_target(target: Target) -> Iterator[str]:
     yield from _PARTS.findall(target.type)
+    yield from _PARTS.findall(target.module or "")
     yield from (parameter.name for parameter in target.signature or ())
 
 

@@ -4,9 +4,9 @@ rows share stands in a list, once."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from calltape_analyzer.surveying.file_facts import FileFacts, FileKey
 from calltape_analyzer.surveying.inputs_table import MAX_ROWS
@@ -23,7 +23,11 @@ __all__ = [
 Digest = Annotated[bytes, Field(min_length=16, max_length=16)]
 Place = Annotated[int, Field(ge=0, le=2**32)]
 Text = Annotated[str, Field(max_length=65_536)]
-Calls: TypeAlias = tuple[tuple[bytes, Count], ...]
+T = TypeVar("T")
+Many: TypeAlias = Annotated[tuple[T, ...], FailFast()]
+"""Any number of things. The first that is wrong ends the check: an error for each of millions would
+take gigabytes."""
+Calls: TypeAlias = Many[tuple[bytes, Count]]
 """By digest of a kind, how many calls."""
 ListedDocument: TypeAlias = tuple[Text, int, Text, Text, Text, Text]
 """The fields of :class:`~calltape_analyzer.surveying.file_survey.Listed`."""
@@ -51,7 +55,7 @@ class FileDocument(Document):
     observed: Observed | None
     closed_ns: Nanoseconds | None
     continues: bool | None
-    dumps: Annotated[tuple[Dump, ...], Field(max_length=1000)]
+    dumps: Annotated[Many[Dump], Field(max_length=1000)]
     calls: Count
     coverage: Coverage
     first_call: Count | None
@@ -92,18 +96,18 @@ class RowDocument(Document):
     calls: Annotated[int, Field(ge=1, le=2**63 - 1)]
     first: CallDocument
     last: CallDocument
-    ranges: Annotated[tuple[tuple[Place, Int64, Int64], ...], Field(max_length=100_000)] = ()
+    ranges: Annotated[Many[tuple[Place, Int64, Int64]], Field(max_length=100_000)] = ()
 
 
 class TableDocument(Document):
     """The inputs of all sealed files, or of one that is not sealed."""
 
-    rows: Annotated[tuple[RowDocument, ...], Field(max_length=MAX_ROWS)]
+    rows: Annotated[Many[RowDocument], Field(max_length=MAX_ROWS)]
     limit: Digest | None = None
 
 
 AxisDocument: TypeAlias = tuple[
-    Int64, Int64, Annotated[tuple[tuple[Int64, Count], ...], Field(max_length=MAX_SIZES)], Count
+    Int64, Int64, Annotated[Many[tuple[Int64, Count]], Field(max_length=MAX_SIZES)], Count
 ]
 
 
@@ -112,9 +116,9 @@ class KindDocument(Document):
 
     structure: Place
     calls: Count
-    dtypes: Annotated[tuple[Short, ...], Field(max_length=100_000)]
-    leaves: Annotated[tuple[tuple[AxisDocument, ...], ...], Field(max_length=100_000)]
-    scalars: Annotated[tuple[AxisDocument | None, ...], Field(max_length=100_000)]
+    dtypes: Annotated[Many[Short], Field(max_length=100_000)]
+    leaves: Annotated[Many[Many[AxisDocument]], Field(max_length=100_000)]
+    scalars: Annotated[Many[AxisDocument | None], Field(max_length=100_000)]
 
 
 class DoubtfulDocument(Document):
@@ -123,7 +127,7 @@ class DoubtfulDocument(Document):
     tape: TapeId
     part: Count
     digest: Digest
-    kinds: tuple[KindDocument, ...]
+    kinds: Many[KindDocument]
     other_calls: Count
     short: Calls
     spare: Calls
@@ -132,19 +136,19 @@ class DoubtfulDocument(Document):
 class TargetDocument(Document):
     """What was recorded of one target."""
 
-    heads: tuple[bytes, ...]
-    files: tuple[FileDocument, ...]
-    copies: tuple[tuple[Text, TapeId, Count, Digest], ...]
-    parts: tuple[bytes, ...]
-    recordings: tuple[TapeId, ...]
+    heads: Many[bytes]
+    files: Many[FileDocument]
+    copies: Many[tuple[Text, TapeId, Count, Digest]]
+    parts: Many[bytes]
+    recordings: Many[TapeId]
     final: TableDocument
-    unsealed: tuple[tuple[TapeId, Count, Digest, TableDocument], ...]
-    kinds: tuple[KindDocument, ...]
+    unsealed: Many[tuple[TapeId, Count, Digest, TableDocument]]
+    kinds: Many[KindDocument]
     kinds_limit: Digest | None
     other_calls: Count
-    doubtful: tuple[DoubtfulDocument, ...]
-    spare: tuple[tuple[TapeId, Count, Calls], ...]
-    damage: Annotated[tuple[ListedDocument, ...], Field(max_length=2000)]
+    doubtful: Many[DoubtfulDocument]
+    spare: Many[tuple[TapeId, Count, Calls]]
+    damage: Annotated[Many[ListedDocument], Field(max_length=2000)]
 
 
 class SurveyDocument(Document):
@@ -152,6 +156,6 @@ class SurveyDocument(Document):
 
     format: Literal["calltape-survey"]
     version: Literal[1]
-    targets: tuple[TargetDocument, ...]
-    unreadable: tuple[ListedDocument, ...] = ()
+    targets: Many[TargetDocument]
+    unreadable: Many[ListedDocument] = ()
     more_unreadable: Count = 0

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import zlib
+from contextlib import closing
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.pytree.memory_limit import granted_bytes
+from calltape_analyzer.reading.urls import is_url, local_path, name_of
 from calltape_analyzer.surveying.document_models import SurveyDocument
 from calltape_analyzer.surveying.documents import document_of, survey_of_document
 from calltape_analyzer.surveying.survey import Survey
@@ -22,6 +25,7 @@ from calltape_schema.interning import problems_of
 
 __all__ = [
     "MAX_SURVEY_BYTES",
+    "MAX_VALUES",
     "is_survey_file",
     "read_survey",
     "survey_from_json",
@@ -31,6 +35,11 @@ __all__ = [
 
 MAX_SURVEY_BYTES = 512 * 1024 * 1024
 """Of the JSON."""
+MAX_VALUES = 32 * 1024 * 1024
+"""Numbers, texts, arrays and maps of the JSON, give or take the commas in texts. A tape takes about
+60; a parser takes 40 bytes for each."""
+
+_VALUE_BYTES = 64
 
 _SUFFIXES = (".json", ".json.gz")
 _GZIP = 16 + zlib.MAX_WBITS
@@ -38,8 +47,8 @@ _ADVICE = "make it anew with calltape survey PATH... -o FILE"
 
 
 def is_survey_file(path: str) -> bool:
-    """Whether a file is a survey by its name."""
-    return path.endswith(_SUFFIXES)
+    """Whether a file, or what is behind a URL, is a survey by its name."""
+    return (name_of(path) if is_url(path) else path).endswith(_SUFFIXES)
 
 
 def survey_to_json(survey: Survey) -> bytes:
@@ -54,6 +63,7 @@ def survey_from_json(data: bytes) -> Survey:
         TapeError: ``not_a_tape`` if it is no survey; ``version``; ``invalid``, ``damaged`` or
             ``limit`` if it breaks the form, or contradicts itself.
     """
+    _check_values(data)
     try:
         document = SurveyDocument.model_validate_json(data)
     except ValidationError as error:
@@ -66,16 +76,31 @@ def survey_from_json(data: bytes) -> Survey:
             raise TapeError(
                 "version", "a survey of a version that this reader does not know"
             ) from None
-        raise TapeError(
-            "invalid", "the survey breaks its form", problems=problems, advice=_ADVICE
-        ) from None
+        raise _invalid(error) from None
     except RecursionError:
         raise TapeError("limit", "the survey is too deep", advice=_ADVICE) from None
-    return survey_of_document(document)
+    try:
+        return survey_of_document(document)
+    except ValidationError as error:  # of a part that has its own rules
+        raise _invalid(error) from None
+
+
+def _invalid(error: ValidationError) -> TapeError:
+    problems = problems_of(error)
+    return TapeError("invalid", "the survey breaks its form", problems=problems, advice=_ADVICE)
+
+
+def _check_values(data: bytes) -> None:
+    given = granted_bytes()
+    most = MAX_VALUES if given is None else min(MAX_VALUES, given // _VALUE_BYTES)
+    values = sum(map(data.count, (b",", b"[", b"{")))
+    if values > most:
+        reason = f"the survey has about {values:,} values; at most {most:,} are read"
+        raise TapeError("limit", reason, advice="survey fewer tapes at once")
 
 
 def read_survey(path: str | os.PathLike[str]) -> Survey:
-    """The survey in a file.
+    """The survey in a file, or behind a URL.
 
     Raises:
         TapeError: ``not_found``, ``io``; ``not_a_tape`` if it is no survey; ``version``,
@@ -93,12 +118,26 @@ def read_survey(path: str | os.PathLike[str]) -> Survey:
 
 
 def _content(path: str) -> bytes:
-    size = os.stat(path).st_size
+    if is_url(path):
+        from calltape_analyzer.reading.remote_file import RemoteFile
+
+        with closing(RemoteFile(path)) as file:
+            _check_size(file.size)
+            data = file.read(0, file.size)
+    else:
+        path = local_path(path)
+        _check_size(os.stat(path).st_size)
+        data = Path(path).read_bytes()
+    is_packed = (name_of(path) if is_url(path) else path).endswith(".gz")
+    return _unpacked(data) if is_packed else data
+
+
+def _check_size(size: int) -> None:
     if size > MAX_SURVEY_BYTES:
         raise _too_large()
-    data = Path(path).read_bytes()
-    if not path.endswith(".gz"):
-        return data
+
+
+def _unpacked(data: bytes) -> bytes:
     inflater = zlib.decompressobj(_GZIP)
     try:
         found = inflater.decompress(data, MAX_SURVEY_BYTES + 1)

@@ -3,6 +3,7 @@ for a tape."""
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -321,6 +322,14 @@ class SurveyedTape(Tape):
     def hosts(self) -> tuple[str, ...]:
         """The hosts that are named by the files."""
         return tuple(sorted({one["host"] for one in self.producers if "host" in one}))
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders of the files that name no host: often there is one for each."""
+        heads = self._survey.heads.items()
+        named = {digest for digest, head in heads if decode_manifest(head).producer.host}
+        paths = (one.path for one in self.files if one.head not in named)
+        return tuple(sorted({os.path.dirname(path) or "." for path in paths}))
 
     @property
     def span_ns(self) -> tuple[int, int] | None:

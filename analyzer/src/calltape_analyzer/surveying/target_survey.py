@@ -156,23 +156,27 @@ class TargetSurvey:
             self._add_counts(counts)
         if not self.doubtful:
             return
-        for part in range(key.part, key.part + _MOST_FILES_OF_A_CALL + 1):
+        first = max(key.part - _MOST_FILES_OF_A_CALL, 0)
+        for part in range(first, key.part + _MOST_FILES_OF_A_CALL + 1):
             for one in self.files.at(key.tape, part):
                 self._settle(one)
 
     def _settle(self, key: FileKey) -> None:
-        """Uses counters whose missing calls are counted in the files before."""
+        """Uses counters whose missing calls are counted in the files before, or were: of a file
+        that was deleted, a later one has the number of calls."""
         counts = self.doubtful.get(key)
-        if counts is None or not _covers(self._spare_before(key), counts.short):
+        if counts is None or not _covers(self._spare_around(key), counts.short):
             return
         del self.doubtful[key]
         self._add_counts(counts)
         self.files[key] = self.files[key]._replace(counted=True)
 
-    def _spare_before(self, key: FileKey) -> Counter[bytes]:
+    def _spare_around(self, key: FileKey) -> Counter[bytes]:
         found: Counter[bytes] = Counter()
-        for part in range(max(key.part - _MOST_FILES_OF_A_CALL, 0), key.part):
+        for part in _before(key):
             found.update(self.spare.get((key.tape, part), {}))
+        for part in range(key.part, key.part + _MOST_FILES_OF_A_CALL + 1):
+            found[OTHER_KINDS] += self.spare.get((key.tape, part), {}).get(OTHER_KINDS, 0)
         return found
 
     def _add_counts(self, counts: FileCounts) -> None:
@@ -225,8 +229,8 @@ class TargetSurvey:
 
     def _contradictions(self) -> Iterator[Listed]:
         for key in self.doubtful:
-            before = self.files.at(key.tape, key.part - 1) if key.part else ()
-            if any(self.files[one].counted for one in before):
+            before = [self.files.at(key.tape, part) for part in _before(key)]
+            if all(any(self.files[one].counted for one in files) for files in before):
                 reason = "the counters contradict the calls on the tape, and are not used"
                 path = self.files[key].path
                 yield Listed(path, -1, TRAILER, "damaged", reason, "do not trust this file")
@@ -253,6 +257,11 @@ def _overlapping(files: list[FileFacts]) -> Iterator[tuple[FileFacts, FileFacts]
     for one, other in pairwise(order):
         if one.overlaps(other) and not one.is_ahead and not other.is_ahead:
             yield one, other
+
+
+def _before(key: FileKey) -> range:
+    """The numbers of the files in which a call may be counted that is in this one."""
+    return range(max(key.part - _MOST_FILES_OF_A_CALL, 0), key.part)
 
 
 def _covers(spare: Mapping[bytes, int], short: Mapping[bytes, int]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import platform
 import sys
+from types import ModuleType
 from typing import Any, Literal, cast
 
 import torch
@@ -32,6 +33,7 @@ def describe_target(
     return Target(
         type=type_name(type(original)), method=method[:_MAX_TEXT], via=via,
         signature=_signature(getattr(original, method), withholds),
+        module=str(module.__name__)[:_MAX_TEXT] if isinstance(module, ModuleType) else None,
     )  # fmt: skip
 
 
