@@ -159,8 +159,9 @@ function kindOf(error) {
   return error.kind;
 }
 
-function targetForm({ type, method, via, signature }) {
+function targetForm({ type, method, via, signature, module }) {
   const made = { type: text(type), method: text(method), via };
+  if (module !== undefined) made.module = text(module);
   if (signature === undefined) return made;
   made.signature = signature.map((one) => {
     const parameter = { name: one.name, kind: one.kind };

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from calltape_analyzer import open_tape
+from calltape_analyzer import diagnose, merge_tapes, open_tape, private_data
+from calltape_analyzer.cli.recordings import policy_text
 from calltape_recorder import FlightRecorder, Novelty, Recorder, TapeError, When, record
 from calltape_schema.packing import pack
 from tests.unpacked import readable
@@ -118,6 +119,29 @@ def test_short_numbers_are_written(tmp_path: Path) -> None:
     with open_tape(tmp_path / "a.tape") as tape:
         found = tape.calls[0].inputs
         assert [*found.args[1:], *found.kwargs.values()] == SHORT
+
+
+def test_what_the_recorder_replaced_is_no_finding(tmp_path: Path) -> None:
+    """It is said to be redacted, but for what was kept; as are tapes that are not of a recorder."""
+    for name, redact in (("all", True), ("part", {"keep": "prompt"}), ("none", False)):
+        written(tmp_path / f"{name}.tape", redact=redact)
+    with open_tape(tmp_path / "all.tape") as tape:
+        found = private_data(tape)
+        assert found.pseudonyms
+        assert {one.kind for one in found.findings} == {"time", "policy", "module"}
+        assert "texts" not in str(diagnose(tape))
+        assert policy_text(tape.manifest.policy).startswith("redacted by the recorder, outputs")
+    with open_tape(tmp_path / "part.tape") as tape:
+        places = {one.place for one in private_data(tape).findings if one.kind == "text"}
+        assert places == {"prompt"}
+        assert "texts" in str(diagnose(tape))
+        assert "redacted by the recorder, but for prompt" in policy_text(tape.manifest.policy)
+    with open_tape([tmp_path / "all.tape", tmp_path / "none.tape"]) as both:
+        merge_tapes(both, tmp_path / "merged.tape")
+    with open_tape(tmp_path / "merged.tape") as tape:
+        found = private_data(tape)
+        assert not found.pseudonyms
+        assert "text" in {one.kind for one in found.findings}
 
 
 def test_paths_choose_for_long_numbers(tmp_path: Path) -> None:

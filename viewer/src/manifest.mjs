@@ -48,6 +48,7 @@ const target = record({
   method: short,
   via: oneOf("hook", "method"),
   signature: optional(signature),
+  module: optional(short),
 });
 
 const values = oneOf("all", "none");
@@ -67,6 +68,7 @@ const policy = record({
   segment_bytes: optional(count),
   segment_seconds: optional(seconds),
   when_full: optional(oneOf("stop", "delete_oldest")),
+  redacts: withDefault(bool, false),
 });
 
 const source = record({

@@ -25,7 +25,9 @@ export function signatureText(parameters) {
 
 function targetFacts(target) {
   if (target === undefined) return [["target", "unknown"]];
-  const facts = [["target", `${target.type}.${target.method}, seen by ${target.via}`]];
+  const { type, method, module } = target;
+  const name = module === undefined ? `${type}.${method}` : `${module}:${method}`;
+  const facts = [["target", `${name}, seen by ${target.via}`]];
   if (target.signature !== undefined) {
     facts.push(["signature", signatureText(target.signature).slice(0, 4000)]);
   }

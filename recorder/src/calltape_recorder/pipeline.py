@@ -94,6 +94,7 @@ class Settings:
             min_free_bytes=bounds.min_free_bytes, segment_bytes=bounds.most_in_segment,
             segment_seconds=bounds.segment_seconds,
             when_full=bounds.when_full if bounds.max_disk_bytes is not None else None,
+            redacts=self.redacts,
         )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from calltape_analyzer.editing.recorded_pseudonyms import RecordedPseudonyms
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.classes import ClassIndex, loaded_named_tuple
@@ -84,6 +85,7 @@ def contents_of(tape: Tape) -> Contents:
     """Walks over the calls of a tape, and compares each tensor with its checksum."""
     found = Contents()
     looked: dict[Hashable, None] = {}
+    pseudonyms = RecordedPseudonyms(tape.manifests)
     for call in tape.calls:
         try:
             call.check(entries=True)
@@ -94,7 +96,7 @@ def contents_of(tape: Tape) -> Contents:
             continue  # it stands in the tape's damage
         _add(found, record)
         for tree, root in ((record.inputs, ""), (record.outputs, "outputs")):
-            key = tree and (tree.structure, tree.leaves, root)
+            key = tree and (tree.structure, tree.leaves, root, record.tape)
             if tree is None or key is None:
                 continue
             found.withheld += sum(leaf.missing == "policy" for leaf in tree.facts())
@@ -103,12 +105,14 @@ def contents_of(tape: Tape) -> Contents:
                     looked.clear()
                 looked[key] = None
                 _look(found, tree, tape.class_index)
+                if _has_texts(tree, root, tape.signature, record.tape, pseudonyms):
+                    found.tell("texts")
                 _look_for_missing(found, tree, root, tape.signature)
     if any(manifest.producer.host for manifest in tape.manifests):
         found.tell("the host's name")
     found.redacted = tape.redacted
     if found.calls and found.redacted != "all":
-        found.tell("times and thread ids")
+        found.tell("times" if pseudonyms.every else "times and thread ids")
     return found
 
 
@@ -126,8 +130,6 @@ def _add(found: Contents, record: CallRecord) -> None:
 
 def _look(found: Contents, tree: Tree, classes: ClassIndex) -> None:
     for node in walk(tree.spec().root):
-        if isinstance(node, ScalarNode) and node.kind in ("str", "bytes"):
-            found.tell("texts")
         if (
             isinstance(node, (FieldsNode, CustomNode, EnumNode))
             and len(found.unknown) < _MAX_CLASSES
@@ -139,6 +141,18 @@ def _look(found: Contents, tree: Tree, classes: ClassIndex) -> None:
         if leaf.key is not None:
             for kind in looks_like(leaf, is_mask=number in masks):
                 found.tell(_LOOKS[kind])
+
+
+def _has_texts(
+    tree: Tree, root: str, signature: Signature, tape: bytes, pseudonyms: RecordedPseudonyms
+) -> bool:
+    """Whether there is a text that is no pseudonym of the recorder."""
+    return any(
+        isinstance(node, ScalarNode)
+        and node.kind in ("str", "bytes")
+        and not (pseudonyms.some and pseudonyms.at(tape, list(names_of_path(path, signature))))
+        for path, node in nodes_with_paths(tree.spec().root, root)
+    )
 
 
 def _look_for_missing(found: Contents, tree: Tree, root: str, signature: Signature) -> None:
