@@ -66,7 +66,8 @@ def survey(
             processes; a script that calls this then needs ``if __name__ == "__main__":``.
         jobs: how many processes that pool has, by default one per processor; 1 reads all files in
             this process.
-        onto: a survey to add the files to; those that it has count once.
+        onto: a survey that the files are added to, and that is returned: a copy would cost what all
+            its files cost. Those that it has count once.
         progress: is called after each file.
         scan: whether every record is read, and compared with what sealed files say at their end.
         piece_bytes: a file of more bytes that has to be scanned is scanned in pieces of so many.
@@ -76,7 +77,7 @@ def survey(
     Raises:
         TapeError: ``not_found`` if there is no file; ``io`` if the workers of the pool died.
     """
-    found = Survey() if onto is None else Survey().merge(onto)
+    found = Survey() if onto is None else onto
     files = files_of(paths, lambda error: found.add_unreadable(listed(error, "")))
     with executor_for(executor, jobs, files) as (pool, most):
         how = Reading(scan, piece_bytes, guard)
