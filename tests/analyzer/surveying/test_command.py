@@ -159,6 +159,14 @@ def test_folders_stand_for_hosts_that_no_tape_names(tmp_path: Path) -> None:
     assert [Path(one).name for one in facts["folders"]] == ["host-1", "host-2"]
 
 
+def test_a_survey_cannot_be_scanned(tmp_path: Path) -> None:
+    one = made(tmp_path, "a", b"a" * 16)
+    shown = run("shapes", one, "--scan")
+    assert (shown.code, shown.out) == (1, "")
+    assert "no records to scan" in shown.err
+    assert run("shapes", one, tmp_path / "a.tape", "--scan").code == 0
+
+
 def test_markdown_is_of_tapes(tmp_path: Path) -> None:
     shown = run("info", made(tmp_path, "a", b"a" * 16), "--markdown")
     assert (shown.code, shown.out) == (1, "")

@@ -212,9 +212,12 @@ def tape_of_surveys(
 
     Raises:
         TapeError: as :func:`surveyed`; ``usage`` if no target or several are meant.
+        UsageError: records are to be scanned, and there are none.
     """
     if not any(map(is_survey_file, names)):
         return None
+    if scan and all(map(is_survey_file, names)):
+        raise UsageError("a survey has no records to scan", advice="name the tapes themselves")
     return surveyed(names, jobs=1, scan=scan).tape(target)
 
 
