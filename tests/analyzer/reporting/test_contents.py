@@ -38,9 +38,15 @@ PREFILL = [(1 + n % 3, length) for n, length in enumerate(LENGTHS) if not n % 2 
 def test_calls_and_coverage(contents: Contents) -> None:
     (part,) = contents.parts
     assert contents.title == part.target == "tests.analyzer.reporting.traffic:Llm.forward"
-    assert dict(part.facts)["calls"] == f"{len(LENGTHS)} in {len(part.variants)} variants"
+    raised = LENGTHS[::2].count(13)
+    served = len(LENGTHS) - raised
+    assert dict(part.facts)["calls"] == (
+        f"{len(LENGTHS)}, of which {served} in {len(part.variants)} variants; "
+        f"{raised} calls raised and are left out"
+    )
+    assert f"{raised} calls raised and are left out" in part.overview.caption
     assert part.coverage.shares == (("kept", len(LENGTHS), 100.0),)
-    assert sum(row[1] for row in part.overview.rows) == len(LENGTHS) - LENGTHS[::2].count(13)
+    assert sum(row[1] for row in part.overview.rows) == served
 
 
 def test_the_tree_has_symbols(contents: Contents) -> None:

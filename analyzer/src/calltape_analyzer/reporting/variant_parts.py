@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calltape_analyzer.explanation.reasons import VariantReasons, parts_of_symbol
+from calltape_analyzer.observing.evidence import left_out_note
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.reporting.argument_trees import argument_tree
 from calltape_analyzer.reporting.contents import SymbolPart, Table, VariantPart, cut, table
@@ -26,8 +27,14 @@ _BUCKETS = (2, 4, 8, 16)
 _MAX_SIZES_IN_TEXT = 16
 
 
-def variants_table(variants: Sequence[Variant], most: int) -> Table:
-    """A row for each variant."""
+def variants_table(variants: Sequence[Variant], most: int, left_out: int) -> Table:
+    """A row for each variant.
+
+    Args:
+        variants: all of a tape.
+        most: so many rows are shown.
+        left_out: how many calls raised, and are in none of them.
+    """
     calls = sum(map(len, variants)) or 1
     rows = []
     for variant in variants[:most]:
@@ -45,7 +52,10 @@ def variants_table(variants: Sequence[Variant], most: int) -> Table:
             )
         )
     head = ("variant", "calls", "% of calls", "counted", "tensors", "symbols", "warnings")
-    made = table("the programs that can serve the calls", head, rows, most)
+    caption = "the programs that can serve the calls"
+    if left_out:
+        caption += f"; {left_out_note(left_out)} of all numbers here"
+    made = table(caption, head, rows, most)
     return Table(made.caption, made.head, made.rows, len(variants) - len(rows))
 
 
