@@ -208,6 +208,27 @@ def test_two_calls_of_one_size(tmp_path: Path) -> None:
     assert dict(variant.facts)["sizes"] == "the same in all calls"
 
 
+def test_a_symbol_has_the_warnings_and_evidence_of_explain(tmp_path: Path) -> None:
+    """Of the only call in a variant too, in which two dimensions are equal by chance."""
+    sizes = [(2, 3), (4, 7), (5, 2), (6, 6)]
+    calls = [
+        Recorded((torch.zeros(a), torch.zeros(b)), {"mode": "slow" if a == b else "fast"})
+        for a, b in sizes
+    ]
+    write_tape(tmp_path / "t.tape", calls, target=lambda x, y, mode: x)
+    with open_tape(tmp_path / "t.tape") as tape:
+        (part,) = contents_of([tape]).parts
+        explained = [tape.explain("x", 0).parts, tape.explain("y", 0).parts]
+    for number, variant in enumerate(part.variants):
+        for symbol, parts in zip(variant.symbols, explained, strict=True):
+            (dimension,) = parts[number].dimensions
+            assert symbol.warnings == dimension.warnings
+            assert f"symbol: {symbol.name}" in symbol.evidence
+        told = sum(len(symbol.warnings) for symbol in variant.symbols)
+        assert part.overview.rows[number][-1] == told
+    assert any("another symbol never" in text for text in part.variants[1].symbols[0].warnings)
+
+
 def test_symbols_without_a_pair_are_said(tmp_path: Path) -> None:
     drawn = random.Random(0)
     calls = [

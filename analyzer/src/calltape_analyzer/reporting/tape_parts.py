@@ -107,7 +107,7 @@ def tape_part(
         facts=tuple(_facts(tape, variants)),
         coverage=_coverage(tape),
         timeline=ends_timeline(tape) if times is None else times.timeline(),
-        overview=variants_table(variants, _MAX_VARIANTS, calls_left_out(tape, variants)),
+        overview=variants_table(variants, reasons, calls_left_out(tape, variants)),
         variants=tuple(variant_part(*one) for one in pairs),
         errors=(f"{raised_by_inputs(tape)} What they raised: {unread}.", None)
         if times is None else times.errors(),

@@ -27,18 +27,20 @@ _BUCKETS = (2, 4, 8, 16)
 _MAX_SIZES_IN_TEXT = 16
 
 
-def variants_table(variants: Sequence[Variant], most: int, left_out: int) -> Table:
+def variants_table(
+    variants: Sequence[Variant], reasons: Sequence[VariantReasons], left_out: int
+) -> Table:
     """A row for each variant.
 
     Args:
         variants: all of a tape.
-        most: so many rows are shown.
+        reasons: of those that are shown, the first ones.
         left_out: how many calls raised, and are in none of them.
     """
     calls = sum(map(len, variants)) or 1
     rows = []
-    for variant in variants[:most]:
-        found = variant.findings
+    for own in reasons:
+        found = own.variant.findings
         dynamic = [symbol.name for symbol in found.symbols]
         rows.append(
             (
@@ -48,14 +50,14 @@ def variants_table(variants: Sequence[Variant], most: int, left_out: int) -> Tab
                 found.all_calls,
                 len(found.tensors),
                 listed(dynamic, 6) or "none",
-                sum(1 for _ in found.warnings()),
+                sum(map(len, own.warnings.values())),
             )
         )
     head = ("variant", "calls", "% of calls", "counted", "tensors", "symbols", "warnings")
     caption = "the programs that can serve the calls"
     if left_out:
         caption += f"; {left_out_note(left_out)} of all numbers here"
-    made = table(caption, head, rows, most)
+    made = table(caption, head, rows)
     return Table(made.caption, made.head, made.rows, len(variants) - len(rows))
 
 
@@ -120,6 +122,7 @@ def _symbol(
     follows = f"; always {found.expression}" if found.expression else ""
     places = listed(found.dimensions, 6)
     said = f"{places}: {shown_range(found.min, found.max)}{follows}"
+    warnings = reasons.warnings[symbol.name]
     lines = [
         line
         for part in parts_of_symbol(reasons, found.name)[:1]
@@ -131,7 +134,7 @@ def _symbol(
         name=cut(found.name),
         said=cut(said, _MAX_LINE),
         evidence=tuple(cut(line, _MAX_LINE) for line in lines[:_MAX_LINES]),
-        warnings=tuple(cut(text, _MAX_LINE) for text in found.warnings[:_MAX_LINES]),
+        warnings=tuple(cut(text, _MAX_LINE) for text in warnings[:_MAX_LINES]),
         histogram=histogram_of(facts, symbol) if is_free else None,
         buckets=_buckets(facts, symbol) if is_free and facts.every.span(symbol.columns[0]).min >= 0
         else None,
