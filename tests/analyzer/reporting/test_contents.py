@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, UsageError, open_tape, survey
-from calltape_analyzer.reporting.contents import Contents, TreeNode, cut
+from calltape_analyzer.reporting.contents import Contents, Histogram, TreeNode, cut
 from calltape_analyzer.reporting.report import contents_of
 from calltape_recorder import record
 from tests.analyzer.reporting.traffic import LENGTHS
@@ -66,6 +66,46 @@ def test_histograms_count_each_call_once(contents: Contents) -> None:
             if symbol.name == "sequence_length" and found is not None:
                 sizes.update({low: calls for low, high, calls in found.bins if low == high})
     assert +sizes == Counter(length for _, length in PREFILL)
+
+
+def histogram_of_sizes(path: Path, sizes: list[int]) -> Histogram:
+    """That of a symbol with these sizes."""
+    write_tape(path, [Recorded((torch.zeros(0, size),)) for size in sizes], target=lambda x: x)
+    with open_tape(path) as tape:
+        (symbol,) = contents_of([tape]).parts[0].variants[0].symbols
+    assert symbol.histogram is not None
+    return symbol.histogram
+
+
+def test_few_sizes_have_a_bar_each(tmp_path: Path) -> None:
+    found = histogram_of_sizes(tmp_path / "t.tape", [2, 600, 4, 8, 13, 100, 4])
+    assert found.bins == (
+        (2, 2, 1),
+        (4, 4, 2),
+        (8, 8, 1),
+        (13, 13, 1),
+        (100, 100, 1),
+        (600, 600, 1),
+    )
+    assert found.text() == "6 sizes from 2 to 600; most calls, 2, had 4"
+    assert found.sizes().rows == tuple((low, calls) for low, _, calls in found.bins)
+    assert found.has_gaps
+    assert found.is_by_size
+
+
+def test_a_caption_of_ties(tmp_path: Path) -> None:
+    found = histogram_of_sizes(tmp_path / "a.tape", [5, 6, 7, 12])
+    assert found.text() == "4 sizes from 5 to 12, 1 call each"
+    found = histogram_of_sizes(tmp_path / "b.tape", [5, 5, 6, 7, 7])
+    assert found.text() == "3 sizes from 5 to 7; most calls, 2 each, had 5, 7"
+    assert not found.has_gaps
+
+
+def test_a_table_of_sizes_has_no_row_without_calls(tmp_path: Path) -> None:
+    found = histogram_of_sizes(tmp_path / "t.tape", [*range(2, 40), 2000])
+    assert len(found.bins) > len(found.sizes().rows) == 2
+    assert not found.is_by_size
+    assert not found.has_gaps
 
 
 def test_pairs_and_buckets(contents: Contents) -> None:

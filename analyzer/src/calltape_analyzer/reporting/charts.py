@@ -31,6 +31,8 @@ _WIDTH, _HEIGHT = 5.0, 2.0  # inches
 # A layout engine would find these, and take as long as all the rest.
 _MARGINS = {"left": 0.13, "right": 0.98, "bottom": 0.23, "top": 0.93}
 _BELOW_LEGEND = 0.84
+_MAX_CHARACTERS = 50  # of numbers below an axis, with two between them
+_GAP = 0.15  # of the width of a bar
 _MAX_NAME = 40
 _STYLE: Any = {  # the type of its keys is new in matplotlib
     "axes.edgecolor": QUIET,
@@ -107,11 +109,25 @@ def size_chart(found: Histogram, *, name: str = "size") -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     with _axes(cut(name, _MAX_NAME), "calls") as axes:
-        edges = [found.bins[0][0] - 0.5, *(high + 0.5 for _, high, _ in found.bins)]
-        axes.stairs([calls for *_, calls in found.bins], edges, fill=True, color=FIRST)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        bins = [(low, high) for low, high, _ in found.bins]
+        if all(low == high for low, high in bins):
+            labels = [_short(low) for low, _ in bins]
+            step = math.ceil(len(labels) * (2 + max(map(len, labels))) / _MAX_CHARACTERS)
+            axes.set_xticks(range(0, len(labels), step), labels[::step])
+            bins = [(at, at) for at in range(len(bins))]
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _bars(axes, bins, [calls for *_, calls in found.bins])
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
         return _figure_of(axes)
+
+
+def _bars(axes: Axes, bins: Sequence[tuple[float, float]], calls: Sequence[int]) -> None:
+    """A bar for each bin, and a gap after it: one outline, which is a fraction of many bars."""
+    gap = _GAP * (bins[0][1] - bins[0][0] + 1)
+    edges = [edge for low, high in bins for edge in (low - 0.5 + gap / 2, high + 0.5 - gap / 2)]
+    heights = [height for number in calls for height in (number, 0)]
+    axes.stairs(heights[:-1], edges, fill=True, color=FIRST)
 
 
 def pair_chart(found: Pair, *, names: tuple[str, str] = ("first size", "second size")) -> Figure:
