@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, UsageError, open_tape, survey
-from calltape_analyzer.reporting.contents import Contents, Histogram, TreeNode, cut
+from calltape_analyzer.reporting.contents import Contents, Histogram, TreeNode, cut, table
 from calltape_analyzer.reporting.report import contents_of
 from calltape_recorder import record
 from tests.analyzer.reporting.traffic import LENGTHS
@@ -106,6 +106,31 @@ def test_a_table_of_sizes_has_no_row_without_calls(tmp_path: Path) -> None:
     assert len(found.bins) > len(found.sizes().rows) == 2
     assert not found.is_by_size
     assert not found.has_gaps
+
+
+def test_what_is_not_there_is_not_unknown(tmp_path: Path) -> None:
+    """A column without any cell is left out, and a single cell is a dash."""
+    every = table("calls", ("size", "calls", "note"), [(1, None, ""), (2, 3, "")])
+    assert every.head == ("size", "calls")
+    assert every.rows == ((1, None), (2, 3))
+    made = Recorded((torch.zeros(2),), {"k": 1})
+    write_tape(tmp_path / "t.tape", [made], target=lambda x, k: x)
+    with open_tape(tmp_path / "t.tape") as tape:
+        contents = contents_of([tape])
+        page = tape.report().html
+    (part,) = contents.parts
+    assert part.variants[0].ints.head == ("int", "values")
+    assert "counted" not in part.overview.head
+    assert "counted" not in part.overview.caption
+    assert "unknown" not in page
+
+
+def test_counted_calls_are_explained(contents: Contents) -> None:
+    (part,) = contents.parts
+    at = part.overview.head.index("counted")
+    known = [row[at] is not None for row in part.overview.rows]
+    assert "; counted are all calls, on the tape or not" in part.overview.caption
+    assert part.overview.caption.endswith("(–: not known)") == (not all(known))
 
 
 def test_pairs_and_buckets(contents: Contents) -> None:

@@ -6,6 +6,7 @@ import base64
 import builtins
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, UsageError, open_tape, replay
+from calltape_analyzer.reporting.contents import Timeline
 from calltape_analyzer.reporting.page import ReportPage
 from calltape_analyzer.reporting.report import contents_of
 from calltape_analyzer.tape import Tape
@@ -120,6 +122,16 @@ def test_names_stay_text(tmp_path: Path) -> None:
     assert not set(HIDDEN) & set(page.html)
     assert not set(HIDDEN) & set(repr(page))
     assert r"\u202e" in text
+
+
+def test_a_step_without_calls_has_a_dash(tmp_path: Path) -> None:
+    write_tape(tmp_path / "t.tape", [Recorded((torch.zeros(1),))], target=lambda x: x)
+    with open_tape(tmp_path / "t.tape") as tape:
+        contents = contents_of([tape])
+    times = Timeline("now", (0.0, 1.0, 2.0), (3, 0), False, (1.5, None), (2.5, None), "3 calls")
+    part = replace(contents.parts[0], timeline=times)
+    html = ReportPage.of(replace(contents, parts=(part,))).html
+    assert html.count('<td class="number">–</td>') == 2
 
 
 def test_a_large_page_is_bounded(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import compress, pairwise
 
 from calltape_analyzer.text import (
     MAX_EXAMPLES,
@@ -38,7 +38,7 @@ __all__ = [
 _MAX_TEXT = 200
 
 Cell = str | int | float | None
-"""A number sorts as a number. None stands for what is not known."""
+"""A number sorts as a number. None stands for what is not known, or for what is not there."""
 
 
 def cut(text: str, most: int = _MAX_TEXT) -> str:
@@ -73,12 +73,15 @@ class Table:
 def table(
     caption: str, head: Sequence[str], rows: Iterable[Sequence[Cell]], most: int = 50
 ) -> Table:
-    """The table of the first ``most`` rows, whose texts are cut."""
+    """The table of the first ``most`` rows, whose texts are cut, without columns that are empty in
+    all of them."""
     every = list(rows)
     shown = [
         tuple(cut(cell) if isinstance(cell, str) else cell for cell in row) for row in every[:most]
     ]
-    return Table(caption, tuple(head), tuple(shown), max(0, len(every) - most))
+    full = [not shown or any(row[at] not in (None, "") for row in shown) for at in range(len(head))]
+    cells = tuple(tuple(compress(row, full)) for row in shown)
+    return Table(caption, tuple(compress(head, full)), cells, max(0, len(every) - most))
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def _breakable(name: str) -> Markup:
 def _shown(cell: Cell) -> str:
     """A cell as text."""
     if cell is None:
-        return "unknown"
+        return "–"
     if isinstance(cell, int):
         return f"{cell:,}"
     return f"{cell:,.10g}" if isinstance(cell, float) else cell

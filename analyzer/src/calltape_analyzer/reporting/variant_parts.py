@@ -54,11 +54,19 @@ def variants_table(
             )
         )
     head = ("variant", "calls", "% of calls", "counted", "tensors", "symbols", "warnings")
-    caption = "the programs that can serve the calls"
-    if left_out:
-        caption += f"; {left_out_note(left_out)} of all numbers here"
-    made = table(caption, head, rows)
+    made = table(_caption([own.variant for own in reasons], left_out), head, rows)
     return Table(made.caption, made.head, made.rows, len(variants) - len(rows))
+
+
+def _caption(shown: Sequence[Variant], left_out: int) -> str:
+    said = "the programs that can serve the calls"
+    if left_out:
+        said += f"; {left_out_note(left_out)} of all numbers here"
+    known = [one.findings.all_calls is not None for one in shown]
+    if any(known):
+        said += "; counted are all calls, on the tape or not"
+        said += "" if all(known) else " (–: not known)"
+    return said
 
 
 def variant_part(variant: Variant, reasons: VariantReasons) -> VariantPart:
