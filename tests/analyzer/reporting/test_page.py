@@ -100,6 +100,18 @@ def test_every_heading_of_a_part_has_a_link(runs: Path, tmp_path: Path) -> None:
         assert "A report of recorded calls, made by calltape" in head
 
 
+def test_only_failures_are_said_to_come_first(runs: Path) -> None:
+    with open_tape(runs / "inner.tape") as tape:
+        fine = replay(tape, lambda hidden: hidden * 2)
+        wrong = replay(tape, lambda hidden: hidden[:1])
+        (part,) = contents_of([tape], outcomes={"fine": fine, "wrong": wrong}).parts
+    failed = sum(not row.ok for row in wrong.rows)
+    assert [one.rows.caption for one in part.verdicts] == [
+        "call by call",
+        f"call by call, {failed} that failed first",
+    ]
+
+
 def test_each_picture_has_words(html: str) -> None:
     pictures = [attributes for tag, attributes in Parsed(html).elements if tag == "svg"]
     assert len(pictures) > 4

@@ -38,6 +38,13 @@ def test_each_of_few_sizes_has_a_label_and_a_bar(tmp_path: Path) -> None:
     assert all(high > low for low, high in pairwise(edges))
 
 
+def test_times_have_one_axis(runs: Path) -> None:
+    with open_tape(runs / "llm.tape") as tape:
+        calls, latency = tape.plot("calls").axes[0], tape.plot("latency").axes[0]
+    assert calls.get_xlim() == latency.get_xlim()
+    assert calls.get_xlim()[0] < 0
+
+
 def test_a_legend_is_within_its_picture_and_beside_what_is_drawn(runs: Path) -> None:
     with open_tape(runs / "llm.tape") as tape:
         picture = tape.plot("latency")

@@ -33,6 +33,7 @@ _MARGINS = {"left": 0.13, "right": 0.98, "bottom": 0.23, "top": 0.93}
 _BELOW_LEGEND = 0.84
 _MAX_CHARACTERS = 50  # of numbers below an axis, with two between them
 _GAP = 0.15  # of the width of a bar
+_MARGIN = 0.02  # of the time that passed
 _MAX_NAME = 40
 _STYLE: Any = {  # the type of its keys is new in matplotlib
     "axes.edgecolor": QUIET,
@@ -145,10 +146,18 @@ def pair_chart(found: Pair, *, names: tuple[str, str] = ("first size", "second s
         return _figure_of(axes)
 
 
+def _show_whole(axes: Axes, found: Timeline) -> None:
+    """The same times along the axis of each picture: they stand one above the other."""
+    margin = _MARGIN * (found.edges[-1] - found.edges[0])
+    if margin:
+        axes.set_xlim(found.edges[0] - margin, found.edges[-1] + margin)
+
+
 def calls_chart(found: Timeline) -> Figure:
     """Calls over time."""
     with _axes("seconds after the first call", "calls per s" if found.is_rate else "calls") as axes:
         axes.stairs(found.calls, found.edges, fill=True, color=FIRST)
+        _show_whole(axes, found)
         return _figure_of(axes)
 
 
@@ -164,6 +173,7 @@ def latency_chart(found: Timeline) -> Figure:
             # A step without a call is a gap.
             known = [math.nan if value is None else value for value in values]
             axes.plot(middles, known, style, color=color, label=label, marker=".")
+        _show_whole(axes, found)
         axes.set_ylim(bottom=0)
         # Above the axes: within them it covers what is drawn there.
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, labelcolor=INK)

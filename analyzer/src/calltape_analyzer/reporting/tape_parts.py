@@ -172,13 +172,13 @@ def _coverage(tape: ReportedTape) -> Coverage:
 
 def _verdict(name: str, found: Outcomes) -> Verdict:
     rows = sorted(found.rows, key=_is_fine)
-    fine = sum(map(_is_fine, rows))
+    failed = len(rows) - sum(map(_is_fine, rows))
     return Verdict(
         name=cut(name),
         ok=found.ok,
         summary=cut(found.summary, 500),
         rows=table(
-            f"call by call, {len(rows) - fine:,} that failed first",
+            f"call by call, {failed:,} that failed first" if failed else "call by call",
             ("call", "variant", "result", "why"),
             map(_verdict_row, rows),
             _MAX_ROWS,
