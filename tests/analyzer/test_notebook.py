@@ -20,6 +20,7 @@ from calltape_analyzer import (
     export,
     open_tape,
     private_data,
+    recordings,
     replay,
     survey,
 )
@@ -32,7 +33,7 @@ from tests.analyzer.reporting.traffic import Llm, record
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.hostile_names import HIDDEN, hostile_tape
 
-TAGS = {"div", "strong", "table", "tbody", "thead", "tr", "th", "td"}
+TAGS = {"div", "strong", "table", "tbody", "thead", "tr", "th", "td", "wbr"}
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,50 @@ def test_a_tape_and_what_it_gives(tape: Tape) -> None:
     assert "Explanation of input_ids[1]" in html(tape.explain("input_ids", 1))
     assert "input_ids" in html(tape.observations())
     assert repr(tape.observations()).startswith("<Observations of ")
+
+
+def test_an_explanation_keeps_its_indentation(tape: Tape) -> None:
+    found = tape.explain("batch_size")
+    first, second, third = list(found.parts[0].lines())[:3]
+    assert [len(line) - len(line.lstrip()) for line in (first, second, third)] == [0, 2, 4]
+    shown = html(found)
+    assert f"<div>{first}</div><div>&nbsp;&nbsp;{second.strip()}</div>" in shown
+    assert f"<div>&nbsp;&nbsp;&nbsp;&nbsp;{third.strip()[:20]}" in shown
+
+
+def test_a_report_page_and_recordings(runs: Path, tape: Tape) -> None:
+    page = tape.report()
+    assert f"<td>{page.title}</td>" in html(page).replace("<wbr>", "")
+    shown = html(recordings(runs))
+    assert "Llm.forward" in shown
+    assert "<th>host</th>" in shown
+    assert "damage" not in shown
+
+
+def test_what_is_empty_is_left_out(tmp_path: Path) -> None:
+    write_tape(tmp_path / "t.tape", [Recorded((torch.zeros(1, 2),))] * 2)
+    with open_tape(tmp_path / "t.tape") as tape:
+        assert "constants" not in html(tape.variants()[0])
+        assert "<th>call</th>" not in html(private_data(tape))
+    shown = html(Table(rows=[("", "a"), (None, "b")]))
+    assert "<thead><tr><th>second</th></tr></thead>" in shown
+    assert "<tr><td>a</td></tr><tr><td>b</td></tr>" in shown
+
+
+def test_a_long_name_may_break() -> None:
+    shown = html(Table(rows=[("<" * 150, "b")]))
+    assert shown.count("<wbr>") == 2
+    assert shown.replace("<wbr>", "").count("&lt;" * 150) == 1
+
+
+class Table(Shown):
+    """Rows of two cells."""
+
+    def __init__(self, rows: list[tuple[object, object]]) -> None:
+        self._rows = rows
+
+    def _sketch(self) -> Sketch:
+        return Sketch("Table", head=("first", "second"), rows=self._rows)
 
 
 def test_reports_and_programs(runs: Path) -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import SupportsIndex
 
+from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.opening import opened_recordings
 from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.reading.damage import Damage
@@ -16,6 +17,7 @@ from calltape_analyzer.reading.files import Paths
 from calltape_analyzer.reading.places import host_of, unsealed_paths
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.targets import target_name
+from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
 
 __all__ = ["Recording", "Recordings", "list_recordings", "recordings"]
@@ -76,6 +78,16 @@ class Recordings(PlainData):
 
     def __len__(self) -> int:
         return len(self.recordings)
+
+    def _sketch(self) -> Sketch:
+        rows = [
+            (one.tape[:8], one.target, one.host, len(one.paths), one.calls, one.bytes,
+             "yes" if one.sealed else "no")
+            for one in self.recordings
+        ]  # fmt: skip
+        head = ("recording", "target", "host", "files", "calls", "bytes", "sealed")
+        note = f"damage: {counted(len(self.damage), 'place')}" if self.damage else None
+        return Sketch("Recordings", head=head, rows=rows, note=note)
 
     def __getitem__(self, index: SupportsIndex) -> Recording:
         return self.recordings[index]

@@ -7,8 +7,10 @@ cheap, and raises nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import compress
 
 from calltape_analyzer.text import printable
 
@@ -17,7 +19,9 @@ __all__ = ["MAX_ROWS", "Shown", "Sketch"]
 MAX_ROWS = 20
 """So many rows are shown; who makes rows with work makes no more."""
 
-_MAX_COLUMNS, _MAX_TEXT = 10, 400
+_MAX_COLUMNS, _MAX_TEXT, _MAX_DEPTH = 10, 400, 20
+_LONG_WORD = re.compile(r"\S{60}(?=\S)")
+"""A line may break after it: a long name makes no table wider than the page."""
 
 
 class Sketch:
@@ -28,6 +32,7 @@ class Sketch:
         facts: names and texts.
         head: the columns of a table.
         rows: its rows; the first 20 are shown.
+        lines: text below it, which keeps its indentation; the first 20 lines are shown.
         total: how many rows there are, if ``rows`` has some of them only.
         note: a last line.
     """
@@ -39,6 +44,7 @@ class Sketch:
         *,
         head: Sequence[str] = (),
         rows: Iterable[Sequence[object]] = (),
+        lines: Iterable[str] = (),
         total: int | None = None,
         note: str | None = None,
     ) -> None:
@@ -46,6 +52,7 @@ class Sketch:
         self._facts = list(facts)
         self._head = list(head)
         self._rows = list(rows)
+        self._lines = list(lines)
         self._total = len(self._rows) if total is None else total
         self._note = note
 
@@ -60,18 +67,23 @@ class Sketch:
             parts.append(f"<table><tbody>{cells}</tbody></table>")
         if self._rows:
             parts.append(self._table())
+        parts += [f"<div>{_indented(line)}</div>" for line in self._lines[:MAX_ROWS]]
         notes = [self._note] if self._note else []
         more = self._total - min(len(self._rows), MAX_ROWS)
+        more += len(self._lines[MAX_ROWS:])
         if more > 0:
             notes.insert(0, f"and {more:,} more")
         parts += [f"<div>{_text(note)}</div>" for note in notes]
         return f"<div>{''.join(parts)}</div>"
 
     def _table(self) -> str:
-        head = "".join(f"<th>{_text(name)}</th>" for name in self._head[:_MAX_COLUMNS])
+        """Without columns that are empty in all rows that are shown."""
+        cells = [[_text(cell) for cell in row[:_MAX_COLUMNS]] for row in self._rows[:MAX_ROWS]]
+        full = [any(column) for column in zip(*cells, strict=False)]
+        head = "".join(f"<th>{_text(name)}</th>" for name in compress(self._head, full))
         rows = "".join(
-            f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row[:_MAX_COLUMNS])}</tr>"
-            for row in self._rows[:MAX_ROWS]
+            f"<tr>{''.join(f'<td>{cell}</td>' for cell in compress(row, full))}</tr>"
+            for row in cells
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
@@ -82,7 +94,15 @@ def _text(value: object) -> str:
         return f"{value:,}" if value.bit_length() <= 64 else f"an int of {value.bit_length()} bits"
     text = "" if value is None else str(value)
     shown = printable(" ".join(text[: 4 * _MAX_TEXT].split()))
-    return escape(shown if len(shown) <= _MAX_TEXT else f"{shown[:_MAX_TEXT]}…")
+    shown = shown if len(shown) <= _MAX_TEXT else f"{shown[:_MAX_TEXT]}…"
+    # Printable text has no NUL.
+    return escape(_LONG_WORD.sub("\\g<0>\0", shown)).replace("\0", "<wbr>")
+
+
+def _indented(line: str) -> str:
+    """The same of a line of a text, whose indentation shows how it is nested."""
+    depth = len(line) - len(line.lstrip(" "))
+    return "&nbsp;" * min(depth, _MAX_DEPTH) + _text(line)
 
 
 class Shown:

@@ -51,7 +51,15 @@ if TYPE_CHECKING:
     from calltape_analyzer.arguments.samples import Sample
     from calltape_analyzer.inference.aligned_calls import AlignedCalls
 
-__all__ = ["Acceptance", "FoundVariant", "Variant", "VariantShapes", "find_variants", "named_facts"]
+__all__ = [
+    "Acceptance",
+    "FoundVariant",
+    "Variant",
+    "VariantShapes",
+    "calls_left_out",
+    "find_variants",
+    "named_facts",
+]
 
 
 class Acceptance(NamedTuple):
@@ -358,6 +366,11 @@ class Variant(ProgramSource, Shown):
                 advice="ask tape.variants() for the one whose accepts() is true",
             )
         return Inputs(args, kwargs)
+
+
+def calls_left_out(tape: CallSource, variants: Sequence[Variant]) -> int:
+    """How many calls of a tape are in none of its variants: they raised, and others did not."""
+    return len(tape.calls) - sum(map(len, variants))
 
 
 def find_variants(tape: CallSource) -> list[FoundVariant]:

@@ -56,6 +56,20 @@ def test_variants_of_other_arguments(tmp_path: Path) -> None:
     assert any(line.startswith("warning: ") and "may be chance" in line for line in lines)
 
 
+def test_calls_that_raised_are_told(tmp_path: Path) -> None:
+    calls = [
+        Recorded((torch.zeros(2, 2 + n),), {"mode": mode}, error=("m:E", "no") if n == 3 else None)
+        for n in range(4)
+        for mode in ("fast", "slow")
+    ]
+    path = write_tape(tmp_path / "a.tape", calls)
+    note = "note: 2 calls raised and are left out"
+    for verb in ("variants", "shapes"):
+        assert run(verb, path).out.splitlines()[-1] == note
+    assert note not in run("variants", path, "--variant", "0").out
+    assert "raised" not in run("variants", write_tape(tmp_path / "b.tape", calls[6:])).out
+
+
 def test_variants_json(llm: Path) -> None:
     found = json.loads(run("variants", llm, "--json").out)
     with open_tape(llm) as tape:

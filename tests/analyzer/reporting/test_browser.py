@@ -114,6 +114,29 @@ def test_it_prints_everything(tab: Browser, page: Path) -> None:
     tab.expect_clean()
 
 
+def test_no_heading_ends_a_page(tab: Browser, page: Path) -> None:
+    tab.go(page.as_uri())
+    found = tab.driver.execute_script(
+        "return ['h3', 'h4', 'caption'].map((one) =>"
+        "getComputedStyle(document.querySelector(one)).breakAfter)"
+    )
+    assert found == ["avoid", "avoid", "avoid"]
+
+
+def test_a_table_that_scrolls_shows_it(tab: Browser, page: Path) -> None:
+    """The side where there is more is darker, until somebody scrolls there."""
+    tab.size(390)
+    tab.go(page.as_uri())
+    (table,) = (one for one in tab.all(".scrolls") if one.text.startswith("the programs that can"))
+    tab.driver.execute_script("arguments[0].scrollIntoView()", table)
+    assert tab.driver.execute_script(
+        "return arguments[0].scrollWidth > arguments[0].clientWidth", table
+    )
+    before = table.screenshot_as_base64
+    tab.driver.execute_script("arguments[0].style.backgroundImage = 'none'", table)
+    assert table.screenshot_as_base64 != before
+
+
 def test_no_request_leaves_the_page(page: Path, tmp_path: Path) -> None:
     log = tmp_path / "network.json"
     with browser(log) as tab:

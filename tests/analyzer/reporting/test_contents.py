@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, UsageError, open_tape, survey
-from calltape_analyzer.reporting.contents import Contents, TreeNode, cut
+from calltape_analyzer.reporting.contents import Contents, Histogram, TreeNode, cut, table
 from calltape_analyzer.reporting.report import contents_of
 from calltape_recorder import record
 from tests.analyzer.reporting.traffic import LENGTHS
@@ -38,9 +38,15 @@ PREFILL = [(1 + n % 3, length) for n, length in enumerate(LENGTHS) if not n % 2 
 def test_calls_and_coverage(contents: Contents) -> None:
     (part,) = contents.parts
     assert contents.title == part.target == "tests.analyzer.reporting.traffic:Llm.forward"
-    assert dict(part.facts)["calls"] == f"{len(LENGTHS)} in {len(part.variants)} variants"
+    raised = LENGTHS[::2].count(13)
+    served = len(LENGTHS) - raised
+    assert dict(part.facts)["calls"] == (
+        f"{len(LENGTHS)}, of which {served} in {len(part.variants)} variants; "
+        f"{raised} calls raised and are left out"
+    )
+    assert f"{raised} calls raised and are left out" in part.overview.caption
     assert part.coverage.shares == (("kept", len(LENGTHS), 100.0),)
-    assert sum(row[1] for row in part.overview.rows) == len(LENGTHS) - LENGTHS[::2].count(13)
+    assert sum(row[1] for row in part.overview.rows) == served
 
 
 def test_the_tree_has_symbols(contents: Contents) -> None:
@@ -60,6 +66,71 @@ def test_histograms_count_each_call_once(contents: Contents) -> None:
             if symbol.name == "sequence_length" and found is not None:
                 sizes.update({low: calls for low, high, calls in found.bins if low == high})
     assert +sizes == Counter(length for _, length in PREFILL)
+
+
+def histogram_of_sizes(path: Path, sizes: list[int]) -> Histogram:
+    """That of a symbol with these sizes."""
+    write_tape(path, [Recorded((torch.zeros(0, size),)) for size in sizes], target=lambda x: x)
+    with open_tape(path) as tape:
+        (symbol,) = contents_of([tape]).parts[0].variants[0].symbols
+    assert symbol.histogram is not None
+    return symbol.histogram
+
+
+def test_few_sizes_have_a_bar_each(tmp_path: Path) -> None:
+    found = histogram_of_sizes(tmp_path / "t.tape", [2, 600, 4, 8, 13, 100, 4])
+    assert found.bins == (
+        (2, 2, 1),
+        (4, 4, 2),
+        (8, 8, 1),
+        (13, 13, 1),
+        (100, 100, 1),
+        (600, 600, 1),
+    )
+    assert found.text() == "6 sizes from 2 to 600; most calls, 2, had 4"
+    assert found.sizes().rows == tuple((low, calls) for low, _, calls in found.bins)
+    assert found.has_gaps
+    assert found.is_by_size
+
+
+def test_a_caption_of_ties(tmp_path: Path) -> None:
+    found = histogram_of_sizes(tmp_path / "a.tape", [5, 6, 7, 12])
+    assert found.text() == "4 sizes from 5 to 12, 1 call each"
+    found = histogram_of_sizes(tmp_path / "b.tape", [5, 5, 6, 7, 7])
+    assert found.text() == "3 sizes from 5 to 7; most calls, 2 each, had 5, 7"
+    assert not found.has_gaps
+
+
+def test_a_table_of_sizes_has_no_row_without_calls(tmp_path: Path) -> None:
+    found = histogram_of_sizes(tmp_path / "t.tape", [*range(2, 40), 2000])
+    assert len(found.bins) > len(found.sizes().rows) == 2
+    assert not found.is_by_size
+    assert not found.has_gaps
+
+
+def test_what_is_not_there_is_not_unknown(tmp_path: Path) -> None:
+    """A column without any cell is left out, and a single cell is a dash."""
+    every = table("calls", ("size", "calls", "note"), [(1, None, ""), (2, 3, "")])
+    assert every.head == ("size", "calls")
+    assert every.rows == ((1, None), (2, 3))
+    made = Recorded((torch.zeros(2),), {"k": 1})
+    write_tape(tmp_path / "t.tape", [made], target=lambda x, k: x)
+    with open_tape(tmp_path / "t.tape") as tape:
+        contents = contents_of([tape])
+        page = tape.report().html
+    (part,) = contents.parts
+    assert part.variants[0].ints.head == ("int", "values")
+    assert "counted" not in part.overview.head
+    assert "counted" not in part.overview.caption
+    assert "unknown" not in page
+
+
+def test_counted_calls_are_explained(contents: Contents) -> None:
+    (part,) = contents.parts
+    at = part.overview.head.index("counted")
+    known = [row[at] is not None for row in part.overview.rows]
+    assert "; counted are all calls, on the tape or not" in part.overview.caption
+    assert part.overview.caption.endswith("(–: not known)") == (not all(known))
 
 
 def test_pairs_and_buckets(contents: Contents) -> None:
@@ -200,6 +271,27 @@ def test_two_calls_of_one_size(tmp_path: Path) -> None:
     with open_tape(tmp_path / "t.tape") as tape:
         (variant,) = contents_of([tape]).parts[0].variants
     assert dict(variant.facts)["sizes"] == "the same in all calls"
+
+
+def test_a_symbol_has_the_warnings_and_evidence_of_explain(tmp_path: Path) -> None:
+    """Of the only call in a variant too, in which two dimensions are equal by chance."""
+    sizes = [(2, 3), (4, 7), (5, 2), (6, 6)]
+    calls = [
+        Recorded((torch.zeros(a), torch.zeros(b)), {"mode": "slow" if a == b else "fast"})
+        for a, b in sizes
+    ]
+    write_tape(tmp_path / "t.tape", calls, target=lambda x, y, mode: x)
+    with open_tape(tmp_path / "t.tape") as tape:
+        (part,) = contents_of([tape]).parts
+        explained = [tape.explain("x", 0).parts, tape.explain("y", 0).parts]
+    for number, variant in enumerate(part.variants):
+        for symbol, parts in zip(variant.symbols, explained, strict=True):
+            (dimension,) = parts[number].dimensions
+            assert symbol.warnings == dimension.warnings
+            assert f"symbol: {symbol.name}" in symbol.evidence
+        told = sum(len(symbol.warnings) for symbol in variant.symbols)
+        assert part.overview.rows[number][-1] == told
+    assert any("another symbol never" in text for text in part.variants[1].symbols[0].warnings)
 
 
 def test_symbols_without_a_pair_are_said(tmp_path: Path) -> None:

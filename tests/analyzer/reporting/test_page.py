@@ -6,6 +6,7 @@ import base64
 import builtins
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, UsageError, open_tape, replay
+from calltape_analyzer.reporting.contents import Timeline
 from calltape_analyzer.reporting.page import ReportPage
 from calltape_analyzer.reporting.report import contents_of
 from calltape_analyzer.tape import Tape
@@ -98,6 +100,18 @@ def test_every_heading_of_a_part_has_a_link(runs: Path, tmp_path: Path) -> None:
         assert "A report of recorded calls, made by calltape" in head
 
 
+def test_only_failures_are_said_to_come_first(runs: Path) -> None:
+    with open_tape(runs / "inner.tape") as tape:
+        fine = replay(tape, lambda hidden: hidden * 2)
+        wrong = replay(tape, lambda hidden: hidden[:1])
+        (part,) = contents_of([tape], outcomes={"fine": fine, "wrong": wrong}).parts
+    failed = sum(not row.ok for row in wrong.rows)
+    assert [one.rows.caption for one in part.verdicts] == [
+        "call by call",
+        f"call by call, {failed} that failed first",
+    ]
+
+
 def test_each_picture_has_words(html: str) -> None:
     pictures = [attributes for tag, attributes in Parsed(html).elements if tag == "svg"]
     assert len(pictures) > 4
@@ -120,6 +134,16 @@ def test_names_stay_text(tmp_path: Path) -> None:
     assert not set(HIDDEN) & set(page.html)
     assert not set(HIDDEN) & set(repr(page))
     assert r"\u202e" in text
+
+
+def test_a_step_without_calls_has_a_dash(tmp_path: Path) -> None:
+    write_tape(tmp_path / "t.tape", [Recorded((torch.zeros(1),))], target=lambda x: x)
+    with open_tape(tmp_path / "t.tape") as tape:
+        contents = contents_of([tape])
+    times = Timeline("now", (0.0, 1.0, 2.0), (3, 0), False, (1.5, None), (2.5, None), "3 calls")
+    part = replace(contents.parts[0], timeline=times)
+    html = ReportPage.of(replace(contents, parts=(part,))).html
+    assert html.count('<td class="number">–</td>') == 2
 
 
 def test_a_large_page_is_bounded(tmp_path: Path) -> None:

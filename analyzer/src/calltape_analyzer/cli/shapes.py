@@ -24,7 +24,7 @@ from calltape_analyzer.cli.tapes import (
     opened,
     variants_meant,
 )
-from calltape_analyzer.cli.variants import print_variant
+from calltape_analyzer.cli.variants import print_left_out, print_variant
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.variant import Variant, VariantShapes
@@ -96,6 +96,8 @@ def shapes(
             print(python_of_variants(variants, declared, names=names))
         elif findings is None:
             _print_by_variant([one.shape_findings(declared) for one in variants], reason, json)
+            if reason is not None and not json:
+                print_left_out(tape)
         elif json:
             print_model(findings)
         elif python:

@@ -38,13 +38,15 @@ from calltape_analyzer.cli.tapes import (
     opened,
     variants_meant,
 )
+from calltape_analyzer.observing.evidence import left_out_note
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.text import alike, counted, shown_value
 
 if TYPE_CHECKING:
+    from calltape_analyzer.tape import Tape
     from calltape_analyzer.variants.variant_findings import TensorFinding, VariantFindings
 
-__all__ = ["explain", "print_variant", "variants"]
+__all__ = ["explain", "print_left_out", "print_variant", "variants"]
 
 _AXIS = re.compile(r"-?\d{1,9}", re.ASCII)
 
@@ -79,6 +81,17 @@ def variants(
             if number:
                 print()
             print_variant(found)
+        if not variant:
+            print_left_out(tape)
+
+
+def print_left_out(tape: Tape) -> None:
+    """Prints how many calls raised and are in no variant; nothing if none did."""
+    from calltape_analyzer.variant import calls_left_out
+
+    if count := calls_left_out(tape, tape.variants()):
+        print()
+        line("note:", left_out_note(count))
 
 
 def print_variant(found: VariantFindings) -> None:

@@ -173,8 +173,7 @@ class Explanation(PlainData):
 
     def _sketch(self) -> Sketch:
         lines = [line for part in self.parts for line in part.lines()]
-        rows = [(line,) for line in (*lines, *self.notes)]
-        return Sketch(f"Explanation of {self._head}", head=("evidence",), rows=rows)
+        return Sketch(f"Explanation of {self._head}", lines=(*lines, *self.notes))
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -74,7 +74,9 @@ def parts_of_symbol(reasons: VariantReasons, name: str) -> list[PartExplanation]
             column = symbol.columns[0]
             place = group.layout.path(column)
             dtype = group.dtype(column)
-            dimensions = (reasons.dimension(column),)
+            found = reasons.dimension(column)
+            others = tuple(n for n in found.equals if n != group.layout.column_name(column))
+            dimensions = (found.model_copy(update={"equals": others}),)
             made.append(reasons.part(str(place), place.kind, dtype=dtype, dimensions=dimensions))
     return made
 
@@ -186,6 +188,15 @@ class VariantReasons:
         """The warnings of each symbol, by its number."""
         symbols = self.facts.symbols
         return {i: tuple(self._warnings(symbols[i])) for i in set(self._symbols.values())}
+
+    @cached_property
+    def warnings(self) -> dict[str, tuple[str, ...]]:
+        """What has thin evidence, by the name of the symbol: what the findings warn of, and what
+        only an explanation does."""
+        return {
+            one.name: tuple(dict.fromkeys((*self._told[one.name], *self._warnings(one))))
+            for one in self.facts.symbols
+        }
 
     @property
     def facts(self) -> VariantFacts:

@@ -31,6 +31,9 @@ _WIDTH, _HEIGHT = 5.0, 2.0  # inches
 # A layout engine would find these, and take as long as all the rest.
 _MARGINS = {"left": 0.13, "right": 0.98, "bottom": 0.23, "top": 0.93}
 _BELOW_LEGEND = 0.84
+_MAX_CHARACTERS = 50  # of numbers below an axis, with two between them
+_GAP = 0.15  # of the width of a bar
+_MARGIN = 0.02  # of the time that passed
 _MAX_NAME = 40
 _STYLE: Any = {  # the type of its keys is new in matplotlib
     "axes.edgecolor": QUIET,
@@ -107,11 +110,25 @@ def size_chart(found: Histogram, *, name: str = "size") -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     with _axes(cut(name, _MAX_NAME), "calls") as axes:
-        edges = [found.bins[0][0] - 0.5, *(high + 0.5 for _, high, _ in found.bins)]
-        axes.stairs([calls for *_, calls in found.bins], edges, fill=True, color=FIRST)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        bins = [(low, high) for low, high, _ in found.bins]
+        if all(low == high for low, high in bins):
+            labels = [_short(low) for low, _ in bins]
+            step = math.ceil(len(labels) * (2 + max(map(len, labels))) / _MAX_CHARACTERS)
+            axes.set_xticks(range(0, len(labels), step), labels[::step])
+            bins = [(at, at) for at in range(len(bins))]
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _bars(axes, bins, [calls for *_, calls in found.bins])
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
         return _figure_of(axes)
+
+
+def _bars(axes: Axes, bins: Sequence[tuple[float, float]], calls: Sequence[int]) -> None:
+    """A bar for each bin, and a gap after it: one outline, which is a fraction of many bars."""
+    gap = _GAP * (bins[0][1] - bins[0][0] + 1)
+    edges = [edge for low, high in bins for edge in (low - 0.5 + gap / 2, high + 0.5 - gap / 2)]
+    heights = [height for number in calls for height in (number, 0)]
+    axes.stairs(heights[:-1], edges, fill=True, color=FIRST)
 
 
 def pair_chart(found: Pair, *, names: tuple[str, str] = ("first size", "second size")) -> Figure:
@@ -129,10 +146,18 @@ def pair_chart(found: Pair, *, names: tuple[str, str] = ("first size", "second s
         return _figure_of(axes)
 
 
+def _show_whole(axes: Axes, found: Timeline) -> None:
+    """The same times along the axis of each picture: they stand one above the other."""
+    margin = _MARGIN * (found.edges[-1] - found.edges[0])
+    if margin:
+        axes.set_xlim(found.edges[0] - margin, found.edges[-1] + margin)
+
+
 def calls_chart(found: Timeline) -> Figure:
     """Calls over time."""
     with _axes("seconds after the first call", "calls per s" if found.is_rate else "calls") as axes:
         axes.stairs(found.calls, found.edges, fill=True, color=FIRST)
+        _show_whole(axes, found)
         return _figure_of(axes)
 
 
@@ -148,6 +173,7 @@ def latency_chart(found: Timeline) -> Figure:
             # A step without a call is a gap.
             known = [math.nan if value is None else value for value in values]
             axes.plot(middles, known, style, color=color, label=label, marker=".")
+        _show_whole(axes, found)
         axes.set_ylim(bottom=0)
         # Above the axes: within them it covers what is drawn there.
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, labelcolor=INK)

@@ -7,8 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress, pairwise
 
-from calltape_analyzer.text import counted, printable
+from calltape_analyzer.text import (
+    MAX_EXAMPLES,
+    counted,
+    printable,
+    shown_range,
+    shown_value,
+    some_of,
+)
 
 __all__ = [
     "Cell",
@@ -30,7 +38,7 @@ __all__ = [
 _MAX_TEXT = 200
 
 Cell = str | int | float | None
-"""A number sorts as a number. None stands for what is not known."""
+"""A number sorts as a number. None stands for what is not known, or for what is not there."""
 
 
 def cut(text: str, most: int = _MAX_TEXT) -> str:
@@ -65,12 +73,15 @@ class Table:
 def table(
     caption: str, head: Sequence[str], rows: Iterable[Sequence[Cell]], most: int = 50
 ) -> Table:
-    """The table of the first ``most`` rows, whose texts are cut."""
+    """The table of the first ``most`` rows, whose texts are cut, without columns that are empty in
+    all of them."""
     every = list(rows)
     shown = [
         tuple(cut(cell) if isinstance(cell, str) else cell for cell in row) for row in every[:most]
     ]
-    return Table(caption, tuple(head), tuple(shown), max(0, len(every) - most))
+    full = [not shown or any(row[at] not in (None, "") for row in shown) for at in range(len(head))]
+    cells = tuple(tuple(compress(row, full)) for row in shown)
+    return Table(caption, tuple(compress(head, full)), cells, max(0, len(every) - most))
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,8 @@ class Histogram:
     """How many calls had which sizes.
 
     Attributes:
-        bins: smallest size, largest size and calls of each bar.
+        bins: smallest size, largest size and calls of each bar. Of few sizes each that came has
+            one; of many, ranges without gaps, some of which may have no call.
         distinct: how many sizes there were.
         counts: which calls these are, in words.
         common: the most common sizes.
@@ -109,12 +121,28 @@ class Histogram:
     def text(self) -> str:
         """The same as a sentence."""
         low, high = self.bins[0][0], self.bins[-1][1]
-        most = max(self.bins, key=lambda one: one[2])
-        sizes = str(most[0]) if most[0] == most[1] else f"{most[0]} to {most[1]}"
-        return (
-            f"{counted(self.distinct, 'size')} from {low} to {high}; most calls, {most[2]:,}, "
-            f"had {sizes}"
-        )
+        said = f"{counted(self.distinct, 'size')} from {shown_value(low)} to {shown_value(high)}"
+        most = max(calls for *_, calls in self.bins)
+        common = [shown_range(a, b) for a, b, calls in self.bins if calls == most]
+        if self.is_by_size and len(common) == self.distinct > 1:
+            return f"{said}, {counted(most, 'call')} each"
+        each = " each" if len(common) > 1 else ""
+        return f"{said}; most calls, {most:,}{each}, had {some_of(common, MAX_EXAMPLES)}"
+
+    @property
+    def is_by_size(self) -> bool:
+        """Whether each size that came has a bar of its own."""
+        return sum(calls > 0 for *_, calls in self.bins) == self.distinct
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether sizes that no call had are left out between two bars."""
+        return any(a[1] + 1 < b[0] for a, b in pairwise(self.bins))
+
+    def sizes(self) -> Table:
+        """The same as a table, without what no call had."""
+        rows = [(a if a == b else shown_range(a, b), calls) for a, b, calls in self.bins if calls]
+        return table(f"{self.counts}: sizes and calls", ("size", "calls"), rows)
 
 
 @dataclass(frozen=True)

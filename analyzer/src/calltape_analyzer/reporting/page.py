@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.reporting.charts import (
     calls_chart,
     latency_chart,
@@ -45,7 +46,7 @@ _FOLDER = "templates"
 
 
 @dataclass(frozen=True)
-class ReportPage:
+class ReportPage(Shown):
     """What tapes say, for people.
 
     Attributes:
@@ -67,6 +68,10 @@ class ReportPage:
 
     def __repr__(self) -> str:
         return f"<ReportPage of {self.title}: {len(self.html):,} bytes>"
+
+    def _sketch(self) -> Sketch:
+        facts = [("title", self.title), ("bytes", len(self.html.encode()))]
+        return Sketch("ReportPage", facts, note='write("report.html") writes it')
 
     def write(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Writes the page to a file.
@@ -186,7 +191,7 @@ def _breakable(name: str) -> Markup:
 def _shown(cell: Cell) -> str:
     """A cell as text."""
     if cell is None:
-        return "unknown"
+        return "–"
     if isinstance(cell, int):
         return f"{cell:,}"
     return f"{cell:,.10g}" if isinstance(cell, float) else cell

@@ -18,7 +18,7 @@ from calltape_analyzer.variants.symbols import Symbol
 
 __all__ = ["histogram_of", "pair_of", "pairs_of", "unpaired"]
 
-_MAX_BARS, _MAX_SPOTS_PER_SIDE, _MAX_COMMON = 48, 16, 12
+_MAX_BARS, _MAX_BY_SIZE, _MAX_SPOTS_PER_SIDE, _MAX_COMMON = 48, 30, 16, 12
 _MAX_PAIRED, _MAX_DRAWN_BITS = 4, 48
 
 _COUNTS: dict[Weighs, str] = {
@@ -29,7 +29,8 @@ _COUNTS: dict[Weighs, str] = {
 
 
 def histogram_of(facts: VariantFacts, symbol: Symbol) -> Histogram:
-    """The sizes of a symbol, in at most 48 bars of equal width."""
+    """The sizes of a symbol: a bar for each if they are few, else 48 bars of equal width or
+    fewer."""
     calls, weighs = calls_by_size(facts, symbol)
     rows = [(shown_value(size), number) for size, number in _most_common(calls)]
     common = table("the most common sizes", ("size", "calls"), rows)
@@ -43,7 +44,10 @@ def histogram_of(facts: VariantFacts, symbol: Symbol) -> Histogram:
 
 
 def _bins(calls: Mapping[int, int]) -> list[tuple[int, int, int]]:
-    """The bars: without gaps, so that a size which no call had is a bar of height 0."""
+    """The bars. Those of many sizes are without gaps: a size that no call had is a bar of height
+    0. Few sizes may be far apart (1, 2, 4, 600), and most of them would share a bar."""
+    if len(calls) <= _MAX_BY_SIZE:
+        return [(size, size, number) for size, number in sorted(calls.items())]
     low, high = min(calls), max(calls)
     width = -(-(high - low + 1) // _MAX_BARS)
     found: Counter[int] = Counter()

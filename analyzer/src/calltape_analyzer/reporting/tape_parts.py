@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from calltape_analyzer.explanation.reasons import reasons_of
 from calltape_analyzer.observing.call_source import CallSource
+from calltape_analyzer.observing.evidence import left_out_note
 from calltape_analyzer.reading.targets import target_name
 from calltape_analyzer.reporting.contents import (
     Cell,
@@ -28,7 +29,7 @@ from calltape_analyzer.reporting.recorded_times import (
 )
 from calltape_analyzer.reporting.variant_parts import variant_part, variants_table
 from calltape_analyzer.text import counted, some_of, time_text
-from calltape_analyzer.variant import Variant
+from calltape_analyzer.variant import Variant, calls_left_out
 from calltape_schema.endings import Coverage as Counts
 
 __all__ = ["MAX_READ", "Outcomes", "ReportedTape", "tape_part"]
@@ -106,7 +107,7 @@ def tape_part(
         facts=tuple(_facts(tape, variants)),
         coverage=_coverage(tape),
         timeline=ends_timeline(tape) if times is None else times.timeline(),
-        overview=variants_table(variants, _MAX_VARIANTS),
+        overview=variants_table(variants, reasons, calls_left_out(tape, variants)),
         variants=tuple(variant_part(*one) for one in pairs),
         errors=(f"{raised_by_inputs(tape)} What they raised: {unread}.", None)
         if times is None else times.errors(),
@@ -119,7 +120,7 @@ def tape_part(
 
 def _facts(tape: ReportedTape, variants: Sequence[Variant]) -> Iterator[tuple[str, str]]:
     yield "files", f"{len(tape.paths):,}: {cut(some_of(tape.paths, _MAX_PATHS), 400)}"
-    yield "calls", f"{len(tape):,} in {counted(len(variants), 'variant')}"
+    yield "calls", _calls(tape, variants)
     yield "bytes", f"{tape.nbytes:,}"
     if tape.selected:
         yield "part of the tape", cut(str(tape.selected), 400)
@@ -137,6 +138,14 @@ def _facts(tape: ReportedTape, variants: Sequence[Variant]) -> Iterator[tuple[st
         yield "begun", time_text(manifest.created_ns)
     if tape.source == "summary":
         yield "read from", "what the files say of all their calls at their ends"
+
+
+def _calls(tape: ReportedTape, variants: Sequence[Variant]) -> str:
+    programs = counted(len(variants), "variant")
+    if not (left_out := calls_left_out(tape, variants)):
+        return f"{len(tape):,} in {programs}"
+    served = sum(map(len, variants))
+    return f"{len(tape):,}, of which {served:,} in {programs}; {left_out_note(left_out)}"
 
 
 def _coverage(tape: ReportedTape) -> Coverage:
@@ -163,13 +172,13 @@ def _coverage(tape: ReportedTape) -> Coverage:
 
 def _verdict(name: str, found: Outcomes) -> Verdict:
     rows = sorted(found.rows, key=_is_fine)
-    fine = sum(map(_is_fine, rows))
+    failed = len(rows) - sum(map(_is_fine, rows))
     return Verdict(
         name=cut(name),
         ok=found.ok,
         summary=cut(found.summary, 500),
         rows=table(
-            f"call by call, {len(rows) - fine:,} that failed first",
+            f"call by call, {failed:,} that failed first" if failed else "call by call",
             ("call", "variant", "result", "why"),
             map(_verdict_row, rows),
             _MAX_ROWS,

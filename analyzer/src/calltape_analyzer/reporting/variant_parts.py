@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calltape_analyzer.explanation.reasons import VariantReasons, parts_of_symbol
+from calltape_analyzer.observing.evidence import left_out_note
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.reporting.argument_trees import argument_tree
 from calltape_analyzer.reporting.contents import SymbolPart, Table, VariantPart, cut, table
@@ -26,12 +27,20 @@ _BUCKETS = (2, 4, 8, 16)
 _MAX_SIZES_IN_TEXT = 16
 
 
-def variants_table(variants: Sequence[Variant], most: int) -> Table:
-    """A row for each variant."""
+def variants_table(
+    variants: Sequence[Variant], reasons: Sequence[VariantReasons], left_out: int
+) -> Table:
+    """A row for each variant.
+
+    Args:
+        variants: all of a tape.
+        reasons: of those that are shown, the first ones.
+        left_out: how many calls raised, and are in none of them.
+    """
     calls = sum(map(len, variants)) or 1
     rows = []
-    for variant in variants[:most]:
-        found = variant.findings
+    for own in reasons:
+        found = own.variant.findings
         dynamic = [symbol.name for symbol in found.symbols]
         rows.append(
             (
@@ -41,12 +50,23 @@ def variants_table(variants: Sequence[Variant], most: int) -> Table:
                 found.all_calls,
                 len(found.tensors),
                 listed(dynamic, 6) or "none",
-                sum(1 for _ in found.warnings()),
+                sum(map(len, own.warnings.values())),
             )
         )
     head = ("variant", "calls", "% of calls", "counted", "tensors", "symbols", "warnings")
-    made = table("the programs that can serve the calls", head, rows, most)
+    made = table(_caption([own.variant for own in reasons], left_out), head, rows)
     return Table(made.caption, made.head, made.rows, len(variants) - len(rows))
+
+
+def _caption(shown: Sequence[Variant], left_out: int) -> str:
+    said = "the programs that can serve the calls"
+    if left_out:
+        said += f"; {left_out_note(left_out)} of all numbers here"
+    known = [one.findings.all_calls is not None for one in shown]
+    if any(known):
+        said += "; counted are all calls, on the tape or not"
+        said += "" if all(known) else " (–: not known)"
+    return said
 
 
 def variant_part(variant: Variant, reasons: VariantReasons) -> VariantPart:
@@ -110,6 +130,7 @@ def _symbol(
     follows = f"; always {found.expression}" if found.expression else ""
     places = listed(found.dimensions, 6)
     said = f"{places}: {shown_range(found.min, found.max)}{follows}"
+    warnings = reasons.warnings[symbol.name]
     lines = [
         line
         for part in parts_of_symbol(reasons, found.name)[:1]
@@ -121,7 +142,7 @@ def _symbol(
         name=cut(found.name),
         said=cut(said, _MAX_LINE),
         evidence=tuple(cut(line, _MAX_LINE) for line in lines[:_MAX_LINES]),
-        warnings=tuple(cut(text, _MAX_LINE) for text in found.warnings[:_MAX_LINES]),
+        warnings=tuple(cut(text, _MAX_LINE) for text in warnings[:_MAX_LINES]),
         histogram=histogram_of(facts, symbol) if is_free else None,
         buckets=_buckets(facts, symbol) if is_free and facts.every.span(symbol.columns[0]).min >= 0
         else None,

@@ -161,11 +161,12 @@ class VariantFindings(PlainData):
             )
             for one in self.symbols
         ]
-        facts = [
+        facts: list[tuple[str, object]] = [
             ("calls", self.calls),
             ("inputs", f"{counted(len(self.tensors), 'tensor')}, {counted(len(self.ints), 'int')}"),
-            ("constants", listed(list(self.constants))),
         ]
+        if self.constants:
+            facts.append(("constants", listed(list(self.constants))))
         head = ("symbol", "dimensions", "sizes", "always", "warnings")
         return Sketch(f"Variant {self.name}", facts, head=head, rows=rows)
 
