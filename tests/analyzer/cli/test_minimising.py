@@ -131,3 +131,13 @@ def test_the_command_that_is_printed_shows_the_failure(
     assert said in found.stdout + found.stderr
     assert ("--expect success" in ran.out) is not has_outcome
     assert ("--train" in ran.out) is ("--train" in words)
+    if words[0] != "--fails":
+        source = tmp_path / "script.py"
+        assert run("script", out, "--model", named[1], "-o", source).code == 0
+        done = subprocess.run(
+            [sys.executable, source], check=False, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert said in done.stdout + done.stderr
+        assert (".eval()" in source.read_text()) is ("--train" not in words)

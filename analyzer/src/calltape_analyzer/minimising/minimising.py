@@ -188,6 +188,10 @@ class _Work:
         options: dict[str, Any] = {f"fails_{self._check.kind}": self._check.name}
         if self._check.reference is not None:
             options["reference"] = self._check.reference
+        if self._check.kind == "export" and self._check.to != "torch":
+            options["to"] = self._check.to
+        if self._check.train:
+            options["train"] = True
         path = str(self._folder / "smallest.tape")
         with TapeWriter(path, _manifest(self._tape, options)) as writer:
             for call in search.tape.calls:
