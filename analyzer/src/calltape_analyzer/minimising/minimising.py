@@ -66,9 +66,10 @@ def minimise_tape(
     """Writes the smallest tape that fails for the same reason: fewest calls, fewest arguments,
     smallest sizes, fewest layers of a cache and elements of lists, simplest values.
 
-    Each try runs in a process of its own, so that one which exits, crashes, hangs or takes all
-    memory is an answer. What was tried is kept in ``PATH.tried.jsonl``; a second run with the same
-    tape and check takes its answers from there.
+    Each try runs in a process of its own, so that one which exits or crashes is an answer. One that
+    hangs, or takes more time or memory than it may, is ended, and its tape is not taken. What was
+    tried is kept in ``PATH.tried.jsonl``; a second run with the same tape and check takes its
+    answers from there.
 
     Nobody knows what a call would have done with other arguments than the recorded ones: a call
     whose arguments are changed has no outputs on the new tape, unless a ``reference`` gives them.
