@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.editing.edit_report import EditReport
+from calltape_analyzer.editing.failure_shown import all_shown_failures
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.markdown.tape_summary import tape_summary
 from calltape_analyzer.markdown.versions import versions_here, versions_of
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.plain_data import PlainData, Texts
 from calltape_analyzer.redacting.redacted_copy import (
-    checks_of,
     copy_redacted,
     is_redacted_as_a_whole,
 )
@@ -174,7 +174,8 @@ def _doubts(tape: Tape, *, was_redacted: bool) -> Iterator[str]:
     """What a redaction may have taken from a tape that was made to show something."""
     if was_redacted:
         yield "the tape was redacted already, and is redacted once more because options ask for it"
-    checks = dict.fromkeys(checks_of(tape))
+    shown = (failure.name for failure in all_shown_failures(tape))
+    checks = dict.fromkeys(name for name in shown if name is not None)
     if checks:
         yield (
             f"the tape was made small to show how {some_of(list(checks), 1)} fails, and values "

@@ -1,5 +1,6 @@
 """A small Python file that runs the call that failed, or exports a recorded model and verifies the
-result: what one attaches to a bug report, beside the tape.
+result: what one attaches to a bug report, beside the tape. Of a tape that was made small to show a
+failure it does what failed.
 
 Nothing that a tape says becomes code: paths are embedded as string literals in ASCII, what was
 recorded is described in comments of one line. The file goes to strangers, so no text of a call
@@ -13,13 +14,16 @@ import keyword
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
+from calltape_analyzer.editing.failure_shown import ShownFailure, shown_failure
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.markdown.disclosure import public_variant
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.reading.call import Call
 from calltape_analyzer.stand_ins import StandIns, stand_ins_of
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, named
@@ -64,7 +68,7 @@ _EXPORTING = """\
 def main() -> int:
     model = build_model()
     with open_tape(TAPES, classes={given}) as tape:
-        programs = export({part}, model, to={to})
+        programs = export({part}, model, to={to}{probe})
         for attempt in programs.attempts:
             done = f"{{attempt.reproduced}} of {{attempt.tried}} sizes reproduced"
             print(f"{{attempt.variant}}: {{attempt.what}}: {{done}} {{attempt.error or ''}}")
@@ -79,11 +83,12 @@ _REPLAYING = """\
 def main() -> int:
     model = build_model()
     with open_tape(TAPES, classes={given}) as tape:
-        call = {part}.find(CALL)
-        print(f"call {{call.number}}: {{render(call.inputs)}}")
-        if call.record.error is not None:
-            print(f"it raised {{call.record.error.type}} when it was recorded")
-        report = replay(tape.only(calls=CALL), model)
+        part = {part}
+        for call in part.calls:
+            print(f"call {{call.number}}: {{render(call.inputs)}}")
+            if call.record.error is not None:
+                print(f"it raised {{call.record.error.type}} when it was recorded")
+        report = replay(part, model{expect})
         print(report.table(every=True))
     return 0 if report.ok else 1
 """
@@ -130,7 +135,7 @@ def build_model() -> torch.nn.Module:
     from {module} import {name}
 
     model = {made}
-    return model.eval()"""
+    return model{mode}"""
 
 
 def script(
@@ -144,7 +149,10 @@ def script(
     """Python source that loads the tape, builds the model, and prints what came of it.
 
     If a call raised, the script runs that call once more, and ends with 0 if it raises the same. Of
-    a tape without such calls it exports the model, and verifies the programs. It needs torch and
+    a tape without such calls it exports the model, and verifies the programs. Of one that was made
+    small (:func:`minimise_tape`) it does what failed, a replay or an export, and ends with 1 as
+    long as that fails; of a predicate it names the check, and runs the calls. A call whose outcome
+    is not on the tape only has to return. It needs torch and
     calltape-analyzer; for classes of the tape that are not there it has stand-ins with the same
     fields, and says which libraries a model may need beside them.
 
@@ -155,7 +163,7 @@ def script(
         to: as in :func:`calltape_analyzer.export`: the script exports the model, also if a call
             raised. By default ``"torch"`` if none did.
         call: the number or address of the call that the script is about; by default the first one
-            that raised.
+            that raised, or all calls of a tape that was made small.
         beside: whether the tape, and the model's module, lie in the folder of the script.
 
     Raises:
@@ -168,26 +176,93 @@ def script(
         raise UsageError(f"to={to!r}", advice='pass "torch" or "onnx"')
     if to is not None and call is not None:
         raise UsageError("a script exports all calls, or is about one", advice="leave out to=")
-    raised = [one.address for one in tape.calls if has_raised(one)] if to is None else []
-    address = tape.find(call).address if call is not None else next(iter(raised), None)
-    found = stand_ins_of([tape.find(address)] if address else tape.calls)
-    facts = list(_facts(tape))
-    if call is None and len(raised) > 1:
-        facts.append(f"the first of {len(raised)} calls that raised")
-    template = _HEAD + (_EXPORTING if address is None else _REPLAYING) + _TAIL
+    failure = shown_failure(tape)
+    does = _Subject.of(tape, failure, to, call)
+    address = does.address
+    calls = [tape.find(address)] if address else tape.calls
+    found = stand_ins_of(calls)
+    facts = [*_facts(tape), *does.facts]
+    to = to or ("onnx" if failure is not None and failure.to_onnx else "torch")
+    template = _HEAD + (_EXPORTING if does.exports else _REPLAYING) + _TAIL
+    expect = "recorded" if does.exports or all(map(_has_outcome, calls)) else "success"
     return template.format(
-        what=_EXPORTS if address is None else _REPLAYS,
+        what=does.words(expect),
         extras="[onnx]" if to == "onnx" else "",
         needs=_needs(found),
-        imports=_imports(found, address is None, with_os=beside or model is not None),
+        imports=_imports(found, does.exports, with_os=beside or model is not None),
         facts="\n".join(f"#   {_comment(fact)}" for fact in facts),
         tapes=_texts(tape.paths, beside) + (f"\nCALL = {literal(address)}" if address else ""),
         classes=_CLASSES.format(stand_ins=_stand_ins(found)) if found.fields else "",
         given="classes()" if found.fields else "()",
-        build=_TO_FILL_IN if model is None else _import(model, beside),
-        part=_part(tape) if address is None else "tape",
-        to=literal(to or "torch"),
+        build=_TO_FILL_IN if model is None else _import(model, beside, train=_in_train(failure)),
+        part=_part(tape) if address is None else "tape.only(calls=CALL)",
+        to=literal(to),
+        probe=', probe="none"' if failure is not None and failure.kind == "export" else "",
+        expect="" if expect == "recorded" else f", expect={literal(expect)}",
     )
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What a script is about.
+
+    Attributes:
+        address: of the one call that it runs; None for all calls.
+        exports: whether it exports the model, in place of running calls.
+        is_small: whether it runs all calls of a tape that was made small.
+        facts: what is to be said of it, in words.
+    """
+
+    address: str | None
+    exports: bool = False
+    is_small: bool = False
+    facts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, tape: Tape, failure: ShownFailure | None, to: str | None, call: str | int | None
+    ) -> _Subject:
+        """What was asked for, what the tape was made small to show, or the first call that raised;
+        the export of a tape without either."""
+        facts = () if failure is None else (_made_small(failure),)
+        if call is not None:
+            return cls(tape.find(call).address, facts=facts)
+        kind = None if failure is None else failure.kind
+        if to is not None or kind == "export":
+            return cls(None, exports=True, facts=facts)
+        if kind == "replay":
+            return cls(None, is_small=True, facts=facts)
+        raised = [one.address for one in tape.calls if has_raised(one)]
+        if raised:
+            more = (f"the first of {len(raised)} calls that raised",) if len(raised) > 1 else ()
+            return cls(raised[0], facts=(*facts, *more))
+        return cls(None, exports=kind is None, is_small=kind is not None, facts=facts)
+
+    def words(self, expect: str) -> str:
+        """What the script does, and how it ends."""
+        if self.exports:
+            return _EXPORTS
+        if self.is_small:
+            return _SHOWS.format(fine=_FINE[expect])
+        return _REPLAYS if expect == "recorded" else _RUNS
+
+
+def _made_small(failure: ShownFailure) -> str:
+    named = failure.name is not None and is_factory(failure.name)
+    if failure.kind == "predicate":
+        check = f"the predicate {failure.name}" if named else "a predicate"
+        return f"made small to show how {check} fails, which this file does not run"
+    what = f"{failure.kind} of {failure.name}" if named else failure.kind
+    return f"made small to show how the {what} fails"
+
+
+def _in_train(failure: ShownFailure | None) -> bool:
+    return failure is not None and failure.train
+
+
+def _has_outcome(call: Call) -> bool:
+    """Whether the tape says what the call returned or raised."""
+    return call.record.outputs is not None or has_raised(call)
 
 
 _EXPORTS = """\
@@ -199,6 +274,18 @@ _REPLAYS = """\
 Runs one recorded call once more.
 
 Ends with 0 if it does what it did when it was recorded, such as to raise the same exception."""
+
+_RUNS = """\
+Runs one recorded call once more.
+
+Ends with 0 if it returns; what it returned is not on the tape."""
+
+_SHOWS = """\
+Runs the calls of a tape that was made small to show a failure.
+
+Ends with 1 as long as a call fails, and with 0 if {fine}."""
+
+_FINE = {"recorded": "all do what was recorded", "success": "all return"}
 
 
 def _imports(found: StandIns, exports: bool, *, with_os: bool) -> str:
@@ -234,12 +321,13 @@ def is_factory(name: str) -> bool:
     )
 
 
-def _import(model: str, beside: bool) -> str:
+def _import(model: str, beside: bool, *, train: bool) -> str:
     module, _, attribute = model.partition(":")
     name = attribute.partition(".")[0]
     made = f"{attribute} if isinstance({attribute}, torch.nn.Module) else {attribute}()"
     places = "os.path.dirname(os.path.abspath(__file__))" if beside else "os.getcwd()"
-    return _IMPORTED.format(module=module, name=name, made=made, places=places)
+    mode = "" if train else ".eval()"
+    return _IMPORTED.format(module=module, name=name, made=made, mode=mode, places=places)
 
 
 def _facts(tape: Tape) -> Iterator[str]:

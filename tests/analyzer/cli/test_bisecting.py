@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from calltape_analyzer import open_tape
 from calltape_recorder import record
 from tests.analyzer.cli.commands import process, run
 from tests.analyzer.cli.models import MODULE
@@ -176,6 +177,26 @@ def test_damage_decides_nothing(classifier_tape: Path, folder: Path) -> None:
     code, _, err = run(*arguments, "--bisect")
     assert code == 0
     assert "damaged" in err or "checksum" in err
+
+
+@pytest.mark.parametrize(("name", "code"), [("classifier", 0), ("other", 1)])
+def test_calls_that_are_whole_decide(
+    name: str, code: int, classifier_tape: Path, folder: Path
+) -> None:
+    """Of the damaged call, the record is there and its tensors are not."""
+    data = bytearray(classifier_tape.read_bytes())
+    with open_tape(classifier_tape) as tape:
+        tensor = tape.find(1).inputs.args[0].numpy().tobytes()
+    data[data.index(tensor)] ^= 0xFF
+    (folder / "torn.tape").write_bytes(data)
+    arguments = ("replay", folder / "torn.tape", "--model", f"{MODULE}:{name}")
+    assert run(*arguments).code == 3
+    found = run(*arguments, "--bisect")
+    assert found.code == code
+    assert "the calls there are left out, or could not be tried" in found.out
+    assert "checksum" in found.err
+    only = run(*arguments, "--calls", 1, "--bisect")
+    assert only.code == 125, "nothing is left to test it with"
 
 
 def test_a_call_that_cannot_be_read_is_no_bad_commit(folder: Path) -> None:

@@ -61,6 +61,11 @@ def test_a_wrong_command_line(whole: Path, tmp_path: Path, words: tuple[str, ...
     [
         (f"{CHECKED}:__name__", f"{CHECKED}:__name__ is a str, which cannot be called"),
         (f"{CHECKED}:no_such", f"{CHECKED} has no no_such"),
+        (
+            "no_such_module:check",
+            "no_such_module:check cannot be imported: there is no module no_such_module in the "
+            "current directory, nor on the path of Python",
+        ),
         ("os:getcwd", "os:getcwd does not take an open tape: too many positional arguments"),
     ],
 )
@@ -131,3 +136,13 @@ def test_the_command_that_is_printed_shows_the_failure(
     assert said in found.stdout + found.stderr
     assert ("--expect success" in ran.out) is not has_outcome
     assert ("--train" in ran.out) is ("--train" in words)
+    if words[0] != "--fails":
+        source = tmp_path / "script.py"
+        assert run("script", out, "--model", named[1], "-o", source).code == 0
+        done = subprocess.run(
+            [sys.executable, source], check=False, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert said in done.stdout + done.stderr
+        assert (".eval()" in source.read_text()) is ("--train" not in words)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_analyzer.comparison.reports import Report, ReportRow
+from calltape_analyzer.comparison.reports import Report, ReportRow, failed_row
+from calltape_schema.errors import TapeError
 
 FINE = ReportRow(call=0, variant="prefill", ok=True, max_abs=1e-7, max_rel=1e-6, compared=8)
 WORSE = ReportRow(call=1, variant="decode", ok=True, max_abs=3e-6, max_rel=1e-5, compared=8)
@@ -221,3 +222,17 @@ def test_what_was_compared_with_the_model_alone_is_said() -> None:
         "1 of 1 recorded calls reproduced (main: 1); largest difference 0.0e+00; "
         "1 call compared with the model, not with the tape"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_tested", "is_unreadable"),
+    [("damaged", False, True), ("io", False, False), ("not_found", True, False)],
+)
+def test_damage_of_the_tape_says_nothing_of_the_target(
+    kind: Any, is_tested: bool, is_unreadable: bool
+) -> None:
+    row = failed_row(3, None, TapeError(kind, "no more"), "tape").model_copy(
+        update={"address": "a"}
+    )
+    assert (row.is_tested, row.is_unreadable) == (is_tested, is_unreadable)
+    assert failed_row(3, None, ValueError(), "tape").is_tested

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,12 @@ def crashes(tape: Any) -> None:
 def says_exit(tape: Any) -> None:
     if _is_bad(tape):
         raise SystemExit(3)
+
+
+def hangs_until_alarm(tape: Any) -> None:
+    if _is_bad(tape):
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        time.sleep(600)
 
 
 def hangs_on_small(tape: Any) -> bool:

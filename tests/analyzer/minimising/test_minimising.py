@@ -153,6 +153,7 @@ def test_a_run_that_is_out_of_time_goes_on_later(whole: Path, tmp_path: Path) ->
         ("exits", "the process ended with exit code 7"),
         ("crashes", "the process was ended by SIGSEGV"),
         ("says_exit", "SystemExit: # (at checked.py:"),
+        ("hangs_until_alarm", "the process was ended by SIGALRM"),
     ],
 )
 def test_the_end_of_a_process_is_an_answer(
@@ -213,7 +214,7 @@ def test_nothing_to_do(whole: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"fails": f"{CHECKED}:hangs", "step_seconds": 0.5}, "takes more time"),
+        ({"fails": f"{CHECKED}:hangs", "step_seconds": 0.5}, r"more time.*signal\.alarm"),
         ({"fails": f"{CHECKED}:no_such"}, "has no no_such"),
         ({"fails": "tests.analyzer.minimising.no_such:one"}, "cannot be imported"),
         ({"fails": "no form"}, "not of the form"),

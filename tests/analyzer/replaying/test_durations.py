@@ -62,7 +62,7 @@ def test_a_bound_may_be_a_multiple_of_the_recorded_duration(tape: Tape) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["", "fast", "3", "-1s", "0s", "nans", 0, -1.0, float("nan"), True]
+    "given", ["", "fast", "3h", "x", "-1s", "0s", "nans", 0, -1.0, float("nan"), True]
 )
 def test_no_duration(given: float | str, tape: Tape) -> None:
     with pytest.raises(UsageError, match="no duration"):
@@ -70,7 +70,19 @@ def test_no_duration(given: float | str, tape: Tape) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"), [("50ms", 0.05), ("2s", 2.0), ("1.5 s", 1.5), (3, 3)]
+    ("given", "seconds"),
+    [
+        ("50ms", 0.05),
+        ("2s", 2.0),
+        ("1.5 s", 1.5),
+        (3, 3),
+        ("0.05", 0.05),
+        ("3", 3.0),
+        ("0.05s", 0.05),
+        ("1us", 1e-6),
+        ("1e-3", 1e-3),
+        (".5", 0.5),
+    ],
 )
 def test_durations(given: float | str, seconds: float) -> None:
     assert TimeBound.of(given).seconds == pytest.approx(seconds)

@@ -49,10 +49,12 @@ class Judged:
 
 def verdict(report: Report) -> int:
     """The code for a report. One call that fails is enough; calls that could not be tried say
-    nothing."""
-    if any(row.is_tested and not row.ok for row in report.rows):
+    nothing. If that is because the tape is damaged there, the others decide: no commit could try
+    these calls."""
+    if any(row.is_tested for row in report.failing):
         return BAD
-    return GOOD if report.ok else CANNOT_TEST
+    are_fine = report.has_compared and all(row.is_unreadable for row in report.failing)
+    return GOOD if are_fine else CANNOT_TEST
 
 
 @contextmanager

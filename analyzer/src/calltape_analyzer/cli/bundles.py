@@ -53,10 +53,10 @@ def bundle(
 ) -> None:
     """A redacted tape, a script and versions in one zip file.
 
-    What to attach to a bug report, of at most 10 MiB: bug.tape, redacted; reproduce.py, which runs
-    the call that raised, or exports the model; report.md to paste; versions.json; and the model's
-    code. The model is what build_model() in that code returns, or --model. A tape that is redacted
-    already goes in as it is.
+    What to attach to a bug report, of at most 10 MiB: bug.tape, redacted; reproduce.py, the script
+    that `calltape script` writes; report.md to paste; versions.json; and the model's code. The
+    model is what build_model() in that code returns, or --model. A tape that is redacted already
+    goes in as it is.
 
     \b
     calltape bundle runs/llm.tape --model-code model.py -o bug.zip

@@ -23,6 +23,7 @@ from calltape_analyzer.cli.output import (
 from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Paths, Variants, opened
 from calltape_analyzer.cli.terminal import lines
 from calltape_analyzer.editing.edit_report import EditReport
+from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
 
 __all__ = ["Force", "Out", "filter_", "merge", "print_report", "recover"]
@@ -61,10 +62,12 @@ def filter_(
         typer.Option("--errors/--no-errors", help="Calls that raised, or those that did not."),
     ] = None,
     slower: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Calls that took at least so long.")
+        str | None,
+        typer.Option(metavar="DURATION", help="Calls that took at least so long (50ms, 0.05, 2s)."),
     ] = None,
     faster: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Calls that took at most so long.")
+        str | None,
+        typer.Option(metavar="DURATION", help="Calls that took at most so long."),
     ] = None,
     thread: Annotated[
         list[int] | None, typer.Option(metavar="ID", help="Calls of this thread.")
@@ -123,7 +126,8 @@ def filter_(
         report = filter_tape(
             tape, out, recording=recording, drop=drop or (), drop_outputs=drop_outputs,
             overwrite=force, start=_time(tape, "--start", start), end=_time(tape, "--end", end),
-            raised=errors, slower=slower, faster=faster, threads=tuple(thread or ()),
+            raised=errors, slower=_seconds("--slower", slower),
+            faster=_seconds("--faster", faster), threads=tuple(thread or ()),
             where=tuple(where or ()), novel=novel, every=every, first=first, last=last,
         )  # fmt: skip
         print_report(report, json)
@@ -184,6 +188,18 @@ def print_report(report: EditReport, json: bool) -> None:
         lines(str(report))
     if report.lost:
         raise typer.Exit(DAMAGED)
+
+
+def _seconds(option: str, text: str | None) -> float | None:
+    """The seconds of a duration."""
+    from calltape_analyzer.replaying.time_bound import seconds_of
+
+    if text is None:
+        return None
+    try:
+        return seconds_of(text)
+    except UsageError as error:
+        raise typer.BadParameter(f"{option}: {error}") from None
 
 
 def _time(tape: Tape, option: str, text: str | None) -> float | None:

@@ -159,8 +159,8 @@ def minimise(
         known = classes_of(classes)
     part = Part(calls, variant, target=target)
     with opened(paths, part, runs=True, classes=known) as tape, forced():
-        from calltape_analyzer.minimising.checks import UnfitNameError
         from calltape_analyzer.minimising.minimising import minimise_tape
+        from calltape_analyzer.model.factories import UnfitNameError
 
         try:
             report = minimise_tape(

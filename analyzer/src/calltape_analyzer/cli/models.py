@@ -48,9 +48,12 @@ def classes_of(names: Sequence[str] | None) -> list[type]:
             raise typer.BadParameter(f"{name!r:.100} is not of the form package.module:class")
     if not names:
         return []
-    from calltape_analyzer.model.factories import imported
+    from calltape_analyzer.model.factories import UnfitNameError, imported
 
-    found = [imported(name) for name in names]
+    try:
+        found = [imported(name) for name in names]
+    except UnfitNameError as error:  # a mistake in words like the others here
+        raise UsageError(error.reason, advice=error.advice) from None
     for name, one in zip(names, found, strict=True):
         if not isinstance(one, type):
             raise UsageError(f"{name} is no class", advice="name one as MODULE:CLASS")

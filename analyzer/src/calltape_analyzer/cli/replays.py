@@ -82,8 +82,8 @@ SlowerThan = Annotated[
     typer.Option(
         "--slower-than",
         metavar="DURATION",
-        help="A call fails that takes longer than this (50ms, 2s, or 3x the recorded duration) in "
-        "the fastest of 5 runs.",
+        help="A call fails that takes longer than this (50ms, 0.05, or 3x the recorded duration) "
+        "in the fastest of 5 runs.",
     ),
 ]
 Every = Annotated[bool, typer.Option("--all", help="A line for every call, not only the failing.")]

@@ -40,7 +40,8 @@ def script(
             "--call",
             parser=address,
             metavar="CALL",
-            help="About this call; by default about the first one that raised.",
+            help="About this call; by default about the first one that raised, or about what "
+            "minimise made small.",
         ),
     ] = None,
     out: Annotated[
@@ -58,9 +59,9 @@ def script(
     """A Python file that shows what is wrong.
 
     What to attach to a bug report, beside the tape: it loads the tape, builds the model, and runs
-    the call that raised; if none did, it exports the model and verifies the programs. Without
-    --model there is a marked function to fill in. It needs torch and calltape-analyzer, and
-    libraries only if the model does.
+    the call that raised; if none did, it exports the model and verifies the programs. Of a tape
+    that minimise made it does what failed. Without --model there is a marked function to fill in.
+    It needs torch and calltape-analyzer, and libraries only if the model does.
 
     \b
     calltape script runs/llm.tape --model my.models:llama -o report.py

@@ -63,7 +63,8 @@ def report_on(
     notes += [f"{counted(count, 'call')} {why}: left out" for why, count in reasons.items()]
     if damage := len(tape.damage):
         notes.append(
-            f"the tape is damaged in {counted(damage, 'place')}: the calls there are left out"
+            f"the tape is damaged in {counted(damage, 'place')}: the calls there are left out, or "
+            "could not be tried"
         )
     report.notes += notes
     return report

@@ -13,6 +13,7 @@ from calltape_analyzer.comparison.json_values import JsonFloat, JsonText
 from calltape_analyzer.comparison.leaf_differences import LeafDifference
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.text import counted, printable, variant_names
+from calltape_schema.errors import TapeError
 
 __all__ = ["Report", "ReportRow", "compared_row", "error_in_words", "failed_row", "text_of"]
 
@@ -55,6 +56,7 @@ class ReportRow(BaseModel):
     address: str | None = None
     differences: tuple[LeafDifference, ...] = ()
     seconds: float | None = None
+    _is_unreadable: bool = PrivateAttr(default=False)
 
     @property
     def is_verified(self) -> bool:
@@ -66,7 +68,19 @@ class ReportRow(BaseModel):
         """Whether the call was tried, and there was something to judge it by."""
         return self.against != "nothing"
 
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether the call was not tried because the tape is damaged there."""
+        return self._is_unreadable
 
+    def set_unreadable(self) -> None:
+        """Sets :attr:`is_unreadable`."""
+        self._is_unreadable = True
+
+
+_OF_DAMAGE = ("damaged", "invalid")
+_OF_THE_TAPE = (*_OF_DAMAGE, "limit", "io", "closed")
+"""Kinds of errors that reading a tape raises."""
 _WITHOUT_VALUES = ("part", "shapes", "success", "nothing")
 
 
@@ -87,16 +101,21 @@ def compared_row(
 
 
 def failed_row(call: int, variant: str | None, error: BaseException, against: str) -> ReportRow:
-    """The row of a call that raised an error instead of giving a result."""
-    return ReportRow(
+    """The row of a call that raised an error instead of giving a result. An error of the tape says
+    nothing about the target."""
+    kind = error.kind if isinstance(error, TapeError) else None
+    row = ReportRow(
         call=call,
         variant=variant,
         ok=False,
         max_abs=math.inf,
         max_rel=math.inf,
         error=error_in_words(error),
-        against=against,
+        against="nothing" if kind in _OF_THE_TAPE else against,
     )
+    if kind in _OF_DAMAGE:
+        row.set_unreadable()
+    return row
 
 
 def error_in_words(error: BaseException) -> str:

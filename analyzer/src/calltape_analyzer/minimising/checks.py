@@ -16,21 +16,17 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from calltape_analyzer.errors import ExportError, TapeError, UsageError
+from calltape_analyzer.errors import ExportError, TapeError
 from calltape_analyzer.minimising.changed_calls import is_changed
 from calltape_analyzer.minimising.outcome import Outcome, normalised, reason_of
-from calltape_analyzer.model.factories import imported, made_by
+from calltape_analyzer.model.factories import UnfitNameError, imported, made_by
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.pytree.placeholder import unmade_advice, unmade_in
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import listed
 
-__all__ = ["Check", "UnfitNameError"]
-
-
-class UnfitNameError(UsageError):
-    """A name of a check means nothing that can be called so. Nothing was run."""
+__all__ = ["Check"]
 
 
 class Check(PlainData):
@@ -64,7 +60,7 @@ class Check(PlainData):
         """
         names = [self.name, *([self.reference] if self.reference else [])]
         for name in (*names, *self.classes.values()):
-            _check_callable(name, _named(name))
+            _check_callable(name, imported(name))
         if self.kind == "predicate":
             _check_takes_tape(self.name, imported(self.name))
         found = hashlib.blake2b(digest_size=16)
@@ -109,18 +105,6 @@ class Check(PlainData):
         return (
             _of_export(tape, model, self.to) if self.kind == "export" else _of_replay(tape, model)
         )
-
-
-def _named(name: str) -> Any:
-    """What a name means."""
-    module, _, attribute = name.partition(":")
-    try:
-        return imported(name)
-    except UsageError as error:
-        if isinstance(error.__cause__, AttributeError) and module in sys.modules:
-            what = f"{module} has no {attribute}"
-            raise UnfitNameError(what, advice="name a function that is there") from error
-        raise
 
 
 def _check_callable(name: str, found: Any) -> None:

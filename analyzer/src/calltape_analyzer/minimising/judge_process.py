@@ -80,7 +80,8 @@ def _loaded(config: dict[str, Any]) -> tuple[Any, int, dict[str, Any]]:
     """The check, the number of threads that torch would use, and what to say first."""
     import torch
 
-    from calltape_analyzer.minimising.checks import Check, UnfitNameError
+    from calltape_analyzer.minimising.checks import Check
+    from calltape_analyzer.model.factories import UnfitNameError
 
     # A pool of threads does not outlive a fork: the runs make their own.
     threads = torch.get_num_threads()

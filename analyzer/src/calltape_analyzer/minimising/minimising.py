@@ -66,9 +66,10 @@ def minimise_tape(
     """Writes the smallest tape that fails for the same reason: fewest calls, fewest arguments,
     smallest sizes, fewest layers of a cache and elements of lists, simplest values.
 
-    Each try runs in a process of its own, so that one which exits, crashes, hangs or takes all
-    memory is an answer. What was tried is kept in ``PATH.tried.jsonl``; a second run with the same
-    tape and check takes its answers from there.
+    Each try runs in a process of its own, so that one which exits or crashes is an answer. One that
+    hangs, or takes more time or memory than it may, is ended, and its tape is not taken. What was
+    tried is kept in ``PATH.tried.jsonl``; a second run with the same tape and check takes its
+    answers from there.
 
     Nobody knows what a call would have done with other arguments than the recorded ones: a call
     whose arguments are changed has no outputs on the new tape, unless a ``reference`` gives them.
@@ -188,6 +189,10 @@ class _Work:
         options: dict[str, Any] = {f"fails_{self._check.kind}": self._check.name}
         if self._check.reference is not None:
             options["reference"] = self._check.reference
+        if self._check.kind == "export" and self._check.to != "torch":
+            options["to"] = self._check.to
+        if self._check.train:
+            options["train"] = True
         path = str(self._folder / "smallest.tape")
         with TapeWriter(path, _manifest(self._tape, options)) as writer:
             for call in search.tape.calls:

@@ -32,6 +32,12 @@ _FIRST_SECONDS = 3600.0
 _LEAST_FIRST_SECONDS = 60.0
 _LEAST_SECONDS = 10.0
 _TIMES_FIRST = 3.0
+_MORE = {
+    "time": "allow more with step_seconds= (--step-seconds); if it hangs, which cannot be told "
+    "from slowness, let it end itself, as signal.alarm(60) does",
+    "memory": "allow more with max_memory= (--max-memory)",
+}
+"""What to do about a whole tape that takes more than a step may."""
 
 
 class TimeUpError(Exception):
@@ -166,10 +172,10 @@ class Search:
                 f"the check cannot be made: {what.rstrip('.')}",
                 advice="; ".join(advice) or "mend that first",
             )
-        if outcome.end in ("time", "memory"):
+        if outcome.end in _MORE:
             raise UsageError(
                 f"the check of the whole tape takes more {outcome.end} than a step may",
-                advice="allow more with step_seconds= (--step-seconds), max_memory= (--max-memory)",
+                advice=_MORE[outcome.end],
             )
         return outcome
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.text import some_of
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["imported", "made_by"]
+__all__ = ["UnfitNameError", "imported", "made_by"]
+
+_MOST_NAMED = 3
+
+
+class UnfitNameError(UsageError):
+    """A name means nothing, or nothing that can be used so."""
 
 
 def imported(name: str) -> Any:
@@ -22,6 +30,7 @@ def imported(name: str) -> Any:
         name: ``package.module:attribute``.
 
     Raises:
+        UnfitNameError: there is no such module, or it has no such attribute.
         UsageError: it cannot be imported.
     """
     module, _, attribute = name.partition(":")
@@ -31,10 +40,50 @@ def imported(name: str) -> Any:
     try:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
+            if not hasattr(found, part):
+                raise _no_attribute(module, found, attribute, part)
             found = getattr(found, part)
+    except UnfitNameError:
+        raise
     except (Exception, SystemExit) as error:  # importing a model runs anything
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent is not None and f"{module}.".startswith(f"{absent}."):
+            raise _no_module(name, absent) from error
         raise _failed(f"{name} cannot be imported", error) from error
     return found
+
+
+def _no_module(name: str, absent: str) -> UnfitNameError:
+    """The error for a module that is not there: the one of a name, or a package that it is in."""
+    module, _, attribute = name.partition(":")
+    if module.endswith(".py"):
+        return UnfitNameError(
+            f"{module} is the name of a file, and not of a module",
+            advice=f"write {module.removesuffix('.py')}:{attribute}",
+        )
+    return UnfitNameError(
+        f"{name} cannot be imported: there is no module {absent} in the current directory, nor on "
+        "the path of Python",
+        advice="run it in the directory that has the module, or put that on PYTHONPATH",
+    )
+
+
+def _no_attribute(module: str, found: Any, attribute: str, part: str) -> UnfitNameError:
+    """The error for an attribute that is not there, with the functions and classes that are."""
+    own = (
+        [
+            name
+            for name, one in vars(found).items()
+            if callable(one)
+            and not name.startswith("_")
+            and getattr(one, "__module__", "") == module
+        ]
+        if hasattr(found, "__dict__")
+        else []
+    )
+    near = difflib.get_close_matches(part, own, _MOST_NAMED) or own
+    such = f", such as {some_of(near, _MOST_NAMED)}" if near else ""
+    return UnfitNameError(f"{module} has no {attribute}", advice=f"name one that is there{such}")
 
 
 def made_by(name: str, *, train: bool = False) -> torch.nn.Module:

@@ -1,12 +1,11 @@
 """Tapes that are redacted already, copied as they are.
 
-In comes a tape. Its history says whether all of it was redacted, and what it was made to show. Out
-goes a file with the same calls, without the names of files that were given after the redaction.
+In comes a tape. Its history says whether all of it was redacted. Out goes a file with the same
+calls, without the names of files that were given after the redaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from calltape_analyzer.editing.edit_report import EditReport
@@ -14,28 +13,16 @@ from calltape_analyzer.editing.rewriting import Revision, Rewriting, rewrite
 from calltape_analyzer.redacting.tape_facts import foreign_step, own_step
 from calltape_analyzer.tape import Tape
 from calltape_schema.history import Step
-from calltape_schema.privacy import is_without_text
 from calltape_schema.records import Manifest
 
-__all__ = ["checks_of", "copy_redacted", "is_redacted_as_a_whole"]
+__all__ = ["copy_redacted", "is_redacted_as_a_whole"]
 
-_MINIMISE, _REDACT = "minimise", "redact"
-_CHECK = "fails_"
+_REDACT = "redact"
 
 
 def is_redacted_as_a_whole(tape: Tape) -> bool:
     """Whether each file of a tape was redacted, and nothing came in since that was not."""
     return tape.redacted == "all"
-
-
-def checks_of(tape: Tape) -> Iterator[str]:
-    """The names of the checks that a tape was made small for, as its history has them."""
-    for manifest in tape.manifests:
-        for step in manifest.history or ():
-            if step.verb == _MINIMISE:
-                for name, value in step.options:
-                    if name.startswith(_CHECK) and not is_without_text(value):
-                        yield value
 
 
 def copy_redacted(tape: Tape, path: Path) -> EditReport:

@@ -24,7 +24,6 @@ from calltape_analyzer.comparison.structures import (
     what_to_compare,
     without_value,
 )
-from calltape_analyzer.errors import TapeError
 from calltape_analyzer.pytree.placeholder import unmade_advice
 from calltape_analyzer.pytree.result_values import Returned
 from calltape_analyzer.reading.call import Call
@@ -40,9 +39,6 @@ Expect = Literal["recorded", "success"]
 
 Outcomes = Callable[[Call, Any, BaseException | None], None]
 """Takes what a call returned, and what it raised if it did."""
-
-_OF_THE_TAPE = ("damaged", "invalid", "limit", "io", "closed")
-"""Errors of these kinds say nothing about the target."""
 
 _FAILURES = (Exception, SystemExit)
 """What a target may raise that is a result. Ctrl-C, and the timeouts of test runners, are not."""
@@ -91,8 +87,7 @@ class CallReplay:
             self._without_arguments += 1
             return _untried(call, f"not tried: {error.reason}")
         except Exception as error:
-            untried = isinstance(error, TapeError) and error.kind in _OF_THE_TAPE
-            return failed_row(call.number, None, error, "nothing" if untried else "tape")
+            return failed_row(call.number, None, error, "tape")
         self._made_up += run.made_up
         if call.error is not None and self._expect == "recorded":
             row = self._raising(call, run)

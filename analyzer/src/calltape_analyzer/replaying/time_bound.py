@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
 
-__all__ = ["RUNS", "TimeBound"]
+__all__ = ["RUNS", "TimeBound", "seconds_of"]
 
 RUNS = 5
 """A call that is too slow is run so many times, and its fastest run counts: the first one also
 allocates memory and chooses kernels, and other processes take their share."""
 
-_FORM = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|s|x)", re.ASCII)
+_FORM = re.compile(
+    r"((?:\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?:e[-+]?\d{1,2})?) ?(us|ms|s|x)?", re.ASCII
+)
+_PER_SECOND = {"us": 1_000_000, "ms": 1000, "s": 1, None: 1}
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class TimeBound:
 
     @classmethod
     def of(cls, given: float | str) -> TimeBound:
-        """The bound of seconds, or of a text: ``"50ms"``, ``"2s"``, ``"3x"``.
+        """The bound of seconds, or of a text: ``"50ms"``, ``"2s"``, ``"0.05"``, ``"3x"``.
 
         Raises:
             UsageError: it has another form.
@@ -43,12 +46,11 @@ class TimeBound:
             return cls(float(given))
         found = _FORM.fullmatch(given.strip())
         if found is None or not float(found[1]):
-            advice = "write it like 50ms, 2s, or 3x for three times the recorded duration"
+            advice = "write it like 50ms, 2s, 0.05, or 3x for three times the recorded duration"
             raise UsageError(f"{given!r:.100} is no duration", advice=advice)
-        number, unit = float(found[1]), found[2]
-        if unit == "x":
-            return cls(times=number)
-        return cls(number / 1000 if unit == "ms" else number)
+        if found[2] == "x":
+            return cls(times=float(found[1]))
+        return cls(seconds_of(given))
 
     def of_call(self, call: Call) -> float | None:
         """How many seconds a call may take; None if its duration was not measured."""
@@ -66,6 +68,19 @@ class TimeBound:
         if self.seconds is None:
             allowed += f", which is {self.times:g} times the recorded duration"
         return f"took {_shown(seconds)} in the fastest of {runs} runs ({allowed})"
+
+
+def seconds_of(text: str) -> float:
+    """The seconds that a text says: ``"50ms"``, ``"1us"``, ``"2s"``; without a unit they are
+    seconds.
+
+    Raises:
+        UsageError: it has another form.
+    """
+    found = _FORM.fullmatch(text.strip())
+    if found is None or found[2] == "x":
+        raise UsageError(f"{text!r:.100} is no duration", advice="write it like 50ms, 2s or 0.05")
+    return float(found[1]) / _PER_SECOND[found[2]]
 
 
 def _shown(seconds: float) -> str:
