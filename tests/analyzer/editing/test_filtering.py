@@ -55,6 +55,7 @@ def kept(source: Path, out: Path, **choice: Any) -> list[int]:
         ({"where": ["n > 4", "x[0] < 10"]}, [3, 5, 9]),
         ({"where": "x_dim_0 == 4 and x[-1] == 4"}, [1, 4]),
         ({"where": "mask[0] > 4"}, [3, 5, 9]),
+        ({"where": "mask[0] > 4 or n == 4"}, [1, 3, 4, 5, 9]),
         ({"slower": 1e6}, []),
         ({"faster": 1e6}, range(10)),
         ({"threads": [1]}, []),

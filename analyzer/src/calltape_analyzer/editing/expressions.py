@@ -10,7 +10,7 @@ import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
 from calltape_analyzer.errors import UsageError
 
@@ -63,16 +63,14 @@ class Expression:
         self.references = tuple(_references(self._tree))
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it is true of a call. It is not if the call lacks a size that is asked for, or
-        has a divisor of zero there.
+        """Whether it is true of a call. As in SQL, a comparison is unknown if the call lacks one of
+        its sizes, or has a divisor of zero there; so is ``not`` of it. ``or`` needs one part that
+        is true, ``and`` all of them. What is unknown in the end is not true.
 
         Args:
             sizes: by name: symbols, dimensions and ints.
         """
-        try:
-            return bool(_value(self._tree, sizes))
-        except (KeyError, ZeroDivisionError, OverflowError):
-            return False
+        return _truth(self._tree, sizes) is True
 
 
 def _parsed(text: str) -> ast.expr:
@@ -166,16 +164,43 @@ def _place(node: ast.expr) -> int | str | None:
     return node.value if type(node.value) is str and sign == 1 else None
 
 
+def _truth(node: ast.expr, sizes: Mapping[str, int]) -> bool | None:
+    """Whether a condition is true; None if that is unknown."""
+    if isinstance(node, ast.BoolOp):
+        decisive = isinstance(node.op, ast.Or)
+        parts = [_truth(part, sizes) for part in node.values]
+        if decisive in parts:
+            return decisive
+        return None if None in parts else not decisive
+    if _is_not(node):
+        found = _truth(node.operand, sizes)
+        return None if found is None else not found
+    try:
+        return bool(_value(node, sizes))
+    except (KeyError, ZeroDivisionError, OverflowError):
+        return None
+
+
+def _is_not(node: ast.expr) -> TypeGuard[ast.UnaryOp]:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+
+
 def _value(node: ast.expr, sizes: Mapping[str, int]) -> Any:
+    """A number, or whether a part is true.
+
+    Raises:
+        KeyError: the call lacks a size.
+    """
     found = _reference(node)
     if found is not None:
         return _size(found, sizes)
     if isinstance(node, ast.Constant):
         return node.value
-    if isinstance(node, ast.BoolOp):
-        is_and = isinstance(node.op, ast.And)
-        values = (bool(_value(part, sizes)) for part in node.values)
-        return all(values) if is_and else any(values)
+    if isinstance(node, ast.BoolOp) or _is_not(node):
+        truth = _truth(node, sizes)
+        if truth is None:
+            raise KeyError(ast.unparse(node))
+        return truth
     if isinstance(node, ast.UnaryOp):
         return _SIGNS[type(node.op)](_value(node.operand, sizes))
     if isinstance(node, ast.BinOp):
