@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, TypeGuard
@@ -20,6 +21,10 @@ _MAX_TEXT = 1000
 _MAX_NODES = 200
 _MAX_BITS = 64
 _ADVICE = "write it like `sequence_length > 512 and input_ids[0] == 1`"
+
+# Names with all that follows: `cache.layers.0.keys[2]`. Of a part, group 1 is a position.
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.(?:\w+|\*)|\[[^\]]*\])+")
+_PART = re.compile(r"\[[^\]]*\]|\.(\d+)(?!\w)")
 
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
@@ -48,7 +53,9 @@ class Expression:
 
     Args:
         text: comparisons of names, dimensions (``x[0]``) and numbers with ``== != < <= > >=``,
-            joined by ``and``, ``or``, ``not``; sums, products, ``//`` and ``%`` of them.
+            joined by ``and``, ``or``, ``not``; sums, products, ``//`` and ``%`` of them. Names are
+            those that are shown (``cache.layers.0.keys[2]``); a key that is no word has quotes
+            (``cache["a-b"][1]``).
 
     Attributes:
         references: the sizes that it names.
@@ -76,8 +83,9 @@ class Expression:
 def _parsed(text: str) -> ast.expr:
     if len(text) > _MAX_TEXT:
         raise UsageError(f"a condition of {len(text)} characters (at most {_MAX_TEXT})")
+    python = _as_python(text.strip())
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(python, mode="eval").body
         nodes = list(ast.walk(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError(f"{text!r:.100} is no condition", advice=_ADVICE) from None
@@ -85,6 +93,20 @@ def _parsed(text: str) -> ast.expr:
         raise UsageError(f"a condition of {len(nodes)} parts (at most {_MAX_NODES})")
     _check(tree)
     return tree
+
+
+def _as_python(text: str) -> str:
+    """The text with positions as Python writes them: ``xs[0]`` for ``xs.0``."""
+    return _NAME.sub(_with_brackets, text)
+
+
+def _with_brackets(name: re.Match[str]) -> str:
+    if ".*" in name[0] or "[*]" in name[0]:
+        raise UsageError(
+            f"{name[0]!r:.100} stands for several sizes",
+            advice="name one of them, such as `cache.layers.0.keys[2]`",
+        )
+    return _PART.sub(lambda part: f"[{part[1]}]" if part[1] else part[0], name[0])
 
 
 def _check(node: ast.expr) -> None:
