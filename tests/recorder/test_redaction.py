@@ -176,6 +176,14 @@ def test_misuse(tmp_path: Path, redact: Any) -> None:
         Recorder(tmp_path / "a.tape", redact=redact)
 
 
+def test_one_path_in_two_ways(tmp_path: Path) -> None:
+    redact: Any = {"keep": ["prompt"], "shapes_only": ["mode", "prompt"]}
+    with pytest.raises(TapeError, match="'prompt' under 'keep' and under 'shapes_only'") as found:
+        Recorder(tmp_path / "a.tape", redact=redact)
+    assert found.value.kind == "usage"
+    Recorder(tmp_path / "a.tape", redact={"keep": ["mode", "mode"]}).close()
+
+
 def test_two_ways_to_say_it_are_one_too_many(tmp_path: Path) -> None:
     with pytest.raises(TapeError, match="two ways"):
         Recorder(tmp_path / "a.tape", redact=True, values="none")

@@ -264,10 +264,14 @@ def _redacting(redact: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(given, Mapping) or not given.keys() <= _WAYS.keys():
         raise TapeError("usage", f"redact={redact!r:.100}", advice=advice)
     pairs = [("*", "hash"), ("outputs.*", "none")]
+    ways: dict[str, str] = {}
     for way, paths in given.items():
         for path in [paths] if isinstance(paths, str) else paths:
             if type(path) is not str or not 0 < len(path) <= _MAX_PATTERN:
                 raise TapeError("usage", f"redact={redact!r:.100}", advice=advice)
+            if ways.setdefault(path, way) != way:
+                reason = f"redact has {path!r:.100} under {ways[path]!r} and under {way!r}"
+                raise TapeError("usage", reason, advice="name each path under one of them")
             pairs.append((path, _WAYS[way]))
     if len(pairs) > _MAX_PATTERNS:
         raise TapeError("usage", f"redact has {len(pairs)} patterns", advice="name fewer paths")

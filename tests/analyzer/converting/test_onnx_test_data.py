@@ -138,6 +138,16 @@ def test_what_the_model_does_not_take_is_told(tmp_path: Path) -> None:
     assert found.not_inputs == ("mask",)
 
 
+def test_what_a_program_checks_is_no_output_of_a_call(tape_file: Path, tmp_path: Path) -> None:
+    model = onnx.load(model_of(tmp_path / "m.onnx"))
+    checks = onnx.helper.make_tensor_value_info("calltape_checks", onnx.TensorProto.BOOL, [1])
+    model.graph.output.append(checks)
+    onnx.save(model, tmp_path / "m.onnx")
+    with open_tape(tape_file) as tape:
+        write_onnx_test_data(tape, tmp_path / "case", model=tmp_path / "m.onnx")
+    assert len(list((tmp_path / "case/test_data_set_0").glob("output_*"))) == 2
+
+
 def test_names_are_there_for_perf_test(tape_file: Path, tmp_path: Path) -> None:
     with open_tape(tape_file) as tape:
         write_onnx_test_data(tape, tmp_path / "case", model=model_of(tmp_path / "m.onnx"))

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from calltape_analyzer import Diagnosis, UsageError, diagnose, filter_tape, open_tape
+from calltape_analyzer import (
+    Diagnosis,
+    UsageError,
+    diagnose,
+    filter_tape,
+    open_tape,
+    recover_tape,
+)
 from calltape_recorder import record
 from tests.analyzer.editing.recordings import Model, recorded
 from tests.analyzer.tapes import Recorded, write_tape
@@ -129,6 +136,19 @@ def test_what_a_tape_lacks_since_it_was_made_of_another(tmp_path: Path) -> None:
     assert "copy the tape that it was made of" in damaged.advice
     assert "1 call missing, and nobody knows what became" in unknown.text
     assert "queue" not in damaged.advice + unknown.advice
+
+
+def test_a_remainder_says_that_it_is_one(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "a.tape", [3, 4, 5, 6])
+    data = path.read_bytes()
+    (tmp_path / "cut.tape").write_bytes(data[: data.index(b"calls/00000003") + 700])
+    with open_tape(tmp_path / "cut.tape") as tape:
+        assert recover_tape(tape, tmp_path / "b.tape").calls == 3
+    found = diagnosis(tmp_path / "b.tape")
+    (symptom,) = (one for one in found.symptoms if one.kind == "open_end")
+    assert symptom.level == "warning"
+    assert "how many calls followed is not known" in symptom.text
+    assert "open_end" not in {one.kind for one in diagnosis(path).symptoms}
 
 
 def test_calls_that_raised(tmp_path: Path) -> None:

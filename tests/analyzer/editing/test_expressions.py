@@ -24,12 +24,25 @@ SIZES = {"n": 3, "x[0]": 4, "x[-1]": 8, "cache.layers.0.keys[2]": 9, "xs.1": 5, 
         ("x[-1] // 2 == x[0] and x[-1] % 3 == 2", True),
         ("n * 2 - 1 + -1 == x[0]", True),
         ("cache.layers[0].keys[2] == 9", True),
+        ("cache.layers.0.keys[2] == 9", True),
+        ("cache.layers.0.keys[2]*.5 > 4.0", True),
+        ("xs.1*2 == 10 and 2.5*xs.1 > 12.0", True),
+        ("cache['layers'][0]['keys'][2] == 9", True),
         ("xs[1] == 5", True),
         ("n", True),
         ("zero", False),
         ("x[0] // zero > 1", False),
         ("missing > 1", False),
         ("not missing > 1", False),
+        ("missing > 1 or n == 3", True),
+        ("n == 3 or missing > 1", True),
+        ("missing > 1 or n == 4", False),
+        ("missing > 1 and n == 3", False),
+        ("not (missing > 1 and n == 4)", True),
+        ("not (missing > 1 or n == 4)", False),
+        ("n // zero > 1 or n == 3", True),
+        ("(missing > 1 or n == 3) + 1 == 2", True),
+        ("(not missing) + 1 == 2 or n == 3", True),
         ("n > 2.5", True),
         ("True", True),
     ],
@@ -72,10 +85,22 @@ def test_nothing_else_is_understood(text: str) -> None:
         Expression(text)
 
 
+@pytest.mark.parametrize("text", ["cache.layers.*.keys[2] > 5", "cache.layers[*].keys[2] > 5"])
+def test_a_star_is_refused_with_words(text: str) -> None:
+    with pytest.raises(UsageError, match=r"several sizes\. Name one of them"):
+        Expression(text)
+
+
 def test_the_names_of_a_condition_are_known() -> None:
     found = Expression("a.b[0] > c and xs['k'][1] < 2").references
     assert [str(reference) for reference in found] == ["a.b[0]", "c", "xs.k[1]"]
     assert found[0] == ("a.b[0]", "a.b.0")
+
+
+@pytest.mark.parametrize("text", ["c['h.0'][1] > 2", "c.h.0[1] > 2", "c['h.0.x-y'][1] > 2"])
+def test_a_key_with_a_dot_is_a_name(text: str) -> None:
+    (found,) = Expression(text).references
+    assert str(found) in ("c.h.0[1]", "c.h.0.x-y[1]")
 
 
 PARTS = st.sampled_from(

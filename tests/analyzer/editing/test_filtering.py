@@ -55,6 +55,7 @@ def kept(source: Path, out: Path, **choice: Any) -> list[int]:
         ({"where": ["n > 4", "x[0] < 10"]}, [3, 5, 9]),
         ({"where": "x_dim_0 == 4 and x[-1] == 4"}, [1, 4]),
         ({"where": "mask[0] > 4"}, [3, 5, 9]),
+        ({"where": "mask[0] > 4 or n == 4"}, [1, 3, 4, 5, 9]),
         ({"slower": 1e6}, []),
         ({"faster": 1e6}, range(10)),
         ({"threads": [1]}, []),
@@ -85,6 +86,21 @@ def test_ints_that_a_call_leaves_to_their_defaults(tmp_path: Path) -> None:
         tape.remove_inputs(["n"])
         with pytest.raises(UsageError, match="no call has a size named n"):
             filter_tape(tape, out, where="n == 0", overwrite=True)
+
+
+def test_names_of_an_error_can_be_typed_back(tmp_path: Path) -> None:
+    model = Model()
+    with record(model, tmp_path / "a.tape"):
+        xs = [torch.zeros(3, 4), torch.zeros(5, 4)]
+        model(torch.zeros(1), mask={"h.0": torch.zeros(2), "xs": xs})
+    with open_tape(tmp_path / "a.tape") as tape:
+        with pytest.raises(UsageError) as caught:
+            filter_tape(tape, tmp_path / "b.tape", where="nothing > 1")
+        advice = str(caught.value.advice)
+        assert "mask.xs.0[0] and 1 like it, mask.xs.0[1] and 1 like it" in advice
+        assert "mask.h.0[0]" in advice
+        where = "mask.xs.1[0] == 5 == 2 * mask.h.0[0] + 1"
+        assert filter_tape(tape, tmp_path / "b.tape", where=where).calls == 1
 
 
 def test_calls_are_chosen_by_number_variant_thread_and_time(source: Path, tmp_path: Path) -> None:

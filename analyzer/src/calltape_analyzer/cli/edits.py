@@ -76,8 +76,9 @@ def filter_(
         list[str] | None,
         typer.Option(
             metavar="CONDITION",
-            help="A condition on sizes, such as 'sequence_length > 512'. An int that a call leaves "
-            "to its default has that value.",
+            help="A condition on sizes, such as 'sequence_length > 512' or 'cache.layers.0.keys[2] "
+            "> 9'. An int that a call leaves to its default has that value; a comparison of a size "
+            "that it has not is unknown, as in SQL.",
         ),
     ] = None,
     novel: Annotated[

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Sequence, Set
 from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.arguments.plan import identifier
+from calltape_analyzer.converting.program_inputs import ProgramInputs, program_inputs
 from calltape_analyzer.converting.written import Written
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.input_matching import CallValue, match_inputs, values_of_layout
+from calltape_analyzer.programs.onnx_checks import CHECKS
 from calltape_analyzer.programs.untrusted_files import load_onnx_proto
 from calltape_analyzer.pytree.result_values import values_in
 from calltape_analyzer.reading.call import Call
@@ -29,6 +31,11 @@ Side = Literal["inputs", "outputs"]
 
 _MAX_NAMES = 1000
 """How many names of left out values are kept: a tape may have a name of its own in each call."""
+
+_LACKS_INPUTS = (
+    "choose calls that have them (`--variant NAME`, Tape.only in Python), or give a program in the "
+    "folder that `calltape export` wrote: its manifest says what a call lacks"
+)
 
 _TENSOR = object()
 """Stands for a tensor among values."""
@@ -68,11 +75,16 @@ class FlatCalls:
         self._sorter = CallSorter.of(tape)
         self._inputs: Sequence[str] | None = None
         self._outputs: Sequence[str] | None = None
+        self._program: ProgramInputs | None = None
         if model is not None:
             graph = load_onnx_proto(model).graph
             initial = {one.name for one in graph.initializer}
             self._inputs = [one.name for one in graph.input if one.name not in initial]
-            self._outputs = [one.name for one in graph.output]
+            # What a program checks is no output of a call.
+            self._outputs = [one.name for one in graph.output if one.name != CHECKS]
+            self._program = program_inputs(model, self._inputs)
+            if self._program is not None:
+                self._sorter = self._program.sorter
 
     def __iter__(self) -> Iterator[FlatCall]:
         for call in self._tape:
@@ -118,31 +130,31 @@ class FlatCalls:
     def _inputs_of(self, call: Call) -> dict[str, Any]:
         import torch
 
-        tree = call.record.inputs
-        layout = self._sorter.sorted(tree).layout
-        values = values_of_layout(layout)
-        if self._inputs is not None:
-            matched = match_inputs(self._inputs, values)
+        placed = self._sorter.sorted(call.record.inputs)
+        if self._program is not None:
+            found, taken = self._program.of(call, placed), self._program.taken(placed)
         else:
-            tensors = [value for value in values if value.kind == "tensor"]
-            named = [identifier(f"{one.argument}{one.path}") for one in tensors]
-            matched = dict(zip(_unique(named), tensors, strict=True))
-        self._note_left_out(layout, set(matched.values()), values)
-        found: dict[str, Any] = {}
-        for name, value in matched.items():
-            if value.kind == "tensor":
-                one = call.tensor("inputs", layout.tensors[value.number].number)
-            else:
-                one = torch.tensor(tree.scalars[layout.scalars[value.number].number])
-            found[name] = _checked(name, one, call)
-        return found
+            matched = self._matched(values_of_layout(placed.layout))
+            taken = set(matched.values())
+            found = {name: _value(call, placed.layout, one) for name, one in matched.items()}
+        self._note_left_out(placed.layout, taken)
+        tensors = {
+            name: torch.tensor(one) if type(one) is int else one for name, one in found.items()
+        }
+        return {name: _checked(name, one, call) for name, one in tensors.items()}
 
-    def _note_left_out(
-        self, layout: ArgumentLayout, taken: Set[CallValue], values: Sequence[CallValue]
-    ) -> None:
+    def _matched(self, values: Sequence[CallValue]) -> dict[str, CallValue]:
+        """The values of a call by the names of inputs."""
+        if self._inputs is not None:
+            return match_inputs(self._inputs, values, _LACKS_INPUTS)
+        tensors = [value for value in values if value.kind == "tensor"]
+        named = [identifier(f"{one.argument}{one.path}") for one in tensors]
+        return dict(zip(_unique(named), tensors, strict=True))
+
+    def _note_left_out(self, layout: ArgumentLayout, taken: Set[CallValue]) -> None:
         """Notes the arguments of a call that are not among its inputs."""
         ints = {(one.argument, one.path) for one in taken if one.kind == "int"}
-        for value in values:
+        for value in values_of_layout(layout):
             if value.kind == "tensor" and value not in taken:
                 self._leave_out("unused", f"{value.argument}{value.path}")
         for argument, node in layout.nodes.items():
@@ -174,6 +186,12 @@ class FlatCalls:
             )
         pairs = zip(names, tensors.values(), strict=True)
         return {name: _checked(name, tensor, call) for name, tensor in pairs}
+
+
+def _value(call: Call, layout: ArgumentLayout, value: CallValue) -> Any:
+    if value.kind == "tensor":
+        return call.tensor("inputs", layout.tensors[value.number].number)
+    return call.record.inputs.scalars[layout.scalars[value.number].number]
 
 
 def _unique(names: Sequence[str]) -> list[str]:

@@ -137,6 +137,16 @@ def _lost_symptoms(tape: Tape) -> Iterator[Symptom]:
                 + some_of([f"{calls} {printable(k)}" for k, calls in reasons.items()], 8),
                 advice=advice,
             )
+    sealed = [segment.trailer for segment in tape.segments if segment.trailer is not None]
+    if any(trailer.coverage.at_least for trailer in sealed):
+        yield Symptom(
+            kind="open_end",
+            level="warning",
+            text="it was made of a tape without an end: a last call may have been torn, and how "
+            "many calls followed is not known",
+            advice="copy the tape that it was made of again from where it came, if it is whole "
+            "there",
+        )
     if tape.under_way:
         numbers = some_of([str(call.number) for call in tape.under_way], _MAX_NAMED)
         yield Symptom(

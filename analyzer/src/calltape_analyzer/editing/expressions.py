@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
 from calltape_analyzer.errors import UsageError
 
@@ -20,6 +21,10 @@ _MAX_TEXT = 1000
 _MAX_NODES = 200
 _MAX_BITS = 64
 _ADVICE = "write it like `sequence_length > 512 and input_ids[0] == 1`"
+
+# Names with all that follows: `cache.layers.0.keys[2]`. Of a part, group 1 is a position.
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.(?:\w+|\*)|\[[^\]]*\])+")
+_PART = re.compile(r"\[[^\]]*\]|\.(\d+)(?!\w)")
 
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
@@ -48,7 +53,9 @@ class Expression:
 
     Args:
         text: comparisons of names, dimensions (``x[0]``) and numbers with ``== != < <= > >=``,
-            joined by ``and``, ``or``, ``not``; sums, products, ``//`` and ``%`` of them.
+            joined by ``and``, ``or``, ``not``; sums, products, ``//`` and ``%`` of them. Names are
+            those that are shown (``cache.layers.0.keys[2]``); a key that is no word has quotes
+            (``cache["a-b"][1]``).
 
     Attributes:
         references: the sizes that it names.
@@ -63,23 +70,22 @@ class Expression:
         self.references = tuple(_references(self._tree))
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it is true of a call. It is not if the call lacks a size that is asked for, or
-        has a divisor of zero there.
+        """Whether it is true of a call. As in SQL, a comparison is unknown if the call lacks one of
+        its sizes, or has a divisor of zero there; so is ``not`` of it. ``or`` needs one part that
+        is true, ``and`` all of them. What is unknown in the end is not true.
 
         Args:
             sizes: by name: symbols, dimensions and ints.
         """
-        try:
-            return bool(_value(self._tree, sizes))
-        except (KeyError, ZeroDivisionError, OverflowError):
-            return False
+        return _truth(self._tree, sizes) is True
 
 
 def _parsed(text: str) -> ast.expr:
     if len(text) > _MAX_TEXT:
         raise UsageError(f"a condition of {len(text)} characters (at most {_MAX_TEXT})")
+    python = _as_python(text.strip())
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(python, mode="eval").body
         nodes = list(ast.walk(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError(f"{text!r:.100} is no condition", advice=_ADVICE) from None
@@ -87,6 +93,20 @@ def _parsed(text: str) -> ast.expr:
         raise UsageError(f"a condition of {len(nodes)} parts (at most {_MAX_NODES})")
     _check(tree)
     return tree
+
+
+def _as_python(text: str) -> str:
+    """The text with positions as Python writes them: ``xs[0]`` for ``xs.0``."""
+    return _NAME.sub(_with_brackets, text)
+
+
+def _with_brackets(name: re.Match[str]) -> str:
+    if ".*" in name[0] or "[*]" in name[0]:
+        raise UsageError(
+            f"{name[0]!r:.100} stands for several sizes",
+            advice="name one of them, such as `cache.layers.0.keys[2]`",
+        )
+    return _PART.sub(lambda part: f"[{part[1]}]" if part[1] else part[0], name[0])
 
 
 def _check(node: ast.expr) -> None:
@@ -166,16 +186,43 @@ def _place(node: ast.expr) -> int | str | None:
     return node.value if type(node.value) is str and sign == 1 else None
 
 
+def _truth(node: ast.expr, sizes: Mapping[str, int]) -> bool | None:
+    """Whether a condition is true; None if that is unknown."""
+    if isinstance(node, ast.BoolOp):
+        decisive = isinstance(node.op, ast.Or)
+        parts = [_truth(part, sizes) for part in node.values]
+        if decisive in parts:
+            return decisive
+        return None if None in parts else not decisive
+    if _is_not(node):
+        found = _truth(node.operand, sizes)
+        return None if found is None else not found
+    try:
+        return bool(_value(node, sizes))
+    except (KeyError, ZeroDivisionError, OverflowError):
+        return None
+
+
+def _is_not(node: ast.expr) -> TypeGuard[ast.UnaryOp]:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+
+
 def _value(node: ast.expr, sizes: Mapping[str, int]) -> Any:
+    """A number, or whether a part is true.
+
+    Raises:
+        KeyError: the call lacks a size.
+    """
     found = _reference(node)
     if found is not None:
         return _size(found, sizes)
     if isinstance(node, ast.Constant):
         return node.value
-    if isinstance(node, ast.BoolOp):
-        is_and = isinstance(node.op, ast.And)
-        values = (bool(_value(part, sizes)) for part in node.values)
-        return all(values) if is_and else any(values)
+    if isinstance(node, ast.BoolOp) or _is_not(node):
+        truth = _truth(node, sizes)
+        if truth is None:
+            raise KeyError(ast.unparse(node))
+        return truth
     if isinstance(node, ast.UnaryOp):
         return _SIGNS[type(node.op)](_value(node.operand, sizes))
     if isinstance(node, ast.BinOp):

@@ -16,10 +16,12 @@ from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import listed
+from calltape_analyzer.text import pattern_of, some_of
 from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["SizedCalls", "Sizes"]
+
+_MOST_SHOWN = 20
 
 
 class Sizes(Mapping[str, int]):
@@ -79,10 +81,10 @@ class SizedCalls:
         for expression in expressions:
             for reference in expression.references:
                 if not any(name in known for name in reference):
-                    shown = [name for name in known if "[-" not in name]
+                    shown = (name for name in known if "[-" not in name)
                     raise UsageError(
                         f"no call has a size named {reference}",
-                        advice=f"the sizes are: {listed(shown, 20) or 'none'}",
+                        advice=f"the sizes are: {_examples(shown) or 'none'}",
                     )
 
     def of(self, call: Call) -> Sizes:
@@ -116,6 +118,18 @@ class SizedCalls:
             }
             known = self._names[id(facts)] = columns | symbols
         return known
+
+
+def _examples(names: Iterable[str]) -> str:
+    """Names that can be typed as they are: one of those that differ in positions only."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(pattern_of(name), []).append(name)
+    shown = [
+        same[0] if len(same) == 1 else f"{same[0]} and {len(same) - 1} like it"
+        for same in found.values()
+    ]
+    return some_of(shown, _MOST_SHOWN)
 
 
 def _columns_of(placed: SortedCall) -> dict[str, Column]:

@@ -25,7 +25,7 @@ from calltape_analyzer.minimising.redacted_tape import (
     Redacting,
     choices_of,
 )
-from calltape_analyzer.minimising.result_file import check_target, copy_to
+from calltape_analyzer.minimising.result_file import check_target
 from calltape_analyzer.minimising.search import Search, TimeUpError
 from calltape_analyzer.minimising.shared_values import share_values
 from calltape_analyzer.minimising.shown_command import command_of
@@ -37,6 +37,7 @@ from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted
 from calltape_analyzer.writing.coverage import calls_in, coverage_for
 from calltape_analyzer.writing.lineage import derived
+from calltape_analyzer.writing.output_file import copy_tape
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.records import Manifest
 
@@ -125,7 +126,7 @@ def minimise_tape(
                 raise
             notes = [*begun.notes, *_reduced(tape, search), *_confirmed(search)]
             ended = work.ended(search, log, choices)
-            copy_to(target, ended.path, tape.paths, overwrite=overwrite)
+            copy_tape(ended.path, target, overwrite=overwrite, inputs=tape.paths)
             return MinimiseReport(
                 path=os.fspath(path), reason=ended.reason, calls_before=begun.calls,
                 calls=len(search.tape), bytes_read=tape.nbytes,

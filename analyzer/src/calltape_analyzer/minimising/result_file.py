@@ -1,7 +1,6 @@
 """The file that the smallest tape becomes.
 
-In comes a path. Out goes an error before hours of work, if nothing can be written there; and at the
-end the file, when all of it is there.
+In comes a path. Out goes an error before hours of work, if nothing can be written there.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calltape_analyzer.errors import TapeError, UsageError
-from calltape_analyzer.writing.output_file import OutputFile
+from calltape_analyzer.writing.compressing import compressor_of
 
-__all__ = ["check_target", "copy_to"]
-
-_PART = 2**20
+__all__ = ["check_target"]
 
 
 def check_target(target: Path, inputs: Sequence[str], *, overwrite: bool) -> None:
@@ -28,8 +25,9 @@ def check_target(target: Path, inputs: Sequence[str], *, overwrite: bool) -> Non
 
     Raises:
         UsageError: it is one of the files that are read.
-        TapeError: ``exists`` or ``io``.
+        TapeError: ``exists`` or ``io``; ``usage`` if Zstandard is not installed.
     """
+    compressor_of(str(target))
     if os.path.lexists(target) and not overwrite:
         raise TapeError("exists", "it is there already", path=str(target))
     if any(os.path.exists(target) and os.path.samefile(target, one) for one in inputs):
@@ -41,16 +39,3 @@ def check_target(target: Path, inputs: Sequence[str], *, overwrite: bool) -> Non
     if target.is_dir() or not target.parent.is_dir():
         what = "it is a directory" if target.is_dir() else "there is no such directory"
         raise TapeError("io", f"cannot write it: {what}", path=str(target))
-
-
-def copy_to(target: Path, source: str, inputs: Sequence[str], *, overwrite: bool) -> None:
-    """Gives a tape of another folder its final name, when all of it is there."""
-    out = OutputFile(target, overwrite=overwrite, inputs=inputs)
-    try:
-        with open(source, "rb") as file:
-            while part := file.read(_PART):
-                out.append([part])
-        out.finish()
-    except BaseException:
-        out.discard()
-        raise

@@ -18,7 +18,15 @@ from typing import IO, Any
 from calltape_analyzer.pytree.memory_limit import granted_bytes
 from calltape_schema.errors import TapeError
 
-__all__ = ["COMPRESSIONS", "SUFFIXES", "compressed_since", "is_compressed", "unpacked"]
+__all__ = [
+    "COMPRESSIONS",
+    "SUFFIXES",
+    "compressed_since",
+    "is_compressed",
+    "most_unpacked",
+    "unpacked",
+    "zstd_module",
+]
 
 COMPRESSIONS = (".zst", ".gz")
 """What is added to the name of a tape when it is compressed."""
@@ -42,6 +50,11 @@ def compressed_since(path: str) -> str | None:
 def is_compressed(name: str) -> bool:
     """Whether a file is a compressed tape by its name."""
     return name.endswith(SUFFIXES[1:])
+
+
+def most_unpacked(size: int) -> int:
+    """How many bytes are decompressed of a file of so many, if nothing else was granted."""
+    return max(_LEAST_BYTES, _TIMES_FILE * size)
 
 
 def unpacked(
@@ -74,7 +87,7 @@ def unpacked(
     given = granted_bytes()
 
     def limit() -> int:
-        return max(_LEAST_BYTES, _TIMES_FILE * received()) if given is None else given
+        return most_unpacked(received()) if given is None else given
 
     try:
         with opener(packed) as source:
@@ -127,15 +140,18 @@ def _gzip(file: IO[bytes]) -> Any:
 
 
 def _zstd(file: IO[bytes]) -> Any:
-    return _zstd_module().ZstdFile(file, "r")
+    module = zstd_module()
+    if module is None:
+        raise TapeError(
+            "usage",
+            "the tape is compressed with Zstandard, which this Python cannot read",
+            advice="install calltape-analyzer[zstd], or decompress the tape with `zstd -d`",
+        )
+    return module.ZstdFile(file, "r")
 
 
-def _zstd_module() -> Any:
-    """Zstandard, of Python itself from 3.14 on.
-
-    Raises:
-        TapeError: ``usage``: it is not installed.
-    """
+def zstd_module() -> Any:
+    """Zstandard, of Python itself from 3.14 on; None if it is not installed."""
     import importlib
 
     for name in ("compression.zstd", "backports.zstd"):
@@ -143,11 +159,7 @@ def _zstd_module() -> Any:
             return importlib.import_module(name)
         except ImportError:
             continue
-    raise TapeError(
-        "usage",
-        "the tape is compressed with Zstandard, which this Python cannot read",
-        advice="install calltape-analyzer[zstd], or decompress the tape with `zstd -d`",
-    )
+    return None
 
 
 _OPENERS: dict[bytes, Callable[[IO[bytes]], Any]] = {

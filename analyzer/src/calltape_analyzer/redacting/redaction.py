@@ -19,7 +19,8 @@ from calltape_analyzer.redacting.treatment import Treatments, Way
 from calltape_analyzer.redacting.value_facts import ValueFacts
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import pattern_of, some_of
-from calltape_analyzer.writing.output_file import refuse_inputs, settle
+from calltape_analyzer.writing.compressing import compressor_of
+from calltape_analyzer.writing.output_file import copy_tape, refuse_inputs, settle
 from calltape_schema.errors import TapeError
 
 __all__ = ["redact"]
@@ -88,11 +89,13 @@ def redact(
         UsageError: for an empty path, or a path that is one of the tape's own files.
         RedactionError: if the result says something else than the tape or tells what was
             removed; no file is left then.
-        TapeError: ``exists``, ``io``, ``limit``.
+        TapeError: ``exists``, ``io``, ``limit``; ``usage`` if the name ends with ``.tape.zst`` and
+            Zstandard is not installed.
     """
     check_tape(tape, "redact")
     target = os.path.abspath(os.fspath(path))
     refuse_inputs(target, tape.paths)
+    compressor = compressor_of(target)
     if not overwrite and os.path.lexists(target):
         raise TapeError("exists", "it is there already", path=os.fspath(path))
     ways: dict[Way, Patterns] = {
@@ -108,7 +111,10 @@ def redact(
     _refuse_needed(asked)
     with _beside(target) as new:
         report, notes = _proven(asked, new)
-        settle(new, target, overwrite=overwrite)
+        if compressor is None:
+            settle(new, target, overwrite=overwrite)
+        else:
+            copy_tape(new, target, overwrite=overwrite)
     return report.model_copy(update={"path": os.fspath(path), "notes": tuple(notes)})
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.reading.compressed import most_unpacked
+from calltape_analyzer.writing.compressing import Compressor, compressor_of
 from calltape_schema.errors import TapeError
 
-__all__ = ["OutputFile", "refuse_inputs", "settle", "write_file"]
+__all__ = ["OutputFile", "copy_tape", "refuse_inputs", "settle", "write_file"]
 
 _BUFFER = 1024 * 1024
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
@@ -30,10 +33,11 @@ class OutputFile:
         overwrite: whether a file that is there already is replaced.
         inputs: paths of files that are read meanwhile. None of them is ever replaced.
         mode: the permissions, whatever the umask is.
+        is_tape: whether it is compressed at the end if its name asks for it (``.tape.gz``).
 
     Raises:
         UsageError: the path is one of the inputs.
-        TapeError: ``exists`` or ``io``.
+        TapeError: ``exists`` or ``io``; ``usage`` if Zstandard is not installed.
     """
 
     def __init__(
@@ -43,21 +47,19 @@ class OutputFile:
         overwrite: bool = False,
         inputs: Iterable[str] = (),
         mode: int = 0o600,
+        is_tape: bool = False,
     ) -> None:
         self.path = os.fspath(path)
         self.end = 0
+        self._mode = mode
+        self._compressor = compressor_of(self.path) if is_tape else None
         self._overwrite = overwrite
         refuse_inputs(self.path, inputs)
         if not overwrite and os.path.lexists(self.path):
             raise TapeError("exists", "it is there already", path=self.path)
         _refuse_device(self.path)
-        folder, name = os.path.split(self.path)
-        self._beside = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
         with self._told():
-            descriptor = os.open(self._beside, _FLAGS, 0o600)
-            with contextlib.suppress(OSError):  # some file systems have no permissions
-                os.fchmod(descriptor, mode)
-            self._file = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115
+            self._open()
 
     def append(self, parts: Iterable[Any]) -> None:
         """Writes bytes, one part after the other.
@@ -86,10 +88,13 @@ class OutputFile:
         """Gives the file its name, after its bytes have reached the disk.
 
         Raises:
-            TapeError: ``io``; ``exists`` if another file took the name meanwhile.
+            TapeError: ``io``; ``exists`` if another file took the name meanwhile; ``limit`` if it
+                would be compressed so much that no reader takes it.
         """
         try:
             with self._told():
+                if self._compressor is not None:
+                    self._compress(self._compressor)
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
@@ -108,6 +113,35 @@ class OutputFile:
             self._file.close()
         with contextlib.suppress(OSError):
             os.unlink(self._beside)
+
+    def _open(self) -> None:
+        """Makes a new temporary file."""
+        folder, name = os.path.split(self.path)
+        self._beside = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
+        descriptor = os.open(self._beside, _FLAGS, 0o600)
+        with contextlib.suppress(OSError):  # some file systems have no permissions
+            os.fchmod(descriptor, self._mode)
+        self._file = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115
+
+    def _compress(self, compressor: Compressor) -> None:
+        """Puts a compressed temporary file in the place of the plain one: bytes can be cut off the
+        plain one only."""
+        self._file.close()
+        plain = self._beside
+        try:
+            with open(plain, "rb") as source:
+                self._open()
+                with compressor(self._file) as target:
+                    shutil.copyfileobj(source, target, _BUFFER)
+        finally:
+            os.unlink(plain)
+        if self.end > most_unpacked(self._file.tell()):
+            raise TapeError(
+                "limit",
+                "it would be compressed so much that a reader takes it for an attack",
+                path=self.path,
+                advice="name it .tape",
+            )
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -154,6 +188,33 @@ def settle(source: str, target: str, *, overwrite: bool) -> None:
     except OSError as error:
         reason = f"cannot write it: {error.strerror or type(error).__name__}"
         raise TapeError("io", reason, path=target) from None
+
+
+def copy_tape(
+    source: str,
+    target: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    inputs: Iterable[str] = (),
+) -> None:
+    """Copies a tape, compressed if the new name asks for it.
+
+    Args:
+        source: the path of a plain tape.
+        target, overwrite, inputs: as :class:`OutputFile` has them.
+
+    Raises:
+        UsageError, TapeError: as :class:`OutputFile` does.
+    """
+    out = OutputFile(target, overwrite=overwrite, inputs=inputs, is_tape=True)
+    try:
+        with open(source, "rb") as file:
+            while part := file.read(_BUFFER):
+                out.append([part])
+        out.finish()
+    except BaseException:
+        out.discard()
+        raise
 
 
 def _refuse_device(path: str) -> None:

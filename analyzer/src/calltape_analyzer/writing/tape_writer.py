@@ -63,7 +63,7 @@ class TapeWriter:
             writer.seal()
 
     Args:
-        path: of the new file.
+        path: of the new file. One whose name ends with ``.tape.gz`` or ``.tape.zst`` is compressed.
         manifest: its first member. Its id is that of all calls on the tape.
         overwrite: whether a file that is there already is replaced.
         inputs: the files that are read meanwhile; none of them is ever replaced.
@@ -88,7 +88,7 @@ class TapeWriter:
     ) -> None:
         self.calls = 0
         self._tape = manifest.tape
-        self._file = OutputFile(path, overwrite=overwrite, inputs=inputs, mode=mode)
+        self._file = OutputFile(path, overwrite=overwrite, inputs=inputs, mode=mode, is_tape=True)
         self._index = array("Q")
         self._group = Group()  # small records that wait for their member
         self._sums = SummaryBuilder()
