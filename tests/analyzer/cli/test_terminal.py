@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.cells import cell_len
 
-from calltape_analyzer.cli import terminal
+from calltape_analyzer.cli import listings, terminal
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.fuzz.program import onnx_model
@@ -172,8 +172,37 @@ def test_a_table_shows_all_of_each_cell(
 ) -> None:
     found = table_of(capsys, ("n",) * columns, (text,) * columns)
     assert all(cell_len(line) <= width for line in found)
-    shown = "".join("".join(found[1:]).split())
+    shown = [char for char in "".join("".join(found).split()) if char not in "n:;"]
     assert sorted(shown) == sorted("".join(text.split()) * columns)
+
+
+LONG = "transformers.models.mistral.modeling_mistral:MistralForCausalLM.forward"
+
+
+@pytest.mark.parametrize("width", [80], indirect=True)
+def test_a_row_without_room_for_words_and_dates_is_a_block(
+    width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = (LONG, "1", "1 folder", "1", "10", "2026-11-26", "2026-11-26", "yes", "")
+    assert table_of(capsys, listings._HEAD, row) == [
+        LONG,
+        "  recordings: 1; hosts: 1 folder; files: 1; calls: 10; first day: 2026-11-26;",
+        "  last day: 2026-11-26; sealed: yes",
+    ]
+
+
+def test_a_table_without_rows_shows_its_head(
+    width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal.table(("one", "two"), [])
+    assert ESCAPE.sub("", capsys.readouterr().out).split() == ["one", "two"]
+
+
+def test_a_long_name_breaks_between_its_parts_on_the_line_of_its_label() -> None:
+    assert list(terminal.wrapped(f"target     {LONG} (seen by hook)", 60, 11)) == [
+        "target     transformers.models.mistral.modeling_mistral:",
+        "           MistralForCausalLM.forward (seen by hook)",
+    ]
 
 
 def test_a_text_is_shortened_to_columns() -> None:
