@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from calltape_analyzer import open_tape, progress
-from calltape_analyzer.progress import shown_progress, steps, with_progress
+from calltape_analyzer.progress import later_bar, shown_progress, steps, with_progress
 from tests.analyzer.tapes import write_tape
 
 
@@ -42,6 +44,37 @@ def test_a_long_loop_shows_what_is_done_the_rate_and_the_rest(at_once: None) -> 
     assert "calls" in shown
     assert "5/10" in shown
     assert "left" in shown
+
+
+def test_work_elsewhere_that_is_soon_over_shows_nothing() -> None:
+    terminal = Terminal()
+    with later_bar(terminal, "files", 3) as advance:
+        advance(3)
+    assert terminal.getvalue() == ""
+
+
+def test_long_work_elsewhere_has_a_bar_before_a_step_is_done(at_once: None) -> None:
+    terminal = Terminal()
+    with later_bar(terminal, "files", 3) as advance:
+        while "0/3" not in terminal.getvalue():
+            time.sleep(0.01)
+        advance(2)
+    assert "2/3" in terminal.getvalue()
+    assert "/100" not in terminal.getvalue()
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_a_bar_has_no_colour_where_none_is_wanted(
+    name: str, value: str, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    with shown_progress(terminal):
+        list(steps(range(5), "calls", 5))
+    shown = terminal.getvalue()
+    assert not re.search(r"\x1b\[[0-9;]+m", shown)  # a cursor may move; nothing is coloured or bold
+    assert name == "NO_COLOR" or "\x1b" not in shown
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), None])

@@ -12,10 +12,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import torch
 from selenium.webdriver.common.keys import Keys
 
 from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
 from calltape_analyzer.reading.tape_file import TapeFile
+from tests.analyzer.tapes import write_tape
 from tests.browser import LOOKS, MISSING, network_requests
 from tests.fixture_files import FIXTURES
 from tests.hostile_names import HIDDEN, NAMES, hostile_tape
@@ -87,6 +89,47 @@ def test_a_golden_tape_from_a_disk(tab: ViewerTab, width: int, dark: bool) -> No
     tab.expect_clean()
     tab.click("#tab-tape")
     assert "fixtures.models:Model.forward, seen by hook" in tab.text("#panel-tape dd")
+    tab.expect_clean()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_dimensions_of_several_kinds_are_told_apart(tab: ViewerTab, width: int) -> None:
+    tab.size(width)
+    tab.go(FILE_PAGE)
+    tab.drop(FIXTURES / "v1" / "structures.tape")
+    tab.click("#tab-dimensions")
+    tab.until(lambda: tab.text("#panel-dimensions button.open"))
+    if width > 760:  # the detail stands beside the list
+        tab.click("#panel-dimensions button.open")
+        tab.until(lambda: tab.text(".histogram"))
+    shown = tab.driver.execute_script(
+        "return [...document.querySelectorAll('#panel-dimensions tbody tr:not(.spacer)')]"
+        ".map((row) => row.innerText)"
+    )
+    assert len(set(shown)) == len(shown)
+    tab.click("#panel-dimensions .kinds summary")
+    kinds = {row.split()[-1] for row in shown}
+    assert {f"Kind {kind}" for kind in kinds} <= set(tab.text(".kinds dt"))
+    tab.expect_clean()
+
+
+def test_pages_of_elements_and_values_of_ints(tab: ViewerTab, tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", [((torch.zeros(300), count), {}) for count in (2, 5, 5)])
+    tab.size(1280)
+    tab.go(FILE_PAGE)
+    tab.drop(path)
+    tab.click("button.open", "1")
+    tab.click(".tree summary", "0 float32")
+    tab.until(lambda: "0 to 239 of 300 elements" in tab.text(".values .quiet"))
+    assert tab.text(".values .bar button")[:4] == ["«", "‹", "›", "»"]
+    tab.click(".values .bar button", "»")
+    tab.until(lambda: "240 to 299 of 300 elements" in tab.text(".values .quiet"))
+    tab.click("#tab-dimensions")
+    tab.click("#panel-dimensions button.open", "1")
+    tab.shows(".histogram caption", ["Calls by value"])
+    widths = [bar.get_attribute("style") for bar in tab.all(".histogram .fill")]
+    assert [round(float(width.split()[1].rstrip("%;"))) for width in widths] == [33, 67]
+    assert tab.one("svg").get_attribute("aria-label") == "Values from 2 to 5 over calls 0 to 2"
     tab.expect_clean()
 
 

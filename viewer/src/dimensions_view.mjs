@@ -1,20 +1,31 @@
 // The sizes of every dimension, and of every int, over the calls.
 
 import { histogram, series } from "./charts.mjs";
-import { element } from "./markup.mjs";
+import { element, factList } from "./markup.mjs";
 import { WholeTable, filterBox } from "./tables.mjs";
 import { grouped } from "./numbers.mjs";
 
+const MOST_KINDS = 100; // in the legend
+
 const COLUMNS = [
   { name: "path", title: "Argument", class: "wide" },
-  { name: "axis", title: "Axis", class: "number short" },
+  { name: "axis", title: "Axis", class: "number short slim" },
   { name: "dtype", title: "dtype", class: "dtype" },
   { name: "min", title: "Least", class: "number" },
   { name: "max", title: "Most", class: "number" },
-  { name: "distinct", title: "Sizes", class: "number short" },
+  { name: "distinct", title: "Sizes", class: "number short spare" },
   { name: "calls", title: "Calls", class: "number less" },
-  { name: "group", title: "Kind", class: "number short less" },
+  { name: "group", title: "Kind", class: "number short slim" },
 ];
+
+/** What the numbers of kinds stand for; nothing if there is one only. */
+function legend(groups) {
+  if (groups.length < 2) return null;
+  const facts = groups.slice(0, MOST_KINDS).map(({ calls, label }, number) => [`Kind ${number}`, `${calls === 1 ? "1 call" : `${grouped(calls)} calls`}, such as ${label}`]);
+  const more = groups.length - facts.length;
+  if (more > 0) facts.push(["further kinds", grouped(more)]);
+  return element("details", { class: "kinds" }, element("summary", {}, "What the kinds are"), factList(facts));
+}
 
 export class DimensionsView {
   constructor(link, onError) {
@@ -26,12 +37,12 @@ export class DimensionsView {
     const { rows, groups, broken } = await this.link.ask("dimensionRows");
     this.groups = groups;
     const table = new WholeTable({
-      caption: "Dimensions", columns: COLUMNS, sort: "distinct", isDescending: true,
+      caption: "Dimensions", columns: groups.length > 1 ? COLUMNS : COLUMNS.slice(0, -1), sort: "distinct", isDescending: true,
       rows: rows.map((row, position) => ({ ...row, position })),
       textOf: (row) => `${row.path} ${row.dtype} ${row.distinct > 1 ? "varied" : "constant"} kind ${row.group}`,
       cellsOf: (row) => [
         element("span", { class: "cut" }, row.path), row.axis === null ? "value" : String(row.axis), row.dtype, row.min,
-        row.max, `${grouped(row.distinct)}${row.isMore ? "+" : ""}`, grouped(row.calls), String(row.group),
+        row.max, `${grouped(row.distinct)}${row.isMore ? "+" : ""}`, grouped(row.calls), ...(groups.length > 1 ? [String(row.group)] : []),
       ],
       onOpen: (row) => this.open(row),
     });
@@ -39,22 +50,23 @@ export class DimensionsView {
     const box = filterBox("Filter dimensions", "name, dtype, varied, constant", (filter) => table.setFilter(filter));
     const told = `${rows.length === 1 ? "1 dimension" : `${grouped(rows.length)} dimensions`} of ${groups.length === 1 ? "1 kind" : `${grouped(groups.length)} kinds`} of calls${broken > 0 ? `; ${grouped(broken)} calls cannot be read` : ""}`;
     this.element.replaceChildren(
-      element("div", { class: "list" }, element("div", { class: "bar" }, box, element("p", { class: "quiet" }, told)), table.element), this.detail);
+      element("div", { class: "list" }, element("div", { class: "bar" }, box, element("p", { class: "quiet" }, told)), legend(groups), table.element), this.detail);
   }
 
   async open(row) {
     try {
       const found = await this.link.ask("dimension", row);
       const { label, calls } = this.groups[row.group];
-      const what = row.axis === null ? `Values of ${row.path}` : `Axis ${row.axis} of ${row.path}`;
+      const what = row.axis === null ? "value" : "size";
+      const title = row.axis === null ? `Values of ${row.path}` : `Axis ${row.axis} of ${row.path}`;
       const close = element("button", { type: "button", class: "close", "aria-label": "Close the dimension", on: { click: () => this.close() } }, "✕");
       this.detail.replaceChildren(element("div", { class: "call" },
-        element("header", {}, element("h2", { tabindex: -1 }, what), close),
+        element("header", {}, element("h2", { tabindex: -1 }, title), close),
         element("p", { class: "quiet" }, `Kind ${row.group}, ${grouped(calls)} calls, such as ${label}`),
         found.series === null
           ? element("p", { class: "quiet" }, "How it went over the calls is known once every record was read.")
-          : series(found.series),
-        histogram(found)));
+          : series(found.series, what),
+        histogram(found, what)));
       this.detail.hidden = false;
       this.element.classList.add("with-detail");
       this.detail.scrollTop = 0;

@@ -37,10 +37,10 @@ const MANTISSA_BITS = {
   float8_e4m3fnuz: 3, float8_e5m2: 2, float8_e5m2fnuz: 2, float8_e8m0fnu: 0,
 };
 
-/** A float of a tensor: as few digits as tell it from its neighbours of this dtype. */
+/** A float of a tensor: as few digits as tell it from its neighbours of this dtype; all of them if it has eight bits. */
 export function elementText(dtype, value) {
   const bits = MANTISSA_BITS[dtype];
-  if (bits === undefined || !Number.isFinite(value) || value === 0) return floatText(value);
+  if (bits === undefined || bits <= 3 || !Number.isFinite(value) || value === 0) return floatText(value);
   const room = Math.abs(value) * 2 ** -(bits + 2);
   for (let digits = 1; digits < 12; digits++) {
     const rounded = Number(value.toPrecision(digits));

@@ -28,6 +28,13 @@ function* rowsOf({ from, texts, shape }) {
   }
 }
 
+/** Which elements are shown: `1 element`, `0 to 239 of 400 elements`. */
+export function rangeText(from, count, total) {
+  if (count === total) return total === 1 ? "1 element" : `${grouped(total)} elements`;
+  const shown = count === 1 ? grouped(from) : `${grouped(from)} to ${grouped(from + count - 1)}`;
+  return `${shown} of ${grouped(total)} elements`;
+}
+
 export class ValuesView {
   constructor(link, side, leaf, title) {
     Object.assign(this, { link, side, leaf, title, from: 0, total: null });
@@ -68,11 +75,11 @@ export class ValuesView {
     }, name);
     const last = Math.floor((total - 1) / PAGE) * PAGE;
     const pages = total <= PAGE ? [] : [
-      step("⏮", "First page", 0, from === 0), step("◀", "Page before", Math.max(0, from - PAGE), from === 0),
-      step("▶", "Next page", Math.min(last, from + PAGE), from >= last), step("⏭", "Last page", last, from >= last),
+      step("«", "First page", 0, from === 0), step("‹", "Page before", Math.max(0, from - PAGE), from === 0),
+      step("›", "Next page", Math.min(last, from + PAGE), from >= last), step("»", "Last page", last, from >= last),
       this.jumpBox(total),
     ];
-    const shown = element("span", { class: "quiet" }, `${grouped(from)} to ${grouped(from + texts.length - 1)} of ${grouped(total)} elements`);
+    const shown = element("span", { class: "quiet" }, rangeText(from, texts.length, total));
     const whole = element("button", { type: "button", on: { click: (event) => this.statistics(event.target) } }, "Whole tensor");
     this.bar.replaceChildren(...pages, shown, whole);
   }

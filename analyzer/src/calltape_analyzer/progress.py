@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
-__all__ = ["bar_of", "shown_progress", "steps", "with_progress"]
+__all__ = ["later_bar", "shown_progress", "steps", "with_progress"]
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ def _counted(
         for item in items:
             count = count + 1 if done is None else done(item)
             if bar is None and time.monotonic() - begin > _AFTER_SECONDS:
-                bar = bar_of(shown.stream)
+                bar = _bar_of(shown.stream)
                 bar.start()
                 bar.add_task(what, total=total)
             if bar is not None:
@@ -94,7 +94,32 @@ def _counted(
             bar.stop()
 
 
-def bar_of(stream: TextIO) -> Progress:
+@contextmanager
+def later_bar(stream: TextIO, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar for work that is no loop of this thread: it comes after two seconds, whether a step is
+    done or not.
+
+    Args:
+        stream: a terminal.
+        what, total: as for :func:`steps`.
+
+    Yields:
+        What takes how many steps are done.
+    """
+    bar = _bar_of(stream)
+    task = bar.add_task(what, total=total)
+    timer = threading.Timer(_AFTER_SECONDS, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda done: bar.update(task, completed=done)
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()
+
+
+def _bar_of(stream: TextIO) -> Progress:
     """A bar that is not there yet: what is done, how fast, and how long it still takes. It leaves
     what others print alone, and goes when it is done."""
     from rich.console import Console

@@ -372,7 +372,7 @@ def _argument(name: str) -> str:
 
 def _sizes(dimension: DimensionFinding) -> str:
     # Not the symbol, whose name may be made of dict keys.
-    if not dimension.dynamic:
+    if dimension.min == dimension.max:
         return str(dimension.min)
     return f"{dimension.min}..{dimension.max}"
 

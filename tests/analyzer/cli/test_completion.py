@@ -19,7 +19,7 @@ from calltape_analyzer.cli.completion import VARIABLE, answers, words_of_line
 from calltape_analyzer.cli.verbs import VERBS, Verb
 from tests.analyzer.cli.commands import COMMAND, run
 from tests.analyzer.cli.models import Model
-from tests.analyzer.tapes import write_tape
+from tests.analyzer.tapes import TAPE_ID, write_tape
 
 # No value: nothing of a tape and no file can stand there.
 _OTHERS = {
@@ -83,6 +83,11 @@ def test_numbers_of_calls(tapes: Path) -> None:
     assert offered("calltape show llm.tape 2") == ["2", *map(str, range(20, 30))]
     assert offered("calltape ls llm.tape --calls 3,10..29") == ["3,10..29"]
     assert offered("calltape ls llm.tape --calls=29") == ["--calls=29"]
+    assert offered("calltape ls llm.tape --calls 1,27..") == ["1,27..27", "1,27..28", "1,27..29"]
+    assert offered("calltape ls llm.tape --calls ..1")[0] == "..1"
+    recording = TAPE_ID.hex()[:8]
+    assert offered(f"calltape ls llm.tape --calls {recording}:29..") == [f"{recording}:29..29"]
+    assert offered("calltape ls llm.tape --calls 0..1,28..") == ["0..1,28..28", "0..1,28..29"]
     assert offered("calltape show llm.tape 2 ") == []
     # A word that is no tape yet can only be the beginning of one.
     assert "0" not in offered("calltape show ")

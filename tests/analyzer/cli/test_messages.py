@@ -57,6 +57,15 @@ def test_show_without_a_call_says_that_the_call_is_missing(tape_file: Path) -> N
     assert run("show", tape_file, "-h").code == 0
 
 
+def test_wrong_and_missing_words_are_told_in_words(tape_file: Path) -> None:
+    wrong = run("completion", "csh").err
+    assert "Invalid value for 'SHELL': 'csh' is not one of 'bash', 'zsh', 'fish'" in wrong
+    missing = run("diff", tape_file).err
+    assert "Missing argument 'BEFORE...'. BEFORE... and NOW are wanted." in missing
+    assert "Missing argument 'TAPE...'.\n" in run("ls").err
+    assert "Missing option '--out' / '-o'.\n" in run("table", tape_file).err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("ls",), ("no-such-verb",), ("ls", "x", "--no-such-option"), ("show", "x", "one"),

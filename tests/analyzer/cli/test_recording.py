@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -15,6 +15,12 @@ from calltape_schema.records import FlightPolicy, Policy
 from tests.analyzer.cli.commands import run, without_torch
 from tests.analyzer.explanation.test_explaining import record_chats, toy_lm
 from tests.analyzer.reading.test_calls_under_way import ahead
+
+
+class Heads(torch.nn.Module):
+    def forward(self, x: torch.Tensor, masks: Any = False, state: Any = None) -> torch.Tensor:
+        return x
+
 
 CHATS = ((2, 5), (3, 7), (1, 40))
 
@@ -63,7 +69,7 @@ def test_info_of_a_recording_that_kept_little(folder: Path) -> None:
     assert found["dumps"][0].startswith("1 dump of 3 calls: ")
     assert found["dumps"][0].endswith("Z it looked odd (3 calls)")
     assert found["traffic"] == [
-        "9 calls in 2 structures",
+        "9 calls in 2 kinds",
         "6 calls, 4 kept: input_ids: [1..3, 1]; past_key_values.* (2 of them): [1..3, 5..41, 8]",
         "3 calls, 3 kept: input_ids: [1..3, 5..40]",
     ]
@@ -127,11 +133,43 @@ def test_info_of_one_call_says_nothing_of_sizes_that_vary(tmp_path: Path) -> Non
     assert two == "2 calls, 2 kept: every size always the same"
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        ({}, {"masks": True}, {"without masks", "masks: True"}),
+        ({"masks": None}, {"masks": 0.5}, {"masks: None", "masks: float"}),
+        ({"masks": "low"}, {"masks": 2}, {"masks: str", "masks: 2"}),
+        (
+            {"state": [torch.zeros(2), 1]},
+            {"state": (torch.zeros(2),), "masks": False},
+            {
+                "state: list of 1 tensor (float32); without masks",
+                "state: tuple of 1 tensor (float32); masks: False",
+            },
+        ),
+        (
+            {"state": torch.zeros(2)},
+            {"state": torch.zeros(2).half()},
+            {"state: float32[2]", "state: float16[2]"},
+        ),
+    ],
+)
+def test_info_tells_kinds_apart_whose_sizes_are_the_same(
+    one: dict[str, Any], other: dict[str, Any], told: set[str], tmp_path: Path
+) -> None:
+    model = Heads()
+    with record(model, tmp_path / "a.tape"):
+        for given in (one, other):
+            model(torch.zeros(2), **given)
+    lines = shown(tmp_path / "a.tape")["traffic"][1:]
+    assert {line.partition("that vary; ")[2] for line in lines} == told
+
+
 def test_info_of_files_without_counters(folder: Path) -> None:
     last = folder / "llm-00002.tape"
     last.write_bytes(last.read_bytes()[:-4096])
     head = shown(folder)["traffic"][0]
-    assert head == f"at least 6 calls in 2 structures; no counters in {last}"
+    assert head == f"at least 6 calls in 2 kinds; no counters in {last}"
 
 
 def test_a_policy_in_words() -> None:

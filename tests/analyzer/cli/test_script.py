@@ -69,6 +69,13 @@ def test_each_argument_has_one_line(tmp_path: Path) -> None:
     assert [line for line in lines if "state" in line] == ["#     state: int (2 of them)"]
 
 
+def test_a_dynamic_size_that_a_variant_has_once_is_a_number(tmp_path: Path) -> None:
+    calls = [((torch.zeros(2, 5),), {}), ((torch.zeros(2, 7),), {}), ((torch.zeros(2, 5), 0.5), {})]
+    with open_tape(write_tape(tmp_path / "a.tape", calls)) as tape:
+        lines = [line.strip("# ") for line in script(tape).splitlines() if "float32[" in line]
+    assert lines == ["args_0: float32[2, 5..7]", "args_0: float32[2, 5]"]
+
+
 SECRET = "SECRETPROMPT"
 
 

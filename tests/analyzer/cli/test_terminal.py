@@ -10,7 +10,8 @@ import pytest
 import torch
 from rich.cells import cell_len
 
-from calltape_analyzer.cli import terminal
+from calltape_analyzer.cli import listings, terminal
+from calltape_analyzer.cli.calls import _cut
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.fuzz.program import onnx_model
@@ -98,8 +99,35 @@ def test_the_sizes_of_plain_tensors_are_seen_beside_objects(width: int, tmp_path
     calls = [Recorded((torch.ones(2, 1), state, 0.5), outputs=outputs), Recorded((state,))]
     path = write_tape(tmp_path / "a.tape", calls)
     (_, beside, alone) = (ESCAPE.sub("", line) for line in run("ls", path).out.splitlines())
-    assert beside.endswith("(float32[2,1], State … -> {logits: float32[2,1,50]…"), beside
+    assert beside.endswith("(float32[2,1], State of 4, 0.5) -> {logits: …"), beside
     assert "(State(layers=[float32[2,5] ×3" in alone  # there is nothing else to see
+
+
+@pytest.mark.parametrize(("width", "result"), [(60, "…"), (76, "Decoded")], indirect=["width"])
+def test_a_shape_is_whole_or_not_there(width: int, result: str, tmp_path: Path) -> None:
+    calls = []
+    for length in (11, 12):
+        ids = torch.zeros(3, length, dtype=torch.int64)
+        given = {"input_ids": ids, "position_ids": ids, "attention_mask": ids}
+        calls.append(Recorded((), given, outputs=Decoded(torch.ones(3, length, 50))))
+    shown = run("ls", write_tape(tmp_path / "a.tape", calls)).out.splitlines()
+    for length, line in zip((11, 12), shown[1:], strict=True):
+        assert f"{{input_ids: int64[3,{length}], … -> {result}" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "cut"),
+    [
+        ("float32[2,1,50]", 15, "float32[2,1,50]"),
+        ("float32[2,1,50]", 14, "float32…"),
+        ("[float32[2,5] ×3, None]", 20, "[float32[2,5] ×3, …"),
+        ("Output(logits=float32[2,5])", 14, "Output(…"),
+        ("Output(logits=float32[2,5])", 6, "Output"),
+        ("Output(logits=float32[2,5])", 5, "Outp…"),
+    ],
+)
+def test_a_result_is_cut_between_its_parts(text: str, width: int, cut: str) -> None:
+    assert _cut(text, width) == cut
 
 
 def test_a_pipe_gets_objects_whole(tmp_path: Path) -> None:
@@ -112,6 +140,11 @@ def test_a_pipe_gets_objects_whole(tmp_path: Path) -> None:
 class State:
     layers: list[torch.Tensor]
     memory: torch.Tensor
+
+
+@dataclasses.dataclass
+class Decoded:
+    logits: torch.Tensor
 
 
 def test_wide_characters_count_twice(capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,8 +205,37 @@ def test_a_table_shows_all_of_each_cell(
 ) -> None:
     found = table_of(capsys, ("n",) * columns, (text,) * columns)
     assert all(cell_len(line) <= width for line in found)
-    shown = "".join("".join(found[1:]).split())
+    shown = [char for char in "".join("".join(found).split()) if char not in "n:;"]
     assert sorted(shown) == sorted("".join(text.split()) * columns)
+
+
+LONG = "transformers.models.mistral.modeling_mistral:MistralForCausalLM.forward"
+
+
+@pytest.mark.parametrize("width", [80], indirect=True)
+def test_a_row_without_room_for_words_and_dates_is_a_block(
+    width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = (LONG, "1", "1 folder", "1", "10", "2026-11-26", "2026-11-26", "yes", "")
+    assert table_of(capsys, listings._HEAD, row) == [
+        LONG,
+        "  recordings: 1; hosts: 1 folder; files: 1; calls: 10; first day: 2026-11-26;",
+        "  last day: 2026-11-26; sealed: yes",
+    ]
+
+
+def test_a_table_without_rows_shows_its_head(
+    width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal.table(("one", "two"), [])
+    assert ESCAPE.sub("", capsys.readouterr().out).split() == ["one", "two"]
+
+
+def test_a_long_name_breaks_between_its_parts_on_the_line_of_its_label() -> None:
+    assert list(terminal.wrapped(f"target     {LONG} (seen by hook)", 60, 11)) == [
+        "target     transformers.models.mistral.modeling_mistral:",
+        "           MistralForCausalLM.forward (seen by hook)",
+    ]
 
 
 def test_a_text_is_shortened_to_columns() -> None:

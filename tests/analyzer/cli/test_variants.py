@@ -70,6 +70,20 @@ def test_calls_that_raised_are_told(tmp_path: Path) -> None:
     assert "raised" not in run("variants", write_tape(tmp_path / "b.tape", calls[6:])).out
 
 
+def test_variants_show_what_a_program_wants_that_is_no_default(tmp_path: Path) -> None:
+    def model(
+        x: torch.Tensor, flag: bool = False, other: bool = False, kind: Any = torch.float32
+    ) -> None: ...
+
+    given = {"x": torch.zeros(2), "flag": True, "other": False, "kind": torch.float16}
+    out = run("variants", write_tape(tmp_path / "a.tape", [given], target=model)).out
+    assert [line.split() for line in out.splitlines()[2:]] == [
+        ["x", "float32", "[2]"],
+        ["flag", "bool", "True"],
+        ["kind", "dtype", "float16"],
+    ]
+
+
 def test_variants_json(llm: Path) -> None:
     found = json.loads(run("variants", llm, "--json").out)
     with open_tape(llm) as tape:

@@ -173,12 +173,18 @@ def test_names_that_do_not_exist(llm: Path) -> None:
         explained(llm, "atention_mask")
     with pytest.raises(UsageError, match="input_ids, attention_mask, past_key_values"):
         explained(llm, "zzz")
-    with pytest.raises(UsageError, match="no dimension 2: it is tensors of rank 2"):
+    with pytest.raises(UsageError, match="no dimension 2: its rank is 2"):
         explained(llm, "input_ids", 2)
     with pytest.raises(UsageError, match="no dimension -3"):
         explained(llm, "input_ids", -3)
     with pytest.raises(UsageError, match=r"past_key_values\.0"):
         explained(llm, "past_key_values", path="00")
+
+
+def test_a_symbol_has_no_axes(llm: Path) -> None:
+    assert explained(llm, "batch_size").parts
+    with pytest.raises(UsageError, match="batch_size is a symbol, which has no axes"):
+        explained(llm, "batch_size", 0)
 
 
 def test_a_parameter_that_no_call_passes(llm: Path) -> None:

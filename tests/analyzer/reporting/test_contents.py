@@ -263,7 +263,7 @@ def test_a_tape_of_one_call(tmp_path: Path) -> None:
     (variant,) = part.variants
     assert dict(variant.facts)["sizes"] == "of one call, which tells nothing of sizes that vary"
     assert part.coverage.said.startswith("1 of 1 call that was seen is on the tape.")
-    assert "counted the sizes of 1 call, in 1 structure." in part.coverage.said
+    assert "counted the sizes of 1 call, in 1 kind." in part.coverage.said
 
 
 def test_two_calls_of_one_size(tmp_path: Path) -> None:

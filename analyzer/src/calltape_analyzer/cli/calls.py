@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import json as jsonlib
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
@@ -27,7 +28,10 @@ from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord
 from calltape_schema.tree import Node
 
-_WIDEST_FILE, _LEAST_TEXT = 40, 9
+_WIDEST_FILE, _LEAST_TEXT, _LEAST_RESULT = 40, 9, 1
+_ARROW, _SHAPE = " -> ", "]"
+_PART_ENDS = re.compile(r"[({]|(?<!\w)\[|, |: |=|(?<=\w)(?=\[)")
+"""Here a text can be cut: not between the sizes of a shape, but before all of them."""
 
 __all__ = ["inputs_of", "ls", "result_of", "summary_of"]
 
@@ -114,7 +118,7 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
         if left is not None and cells_of(str(texts)) > left:
             result = f"{result_of(record, brief=True)}{within}"
             brief = _Texts(render_inputs(record.inputs, root, brief=True), result)
-            print(before + brief.fitted(left, halved=record.error is not None or brief != texts))
+            print(before + brief.fitted(left, raised=record.error is not None))
         else:
             print(f"{before}{texts}")
 
@@ -126,19 +130,39 @@ class _Texts(NamedTuple):
     result: str
 
     def __str__(self) -> str:
-        return f"{self.inputs} -> {printable(self.result)}"
+        return f"{self.inputs}{_ARROW}{printable(self.result)}"
 
-    def fitted(self, width: int, *, halved: bool) -> str:
-        """Both, shortened to a width: the result is seen too.
+    def fitted(self, width: int, *, raised: bool) -> str:
+        """Both, shortened to a width: the arguments first, but something of the result is seen.
 
         Args:
-            halved: whether the result may take half of it, and not a third only: the class of an
-                exception says more than the arguments, and so do the sizes of a result if objects
-                among the arguments are shortened.
+            raised: whether the result is an exception, whose class says more than the arguments.
         """
-        least = max(width, _LEAST_TEXT)
-        result = shortened(printable(self.result), least // 2 if halved else least // 3)
-        return f"{shortened(self.inputs, least - cells_of(result) - len(' -> '))} -> {result}"
+        room = max(width, _LEAST_TEXT) - len(_ARROW)
+        result = printable(self.result)
+        share = min(cells_of(result), room // 2 if raised else room // 3)
+        inputs = _cut(self.inputs, room - share)
+        if not raised and _SHAPE not in inputs:
+            longer = _cut(self.inputs, room - min(share, _LEAST_RESULT))
+            inputs = longer if _SHAPE in longer else inputs
+        left = room - cells_of(inputs)
+        return f"{inputs}{_ARROW}{shortened(result, left) if raised else _cut(result, left)}"
+
+
+def _cut(text: str, width: int) -> str:
+    """A text of :func:`render_inputs` or :func:`render_outputs`, cut to a width between its parts:
+    of a shape all is shown, or nothing. The name of a class alone if there is no room for more."""
+    if cells_of(text) <= width:
+        return text
+    end = 0
+    for place in _PART_ENDS.finditer(text):
+        if cells_of(text[: place.end()]) >= width:
+            break
+        end = place.end()
+    name = text.partition("(")[0]
+    if end == 0 and name.isidentifier() and cells_of(name) <= width:
+        return name
+    return f"{text[:end]}…" if end else shortened(text, width)
 
 
 def inputs_of(tape: Tape, record: CallRecord) -> Node:

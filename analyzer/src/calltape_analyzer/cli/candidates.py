@@ -131,9 +131,22 @@ def _files_named(asked: AskedWord) -> list[str]:
 def _numbers(asked: AskedWord, tape: Tape) -> Iterator[Answer]:
     begun = _LIST_END.match(asked.text)
     before = begun.group() if begun is not None and "CALLS" in asked.kinds else ""
-    found = (name for name in _addresses(tape) if f"{before}{name}".startswith(asked.text))
+    names = _addresses(tape)
+    if before.endswith(".."):
+        names = _range_ends(before.removesuffix(".."), names)
+    found = (name for name in names if f"{before}{name}".startswith(asked.text))
     for name in islice(found, _MOST_NUMBERS):
         yield Answer("plain", f"{before}{name}")
+
+
+def _range_ends(before: str, addresses: Iterable[str]) -> Iterator[str]:
+    """Numbers of the calls at which a range can end that begins as the last of a list does."""
+    recording, _, first = before.rpartition(",")[2].rpartition(":")
+    low = int(first) if first.isdecimal() else 0
+    for address in addresses:
+        own, _, number = address.rpartition(":")
+        if (not own or own.startswith(recording)) and int(number) >= low:
+            yield number
 
 
 def _addresses(tape: Tape) -> Iterator[str]:

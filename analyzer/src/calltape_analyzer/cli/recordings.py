@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from calltape_analyzer.cli.kinds import differences, span
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import (
     CountedGroup,
     CountedKind,
     TrafficCounters,
-    Values,
     ints_of,
     tensors_of,
 )
@@ -194,8 +194,8 @@ def dumps_text(tape: Tape, time: Mapping[int, str | None]) -> str | None:
 def traffic_lines(
     counters: TrafficCounters, signature: Signature, kept: Mapping[CountedKind, int]
 ) -> Iterator[str]:
-    """The whole traffic: per structure how many calls, how many of them are kept, and the ranges
-    of what varied. Nothing if no call was counted."""
+    """The whole traffic: per kind how many calls, how many of them are kept, the ranges of what
+    varied, and what tells it from a kind with the same ranges. Nothing if no call was counted."""
     if not counters.calls:
         if counters.missing:
             yield (
@@ -204,41 +204,54 @@ def traffic_lines(
         return
     least = "" if counters.complete else "at least "  # files without counters may have others
     known = counters.calls - counters.other_calls
-    head = f"{least}{counted(known, 'call')} in {counted(len(counters.groups), 'structure')}"
+    head = f"{least}{counted(known, 'call')} in {counted(len(counters.groups), 'kind')}"
     if counters.other_calls:
         head += f", and {counters.other_calls:,} of which only the number is known"
     if not counters.complete:
         head += f"; no counters in {listed(sorted(counters.missing))}"
     yield head
     groups = counters.in_order()
-    for group in groups[:_MAX_GROUPS]:
+    shown = groups[:_MAX_GROUPS]
+    texts = ["; ".join(_ranges_of(group, signature)) for group in shown]
+    told = _told_apart(texts, shown, signature)
+    for group, ranges, apart in zip(shown, texts, told, strict=True):
         own = kept.get(group.kind, 0)
         count = max(group.calls, own)
         same = _SAME if count > 1 else "one call tells nothing of sizes that vary"
-        ranges = "; ".join(_ranges_of(group, signature)) or same
-        yield f"{least}{counted(count, 'call')}, {own} kept: {ranges}"
+        yield f"{least}{counted(count, 'call')}, {own} kept: {ranges or same}{apart}"
     if len(groups) > _MAX_GROUPS:
         rest = groups[_MAX_GROUPS:]
         others = counted(sum(group.calls for group in rest), "call")
-        yield f"{others} in {counted(len(rest), 'more structure')}"
+        yield f"{others} in {counted(len(rest), 'more kind')}"
+
+
+def _told_apart(
+    texts: Sequence[str], groups: Sequence[CountedGroup], signature: Signature
+) -> list[str]:
+    """Per group in which arguments it differs from those with the same ranges; empty if no other
+    has them."""
+    made = [""] * len(groups)
+    for text in set(texts):
+        places = [at for at, one in enumerate(texts) if one == text]
+        if len(places) > 1:
+            told = differences([groups[at] for at in places], signature)
+            for at, difference in zip(places, told, strict=True):
+                made[at] = f"; {difference}" if difference else ""
+    return made
 
 
 def _ranges_of(group: CountedGroup, signature: Signature) -> list[str]:
     """``input_ids: [1..8, 3..512]`` of each tensor, and ``n: 1..7`` of each int, that varied; those
     of a list that are alike as one."""
     varied = [
-        (name, f"[{', '.join(map(_span, axes))}]")
+        (name, f"[{', '.join(map(span, axes))}]")
         for name, _, axes in tensors_of(group, signature)
         if any(axis.varied for axis in axes)
     ]
     found = [f"{name}: {text}" for name, text in alike(varied)]
-    found += [f"{name}: {_span(v)}" for name, v in ints_of(group, signature) if v.varied]
+    found += [f"{name}: {span(v)}" for name, v in ints_of(group, signature) if v.varied]
     more = len(found) - _MAX_PLACES
     return [*found[:_MAX_PLACES], f"and {more} more"] if more > 0 else found
-
-
-def _span(values: Values) -> str:
-    return f"{values.min}..{values.max}" if values.varied else str(values.min)
 
 
 def size(count: int) -> str:

@@ -25,6 +25,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.pytree.memory_limit import granted
+from calltape_analyzer.progress import later_bar
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.surveying.file_survey import listed
 from calltape_analyzer.surveying.survey import Survey
@@ -142,7 +143,7 @@ def surveyed(
     guard = functools.partial(_bounded, limits.seconds, limits.nbytes)
     with ExitStack() as stack:
         executor = stack.enter_context(_cluster(dask)) if dask is not None else None
-        advance = stack.enter_context(_progress())
+        advance = stack.enter_context(_progress(len(tapes)))
         return make_survey(
             tapes, executor, jobs=jobs, onto=found, progress=advance, scan=scan, guard=guard
         )
@@ -185,14 +186,11 @@ def _cluster(address: str) -> Iterator[Executor]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal; elsewhere a line now and then, if it takes long."""
+def _progress(files: int) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal; elsewhere a line now and then. Both only if it takes long."""
     if sys.stderr.isatty():
-        from calltape_analyzer.progress import bar_of
-
-        with bar_of(sys.stderr) as bar:
-            task = bar.add_task("files")
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+        with later_bar(sys.stderr, "files", files) as advance:
+            yield lambda done, total: advance(done)
         return
     told = time.monotonic()
 

@@ -2,8 +2,9 @@
 
 In come texts, which may hold anything that is on a tape. Out go lines that are safe to show. On a
 terminal long lines break between words, and tables fit the width (``COLUMNS``, or that of the
-terminal); in a table, a word that is longer than its column breaks between its parts. Elsewhere
-each line and each row is one line with full values, without colour or frame.
+terminal). A word that is longer than a line or its column breaks between its parts; a row that
+does not fit even so is a block of lines. Elsewhere each line and each row is one line with full
+values, without colour or frame.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ __all__ = ["cells_of", "line", "lines", "shortened", "table", "terminal_width", 
 _MAX_WIDTH = 100
 """Of a column: wider cells are followed by the next, and do not widen those of all other rows."""
 _LEAST_WIDTH = 20
+_LONG_PART = 20
+"""A part of a word that is longer may be cut in a table: no table has room for a long one."""
 _WORD = re.compile(r"\s*\S+")
-_PART = re.compile(r"\s*(?:\.{2,}|[^\s.\[/_])*[.\[/_]?")
+_PART = re.compile(r"\s*(?:\.{2,}|[^\s.:\[/_])*[.:\[/_]?")
 """Of a word: ``cache.``, ``layers.``, ``0.``, ``values``. A range (``3..1595``) is one part."""
 _CHARACTER = re.compile(r"\.\.\S?|.")
 """A range that is cut must not look as if it had no end."""
@@ -67,8 +70,8 @@ def lines(text: str) -> None:
 
 
 def wrapped(text: str, width: int, indent: int = 2) -> Iterator[str]:
-    """A text in lines that fit, broken between words. A word that is too long stays whole: it may
-    be a path to copy.
+    """A text in lines that fit, broken between words. A word that is too long breaks between its
+    parts; one with a slash stays whole: it may be the path of a file, to copy.
 
     Args:
         text: without line breaks.
@@ -77,14 +80,21 @@ def wrapped(text: str, width: int, indent: int = 2) -> Iterator[str]:
     """
     own = len(text) - len(text.lstrip(" "))
     hanging = " " * min(own + indent, width // 2)
+    room = width - len(hanging)
     made = ""
     for word in _WORD.findall(text):
-        if made.strip() and cells_of(made) + cells_of(word) > width:
-            yield made
-            made = hanging + word.lstrip()
-        else:
-            made += word
+        is_whole = "/" in word or cells_of(word.strip()) <= room
+        for piece in [word] if is_whole else _parts(word):
+            if made.strip() and cells_of(made) + cells_of(piece) > width:
+                yield made
+                made = hanging + piece.lstrip()
+            else:
+                made += piece
     yield made
+
+
+def _parts(word: str) -> list[str]:
+    return [part for part in _PART.findall(word) if part]
 
 
 def shortened(text: str, width: int) -> str:
@@ -115,6 +125,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def _fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
+    widths = _widths(list(zip(head, *rows, strict=True)), width)
+    if widths is None:
+        for row in rows:
+            print(*_block(head, row, width), sep="\n")
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -122,7 +137,6 @@ def _fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> N
     # https://no-color.org speaks of colour; a bold head is an escape all the same.
     is_plain = bool(os.environ.get("NO_COLOR"))
     made = Table(box=None, pad_edge=False, header_style="" if is_plain else "bold")
-    widths = _widths(list(zip(head, *rows, strict=True)), width)
     for name, most in zip(head, widths, strict=True):
         made.add_column("\n".join(_folded(name, most)), overflow="fold", width=most)
     for row in rows:
@@ -132,28 +146,45 @@ def _fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> N
     Console(width=width, highlight=False).print(made)
 
 
-def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
+def _block(head: Sequence[str], row: Sequence[str], width: int) -> Iterator[str]:
+    """A row in lines of a width: its first cell, and below it the others with their names, as many
+    side by side as fit. A cell that has nothing is left out."""
+    yield from _folded(row[0], width)
+    made = ""
+    for item in [f"{name}: {cell}" for name, cell in zip(head[1:], row[1:], strict=True) if cell]:
+        beside = f"{made}; {item}" if made else item
+        if made and cells_of(f"{beside};") > width - _GAP:
+            yield from _indented(f"{made};", width)
+            beside = item
+        made = beside
+    yield from _indented(made, width)
+
+
+def _indented(text: str, width: int) -> Iterator[str]:
+    return (" " * _GAP + one for one in _folded(text, width - _GAP) if one)
+
+
+def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
     """How wide each column is, so that all fit: the widest ones give way first, and if there is
-    room for that, none breaks a word, or at least no part of one."""
+    room for that, none breaks a word, or at least no part of one that is not long. None if there
+    is no room even for these parts."""
     room = width - _GAP * (len(columns) - 1)
     found = [min(max(map(cells_of, column)), width) for column in columns]
-    for split in (_WORD, _PART):
-        least = [
-            max(
-                (cells_of(one.strip()) for cell in column for one in split.findall(cell)), default=0
-            )
-            for column in columns
-        ]
+    for split, most in ((_WORD, width), (_PART, width), (_PART, _LONG_PART)):
+        least = [min(_longest(split, column), most) for column in columns]
         if sum(least) <= room:
             break
     else:
-        least = [1] * len(columns)
+        return None
     while sum(found) > room:
-        shrinks = [at for at, low in enumerate(least) if found[at] > max(low, 1)]
-        if not shrinks:  # the terminal has less room than there are columns
-            break
+        shrinks = [at for at, low in enumerate(least) if found[at] > low]
         found[max(shrinks, key=found.__getitem__)] -= 1
     return found
+
+
+def _longest(split: re.Pattern[str], column: Sequence[str]) -> int:
+    pieces = (one.strip() for cell in column for one in split.findall(cell))
+    return max(map(cells_of, pieces), default=0)
 
 
 def _folded(text: str, width: int) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,6 +44,7 @@ from calltape_analyzer.text import alike, counted, shown_value
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
+    from calltape_analyzer.variant import Variant
     from calltape_analyzer.variants.variant_findings import TensorFinding, VariantFindings
 
 __all__ = ["explain", "print_left_out", "print_variant", "variants"]
@@ -71,16 +72,16 @@ def variants(
     calltape variants runs/ --ignore mask --json
     """
     with opened(paths, Part(calls, None, ignore, target), scan=scan) as tape:
-        findings = [one.findings for one in variants_meant(tape, variant)]
+        meant = variants_meant(tape, variant)
         if json:
-            print_models(findings)
+            print_models([one.findings for one in meant])
             return
-        if not findings:
+        if not meant:
             line("no calls")
-        for number, found in enumerate(findings):
+        for number, one in enumerate(meant):
             if number:
                 print()
-            print_variant(found)
+            print_variant(one.findings, _fixed(one))
         if not variant:
             print_left_out(tape)
 
@@ -94,15 +95,31 @@ def print_left_out(tape: Tape) -> None:
         line("note:", left_out_note(count))
 
 
-def print_variant(found: VariantFindings) -> None:
-    """Prints what is known of a variant as text."""
+def _fixed(variant: Variant) -> Iterator[Sequence[str]]:
+    """A row per argument that is True, None, a dtype or the like, and not its default: a program
+    wants it."""
+    from calltape_analyzer.observing.fixed_values import structure_values
+
+    layout = variant.facts.group.layout
+    for value in structure_values(layout):
+        if value.place in layout.nodes:
+            yield value.place, value.kind, value.text
+
+
+def print_variant(found: VariantFindings, fixed: Iterable[Sequence[str]] = ()) -> None:
+    """Prints what is known of a variant as text.
+
+    Args:
+        found: what is known.
+        fixed: further rows of arguments.
+    """
     calls = counted(found.calls, "call")
     if found.all_calls is not None and found.all_calls > found.calls:
         calls = f"kept {found.calls:,} of {counted(found.all_calls, 'call')}"
     line(f"{found.name}:", f"{calls}, first call {found.address or found.first_call}")
     if found.conditions:
         line("where", ", ".join(found.conditions))
-    rows = list(_arguments(found))
+    rows = [*_arguments(found), *fixed]
     if rows:
         table(("argument", "dtype", "shape or value"), rows)
     if found.symbols:

@@ -160,6 +160,20 @@ def _signals_end() -> Iterator[None]:
         raise typer.Exit(code_of(end)) from None
 
 
+def _in_words(error: typer.BadParameter) -> str:
+    """The message of an error, without the prefix of pydantic, which some versions of typer use;
+    of an argument that is missing beside others, which ones are wanted."""
+    is_argument = getattr(error.param, "param_type_name", None) == "argument"
+    if error.message or error.ctx is None or not is_argument:
+        return error.message.removeprefix("Value error, ")
+    wanted = [
+        str(one.metavar or one.name)
+        for one in error.ctx.command.params
+        if one.param_type_name == "argument" and one.required
+    ]
+    return f"{' and '.join(wanted)} are wanted." if len(wanted) > 1 else ""
+
+
 class _Unloaded(TyperCommand):
     """A verb that is imported when it gets its arguments."""
 
@@ -176,4 +190,8 @@ class _Unloaded(TyperCommand):
         return self._verb.load()
 
     def make_context(self, *args: Any, **options: Any) -> Any:
-        return self._loaded.make_context(*args, **options)
+        try:
+            return self._loaded.make_context(*args, **options)
+        except typer.BadParameter as error:
+            error.message = _in_words(error)
+            raise

@@ -78,6 +78,8 @@ def explain(
                 f"{text} was left out with remove_inputs",
                 advice="open the tape again",
             )
+        if axis is not None and any(parts_of_symbol(own, text) for own in reasons):
+            raise UsageError(f"{text} is a symbol, which has no axes", advice="leave the axis out")
         if text not in known:
             raise _unknown(text, variants)
         notes = [f"no call passes {text}, or only its default"]
@@ -115,8 +117,8 @@ def _at_axis(
             made.append(part.model_copy(update={"dimensions": (part.dimensions[at],)}))
     if not made:
         ranks = sorted({len(p.dimensions) for p in parts if p.dtype is not None})
-        what = f"tensors of rank {', '.join(map(str, ranks))}" if ranks else "no tensor"
-        raise UsageError(f"{text} has no dimension {axis}: it is {what}", advice="leave it out")
+        what = f"its rank is {' or '.join(map(str, ranks))}" if ranks else "it is no tensor"
+        raise UsageError(f"{text} has no dimension {axis}: {what}", advice="leave it out")
     axes = {part.dimensions[0].axis for part in made}
     only = axes.pop() if len(axes) == 1 else axis
     return made, axis if only is None else only

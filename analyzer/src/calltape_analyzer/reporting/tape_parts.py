@@ -162,7 +162,7 @@ def _coverage(tape: ReportedTape) -> Coverage:
     are = "was seen is" if found.seen == 1 else "were seen are"
     said = f"{found.kept:,} of {at_least}{calls_text(found.seen)} that {are} on the tape."
     if counters.calls:
-        kinds = counted(len(counters.groups), "structure")
+        kinds = counted(len(counters.groups), "kind")
         said += f" The recorder counted the sizes of {calls_text(counters.calls)}, in {kinds}."
     if counters.missing:
         said += f" Without such counts: {counted(len(counters.missing), 'file')}."
