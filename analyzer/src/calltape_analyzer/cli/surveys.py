@@ -24,8 +24,8 @@ from calltape_analyzer.cli.recordings import coverage_text, size, traffic_lines
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import CountedKind
-from calltape_analyzer.pytree.memory_limit import granted
 from calltape_analyzer.progress import later_bar
+from calltape_analyzer.pytree.memory_limit import granted
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.surveying.file_survey import listed
 from calltape_analyzer.surveying.survey import Survey
