@@ -146,7 +146,7 @@ def test_the_table_has_a_line_per_call_and_the_summary() -> None:
     assert lines[1].split() == ["0", "prefill", "yes", "1.0e-07", "1.0e-06"]
     assert lines[2].split()[:5] == ["7", "decode", "NO", "5.0e-01", "2.0e+00"]
     assert lines[2].endswith("logits: 3 of 8 elements differ by up to 0.5")
-    assert lines[3].split()[:5] == ["9", "-", "NO", "inf", "inf"]
+    assert lines[3].split()[:5] == ["9", "-", "NO", "-", "-"]
     assert lines[-2] == "2 calls raised an error: left out"
     assert lines[-1] == report.summary
     assert len(lines) == 7
@@ -236,3 +236,17 @@ def test_damage_of_the_tape_says_nothing_of_the_target(
     )
     assert (row.is_tested, row.is_unreadable) == (is_tested, is_unreadable)
     assert failed_row(3, None, ValueError(), "tape").is_tested
+
+
+def test_a_long_error_is_written_once() -> None:
+    long = "no program accepts these arguments: " + "why " * 30
+    rows = [ReportRow(call=n, variant=None, ok=False, error=long) for n in (4, 7, 9)]
+    lines = Report(rows=[*rows, HOMELESS, HOMELESS]).table().splitlines()
+    assert [line.partition("-        -")[2].strip() for line in lines[1:6]] == [
+        long.strip(), "as call 4", "as call 4", HOMELESS.error, HOMELESS.error
+    ]  # fmt: skip
+
+
+def test_an_infinite_difference_is_shown_where_values_were_compared() -> None:
+    row = HOMELESS.model_copy(update={"compared": 3})
+    assert Report(rows=[row]).table().splitlines()[1].split()[3:5] == ["inf", "inf"]

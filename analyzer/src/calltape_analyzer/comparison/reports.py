@@ -15,7 +15,10 @@ from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.text import counted, printable, variant_names
 from calltape_schema.errors import TapeError
 
-__all__ = ["Report", "ReportRow", "compared_row", "error_in_words", "failed_row", "text_of"]
+__all__ = [
+    "Report", "ReportRow", "compared_row", "error_in_words", "failed_row", "shown_distance",
+    "text_of",
+]  # fmt: skip
 
 
 _NOTHING = "no value was compared in any call: what came out is empty, or not a number"
@@ -272,6 +275,8 @@ class Report(BaseModel, Shown):
 
 
 _MAX_IN_REPR, _MAX_LINES = 3, 50
+_LONG_ERROR = 100
+"""A longer error is written once, and the other calls refer to the first one."""
 _HEAD = ("call", "variant", "ok", "max abs", "max rel", "error")
 
 _AGREE = ("agrees", "agree")
@@ -287,7 +292,10 @@ _FINE = {
 
 
 def _lines(rows: Sequence[ReportRow]) -> list[str]:
-    cells: list[Sequence[str]] = [_HEAD, *(_cells(row) for row in rows)]
+    first: dict[str | None, ReportRow] = {}
+    cells: list[Sequence[str]] = [
+        _HEAD, *(_cells(row, first.setdefault(row.error, row)) for row in rows)
+    ]  # fmt: skip
     widths = [max(len(row[i]) for row in cells) for i in range(len(_HEAD) - 1)]
     return [
         "  ".join([*(c.ljust(w) for c, w in zip(row[:-1], widths, strict=True)), row[-1]]).rstrip()
@@ -295,7 +303,16 @@ def _lines(rows: Sequence[ReportRow]) -> list[str]:
     ]
 
 
-def _cells(row: ReportRow) -> tuple[str, ...]:
+def _cells(row: ReportRow, first: ReportRow | None = None) -> tuple[str, ...]:
+    """The cells of a row.
+
+    Args:
+        row: what is shown.
+        first: the first row with this error, if it is shown too.
+    """
+    error = _error(row)
+    if first is not None and first is not row and len(error) > _LONG_ERROR:
+        error = f"as call {_name(first)}"
     return tuple(
         map(
             printable,
@@ -303,12 +320,18 @@ def _cells(row: ReportRow) -> tuple[str, ...]:
                 _name(row),
                 row.variant or "-",
                 "yes" if row.ok else "NO",
-                f"{row.max_abs:.1e}" if row.compared or row.max_abs else "-",
-                f"{row.max_rel:.1e}" if row.compared or row.max_rel else "-",
-                _error(row),
+                shown_distance(row, row.max_abs),
+                shown_distance(row, row.max_rel),
+                error,
             ),
         )
     )
+
+
+def shown_distance(row: ReportRow, largest: float) -> str:
+    """A largest difference; of a call that gave nothing to compare it would say nothing."""
+    is_known = row.compared or (largest and not math.isinf(largest))
+    return f"{largest:.1e}" if is_known else "-"
 
 
 def _name(row: ReportRow) -> str:

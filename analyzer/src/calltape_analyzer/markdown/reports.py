@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from calltape_analyzer.comparison.reports import Report, ReportRow
+from calltape_analyzer.comparison.reports import Report, ReportRow, shown_distance
 from calltape_analyzer.markdown.disclosure import LEFT_OUT, Disclosure
 from calltape_analyzer.markdown.document import LIMIT, Document, span
 from calltape_analyzer.markdown.versions import add_versions
@@ -66,8 +66,8 @@ def _row(row: ReportRow, told: Disclosure) -> Sequence[str]:
         row.address or str(row.call),
         told.variant(row.variant),
         "yes" if row.ok else "NO",
-        f"{row.max_abs:.1e}" if row.compared or row.max_abs else "-",
-        f"{row.max_rel:.1e}" if row.compared or row.max_rel else "-",
+        shown_distance(row, row.max_abs),
+        shown_distance(row, row.max_rel),
         _error(row.error or "", told),
     )
 

@@ -28,7 +28,7 @@ from calltape_analyzer.minimising.redacted_tape import (
 from calltape_analyzer.minimising.result_file import check_target
 from calltape_analyzer.minimising.search import Search, TimeUpError
 from calltape_analyzer.minimising.shared_values import share_values
-from calltape_analyzer.minimising.shown_command import command_of
+from calltape_analyzer.minimising.shown_command import command_of, notes_of_memory
 from calltape_analyzer.minimising.simpler_values import simplify_values
 from calltape_analyzer.minimising.smaller_sizes import shrink_sizes
 from calltape_analyzer.minimising.trial_log import TrialLog
@@ -132,7 +132,8 @@ def minimise_tape(
                 calls=len(search.tape), bytes_read=tape.nbytes,
                 bytes_written=target.stat().st_size, steps=search.tried,
                 answered=search.answered, seconds=time.monotonic() - began,
-                log=str(work.log_path), notes=(*notes, *ended.notes),
+                log=str(work.log_path),
+                notes=(*notes, *ended.notes, *notes_of_memory(ended.reason)),
                 shown_by=command_of(check, search.tape, os.fspath(path)),
                 redacted=choices is not None, kept=tuple(ended.kept),
             )  # fmt: skip

@@ -6,18 +6,21 @@ paste as it stands.
 
 from __future__ import annotations
 
+import re
 import shlex
 
 from calltape_analyzer.minimising.changed_calls import is_changed
 from calltape_analyzer.minimising.checks import Check
 from calltape_analyzer.tape import Tape
 
-__all__ = ["command_of"]
+__all__ = ["command_of", "notes_of_memory"]
 
 _PREDICATE = (
     "import calltape_analyzer, {module} as checks; "
     "found = checks.{name}(calltape_analyzer.open_tape({path!r})); print(found); exit(bool(found))"
 )
+
+_NO_MEMORY = re.compile(r"MemoryError|out of memory|(?:can't|cannot) allocate", re.IGNORECASE)
 
 
 def command_of(check: Check, tape: Tape, path: str) -> str | None:
@@ -46,3 +49,14 @@ def command_of(check: Check, tape: Tape, path: str) -> str | None:
     for name in check.classes:
         words += ["--classes", name]
     return shlex.join([*words, *(["--train"] if check.train else [])])
+
+
+def notes_of_memory(reason: str) -> list[str]:
+    """What is to be known of the command if the tape fails for a lack of memory.
+
+    Args:
+        reason: why the tape fails.
+    """
+    if _NO_MEMORY.search(reason) is None:
+        return []
+    return ["it fails because this machine has too little memory: with more, it may not fail"]

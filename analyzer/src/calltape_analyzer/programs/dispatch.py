@@ -14,6 +14,7 @@ from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.unknown_classes import unknown_class_in
+from calltape_analyzer.text import named
 
 __all__ = ["accepting_programs", "no_variant", "serve"]
 
@@ -103,7 +104,18 @@ def no_variant(
     if any(unknown_class_in(one.variant.group, call, one.classes) for one in every):
         advice = "give load_programs the classes of your own"
         return NoVariant(text, reasons, advice=advice)
+    if foreign := _unknown_to(call):
+        advice = f"see whether it is the same model: the exported one takes no {named(foreign, 3)}"
+        return NoVariant(text, reasons, advice=advice)
     return NoVariant(text, reasons)
+
+
+def _unknown_to(call: SortedCall) -> list[str]:
+    """The arguments of a call that the exported method does not have."""
+    signature = call.signature
+    if signature.variadic_keyword is not None:
+        return []
+    return [name for name in call.layout.nodes if name not in signature.by_name]
 
 
 def _is_of_inputs(error: Exception) -> bool:
