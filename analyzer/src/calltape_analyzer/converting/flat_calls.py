@@ -145,7 +145,8 @@ class FlatCalls:
 
         placed = self._sorter.sorted(call.record.inputs)
         if self._program is not None:
-            found, taken = self._program.of(call, placed), self._program.taken(placed)
+            found = self._program.of(call, placed, self._tape.removed)
+            taken = self._program.taken(placed)
         else:
             matched = self._matched(values_of_layout(placed.layout))
             taken = set(matched.values())
