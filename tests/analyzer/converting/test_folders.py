@@ -49,6 +49,19 @@ def test_the_tensors_are_readable_by_safetensors(tmp_path: Path) -> None:
         assert torch.equal(first["kwargs.input_ids"], tape[0].inputs.kwargs["input_ids"])
 
 
+def test_a_tensor_that_is_missing(tmp_path: Path) -> None:
+    with open_tape(FIXTURES / "v1/structures.tape") as tape:
+        write_safetensors_folder(tape, tmp_path / "folder")
+    file = tmp_path / "folder/call_00000000.safetensors"
+    found = load_file(file)
+    del found["kwargs.input_ids"]
+    save_file(found, file)
+    with pytest.raises(TapeError, match=r"not: kwargs\.input_ids") as caught:
+        read_safetensors_folder(tmp_path / "folder", tmp_path / "a.tape")
+    assert caught.value.kind == "invalid"
+    assert "copy the folder again" in caught.value.advice
+
+
 def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     with open_tape(FIXTURES / "v1/structures.tape") as tape:
         write_safetensors_folder(tape, tmp_path / "folder")
@@ -171,6 +184,14 @@ def test_dumps_of_several_functions(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (found.code, found.err) == (0, "")
     assert "1 call" in found.out
+
+
+def test_a_folder_without_dumps_says_which_one_to_give(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="FLASHINFER_DUMP_DIR"):
+        read_flashinfer_dumps(tmp_path, tmp_path / "a.tape")
+    dump(tmp_path / "d", 0, {"arg_0": torch.zeros(2)}, None, function="decode")
+    with pytest.raises(UsageError, match=r"no dump of prefill.*There are dumps of decode"):
+        read_flashinfer_dumps(tmp_path / "d", tmp_path / "a.tape", function="prefill")
 
 
 class Evil:

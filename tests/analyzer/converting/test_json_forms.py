@@ -124,12 +124,15 @@ def test_a_batch_dimension_is_left_out(tmp_path: Path) -> None:
 def test_dtypes_that_a_form_lacks(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", [((torch.zeros(2).bfloat16(),), {})])
     with open_tape(path) as tape:
-        with pytest.raises(UsageError, match=r"NumPy has no torch\.bfloat16"):
+        with pytest.raises(UsageError, match=r"NumPy has no torch\.bfloat16.*safetensors"):
             write_polygraphy_inputs(tape, tmp_path / "p.json")
         assert write_triton_json(tape, tmp_path / "t.json", outputs=False).calls == 1
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.tape", "t.json"]
     path = write_tape(tmp_path / "c.tape", [((torch.zeros(2, dtype=torch.complex64),), {})])
-    with open_tape(path) as tape, pytest.raises(UsageError, match="Triton has no complex64"):
+    with (
+        open_tape(path) as tape,
+        pytest.raises(UsageError, match=r"Triton has no complex64.*safetensors"),
+    ):
         write_triton_json(tape, tmp_path / "u.json", outputs=False)
 
 
@@ -165,6 +168,26 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
             "raised": 1, "under_way": 0, "without_outputs": 0, "not_tensors": names,
             "not_inputs": [],
         }  # fmt: skip
+
+
+def test_calls_of_several_variants_are_told(tmp_path: Path) -> None:
+    x = torch.zeros(1, 3)
+    given = [
+        Recorded(args=(x, x), outputs=x),
+        Recorded(args=(x, x), kwargs={"mask": x}, outputs=x),
+    ]
+    path = write_tape(tmp_path / "a.tape", given, target=function)
+    for form in ("polygraphy", "triton", "onnx"):
+        told = run("convert", path, "--to", form, "-o", tmp_path / form)
+        assert told.code == 0, told.err
+        assert "note: only some of the calls have mask; " in told.out
+        assert "--variant" in told.out
+        found = run("convert", path, "--to", form, "-o", tmp_path / f"{form}.again", "--json")
+        assert json.loads(found.out)["not_in_all"] == ["mask"]
+        words = ("convert", path, "--to", form, "-o", tmp_path / f"{form}.one", "--calls", "1")
+        assert "note:" not in run(*words).out
+    told = run("convert", path, "--to", "polygraphy-outputs", "-o", tmp_path / "outputs")
+    assert "note:" not in told.out
 
 
 def test_no_call_to_write_is_an_error(tmp_path: Path) -> None:

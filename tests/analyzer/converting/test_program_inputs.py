@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 class Growing(torch.nn.Module):
     """Sums what is cached and what comes; gives the grown cache back."""
 
-    def forward(self, x: Any, cache: Any = None, scale: int = 2) -> Any:
+    def forward(self, x: Any, cache: Any = None, scale: int = 2, note: Any = None) -> Any:
         grown = x if cache is None else torch.cat([cache, x], 1)
         return {"y": x * grown.sum(1, keepdim=True) * scale, "cache": grown}
 
@@ -85,3 +85,17 @@ def test_other_calls_are_refused_with_the_reason(folder: Path, tmp_path: Path) -
     path = write_tape(tmp_path / "a.tape", [((torch.zeros(1, 2, 9),), {})], target=Growing())
     with open_tape(path) as other, pytest.raises(InferenceError, match="call 0 is none of this"):
         write_onnx_test_data(other, tmp_path / "case", model=program_of(folder))
+
+
+def test_an_argument_that_the_export_left_out_is_refused(tmp_path: Path) -> None:
+    steps = [call(torch.randn(2, n, 3), note=torch.ones(1)) for n in (2, 4)]
+    with taped(tmp_path, Growing(), steps) as tape:
+        tape.remove_inputs(["note"])
+        export(tape, Growing(), to="onnx").save(tmp_path / "saved")
+        model = program_of(tmp_path)
+        assert write_onnx_test_data(tape, tmp_path / "case", model=model).calls == 2
+    with (
+        open_tape(tmp_path / "calls.tape") as whole,
+        pytest.raises(InferenceError, match="note is passed, which remove_inputs left out"),
+    ):
+        write_onnx_test_data(whole, tmp_path / "again", model=model)

@@ -116,6 +116,29 @@ def test_what_is_wrong_is_one_error(
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_recover_takes_what_can_be_decompressed(tmp_path: Path, form: str) -> None:
+    calls = [((torch.randn(512, 256),), {}) for _ in range(4)]  # zstd has blocks of 128 KiB
+    plain = write_tape(tmp_path / "a.tape", calls).read_bytes()
+    cut, out = tmp_path / f"cut.tape{form}", tmp_path / "out.tape"
+    data = FORMS[form](plain)
+    for size, expected in ((len(data) // 2, 1), (len(data) - 1, 3)):
+        cut.write_bytes(data[:size])
+        assert "take what is left with `calltape recover`" in run("info", cut).err
+        found = run("recover", cut, "-o", out, "--force")
+        assert found.err == ""
+        with open_tape(out, verify=True) as tape:
+            assert not tape.damage
+            assert len(tape) >= expected
+            assert tape.calls[0].inputs.args[0].eq(calls[0][0][0]).all()
+    before = open_files()
+    cut.write_bytes(data[:5])
+    found = run("recover", cut, "-o", out, "--force")
+    assert found.code == 1
+    assert "recover`" not in found.err
+    assert open_files() <= before
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "content",
     [b"", b"nothing of a tape", gzip.compress(b"once more")],

@@ -146,14 +146,21 @@ def _to(to: Form, tape: Tape, out: Path, model: Path | None, batched: bool) -> W
 
 
 def _end(written: Written, out: Path, json: bool) -> None:
-    calls, left_out = written.calls, dict(written._asdict())
-    del left_out["calls"]
+    left_out = dict(written._asdict())
+    calls, not_in_all = left_out.pop("calls"), left_out.pop("not_in_all")
     if json:
-        print_json({"path": str(out), "calls": calls, "left_out": left_out})
+        print_json({
+            "path": str(out), "calls": calls, "left_out": left_out, "not_in_all": not_in_all
+        })  # fmt: skip
         return
     line(f"{out}: {counted(calls, 'call')}")
     if any(left_out.values()):
         line(f"left out: {'; '.join(_left_out(written))}")
+    if not_in_all:
+        line(
+            f"note: only some of the calls have {some_of(not_in_all, _MAX_NAMED)}; for calls that "
+            "all have the same inputs choose one variant with --variant"
+        )
 
 
 def _left_out(written: Written) -> Iterator[str]:

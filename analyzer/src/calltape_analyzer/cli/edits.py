@@ -169,15 +169,22 @@ def recover(
 ) -> None:
     """The sound calls of a damaged or unsealed tape, sealed.
 
-    Ends with 3 if something was lost, and says what.
+    Ends with 3 if something was lost, and says what. Of a compressed tape that is cut off, it takes
+    what can be decompressed.
 
     \b
     calltape recover crashed.tape -o mended.tape
     calltape recover runs/ --target Llama -o llama.tape --json
     """
     from calltape_analyzer.editing.recovering import recover_tape
+    from calltape_analyzer.reading.compressed import remainders_taken
 
-    with opened(paths, Part(target=target), tells=False) as tape, forced(), wrong_words():
+    with (
+        remainders_taken(),
+        opened(paths, Part(target=target), tells=False) as tape,
+        forced(),
+        wrong_words(),
+    ):
         print_report(recover_tape(tape, out, overwrite=force), json)
 
 

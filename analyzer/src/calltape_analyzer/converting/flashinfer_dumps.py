@@ -67,7 +67,13 @@ def read_flashinfer_dumps(
     wanted = [(f, known) for f, known in dumps if function in (None, known.get("function_name"))]
     if not wanted:
         raise UsageError(
-            f"there is no dump of {function or 'any function'} in this folder", path=os.fspath(path)
+            f"there is no dump of {function or 'any function'} in this folder",
+            path=os.fspath(path),
+            advice=f"there are dumps of {some_of(names, _MAX_NAMED)}"
+            if names
+            else "give the "
+            "folder that FLASHINFER_DUMP_DIR named, which has a folder with a metadata.jsonl for "
+            "each call",
         )
     manifest = manifest_of_form("flashinfer", _target(wanted[0][1]))
     with TapeWriter(out, manifest, overwrite=overwrite) as writer:

@@ -25,7 +25,13 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted
 
-__all__ = ["FlatCall", "FlatCalls", "Side"]
+__all__ = ["OTHER_FORM", "FlatCall", "FlatCalls", "Side"]
+
+OTHER_FORM = (
+    "write it with `--to safetensors`, which has every dtype of a tape; in Python, leave an "
+    "argument out with Tape.remove_inputs"
+)
+"""What to do if a form has no such dtype."""
 
 Side = Literal["inputs", "outputs"]
 
@@ -71,6 +77,8 @@ class FlatCalls:
         self._without_outputs = 0
         # Of each side, and of the tensors that the model does not take; in order.
         self._left_out: dict[str, dict[str, None]] = {"inputs": {}, "outputs": {}, "unused": {}}
+        # By the name of an input, in order, how many calls have it.
+        self._have: dict[str, int] = {}
         self._tape = tape
         self._sorter = CallSorter.of(tape)
         self._inputs: Sequence[str] | None = None
@@ -120,7 +128,12 @@ class FlatCalls:
             self._without_outputs if "outputs" in sides else 0,
             tuple(name for side in sides for name in self._left_out[side]),
             tuple(self._left_out["unused"]) if "inputs" in sides else (),
+            tuple(self._not_in_all) if "inputs" in sides else (),
         )
+
+    @property
+    def _not_in_all(self) -> list[str]:
+        return [name for name, count in self._have.items() if count < self.returned]
 
     def _leave_out(self, why: str, name: str) -> None:
         names = self._left_out[why]
@@ -132,7 +145,8 @@ class FlatCalls:
 
         placed = self._sorter.sorted(call.record.inputs)
         if self._program is not None:
-            found, taken = self._program.of(call, placed), self._program.taken(placed)
+            found = self._program.of(call, placed, self._tape.removed)
+            taken = self._program.taken(placed)
         else:
             matched = self._matched(values_of_layout(placed.layout))
             taken = set(matched.values())
@@ -141,6 +155,9 @@ class FlatCalls:
         tensors = {
             name: torch.tensor(one) if type(one) is int else one for name, one in found.items()
         }
+        for name in tensors:
+            if name in self._have or len(self._have) < _MAX_NAMES:
+                self._have[name] = self._have.get(name, 0) + 1
         return {name: _checked(name, one, call) for name, one in tensors.items()}
 
     def _matched(self, values: Sequence[CallValue]) -> dict[str, CallValue]:

@@ -11,7 +11,7 @@ import os
 import shutil
 from typing import Any
 
-from calltape_analyzer.converting.flat_calls import FlatCalls
+from calltape_analyzer.converting.flat_calls import OTHER_FORM, FlatCalls
 from calltape_analyzer.converting.new_folder import create_file, create_folder, new_folder
 from calltape_analyzer.converting.written import Written
 from calltape_analyzer.errors import UsageError
@@ -75,7 +75,7 @@ def _proto(name: str, tensor: Any) -> bytes:
 
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in _DTYPES:
-        raise UsageError(f"ONNX has no {dtype}, which {name} has")
+        raise UsageError(f"ONNX has no {dtype}, which {name} has", advice=OTHER_FORM)
     made = onnx.TensorProto()
     made.name = name
     made.data_type = getattr(onnx.TensorProto, _DTYPES[dtype])

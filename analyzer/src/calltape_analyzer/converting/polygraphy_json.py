@@ -13,7 +13,7 @@ import json
 import os
 from typing import IO, Any
 
-from calltape_analyzer.converting.flat_calls import FlatCall, FlatCalls
+from calltape_analyzer.converting.flat_calls import OTHER_FORM, FlatCall, FlatCalls
 from calltape_analyzer.converting.new_folder import new_file
 from calltape_analyzer.converting.written import Written
 from calltape_analyzer.errors import UsageError
@@ -99,7 +99,7 @@ def _array(name: str, tensor: Any) -> dict[str, str]:
         array = tensor.numpy()
     except TypeError:
         raise UsageError(
-            f"NumPy has no {tensor.dtype}, which {name} has", advice="record with another dtype"
+            f"NumPy has no {tensor.dtype}, which {name} has", advice=OTHER_FORM
         ) from None
     data = io.BytesIO()
     np.save(data, array, allow_pickle=False)

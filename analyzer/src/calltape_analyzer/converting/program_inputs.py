@@ -7,7 +7,7 @@ program takes for a call that lacks some of them: an empty cache.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from calltape_analyzer.arguments.samples import Sample, in_variant
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs.dispatch import accepting_programs
 from calltape_analyzer.programs.input_matching import CallValue, values_of_layout
 from calltape_analyzer.programs.loading import declared_programs, folder_of_programs
 from calltape_analyzer.programs.program import Program
@@ -37,16 +38,22 @@ class ProgramInputs(NamedTuple):
     sorter: CallSorter
     names: Mapping[str, str]
 
-    def of(self, call: Call, placed: SortedCall) -> dict[str, Any]:
+    def of(self, call: Call, placed: SortedCall, ignored: Collection[str]) -> dict[str, Any]:
         """The tensors and ints of a call, by the names in the file.
+
+        Args:
+            call: the call.
+            placed: the same, as the sorter lays it out.
+            ignored: arguments that do not count (:meth:`Tape.remove_inputs`).
 
         Raises:
             InferenceError: the program does not take the call.
         """
-        reason = self.program.refuses_call(placed)
-        if reason is not None:
+        own = {self.program.name: self.program}
+        _, reasons = accepting_programs(own, placed, ignored)
+        for name, reason in reasons.items():
             raise InferenceError(
-                f"call {call.number} is none of this program ({self.program.name}): {reason}",
+                f"call {call.number} is none of this program ({name}): {reason}",
                 advice="choose its calls (`--variant NAME` or `--calls`, Tape.only in Python)",
             )
         scalars = call.record.inputs.scalars

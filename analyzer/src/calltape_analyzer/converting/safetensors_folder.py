@@ -22,6 +22,7 @@ from calltape_analyzer.converting.new_folder import create_file, new_folder
 from calltape_analyzer.converting.new_tape import manifest_of_form
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
 from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.tape_writer import TapeWriter
@@ -145,7 +146,17 @@ def _add(writer: TapeWriter, number: int, stem: Path) -> None:
         if is_map(tree):
             document[side] = {k: pack(v) if k in _DOCUMENTS else v for k, v in tree.items()}
     record = decode_call(seal_envelope(pack({**document, "call": number})))
-    writer.write(record, _stored(tensors) if tensors.exists() else {})
+    values = _stored(tensors) if tensors.exists() else {}
+    trees = [tree for tree in (record.inputs, record.outputs) if tree is not None]
+    keys = [leaf.key for tree in trees for leaf in tree.facts()]
+    lacking = [key for key in keys if key is not None and key not in values]
+    if lacking:
+        raise TapeError(
+            "invalid",
+            f"the .json names tensors that the .safetensors has not: {some_of(lacking, 3)}",
+            advice="copy the folder again from where it came",
+        )
+    writer.write(record, values)
 
 
 def _add_tensors(writer: TapeWriter, number: int, path: Path) -> None:

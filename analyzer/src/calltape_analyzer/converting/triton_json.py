@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from calltape_analyzer.converting.flat_calls import FlatCalls
+from calltape_analyzer.converting.flat_calls import OTHER_FORM, FlatCalls
 from calltape_analyzer.converting.new_folder import new_file
 from calltape_analyzer.converting.written import Written
 from calltape_analyzer.errors import UsageError
@@ -87,7 +87,7 @@ def _request(tensors: Mapping[str, Any], batched: bool) -> dict[str, Any]:
 def _tensor(name: str, tensor: Any, batched: bool) -> dict[str, Any]:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in _DTYPES:
-        raise UsageError(f"Triton has no {dtype}, which {name} has")
+        raise UsageError(f"Triton has no {dtype}, which {name} has", advice=OTHER_FORM)
     shape = list(tensor.shape)
     if batched:
         if not shape or shape[0] != 1:

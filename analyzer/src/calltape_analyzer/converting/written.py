@@ -18,6 +18,8 @@ class Written(NamedTuple):
         not_tensors: the paths of values that were left out because they are no tensors, at most
             1000; those of outputs begin with ``outputs``.
         not_inputs: the paths of tensors that the model does not take, at most 1000.
+        not_in_all: the inputs that were written for some calls only, because the calls are of
+            several variants, at most 1000.
     """
 
     calls: int
@@ -26,3 +28,4 @@ class Written(NamedTuple):
     without_outputs: int = 0
     not_tensors: tuple[str, ...] = ()
     not_inputs: tuple[str, ...] = ()
+    not_in_all: tuple[str, ...] = ()

@@ -114,7 +114,10 @@ def minimise_tape(
     _check_numbers(max_seconds, step_seconds, max_memory)
     target = Path(path)
     if not len(tape):
-        raise UsageError("the tape has no calls")
+        raise UsageError(
+            "the tape has no calls",
+            advice="give one that has the call that fails; `calltape doctor` says what is wrong",
+        )
     check_target(target, tape.paths, overwrite=overwrite)
     with tempfile.TemporaryDirectory(prefix="calltape-") as folder:
         work = _Work(tape, check, target, Path(folder))

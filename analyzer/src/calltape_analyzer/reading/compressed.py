@@ -12,7 +12,9 @@ import io
 import os
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import IO, Any
 
 from calltape_analyzer.pytree.memory_limit import granted_bytes
@@ -24,6 +26,7 @@ __all__ = [
     "compressed_since",
     "is_compressed",
     "most_unpacked",
+    "remainders_taken",
     "unpacked",
     "zstd_module",
 ]
@@ -36,8 +39,10 @@ SUFFIXES = (".tape", *(f".tape{added}" for added in COMPRESSIONS))
 
 _LEAST_BYTES, _TIMES_FILE = 2**28, 64
 _STEP = 1024 * 1024
-_COPY_AGAIN = "copy the file again from where it came, or decompress what is whole of it (zcat, "
-_COPY_AGAIN += "zstdcat), and run `calltape recover` on that"
+_COPY_AGAIN = "copy the file again from where it came"
+_TAKE_REST = f"{_COPY_AGAIN}, or take what is left with `calltape recover`"
+
+_takes_remainders: ContextVar[bool] = ContextVar("takes_remainders", default=False)
 
 
 def compressed_since(path: str) -> str | None:
@@ -50,6 +55,17 @@ def compressed_since(path: str) -> str | None:
 def is_compressed(name: str) -> bool:
     """Whether a file is a compressed tape by its name."""
     return name.endswith(SUFFIXES[1:])
+
+
+@contextmanager
+def remainders_taken() -> Iterator[None]:
+    """Within the ``with`` block, what can be decompressed of a broken file is a tape: one that was
+    cut off. It holds in this context (thread or task) only."""
+    token = _takes_remainders.set(True)
+    try:
+        yield
+    finally:
+        _takes_remainders.reset(token)
 
 
 def most_unpacked(size: int) -> int:
@@ -73,7 +89,8 @@ def unpacked(
             name or its bytes.
 
     Raises:
-        TapeError: ``damaged`` if it breaks the form of its compression; ``limit`` if it becomes
+        TapeError: ``damaged`` if it breaks the form of its compression, but within
+            :func:`remainders_taken`; ``limit`` if it becomes
             larger than 256 MiB and 64 times the file, or than what was granted; ``usage`` if
             Zstandard is not installed; ``io``.
         OSError: it cannot be read, or the temporary file not written.
@@ -89,43 +106,49 @@ def unpacked(
     def limit() -> int:
         return most_unpacked(received()) if given is None else given
 
-    try:
-        with opener(packed) as source:
-            return _copied(source, limit, path)
-    except TapeError as error:
-        raise error.at(path=path) from None
-    except EOFError:
-        reason = "the compressed file ends too early"
-    except zlib.error as error:
-        reason = f"it cannot be decompressed: {error}"
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        reason = f"it cannot be decompressed: {error}"  # gzip's own, which has no number
-    except Exception as error:
-        if type(error).__name__ != "ZstdError":
-            raise
-        reason = f"it cannot be decompressed: {error}"
-    raise TapeError("damaged", reason, path=path, advice=_COPY_AGAIN)
-
-
-def _copied(source: IO[bytes], limit: Callable[[], int], path: str) -> int:
-    """A temporary file with all bytes of a stream."""
     with tempfile.TemporaryFile(prefix="calltape-", buffering=0) as made:
-        done = 0
-        while part := source.read(_STEP):
-            done += len(part)
-            if done > limit():
-                raise TapeError(
-                    "limit",
-                    f"it becomes larger than {limit():,} bytes when it is decompressed",
-                    path=path,
-                    advice="if you trust the tape, decompress it yourself (gzip -d, zstd -d), or "
-                    f"open it within calltape_analyzer.granted({8 * limit()}); at the prompt, "
-                    f"`calltape --max-memory {8 * limit() // 2**20} ...`",
-                )
-            _write(made, part)
+        try:
+            with opener(packed) as source:
+                _copy(source, made, limit, path)
+        except TapeError as error:
+            raise error.at(path=path) from None
+        except Exception as error:
+            reason = _broken(error)
+            if reason is None:
+                raise
+            takes = _takes_remainders.get()
+            if not (takes and made.tell()):
+                advice = _COPY_AGAIN if takes else _TAKE_REST
+                raise TapeError("damaged", reason, path=path, advice=advice) from None
         return os.dup(made.fileno())
+
+
+def _broken(error: Exception) -> str | None:
+    """What an error says of the form of a compressed file; None for an error of something else."""
+    if isinstance(error, EOFError):
+        return "the compressed file ends too early"
+    # gzip raises errors of the system that have no number
+    is_of_gzip = isinstance(error, OSError) and error.errno is None
+    if is_of_gzip or isinstance(error, zlib.error) or type(error).__name__ == "ZstdError":
+        return f"it cannot be decompressed: {error}"
+    return None
+
+
+def _copy(source: Any, made: Any, limit: Callable[[], int], path: str) -> None:
+    """Copies all bytes of a stream. If it breaks, what came before is copied."""
+    done = 0
+    while part := source.read1(_STEP):
+        done += len(part)
+        if done > limit():
+            raise TapeError(
+                "limit",
+                f"it becomes larger than {limit():,} bytes when it is decompressed",
+                path=path,
+                advice="if you trust the tape, decompress it yourself (gzip -d, zstd -d), or "
+                f"open it within calltape_analyzer.granted({8 * limit()}); at the prompt, "
+                f"`calltape --max-memory {8 * limit() // 2**20} ...`",
+            )
+        _write(made, part)
 
 
 def _write(file: Any, data: bytes) -> None:
