@@ -68,5 +68,7 @@ def test_a_survey_behind_a_url(tmp_path: Path, name: str) -> None:
         assert run("shapes", f"memory://kept/{name}") == run("shapes", tmp_path / name)
         assert run("survey", f"memory://kept/{name}").code == 0
         assert "no such file" in run("info", "memory://kept/none.json").err
+        refused = run("survey", tape, "-o", f"memory://kept/new-{name}")
+        assert "not behind a URL" in refused.err
     finally:
         system.rm("/kept", recursive=True)

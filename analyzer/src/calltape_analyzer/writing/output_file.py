@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -22,6 +23,8 @@ from calltape_schema.errors import TapeError
 __all__ = ["OutputFile", "copy_tape", "refuse_inputs", "settle", "write_file"]
 
 _BUFFER = 1024 * 1024
+_LOOKS_LIKE_URL = re.compile(r"[a-z][a-z0-9+.\-]+:/")  # of which a path has one slash
+_ADVICE_OF_URL = "files are written here, not behind a URL: write it here, and copy it there"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -152,7 +155,8 @@ class OutputFile:
             raise TapeError("exists", "it is there already", path=self.path) from None
         except OSError as error:
             reason = f"cannot write it: {error.strerror or type(error).__name__}"
-            raise TapeError("io", reason, path=self.path) from None
+            advice = _ADVICE_OF_URL if _LOOKS_LIKE_URL.match(self.path) else None
+            raise TapeError("io", reason, path=self.path, advice=advice) from None
 
 
 def write_file(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
