@@ -39,7 +39,7 @@ __all__ = ["DEAR", "chosen_for", "read", "read_a_copy", "read_some"]
 _CALLS, _VARIANTS = 4, 3
 """Of how many of each a mutant is asked for values: they have few."""
 
-_TAGS = {"div", "strong", "table", "thead", "tbody", "tr", "th", "td"}
+_TAGS = {"div", "strong", "table", "thead", "tbody", "tr", "th", "td", "wbr"}
 _MOST_HTML = 1_000_000
 """What a notebook may show of one object, in characters."""
 
