@@ -15,21 +15,22 @@ from calltape_analyzer.surveying.executors import Loop
 from calltape_recorder import record
 
 
-def recorded(folder: Path, calls: int, **options: Any) -> list[Path]:
+def recorded(folder: Path, calls: int, every: int, **options: Any) -> list[Path]:
     model = torch.nn.Identity()
     with record(model, f"{folder}/", values="none", segment_bytes=20_000, **options) as recorder:
         for number in range(calls):
             model(torch.zeros(number % 9 + 1, 3))
-            if number % 100 == 0:
+            if number % every == 0:
                 recorder.flush()
     found = sorted(folder.glob("*.tape"))
     assert len(found) > 1
     return found
 
 
-@pytest.fixture(scope="module")
-def rolled(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return recorded(tmp_path_factory.mktemp("rolled"), 1500)
+@pytest.fixture(scope="module", params=[10, 1000])
+def rolled(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> list[Path]:
+    """Of a writer that keeps up, and of one that is a thousand calls behind."""
+    return recorded(tmp_path_factory.mktemp("rolled"), 1500, request.param)
 
 
 def test_no_part_is_accused(rolled: list[Path]) -> None:
@@ -49,9 +50,10 @@ def test_all_of_them_have_the_counters_of_the_tape(rolled: list[Path]) -> None:
         assert survey(rolled, Loop()).tape().counters == opened.counters
 
 
-def test_files_that_were_deleted_left_the_number_of_their_calls(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [10, 1000])
+def test_files_that_were_deleted_left_their_counters(tmp_path: Path, every: int) -> None:
     options = {"max_disk_bytes": 140_000, "when_full": "delete_oldest"}
-    files = recorded(tmp_path / "tapes", 3000, **options)
+    files = recorded(tmp_path / "tapes", 3000, every, **options)
     with open_tape(files) as opened:
         tape = survey(files, Loop()).tape()
         assert opened.missing_files

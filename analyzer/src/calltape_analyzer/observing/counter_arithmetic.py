@@ -15,7 +15,7 @@ from calltape_analyzer.observing.traffic_counters import CountedGroup, CountedKi
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema.traffic import MAX_SIZES, Axis, Group, Traffic
 
-__all__ = ["contradiction_in"]
+__all__ = ["contradiction_in", "may_add_counters"]
 
 _FIRST_THAT_CONTINUES = 2  # minor version: before it no trailer says that another file follows
 
@@ -32,7 +32,7 @@ def contradiction_in(segment: Segment, traffic: Traffic, counters: TrafficCounte
 
 
 def _contradictions(segment: Segment, traffic: Traffic, counters: TrafficCounters) -> Iterator[str]:
-    adds = _may_add_counters(segment)
+    adds = may_add_counters(segment)
     kinds: set[CountedKind] = set()
     for group in traffic.groups:
         kind = CountedKind(group.structure, group.dtypes, tuple(map(len, group.leaves)))
@@ -51,7 +51,7 @@ def _contradictions(segment: Segment, traffic: Traffic, counters: TrafficCounter
         yield f"{counters.calls} calls are counted, of {segment.coverage.seen} seen"
 
 
-def _may_add_counters(segment: Segment) -> bool:
+def may_add_counters(segment: Segment) -> bool:
     """Whether a file may also have the counters of another one that was deleted for lack of
     room."""
     policy = segment.manifest.policy

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from calltape_analyzer.observing.counter_arithmetic import contradiction_in
+from calltape_analyzer.observing.counter_arithmetic import contradiction_in, may_add_counters
 from calltape_analyzer.observing.traffic_counters import (
     CountedGroup,
     CountedKind,
@@ -51,8 +51,8 @@ class CountersOfFile(NamedTuple):
             the calls.
         short: by kind, how many calls of the file are not counted in it. They may be counted in the
             file before.
-        spare: by kind, how many calls are counted in the file and are not in it, if another one
-            follows; and by None, how many of further kinds.
+        spare: by kind, how many calls are counted in the file and are not in it; and by None, how
+            many of further kinds.
     """
 
     counters: TrafficCounters | None
@@ -75,15 +75,18 @@ def counters_of_file(
         return CountersOfFile(None, {}, {})
     counters, tallies = files[0].counters, _tallies_of(inputs)
     spare: dict[CountedKind | None, int] = {None: counters.other_calls}
-    if segment.trailer is not None and segment.trailer.continues:
-        for kind, group in counters.groups.items():
-            spare[kind] = group.calls - (tallies[kind].calls if kind in tallies else 0)
+    for kind, group in counters.groups.items():
+        spare[kind] = group.calls - (tallies[kind].calls if kind in tallies else 0)
     spare = {kind: calls for kind, calls in spare.items() if calls > 0}
-    if _agree([segment], counters, tallies):
+    # It may have the counters of files that were deleted, and so of more calls than it has seen.
+    fit = (segment.part and may_add_counters(segment)) or _fit_the_calls_seen(
+        [segment], counters.calls
+    )
+    if fit and _cover(counters, tallies):
         return CountersOfFile(counters, {}, spare)
     short = {kind: _uncovered(tally, counters.groups.get(kind)) for kind, tally in tallies.items()}
     short = {kind: calls for kind, calls in short.items() if calls}
-    if segment.part and short and _fit_the_calls_seen([segment], counters.calls):
+    if segment.part and short and fit:
         return CountersOfFile(counters, short, spare)
     if not _may_be_counted_elsewhere([segment], files):
         damage.add(_contradicted(segment))
@@ -166,8 +169,11 @@ def _agree_with_calls(files: Sequence[_FileCounters]) -> bool:
 def _agree(
     segments: Sequence[Segment], counters: TrafficCounters, tallies: Mapping[CountedKind, _Tally]
 ) -> bool:
-    if not _fit_the_calls_seen(segments, counters.calls):
-        return False
+    return _fit_the_calls_seen(segments, counters.calls) and _cover(counters, tallies)
+
+
+def _cover(counters: TrafficCounters, tallies: Mapping[CountedKind, _Tally]) -> bool:
+    """Whether the calls on the tape can be among those that were counted."""
     uncovered = sum(_uncovered(tally, counters.groups.get(kind)) for kind, tally in tallies.items())
     if uncovered or counters.other_calls:
         return uncovered <= counters.other_calls

@@ -87,6 +87,7 @@ class _Places:
 
 
 def _written(target: TargetSurvey) -> TargetDocument:
+    target.settle()
     tables = [target.final, *target.unsealed.values()]
     rows = [row for table in tables for row in table]
     doubtful = [group for counts in target.doubtful.values() for group in counts.groups]

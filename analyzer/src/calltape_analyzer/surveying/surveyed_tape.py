@@ -257,6 +257,7 @@ class SurveyedTape(Tape):
         *,
         unreadable: Sequence[TapeError] = (),
     ) -> None:
+        found.settle()
         heads = {digest: decode_manifest(head) for digest, head in found.heads.items()}
         damage = Damage()
         rows = found.inputs()

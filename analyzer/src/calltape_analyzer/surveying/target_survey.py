@@ -26,8 +26,6 @@ __all__ = ["MAX_LISTED", "TargetSurvey"]
 
 MAX_LISTED = 1000
 _MOST_NAMED = 3
-_MOST_FILES_OF_A_CALL = 16
-"""A call is counted when it begins, and written when it ends: in a later file, if it takes long."""
 
 
 class TargetSurvey:
@@ -41,8 +39,8 @@ class TargetSurvey:
         final: the inputs of all calls on sealed files.
         unsealed: the inputs of each other file.
         kinds: the traffic counters of all files that have some.
-        doubtful: counters of files that have calls which are not counted there, nor in a file
-            before that is known.
+        doubtful: counters of files that have calls which are not counted there, nor, when
+            :meth:`settle` was called last, in another file that is known.
         spare: per sealed file of a recording, the calls that are counted there and are not on it.
     """
 
@@ -103,8 +101,7 @@ class TargetSurvey:
         for key, counts in other.doubtful.items():
             if not self.files[key].counted:
                 self.doubtful.setdefault(key, counts)
-        for key in list(self.doubtful):
-            self._settle(key)
+        self.settle()
 
     def add_damage(self, damage: Iterable[Listed]) -> None:
         """Adds places of damage."""
@@ -154,30 +151,23 @@ class TargetSurvey:
             self.doubtful[key] = counts
         else:
             self._add_counts(counts)
-        if not self.doubtful:
-            return
-        first = max(key.part - _MOST_FILES_OF_A_CALL, 0)
-        for part in range(first, key.part + _MOST_FILES_OF_A_CALL + 1):
-            for one in self.files.at(key.tape, part):
-                self._settle(one)
 
-    def _settle(self, key: FileKey) -> None:
-        """Uses counters whose missing calls are counted in the files before, or were: of a file
-        that was deleted, a later one has the number of calls."""
-        counts = self.doubtful.get(key)
-        if counts is None or not _covers(self._spare_around(key), counts.short):
-            return
-        del self.doubtful[key]
-        self._add_counts(counts)
-        self.files[key] = self.files[key]._replace(counted=True)
-
-    def _spare_around(self, key: FileKey) -> Counter[bytes]:
-        found: Counter[bytes] = Counter()
-        for part in _before(key):
-            found.update(self.spare.get((key.tape, part), {}))
-        for part in range(key.part, key.part + _MOST_FILES_OF_A_CALL + 1):
-            found[OTHER_KINDS] += self.spare.get((key.tape, part), {}).get(OTHER_KINDS, 0)
-        return found
+    def settle(self) -> None:
+        """Uses counters whose missing calls are counted in other files of the recording: in one
+        before, because a call is counted when it begins; or in a later one, which has the counters
+        of files that were deleted. Whoever asks does this first."""
+        recordings = {key.tape for key in self.doubtful}
+        spare: dict[bytes, Counter[bytes]] = {tape: Counter() for tape in recordings}
+        for (tape, _), calls in self.spare.items():
+            if tape in recordings:
+                spare[tape].update(calls)
+        for key in sorted(self.doubtful):
+            counts, others = self.doubtful[key], Counter(spare[key.tape])
+            others.subtract(self.spare.get((key.tape, key.part), {}))
+            if _covers(others, counts.short):
+                del self.doubtful[key]
+                self._add_counts(counts)
+                self.files[key] = self.files[key]._replace(counted=True)
 
     def _add_counts(self, counts: FileCounts) -> None:
         for group in counts.groups:
@@ -229,7 +219,7 @@ class TargetSurvey:
 
     def _contradictions(self) -> Iterator[Listed]:
         for key in self.doubtful:
-            before = [self.files.at(key.tape, part) for part in _before(key)]
+            before = (self.files.at(key.tape, part) for part in range(key.part))
             if all(any(self.files[one].counted for one in files) for files in before):
                 reason = "the counters contradict the calls on the tape, and are not used"
                 path = self.files[key].path
@@ -257,11 +247,6 @@ def _overlapping(files: list[FileFacts]) -> Iterator[tuple[FileFacts, FileFacts]
     for one, other in pairwise(order):
         if one.overlaps(other) and not one.is_ahead and not other.is_ahead:
             yield one, other
-
-
-def _before(key: FileKey) -> range:
-    """The numbers of the files in which a call may be counted that is in this one."""
-    return range(max(key.part - _MOST_FILES_OF_A_CALL, 0), key.part)
 
 
 def _covers(spare: Mapping[bytes, int], short: Mapping[bytes, int]) -> bool:
