@@ -13,6 +13,7 @@ import torch
 
 from calltape_analyzer import diagnose, merge_tapes, open_tape, private_data
 from calltape_analyzer.cli.recordings import policy_text
+from calltape_analyzer.editing.recorded_pseudonyms import RecordedPseudonyms
 from calltape_recorder import FlightRecorder, Novelty, Recorder, TapeError, When, record
 from calltape_schema.packing import pack
 from tests.unpacked import readable
@@ -142,6 +143,19 @@ def test_what_the_recorder_replaced_is_no_finding(tmp_path: Path) -> None:
         found = private_data(tape)
         assert not found.pseudonyms
         assert "text" in {one.kind for one in found.findings}
+
+
+def test_a_file_that_is_not_redacted_beside_one_that_is(tmp_path: Path) -> None:
+    """A recorder writes all its files in one way. Whoever puts others beside them hides nothing."""
+    written(tmp_path / "a.tape", redact=True)
+    with open_tape(tmp_path / "a.tape") as tape:
+        one = tape.manifest
+        policy = one.policy.model_copy(update={"redacts": False})
+        other = one.model_copy(update={"policy": policy})
+    assert RecordedPseudonyms([one]).at(one.tape, ["prompt"])
+    for manifests in ([one, other], [other, one]):
+        found = RecordedPseudonyms(manifests)
+        assert (found.some, found.every, found.at(one.tape, ["prompt"])) == (False, False, False)
 
 
 def test_paths_choose_for_long_numbers(tmp_path: Path) -> None:

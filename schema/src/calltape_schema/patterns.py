@@ -7,10 +7,10 @@ what it names as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
 
-__all__ = ["is_exact", "matches", "matches_whole", "specificity"]
+__all__ = ["deciding", "is_exact", "matches", "matches_whole", "specificity"]
 
 _WILDCARDS = frozenset("*?[")
 _CLOSING = "]"
@@ -26,6 +26,19 @@ def matches_whole(pattern: str, names: Iterable[str]) -> bool:
     """The same, but ``x.*`` matches ``x`` as well: where ``x`` is a bare tensor it has no parts,
     and who wants all parts treated wants it treated."""
     return matches(pattern.removesuffix(".*"), names)
+
+
+def deciding(pairs: Iterable[tuple[str, str]], names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The pairs whose pattern matches a leaf. The first one decides.
+
+    Args:
+        pairs: of a pattern and what becomes of the value (``"all"`` keeps it), the last one that
+            was given first.
+        names: of the leaf.
+    """
+    for pattern, kept in pairs:
+        if (matches if kept == "all" else matches_whole)(pattern, names):
+            yield pattern, kept
 
 
 def is_exact(pattern: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from calltape_schema.patterns import matches, matches_whole
+from calltape_schema.patterns import deciding
 from calltape_schema.records import Manifest, Policy
 
 __all__ = ["RecordedPseudonyms"]
@@ -23,14 +23,16 @@ class RecordedPseudonyms:
     """
 
     def __init__(self, manifests: Iterable[Manifest]) -> None:
-        self._policies: dict[bytes, Policy] = {}
-        self.every = True
+        redacted: dict[bytes, Policy] = {}
+        others: set[bytes] = set()
         for manifest in manifests:
             if manifest.policy.redacts and not manifest.history:
-                self._policies[manifest.tape] = manifest.policy
+                redacted[manifest.tape] = manifest.policy
             else:
-                self.every = False
-        self.some = bool(self._policies)
+                others.add(manifest.tape)
+        # Files of one recording have one policy. If they do not, somebody put them together.
+        self._policies = {tape: one for tape, one in redacted.items() if tape not in others}
+        self.some, self.every = bool(self._policies), not others
 
     def at(self, tape: bytes, names: Collection[str]) -> bool:
         """Whether a recording has pseudonyms at a path.
@@ -42,7 +44,5 @@ class RecordedPseudonyms:
         policy = self._policies.get(tape)
         if policy is None:
             return False
-        for pattern, kept in reversed(policy.leaf_values):
-            if (matches if kept == "all" else matches_whole)(pattern, names):
-                return kept == "none"
-        return False
+        decides = next(deciding(reversed(policy.leaf_values), names), None)
+        return decides is not None and decides[1] == "none"

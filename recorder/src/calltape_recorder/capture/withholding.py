@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from calltape_schema.patterns import is_exact, matches, matches_whole
+from calltape_schema.patterns import deciding, is_exact, matches_whole
 from calltape_schema.privacy import FEWEST_RANGED, MANY, SMALL, is_name
 from calltape_schema.records import Parameter
 
@@ -88,10 +88,7 @@ class Withholding:
 
     def _deciding(self, path: str) -> Iterator[tuple[str, str]]:
         """The pairs whose pattern matches a path, the one that was given last first."""
-        names = self._names_of(path)
-        for pattern, kept in self._latest_first:
-            if (matches if kept == "all" else matches_whole)(pattern, names):
-                yield pattern, kept
+        return deciding(self._latest_first, self._names_of(path))
 
     def _names_of(self, path: str) -> list[str]:
         """A path, and the same path by the name of its parameter: ``args.0.x`` is also
