@@ -63,6 +63,7 @@ class Leaf(Part):
     neg: bool = False
     subclass: TypeName | None = None
     storage: Index | None = None
+    offset: Size = 0
     quantizer: Quantizer | None = None
 
     @model_validator(mode="after")
@@ -76,6 +77,8 @@ class Leaf(Part):
             raise ValueError(f"expanded axes {self.expanded} of rank {len(self.shape)}")
         if any(after <= axis for axis, after in pairwise(self.expanded)):
             raise ValueError(f"expanded axes {self.expanded} do not ascend")
+        if self.offset and self.storage is None:
+            raise ValueError("an offset in memory that is shared with no leaf")
         if self.key is None and self.missing is None:
             raise ValueError("neither a key nor a reason why the value is missing")
         return self

@@ -183,16 +183,18 @@ def test_cloned_samples_share_nothing(tmp_path: Path) -> None:
     assert sample.scalars == [3]
 
 
-def test_what_is_cloned_or_resized_is_contiguous(tmp_path: Path) -> None:
-    # As recorded each has strides of its own.
+def test_what_is_cloned_or_resized_lies_as_recorded(tmp_path: Path) -> None:
     def call(size: int) -> Given:
         return given(ids(3, size).t(), zeros(2, 3).t(), last=zeros(1, 3).expand(4, 3))
 
     tape, variant = single(tmp_path, [call(4), call(5)])
     sample = sample_at(tape, variant, 0)
     assert not any(tensor.is_contiguous() for tensor in sample.tensors)
+    strides = [tensor.stride() for tensor in sample.tensors]
+    assert [tensor.stride() for tensor in sample.cloned().tensors] == strides
     made = resized(sample, variant.facts, 0, [7])
-    for tensor in (*sample.cloned().tensors, *made.tensors, *variant.infer_arguments()[0]):
+    assert [tensor.stride() for tensor in made.tensors] == [(1, 7), (1, 3), (0, 1)]
+    for tensor in variant.infer_arguments()[0]:
         assert tensor.is_contiguous()
     assert torch.equal(sample.cloned().tensors[0], sample.tensors[0])
 

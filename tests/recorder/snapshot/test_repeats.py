@@ -13,6 +13,7 @@ import torch
 from calltape_recorder.capture.call_view import row_of
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot import repeats as module
+from calltape_recorder.snapshot.facts import Alias
 from calltape_recorder.snapshot.look import look_at
 from calltape_recorder.snapshot.repeats import Repeat, Repeats
 
@@ -75,7 +76,8 @@ def test_leaves_that_share_memory_are_no_repeat(wanted: bool, count: int) -> Non
     assert repeat is not None
     both = torch.randn(4 * count)
     assert not fits(repeat, list(both.split(4)))
-    assert look_at(list(both.split(4)), wanted).storages == (0,) * count
+    aliases = tuple(Alias(0, 16 * number) for number in range(count))
+    assert look_at(list(both.split(4)), wanted).storages == aliases
     assert learned(list(both.split(4)), structure) is None
 
 
@@ -130,6 +132,7 @@ def test_without_guards_there_are_no_repeats(monkeypatch: pytest.MonkeyPatch) ->
 ODD = """
 import sys, torch
 from calltape_recorder.capture.structures import Structure
+from calltape_recorder.snapshot.facts import Alias
 from calltape_recorder.snapshot.look import look_at
 from calltape_recorder.snapshot.repeats import Repeats
 from torch._subclasses.fake_tensor import FakeTensorMode

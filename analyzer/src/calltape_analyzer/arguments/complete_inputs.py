@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.nested_offsets import check_tables, fit_offsets
-from calltape_analyzer.arguments.new_tensors import made_up
+from calltape_analyzer.arguments.new_tensors import made_up_leaf
 from calltape_analyzer.observing.tallies import Span
+from calltape_analyzer.pytree.memory import on_device, place_together
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.pytree.nested_tensors import nested_places
 from calltape_analyzer.reading.call import Call
@@ -60,17 +61,13 @@ def complete_inputs(call: Call, device: Any = "cpu") -> CompleteInputs:
     are_mixed = any(one.device != "cpu" for one in facts)
     nested = list(nested_places(root))
     check_tables(nested, missing)
-    tensors: dict[int, Any] = {}
-    for leaf in range(len(facts)):
-        if leaf not in missing:
-            tensors[leaf] = call.tensor("inputs", leaf)
-        else:
-            shell = missing[leaf]
-            seed = str(leaf)
-            tensors[leaf] = made_up(tuple(shell.shape), shell.dtype, spans.get(leaf), seed=seed)
+    tensors = {leaf: call.tensor("inputs", leaf) for leaf in range(len(facts))}
+    for leaf, shell in missing.items():
+        tensors[leaf] = made_up_leaf(facts[leaf], shell.dtype, spans.get(leaf), str(leaf))
     fit_offsets([node for node, _ in nested], tensors, texts.scalars)
-    for leaf, one in enumerate(facts):
-        tensors[leaf] = _moved(tensors[leaf], one, device, are_mixed)
+    place_together(facts, tensors, missing)
+    moved = [leaf for leaf, one in enumerate(facts) if _moves(tensors[leaf], one, are_mixed)]
+    tensors = on_device(tensors, moved, device)
     args, kwargs = call.build("inputs", root, tensors, texts.scalars)
     return CompleteInputs(args, kwargs, len(missing) + texts.made_up)
 
@@ -103,14 +100,11 @@ def _missing_tensors(call: Call, facts: tuple[Leaf, ...]) -> dict[int, Any]:
     }
 
 
-def _moved(value: Any, facts: Leaf, device: Any, are_mixed: bool) -> Any:
+def _moves(value: Any, facts: Leaf, are_mixed: bool) -> bool:
     import torch
 
     stays = facts.device == "cpu" and are_mixed
-    if stays or not isinstance(value, torch.Tensor) or value.device.type == "meta":
-        return value
-    wants = facts.requires_grad and (value.is_floating_point() or value.is_complex())
-    return value.detach().to(device).requires_grad_(wants)
+    return not stays and isinstance(value, torch.Tensor) and value.device.type != "meta"
 
 
 class _Texts:

@@ -7,21 +7,27 @@ in range, masks stay masks. If it has no element to tile, it is made up within t
 from __future__ import annotations
 
 import math
-import warnings
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING, cast
 
-from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.tallies import Span
+from calltape_analyzer.pytree.memory import (
+    as_before,
+    as_numbers,
+    computable_dtypes,
+    contiguous,
+    place_of_leaf,
+    relaid,
+)
 from calltape_analyzer.pytree.tensors import zeros
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["contiguous", "made_up", "tiled"]
+    from calltape_schema.leaves import Leaf
+
+__all__ = ["made_up", "made_up_leaf", "tiled"]
 
 _DRAWN = 1_048_573
 """Elements that are drawn at most. A prime: so rows of a large tensor do not become equal."""
@@ -38,7 +44,7 @@ def made_up(
     """
     import torch
 
-    if dtype not in _computable():
+    if dtype not in computable_dtypes():
         return cast("torch.Tensor", zeros(shape, dtype))
     text = f"{seed}{tuple(shape)}".encode(errors="backslashreplace")  # any key of a dict
     generator = torch.Generator().manual_seed(zlib.crc32(text))
@@ -52,6 +58,22 @@ def made_up(
     high = max(min(high, 2**63 - 2), -(2**63))  # torch draws below an int64
     low = min(max(low, -(2**63)), high)
     return _repeat(torch.randint(low, high + 1, (many,), generator=generator), made)
+
+
+def made_up_leaf(leaf: Leaf, dtype: torch.dtype, span: Span | None, seed: str) -> torch.Tensor:
+    """A tensor of made-up values in place of a leaf that the tape does not have, laid out like it.
+
+    Args:
+        leaf: its facts.
+        dtype: of it.
+        span, seed: as for :func:`made_up`.
+
+    Raises:
+        InferenceError: torch has no such tensor.
+    """
+    made = relaid(made_up(leaf.shape, dtype, span, seed=seed), place_of_leaf(leaf, dtype.itemsize))
+    wants = leaf.requires_grad and (dtype.is_floating_point or dtype.is_complex)
+    return made.requires_grad_(wants)
 
 
 def _repeat(drawn: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
@@ -68,20 +90,6 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     import torch
 
     return torch.complex64 if dtype.is_complex else torch.float32
-
-
-@cache
-def _computable() -> frozenset[torch.dtype]:
-    """The dtypes that numbers can be converted to; not bits, nor anything below a byte."""
-    import torch
-
-    found: set[torch.dtype] = set()
-    for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
-        with suppress(RuntimeError, NotImplementedError, TypeError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.empty(1, dtype=dtype).copy_(torch.zeros(1, dtype=_wide(dtype)))
-            found.add(dtype)
-    return frozenset(found)
 
 
 def tiled(tensor: torch.Tensor, shape: Sequence[int], span: Span | None, seed: str) -> torch.Tensor:
@@ -103,46 +111,9 @@ def tiled(tensor: torch.Tensor, shape: Sequence[int], span: Span | None, seed: s
         if not math.prod(shape):
             return cast("torch.Tensor", zeros(shape, tensor.dtype))
         return made_up(shape, tensor.dtype, span, seed=seed)
-    plain = _as_numbers(tensor)
+    plain = as_numbers(tensor)
     for axis, size in enumerate(shape):
         if size != plain.shape[axis]:
             places = torch.arange(size, device=plain.device) % plain.shape[axis]
             plain = plain.index_select(axis, places)
-    return _as_before(plain.contiguous(), tensor)
-
-
-def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous copy, also of a tensor that is contiguous already.
-
-    Raises:
-        InferenceError: torch cannot copy it.
-    """
-    import torch
-
-    copy = _as_numbers(tensor).clone(memory_format=torch.contiguous_format)
-    return _as_before(copy, tensor)
-
-
-def _as_before(numbers: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    # A view of a quantized tensor as its own dtype ends the process (torch 2.15).
-    return numbers if numbers.dtype == tensor.dtype else numbers.view(tensor.dtype)
-
-
-def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as numbers, if torch cannot copy its dtype.
-
-    Raises:
-        InferenceError: torch cannot view it as numbers either.
-    """
-    import torch
-
-    if tensor.dtype in _computable() or tensor.is_quantized:
-        return tensor
-    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    try:
-        return tensor.view(widths[tensor.dtype.itemsize])
-    except (RuntimeError, TypeError, KeyError):
-        name = str(tensor.dtype).removeprefix("torch.")
-        raise InferenceError(
-            f"torch cannot copy {name}", advice="leave the argument out with Tape.remove_inputs"
-        ) from None
+    return as_before(plain.contiguous(), tensor)

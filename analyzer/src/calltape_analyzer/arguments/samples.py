@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from calltape_analyzer.arguments.nested_offsets import check_tables, fit_offsets
-from calltape_analyzer.arguments.new_tensors import contiguous, made_up, tiled
+from calltape_analyzer.arguments.new_tensors import made_up_leaf, tiled
 from calltape_analyzer.arguments.value_rules import ValueRule
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.columns import SizeRow
@@ -19,15 +19,13 @@ from calltape_analyzer.observing.groups import GroupKey
 from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.tallies import Span
+from calltape_analyzer.pytree.memory import contiguous, copies, place_together, relaid_together
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.pytree.tensors import dtype_of, zeros
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.completion import Completion
 from calltape_analyzer.variants.facts import VariantFacts
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = [
     "Sample",
@@ -57,15 +55,16 @@ class Sample:
     room: int | None = None
 
     def cloned(self) -> Sample:
-        """The same values in new, contiguous tensors: an export leaves marks on its inputs (rule 12
-        of docs/decisions/0012), and a model may write to them.
+        """The same values in new tensors, which lie in memory as these do: with their strides, and
+        in one memory where these share it. An export leaves marks on its inputs (rule 12 of
+        docs/decisions/0012), and a model may write to them.
 
         Raises:
             TapeError: ``limit`` if that takes more memory than there is room for.
             InferenceError: torch cannot copy one.
         """
         self._check_room([tuple(tensor.shape) for tensor in self.tensors])
-        return Sample([contiguous(tensor) for tensor in self.tensors], [*self.scalars], self.room)
+        return Sample(copies(self.tensors), [*self.scalars], self.room)
 
     def contiguous(self) -> Sample:
         """The same values in contiguous tensors. Contiguous tensors are not copied, so that
@@ -106,19 +105,31 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
     placed = sorter.sorted(tree)
     spans = {found.leaf: Span(found.min, found.max) for found in tree.ranges}
     room = memory_limit_of(call.tape_bytes)
-    read = [_read(call, place) for place in placed.layout.tensors]
-    missing = {number for number, tensor in enumerate(read) if tensor.device.type == "meta"}
+    places = placed.layout.tensors
+    # One object that is passed twice is one leaf, and one object again.
+    read = {place.number: _read(call, place) for place in places}
+    missing = {i for i, place in enumerate(places) if read[place.number].device.type == "meta"}
     check_tables(placed.layout.nested_places, missing)
-    lacking = [read[number] for number in missing]
-    check_tensors(room, lacking, [tuple(tensor.shape) for tensor in lacking])
-    tensors = [
-        _value(tensor, place, spans.get(place.number), device)
-        for tensor, place in zip(read, placed.layout.tensors, strict=True)
-    ]
+    facts = tree.facts()
+    lacking = {places[i].number: places[i] for i in missing}
+    check_tensors(room, [read[leaf] for leaf in lacking], [facts[leaf].shape for leaf in lacking])
+    for leaf, place in lacking.items():
+        dtype = read[leaf].dtype
+        read[leaf] = made_up_leaf(facts[leaf], dtype, spans.get(leaf), str(place))
     scalars = [tree.scalars[place.number] for place in placed.layout.scalars]
+    place_together(facts, read, lacking)
+    found = {leaf: tensor.detach() for leaf, tensor in read.items()}
+    tensors = [found[place.number] for place in places]
     if lacking:
         fit_offsets(placed.layout.nested, tensors, scalars)
-    return Sample(tensors, scalars, room)
+    return Sample(_on(device, tensors), scalars, room)
+
+
+def _on(device: Any, tensors: list[Any]) -> list[Any]:
+    import torch
+
+    stays = device is None or torch.device(device).type == "cpu"
+    return tensors if stays else copies(tensors, device)
 
 
 def sample_in(variant: VariantFacts, call: Call, sorter: CallSorter, device: Any = None) -> Sample:
@@ -191,13 +202,6 @@ def _read(call: Call, place: LeafPath) -> Any:
     return tensor
 
 
-def _value(tensor: Any, place: LeafPath, span: Span | None, device: Any) -> torch.Tensor:
-    if tensor.device.type == "meta":
-        tensor = made_up(tuple(tensor.shape), tensor.dtype, span, seed=str(place))
-    plain: torch.Tensor = tensor.detach()
-    return plain.to(device) if device is not None else plain
-
-
 def resized(
     sample: Sample,
     variant: VariantFacts,
@@ -205,7 +209,8 @@ def resized(
     values: Sequence[int],
     rules: Mapping[int, ValueRule] | None = None,
 ) -> Sample:
-    """A sample of one of the variant's rows, with other values of its symbols.
+    """A sample of one of the variant's rows, with other values of its symbols. Its tensors lie in
+    memory as those of the sample do.
 
     Args:
         sample: the values of a call of that row.
@@ -216,7 +221,8 @@ def resized(
 
     Raises:
         TapeError: ``limit`` if that takes more memory than there is room for.
-        InferenceError: torch cannot make, or copy, one of its tensors.
+        InferenceError: torch cannot make, or copy, one of its tensors; some share memory in a way
+            that is not known at other sizes.
     """
     shapes, ints = resized_row(variant, row, values)
     # The sample that it is made of stays in memory.
@@ -231,6 +237,7 @@ def resized(
         if made is None:
             made = tiled(tensor, shape, variant.group.ranges.get(i), str(place))
         tensors.append(made.to(tensor.device))
+    tensors = relaid_together(tensors, sample.tensors)
     scalars = variant.with_ints(sample.scalars, ints)
     fit_offsets(variant.group.layout.nested, tensors, scalars)
     return Sample(tensors, scalars, sample.room)

@@ -13,20 +13,23 @@ from contextlib import contextmanager
 from typing import Any
 
 from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.pytree.memory import as_laid_out
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_schema.blob import stored_as
 from calltape_schema.errors import TapeError
 from calltape_schema.leaves import Leaf
 
-__all__ = ["dense_strides", "dtype_of", "tensor_of", "torch_constant", "valueless", "zeros"]
+__all__ = ["dtype_of", "tensor_of", "torch_constant", "valueless", "zeros"]
 
 
 def tensor_of(leaf: Leaf, data: bytearray) -> Any:
     """The tensor of a leaf, on the CPU, in the memory of ``data`` or in a copy of it.
 
-    Strides are as recorded if they are dense (channels-last, transposed) or expanded; a view with
-    gaps becomes contiguous. Conjugation and negation are resolved. ``requires_grad`` is as
-    recorded. If this torch does not have the dtype, a :class:`Placeholder`.
+    Strides are as recorded; where the gaps between its elements would take far more memory than the
+    elements, it is contiguous. What it shares memory with is not known here
+    (:func:`~calltape_analyzer.pytree.memory.place_together`). Conjugation and negation are
+    resolved. ``requires_grad`` is as recorded. If this torch does not have the dtype, a
+    :class:`Placeholder`.
 
     Args:
         leaf: the facts of the tensor.
@@ -55,9 +58,8 @@ def _tensor_of(torch: Any, leaf: Leaf, dtype: Any, data: bytearray) -> Any:
     plain = _as_integers(torch, data, kept, dtype.itemsize)
     if dtype is torch.bool and data.translate(None, b"\0\1"):
         raise ValueError("a bool that is neither 0 nor 1")
-    strides = dense_strides(kept, leaf.strides)
-    if strides is not None:
-        plain = torch.empty_strided(kept, strides, dtype=plain.dtype).copy_(plain)
+    if leaf.strides is not None:
+        plain = as_laid_out(plain, leaf.strides)
     is_quantized = leaf.dtype.startswith(("qint", "quint"))
     tensor = _quantized(torch, leaf, plain) if is_quantized else plain.view(dtype)
     if leaf.expanded:  # last: to quantize makes a copy of what is expanded
@@ -93,24 +95,6 @@ def _without_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def dense_strides(
-    shape: tuple[int, ...], strides: tuple[int, ...] | None
-) -> tuple[int, ...] | None:
-    """The strides, if they are dense (no gaps, no overlaps) and not contiguous; None otherwise.
-
-    Only such strides are restored, so that strides of a tape cannot allocate more memory than the
-    shape needs. The strides of axes of size 1 do not matter.
-    """
-    if strides is None or 0 in shape:
-        return None
-    expected = 1
-    for stride, size in sorted((t, s) for t, s in zip(strides, shape, strict=True) if s > 1):
-        if stride != expected:
-            return None
-        expected *= size
-    return strides
 
 
 def valueless(leaf: Leaf) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.inputs import Inputs, parts_of_inputs
+from calltape_analyzer.pytree.memory import on_device, place_together
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.pytree.rendering import render
 from calltape_analyzer.reading.call_ref import CallRef
@@ -188,13 +189,15 @@ class Call(Shown):
 
         facts = self.record.inputs.facts()
         are_mixed = any(one.device != "cpu" for one in facts)
-        tensors: dict[int, Any] = {}
-        for leaf, one in enumerate(facts):
-            value = self.tensor("inputs", leaf)
-            moves = one.device != "cpu" or not are_mixed
-            if moves and isinstance(value, torch.Tensor) and value.device.type != "meta":
-                value = value.detach().to(device).requires_grad_(value.requires_grad)
-            tensors[leaf] = value
+        tensors = self.tensors("inputs")
+        moved = [
+            i
+            for i, one in enumerate(facts)
+            if (one.device != "cpu" or not are_mixed)
+            and isinstance(tensors[i], torch.Tensor)
+            and not tensors[i].is_meta
+        ]
+        tensors = on_device(tensors, moved, device)
         args, kwargs = self.build("inputs", self.record.inputs.spec().root, tensors)
         return Inputs(args, kwargs)
 
@@ -272,26 +275,50 @@ class Call(Shown):
         from calltape_analyzer.pytree.rebuilding import rebuild
 
         known: dict[int, Any] = {} if tensors is None else tensors
+        tree = self._tree(side)
 
         def tensor(leaf: int) -> Any:
             if leaf not in known:
                 known[leaf] = self.tensor(side, leaf)
+                storage = tree.facts()[leaf].storage
+                if storage is not None:
+                    self._read_beside(side, storage, known)
             return known[leaf]
 
-        tree = self._tree(side)
         try:
             values = tree.scalars if scalars is None else scalars
             return rebuild(node, tensor, values, self._classes)
         except TapeError as error:
             raise self._segment.located(error, self._position) from None
 
+    def _read_beside(self, side: Side, storage: int, known: dict[int, Any]) -> None:
+        """Reads all leaves that share one memory, and puts them into one memory."""
+        facts = self._tree(side).facts()
+        group = [i for i, leaf in enumerate(facts) if leaf.storage == storage]
+        own = {i: known[i] if i in known else self.tensor(side, i) for i in group}
+        place_together(facts, own)
+        known.update(own)
+
+    def tensors(self, side: Side) -> dict[int, Any]:
+        """All tensors of a side by the number of their leaf, as :meth:`tensor` gives them. What
+        shared memory shares it here too.
+
+        Raises:
+            TapeError: as :attr:`inputs`.
+        """
+        facts = self._tree(side).facts()
+        found = {leaf: self.tensor(side, leaf) for leaf in range(len(facts))}
+        place_together(facts, found)
+        return found
+
     def tensor(self, side: Side, leaf: int) -> Any:
         """The tensor of one leaf, read again each time: on the CPU, in new memory, without a graph
         (``requires_grad`` is as recorded).
 
-        Dense and expanded strides are as recorded; a view with gaps is contiguous. Conjugation and
-        negation are resolved. If values were not wanted, a meta tensor of the leaf's dtype, shape
-        and strides; if the value is missing for another reason, a placeholder with that reason.
+        Strides are as recorded, unless the gaps between elements would take far more memory than
+        these; the memory is its own. Conjugation and negation are resolved. If values were not
+        wanted, a meta tensor of the leaf's dtype, shape and strides; if the value is missing for
+        another reason, a placeholder with that reason.
 
         Raises:
             TapeError: as :attr:`inputs`.

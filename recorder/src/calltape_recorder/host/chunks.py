@@ -7,6 +7,7 @@ from typing import Any
 
 from calltape_recorder.capture.structures import Structures, Wanted
 from calltape_recorder.capture.walk import Capture, capture_output
+from calltape_recorder.snapshot.facts import Alias
 from calltape_recorder.snapshot.side import Side
 from calltape_schema.interning import MAX_NODES
 
@@ -129,15 +130,15 @@ def _aliases(sides: list[Side]) -> tuple[int, ...] | None:
     return tuple(merged)
 
 
-def _storages(sides: list[Side]) -> tuple[int | None, ...] | None:
+def _storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
     if all(side.storages is None for side in sides):
         return None
-    merged: list[int | None] = []
+    merged: list[Alias | None] = []
     groups = 0
     for side in sides:
         own = side.storages or (None,) * len(side.facts)
-        merged += [None if group is None else groups + group for group in own]
-        groups += 1 + max([group for group in own if group is not None], default=-1)
+        merged += [one and one._replace(storage=groups + one.storage) for one in own]
+        groups += 1 + max([one.storage for one in own if one is not None], default=-1)
     return tuple(merged)
 
 

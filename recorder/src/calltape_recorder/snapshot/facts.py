@@ -15,7 +15,8 @@ from calltape_recorder.capture.known_classes import type_name
 from calltape_schema.interning import MAX_RANK
 
 __all__ = [
-    "DTYPES", "SIMPLE", "Dtype", "Facts", "facts_of", "is_plain", "leaf_document", "stored_bytes",
+    "DTYPES", "SIMPLE", "Alias", "Dtype", "Facts", "facts_of", "is_plain", "leaf_document",
+    "stored_bytes",
 ]  # fmt: skip
 
 
@@ -43,6 +44,20 @@ class Facts(NamedTuple):
     layout: str | None = None
     subclass: type | None = None
     quantizer: tuple[str, float, int] | None = None
+
+
+class Alias(NamedTuple):
+    """Where a leaf lies in memory that it shares with another leaf of its call.
+
+    Attributes:
+        storage: the number of the memory, within one side of a call.
+        offset: in bytes, from the first byte of the leaves in that memory. It is counted from there
+            and not from where the memory begins, so that leaves in a pool whose place changes from
+            call to call have equal facts.
+    """
+
+    storage: int
+    offset: int
 
 
 REQUIRES_GRAD, INFERENCE, CONJ, NEG = 1, 2, 4, 8
@@ -203,8 +218,17 @@ def is_plain(facts: Facts) -> bool:
     return facts.direct != "" and facts.missing is None and facts.subclass is None
 
 
-def leaf_document(facts: Facts, key: str | None, storage: int | None) -> dict[str, Any]:
+def leaf_document(facts: Facts, key: str | None, alias: Alias | None) -> dict[str, Any]:
     """The leaf as the format writes it, in the form of :class:`calltape_schema.leaves.Leaf`."""
+    document = _leaf_document(facts, key)
+    if alias is not None:
+        document["storage"] = alias.storage
+        if alias.offset:
+            document["offset"] = alias.offset
+    return document
+
+
+def _leaf_document(facts: Facts, key: str | None) -> dict[str, Any]:
     known = DTYPES.get(facts.dtype)
     name = known.name if known is not None else str(facts.dtype).removeprefix("torch.")
     document: dict[str, Any] = {"dtype": name, "shape": list(facts.shape)}
@@ -218,8 +242,6 @@ def leaf_document(facts: Facts, key: str | None, storage: int | None) -> dict[st
         for bit, flag in _PLAIN_FLAGS:
             if facts.flags & bit:
                 document[flag] = True
-        if storage is not None:
-            document["storage"] = storage
         return document
     if facts.missing is None and key is not None:
         document["key"] = key
@@ -238,8 +260,6 @@ def leaf_document(facts: Facts, key: str | None, storage: int | None) -> dict[st
             document[flag] = True
     if facts.subclass is not None:
         document["subclass"] = type_name(facts.subclass)
-    if storage is not None:
-        document["storage"] = storage
     if facts.quantizer is not None:
         scheme, scale, zero_point = facts.quantizer
         document["quantizer"] = {"scheme": scheme, "scale": scale, "zero_point": zero_point}

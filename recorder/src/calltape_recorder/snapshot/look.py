@@ -21,6 +21,7 @@ from calltape_recorder.snapshot.facts import (
     NEG,
     REQUIRES_GRAD,
     SIMPLE,
+    Alias,
     Facts,
     facts_of,
     is_plain,
@@ -40,13 +41,14 @@ class Look(NamedTuple):
         facts: per leaf.
         same: per leaf, the earlier leaf that has the same memory and facts, or itself; None if no
             two leaves share memory.
-        storages: per leaf, its alias group, or None; None if no two leaves share memory.
+        storages: per leaf, where it lies in memory that another leaf has too, or None; None if no
+            two leaves share memory.
         sizes: per leaf, bytes of its copy; 0 if it has no copy of its own.
     """
 
     facts: tuple[Facts, ...]
     same: tuple[int, ...] | None
-    storages: tuple[int | None, ...] | None
+    storages: tuple[Alias | None, ...] | None
     sizes: list[int]
 
     @property
@@ -158,20 +160,30 @@ def _aliased(
 ) -> Look:
     uses = Counter(storages)
     groups: dict[int, int] = {}
+    begins: dict[int, int] = {}
+    places: list[int | None] = []
+    for leaf, fact, storage in zip(leaves, facts, storages, strict=False):
+        place = None
+        if uses[storage] > 1 and fact.missing is None and isinstance(leaf, torch.Tensor):
+            with torch._C.DisableTorchFunctionSubclass():
+                place = int(leaf.storage_offset()) * leaf.itemsize
+            begins[storage] = min(begins.get(storage, place), place)
+        places.append(place)
     first: dict[Any, int] = {}
     same: list[int] = []
-    aliases: list[int | None] = []
-    for index, (fact, storage) in enumerate(zip(facts, storages, strict=False)):
-        shared = uses[storage] > 1
-        aliases.append(groups.setdefault(storage, len(groups)) if shared else None)
-        earlier = index
-        if shared and fact.missing is None and isinstance(leaves[index], torch.Tensor):
+    aliases: list[Alias | None] = []
+    for index, (fact, storage, place) in enumerate(zip(facts, storages, places, strict=False)):
+        earlier, alias = index, None
+        if uses[storage] > 1:
+            offset = 0 if place is None else place - begins[storage]
+            alias = Alias(groups.setdefault(storage, len(groups)), offset)
+        if place is not None:
             view = fact._replace(flags=fact.flags & (CONJ | NEG), subclass=None, direct="")
             # A wanted leaf must not refer to an unwanted one, whose bytes are not kept.
             kept = wanted if isinstance(wanted, bool) else wanted[index]
-            with torch._C.DisableTorchFunctionSubclass():
-                earlier = first.setdefault((storage, leaves[index].data_ptr(), view, kept), index)
+            earlier = first.setdefault((storage, place, view, kept), index)
         same.append(earlier)
+        aliases.append(alias)
         if earlier != index:
             sizes[index] = 0
     return Look(tuple(facts), tuple(same), tuple(aliases), sizes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calltape_recorder.capture.structures import Structure, Wanted
-from calltape_recorder.snapshot.facts import Facts
+from calltape_recorder.snapshot.facts import Alias, Facts
 from calltape_schema.blob import Stored
 
 __all__ = ["EncodedLeaves", "Shared", "Side"]
@@ -54,7 +54,7 @@ class Side:
         scalars: list[Any],
         facts: tuple[Facts, ...],
         same: tuple[int, ...] | None,
-        storages: tuple[int | None, ...] | None,
+        storages: tuple[Alias | None, ...] | None,
         pieces: list[Any],
         wanted: Wanted = True,
         repeat: Shared | None = None,

@@ -98,11 +98,11 @@ class Encoder:
         keys: dict[str, int] = {}
         ranged: list[int] = []
         for index, facts in enumerate(side.facts):
-            storage = None if side.storages is None else side.storages[index]
+            alias = None if side.storages is None else side.storages[index]
             original = index if side.same is None else side.same[index]
             kept = side.wanted if isinstance(side.wanted, bool) else side.wanted[index]
             key = side.structure.keys[original] if kept else None
-            document = leaf_document(facts, key, storage)
+            document = leaf_document(facts, key, alias)
             documents.append(document)
             if original != index:
                 continue

@@ -1,0 +1,542 @@
+"""How tensors lie in memory: their strides, and which of them share it.
+
+In come tensors, or the facts of leaves. Out go tensors with the same elements that lie as they
+should: with recorded strides, together in one memory, or as copies that lie as the originals do.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from calltape_analyzer.errors import InferenceError
+from calltape_schema.leaves import Leaf
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Place",
+    "as_before",
+    "as_laid_out",
+    "as_numbers",
+    "computable_dtypes",
+    "contiguous",
+    "contiguous_strides",
+    "copies",
+    "extent",
+    "is_dense",
+    "on_device",
+    "overlap",
+    "place_of",
+    "place_of_leaf",
+    "place_together",
+    "relaid",
+    "relaid_together",
+]
+
+_FREE = 16 * 2**20
+_FACTOR = 8
+"""Memory of a leaf with gaps may take so many bytes, and so many times the bytes of its elements
+beside that. A tape must not allocate memory by its strides alone."""
+_MAX_STEPS = 4096
+"""Of a search for an element that two tensors have in common. Beyond that they count as sharing."""
+
+
+class Place(NamedTuple):
+    """Where a tensor lies, in the units of its memory: the sizes and strides are in elements, the
+    offset of the first element is in bytes, and so is the width of an element."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    width: int
+
+    @property
+    def end(self) -> int:
+        """The first byte after the last element."""
+        return self.offset + extent(self.shape, self.strides) * self.width
+
+
+def place_of(tensor: torch.Tensor) -> Place:
+    """Where a strided tensor lies in its storage."""
+    width = tensor.dtype.itemsize
+    shape = tuple(int(size) for size in tensor.shape)
+    return Place(shape, tensor.stride(), int(tensor.storage_offset()) * width, width)
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """How many elements lie between the first and the last one of a tensor, both included."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether there are neither gaps nor overlaps, in whatever order of the axes."""
+    return _is_apart(shape, strides) and extent(shape, strides) == math.prod(shape)
+
+
+def _is_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether no two elements share memory, as far as strides show without a search."""
+    reach = 1
+    for step, size in sorted((t, s) for t, s in zip(strides, shape, strict=True) if s > 1):
+        if step < reach:
+            return False
+        reach = step * (size - 1) + reach
+    return True
+
+
+def overlap(one: Place, other: Place) -> bool:
+    """Whether two tensors in one memory have a byte in common. Slices of one tensor that interleave
+    (``qkv.chunk(3, -1)``) have none. If it takes too long to find out, they have."""
+    if 0 in one.shape or 0 in other.shape:
+        return False
+    if one.end <= other.offset or other.end <= one.offset:
+        return False
+    ranges: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for place, sign in ((one, 1), (other, 0)):
+        every = [*zip(place.strides, place.shape, strict=True)]
+        for step, size in [*((t * place.width, n) for t, n in every), (1, place.width)]:
+            # Steps of one and the same width count together: their difference is what matters.
+            ranges[step][sign] += (size - 1) if sign else (1 - size)
+    ranges.pop(0, None)
+    terms = sorted(((step, low, high) for step, (low, high) in ranges.items()), reverse=True)
+    return _is_sum(other.offset - one.offset, terms)
+
+
+def _is_sum(wanted: int, terms: Sequence[tuple[int, int, int]]) -> bool:
+    """Whether a number is a sum of multiples of the terms.
+
+    Args:
+        wanted: the number.
+        terms: a step, and how many times it may be taken, at least (0 or below) and at most; the
+            largest steps first.
+    """
+    lows, highs = [0], [0]
+    for step, low, high in reversed(terms):
+        lows.append(lows[-1] + step * low)
+        highs.append(highs[-1] + step * high)
+    waiting, steps = [(0, wanted)], 0
+    while waiting:
+        at, left = waiting.pop()
+        if at == len(terms):
+            return True
+        step, low, high = terms[at]
+        # The rest must be within the reach of the smaller steps.
+        rest = len(terms) - at - 1
+        first = max(-((highs[rest] - left) // step), low)
+        last = min((left - lows[rest]) // step, high)
+        for count in range(first, last + 1):
+            steps += 1
+            if steps > _MAX_STEPS:
+                return True
+            waiting.append((at + 1, left - count * step))
+    return False
+
+
+def as_laid_out(plain: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """The elements of a contiguous tensor, in memory with these strides. Elements that share memory
+    must be equal; if they are not, or if the memory would be far larger than the elements, the
+    tensor as it is.
+
+    Args:
+        plain: of a dtype that torch copies exactly.
+        strides: one per axis, none below 0.
+    """
+    import torch
+
+    needed, own = extent(plain.shape, strides), plain.numel()
+    width = plain.dtype.itemsize
+    if tuple(strides) == plain.stride() or needed * width > _allowed(own * width):
+        return plain
+    made = torch.zeros(needed, dtype=plain.dtype, device=plain.device).as_strided(
+        plain.shape, tuple(strides)
+    )
+    return made if _filled(made, plain) else plain
+
+
+def _allowed(size: int) -> int:
+    return _FREE + _FACTOR * size
+
+
+def _filled(made: torch.Tensor, plain: torch.Tensor) -> bool:
+    """Whether a view has the elements of a tensor, after they were written to it."""
+    import torch
+
+    if _is_apart(made.shape, made.stride()):
+        made.copy_(plain)
+        return True
+    # torch refuses to copy to elements that share memory.
+    begin = made.storage_offset()
+    places = torch.full(made.shape, begin, device=made.device)
+    for axis, (size, step) in enumerate(zip(made.shape, made.stride(), strict=True)):
+        shape = [1] * made.dim()
+        shape[axis] = size
+        places += torch.arange(size, device=made.device).view(shape) * step
+    memory = torch.empty(0, dtype=made.dtype, device=made.device).set_(made.untyped_storage())
+    memory[places.reshape(-1)] = plain.reshape(-1)
+    return torch.equal(made, plain)
+
+
+def place_of_leaf(leaf: Leaf, width: int) -> Place:
+    """Where the tensor of a leaf lay, in memory that it shares with others."""
+    return Place(leaf.shape, leaf.strides or contiguous_strides(leaf.shape), leaf.offset, width)
+
+
+def place_together(
+    leaves: Sequence[Leaf], tensors: dict[int, Any], made_up: Collection[int] = ()
+) -> None:
+    """Puts tensors that shared memory when they were recorded into one memory again.
+
+    Recorded tensors that would contradict each other there (a damaged tape) stay apart, and so do
+    those that would take far more memory than their elements.
+
+    Args:
+        leaves: of one side of a call.
+        tensors: by the number of the leaf, in memory of the CPU; some are replaced.
+        made_up: those whose elements are not from the tape, and may become others.
+    """
+    groups: dict[int, list[int]] = defaultdict(list)
+    for number, leaf in enumerate(leaves):
+        if leaf.storage is not None and leaf.layout == "strided" and _has_memory(tensors, number):
+            groups[leaf.storage].append(number)
+    for members in groups.values():
+        if len(members) > 1:
+            members.sort(key=lambda i: i not in made_up)
+            free = sum(i in made_up for i in members)
+            made = _together([leaves[i] for i in members], [tensors[i] for i in members], free)
+            tensors.update(zip(members, made, strict=False))
+
+
+def _has_memory(tensors: dict[int, Any], number: int) -> bool:
+    import torch
+
+    one = tensors.get(number)
+    return isinstance(one, torch.Tensor) and one.device.type == "cpu" and not one.is_quantized
+
+
+def _together(leaves: list[Leaf], tensors: list[torch.Tensor], free: int) -> list[torch.Tensor]:
+    """The tensors in one memory; nothing if they cannot be there.
+
+    Args:
+        leaves, tensors: those whose elements may become others come first.
+        free: how many these are.
+    """
+    import torch
+
+    places = [
+        place_of_leaf(leaf, tensor.dtype.itemsize)
+        for leaf, tensor in zip(leaves, tensors, strict=True)
+    ]
+    size = max(place.end for place in places)
+    aligned = all(place.offset % place.width == 0 for place in places)
+    if not aligned or size > _allowed(sum(tensor.nbytes for tensor in tensors)):
+        return []
+    memory = torch.zeros(size, dtype=torch.uint8).untyped_storage()
+    plain = [_as_integers(tensor) for tensor in tensors]
+    views = [_view(memory, p, one.dtype) for p, one in zip(places, plain, strict=True)]
+    for view, one in zip(views, plain, strict=True):
+        _filled(view, one)
+    pairs = list(zip(views, plain, strict=True))[free:]
+    if not all(torch.equal(view, one) for view, one in pairs):
+        return []
+    made = []
+    for place, tensor in zip(places, tensors, strict=True):
+        one = _view(memory, place, tensor.dtype)
+        made.append(one.requires_grad_() if tensor.requires_grad else one)
+    return made
+
+
+def _view(memory: Any, place: Place, dtype: torch.dtype, device: Any = None) -> torch.Tensor:
+    """A tensor in memory. It is a tensor of its own, and not a view of another tensor: a trace
+    makes conditions on what a view is a view of."""
+    import torch
+
+    empty = torch.empty(0, dtype=dtype, device=device)
+    return empty.set_(memory, place.offset // place.width, place.shape, place.strides)
+
+
+def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements as numbers of the same width, which torch copies exactly."""
+    import torch
+
+    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    plain = tensor.detach()
+    return plain.view(widths[tensor.dtype.itemsize]) if tensor.dtype.itemsize in widths else plain
+
+
+def copies(tensors: Sequence[Any], device: Any = None) -> list[Any]:
+    """Copies that lie as the originals do: with their strides, and with one memory where originals
+    share it. An object that is there twice is one object again. The memory of a copy begins with
+    its first element, or with that of the tensors that share it.
+
+    Args:
+        tensors: any.
+        device: where the copies are; that of the originals by default.
+
+    Raises:
+        InferenceError: torch cannot copy one.
+    """
+    groups: dict[Any, dict[int, Any]] = defaultdict(dict)
+    made: dict[int, Any] = {}
+    for one in tensors:
+        if id(one) in made:
+            continue
+        if _is_strided(one):
+            made[id(one)] = None
+            groups[one.device, one.untyped_storage()._cdata][id(one)] = one
+        else:
+            made[id(one)] = _moved(contiguous(one), device)
+    for group in groups.values():
+        members = list(group.values())
+        for one, copy in zip(members, _copied(members, device), strict=True):
+            made[id(one)] = copy
+    return [made[id(one)] for one in tensors]
+
+
+def on_device(tensors: dict[int, Any], numbers: Collection[int], device: Any) -> dict[int, Any]:
+    """Tensors of which some are moved to a device, where they lie as they did.
+
+    Args:
+        tensors: by number.
+        numbers: of those that are moved.
+        device: of torch, or its name.
+    """
+    import torch
+
+    if torch.device(device).type == "cpu":
+        return tensors
+    moved = copies([tensors[i].detach() for i in numbers], device)
+    for i, one in zip(numbers, moved, strict=True):
+        one.requires_grad_(tensors[i].requires_grad)
+    return tensors | dict(zip(numbers, moved, strict=True))
+
+
+def _moved(tensor: torch.Tensor, device: Any) -> torch.Tensor:
+    return tensor if device is None else tensor.to(device)
+
+
+def _is_strided(tensor: torch.Tensor) -> bool:
+    import torch
+
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _copied(members: list[torch.Tensor], device: Any) -> list[torch.Tensor]:
+    """Copies of tensors in one memory."""
+    import torch
+
+    places = [place_of(one) for one in members]
+    if len(members) == 1 and members[0].is_contiguous():
+        return [_moved(contiguous(members[0].detach()), device)]
+    begin = min((place.offset for place in places if 0 not in place.shape), default=0)
+    end = max((place.end for place in places if 0 not in place.shape), default=0)
+    if any((place.offset - begin) % place.width for place in places if 0 not in place.shape):
+        begin -= begin % 16  # dtypes of several widths
+    source = members[0].untyped_storage()
+    region = torch.empty(0, dtype=torch.uint8, device=members[0].device)
+    region.set_(source, begin, (end - begin,), (1,))
+    memory = region.clone() if device is None else region.to(device, copy=True)
+    return [
+        _view(
+            memory.untyped_storage(),
+            place._replace(offset=max(place.offset - begin, 0) if 0 not in place.shape else 0),
+            one.dtype,
+            memory.device,
+        )
+        for place, one in zip(places, members, strict=True)
+    ]
+
+
+def relaid(plain: torch.Tensor, old: Place) -> torch.Tensor:
+    """A contiguous tensor laid out like another one of the same rank: with the axes in the same
+    order, the same gaps between them, and the same axes expanded.
+
+    Args:
+        plain: the elements.
+        old: how the other one lies.
+    """
+    import torch
+
+    if old.strides == contiguous_strides(old.shape) or not plain.numel():
+        return plain
+    expanded = [
+        axis
+        for axis, (size, step) in enumerate(zip(old.shape, old.strides, strict=True))
+        if step == 0 and size > 1
+    ]
+    kept = plain
+    for axis in expanded:
+        kept = kept.narrow(axis, 0, 1)
+    strides = _strides_like(kept.shape, old)
+    numbers = as_laid_out(_as_integers(kept.contiguous()), strides)
+    if numbers.stride() != strides and math.prod(kept.shape) > 1:
+        return plain  # its elements cannot lie so
+    steps = tuple(0 if axis in expanded else step for axis, step in enumerate(strides))
+    place = Place(tuple(plain.shape), steps, 0, plain.dtype.itemsize)
+    with torch.no_grad():
+        return _view(numbers.untyped_storage(), place, plain.dtype, plain.device)
+
+
+def relaid_together(
+    made: Sequence[torch.Tensor], old: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Contiguous tensors laid out like others of the same ranks (:func:`relaid`). Where two of the
+    others are one object, so are these; where they share memory, one is the slice of the other that
+    it was, at the other sizes.
+
+    Raises:
+        InferenceError: the tensors that share memory are no slices of one of them.
+    """
+    found: dict[int, torch.Tensor] = {}
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for i, one in enumerate(old):
+        if _is_strided(one):
+            groups[one.device, one.untyped_storage()._cdata].append(i)
+        else:
+            found[i] = made[i]
+    for members in groups.values():
+        places = {i: place_of(old[i]) for i in members}
+        # The largest first: the others are slices of it.
+        members.sort(key=lambda i: places[i].offset - places[i].end)
+        bases: list[int] = []
+        for i in members:
+            twin = next((j for j in bases if places[j] == places[i]), None)
+            base = next((j for j in bases if overlap(places[j], places[i])), None)
+            if twin is not None:
+                is_one = old[twin] is old[i]
+                found[i] = found[twin] if is_one else _again(found[twin])
+            elif base is not None:
+                found[i] = _slice_of(found[base], places[base], places[i], made[i])
+            else:
+                found[i] = relaid(made[i], places[i])
+                bases.append(i)
+    return [found[i] for i in range(len(made))]
+
+
+def _again(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as another object."""
+    return _view(tensor.untyped_storage(), place_of(tensor), tensor.dtype, tensor.device)
+
+
+def _slice_of(
+    base: torch.Tensor, base_place: Place, place: Place, made: torch.Tensor
+) -> torch.Tensor:
+    """The slice of a tensor of other sizes that a place was of the old one. Its elements are those
+    of the base."""
+    pairs = zip(base_place.strides, base.stride(), strict=True)
+    steps = sorted(((step, new) for step, new in pairs if step), reverse=True)
+    left = (place.offset - base_place.offset) // place.width
+    offset = int(base.storage_offset())
+    for step, new in steps:
+        offset += left // step * new
+        left %= step
+    strides: list[int] = []
+    for stride in place.strides:
+        known = next(((s, n) for s, n in steps if s <= stride and stride % s == 0), None)
+        if stride and known is None:
+            break
+        strides.append(stride // known[0] * known[1] if known else 0)
+    there = Place(tuple(made.shape), tuple(strides), offset * place.width, place.width)
+    fits = len(strides) == len(place.strides) and there.end <= place_of(base).end
+    if left or not fits or place.width != base_place.width or made.dtype != base.dtype:
+        raise InferenceError(
+            "tensors share memory in a way that is not known at other sizes",
+            advice="record calls of more sizes",
+        )
+    return _view(base.untyped_storage(), there, made.dtype, made.device)
+
+
+def _strides_like(shape: Sequence[int], old: Place) -> tuple[int, ...]:
+    """Strides for other sizes: axis by axis outwards, each as far beyond the end of the one within
+    it as in the old tensor. Where old elements share memory, the strides are the old ones."""
+    if not _is_apart(old.shape, [s or 1 for s in old.strides]) and 0 not in old.strides:
+        return old.strides
+    order = sorted(range(len(shape)), key=lambda axis: (old.strides[axis], -axis))
+    strides = [0] * len(shape)
+    reach, new_reach = 1, 1
+    for axis in order:
+        if old.strides[axis] == 0:
+            strides[axis] = 1
+            continue
+        gap = max(old.strides[axis] - reach, 0) if old.shape[axis] > 1 else 0
+        strides[axis] = new_reach + gap
+        if old.shape[axis] > 1:
+            reach = old.strides[axis] * old.shape[axis]
+        new_reach = strides[axis] * max(shape[axis], 1)
+    return tuple(strides)
+
+
+def contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy, also of a tensor that is contiguous already.
+
+    Raises:
+        InferenceError: torch cannot copy it.
+    """
+    import torch
+
+    copy = as_numbers(tensor).clone(memory_format=torch.contiguous_format)
+    return as_before(copy, tensor)
+
+
+def as_before(numbers: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Numbers as the dtype of a tensor that they were the memory of."""
+    # A view of a quantized tensor as its own dtype ends the process (torch 2.15).
+    return numbers if numbers.dtype == tensor.dtype else numbers.view(tensor.dtype)
+
+
+def as_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as numbers, if torch cannot copy its dtype.
+
+    Raises:
+        InferenceError: torch cannot view it as numbers either.
+    """
+    import torch
+
+    if tensor.dtype in computable_dtypes() or tensor.is_quantized:
+        return tensor
+    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    try:
+        return tensor.view(widths[tensor.dtype.itemsize])
+    except (RuntimeError, TypeError, KeyError):
+        name = str(tensor.dtype).removeprefix("torch.")
+        raise InferenceError(
+            f"torch cannot copy {name}", advice="leave the argument out with Tape.remove_inputs"
+        ) from None
+
+
+@cache
+def computable_dtypes() -> frozenset[torch.dtype]:
+    """The dtypes that numbers can be converted to; not bits, nor anything below a byte."""
+    import torch
+
+    found: set[torch.dtype] = set()
+    for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
+        with suppress(RuntimeError, NotImplementedError, TypeError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.empty(1, dtype=dtype).copy_(
+                torch.zeros(1, dtype=torch.complex64 if dtype.is_complex else None)
+            )
+            found.add(dtype)
+    return frozenset(found)
