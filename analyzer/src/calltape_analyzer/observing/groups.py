@@ -72,6 +72,15 @@ class TensorFacts(NamedTuple):
     def of(cls, leaf: Leaf) -> TensorFacts:
         return cls(leaf.dtype, len(leaf.shape), leaf.layout)
 
+    def unlike(self, other: TensorFacts) -> str:
+        """In what it differs from another one: ``float16, not int64, and of rank 3, not 2``."""
+        words = [
+            f"{word}{own}, not {known}"
+            for word, own, known in zip(("", "of rank ", "of layout "), self, other, strict=True)
+            if own != known
+        ]
+        return ", and ".join(words)
+
 
 @dataclass
 class Group:
