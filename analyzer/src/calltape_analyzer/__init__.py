@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.observer.input_observer import InputObserver
     from calltape_analyzer.observing.columns import Column, SizeRow
     from calltape_analyzer.observing.leaf_observations import LeafObservation
+    from calltape_analyzer.observing.memory_layout import LayoutSeen
     from calltape_analyzer.observing.observations import Observations
     from calltape_analyzer.observing.signature import Signature
     from calltape_analyzer.observing.sizes_seen import SizeSeen
@@ -148,6 +149,7 @@ __all__ = [
     "Inputs",
     "IntFinding",
     "KeyTypeError",
+    "LayoutSeen",
     "LeafDifference",
     "LeafFinding",
     "LeafObservation",
@@ -275,6 +277,7 @@ _NAMES = {
     "observing.leaf_observations": ("LeafObservation",),
     "observing.observations": ("Observations",),
     "observing.signature": ("Signature",),
+    "observing.memory_layout": ("LayoutSeen",),
     "observing.sizes_seen": ("SizeSeen",),
     "observing.tallies": ("Seen", "Span", "Tally"),
     "observing.traffic_counters": ("CountedGroup", "CountedKind", "TrafficCounters", "Values"),

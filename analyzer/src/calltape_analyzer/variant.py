@@ -328,7 +328,7 @@ class Variant(ProgramSource, Shown):
 
         plan = Plan.of(self.facts, sample, self._sorter.signature)
         arguments = plan.build(sample, self._tape.class_index, device)
-        checked(arguments)
+        checked(arguments, plan.signature)
         return Inputs(*as_passed(arguments, self.facts.group.layout.positional, plan.signature))
 
     def _call_at(self, index: int) -> Call:

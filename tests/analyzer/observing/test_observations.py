@@ -266,7 +266,7 @@ def test_leaves_tell_what_was_seen_of_each_argument(tmp_path: Path) -> None:
     assert x.dtypes == {"int64": 2, "float32": 1}
     assert x.ranks == {1: 2, 2: 1}
     assert x.devices == {"cpu": 2, "meta": 1}
-    assert mask.formats == {"1,0": 1}
+    assert mask.formats == {"transposed (stride order 1,0)": 1}
     assert x.range == Span(1, 7)
     assert steps.range == Span(4, 9)
     assert counts(x.sizes[1, 0]) == {"int 5": 1, "int 2": 1}

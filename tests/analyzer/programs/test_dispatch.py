@@ -1,4 +1,4 @@
-"""What is said of a call that no program takes."""
+"""What is said of a call that no program takes: the reason of each program, and what helps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import open_tape
+from calltape_analyzer import NoVariant, Programs, export, open_tape
+from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.programs.dispatch import no_variant
+from calltape_analyzer.programs.dispatch import CallOrigin, no_variant
+from tests.analyzer.exported import call, taped
 from tests.analyzer.tapes import target_of, write_tape
+
+AGAIN = "Record calls like this one as well, and export again"
+TRIED = "the programs' attempts and missing tell what was tried"
 
 
 def exported(x: Any, mode: str = "") -> None: ...
@@ -21,20 +26,106 @@ def exported(x: Any, mode: str = "") -> None: ...
 def with_others(x: Any, **others: Any) -> None: ...
 
 
+def placed(tmp_path: Path, function: Any, *removed: str, **sizes: int) -> SortedCall:
+    """A call as the programs of a function see it, without the arguments that were removed."""
+    given = {name: torch.ones(size) for name, size in sizes.items()}
+    with open_tape(write_tape(tmp_path / "a.tape", [given])) as tape:
+        sorter = CallSorter(Signature.of(target_of(function)).without(frozenset(removed)))
+        return sorter.sorted(tape.calls[0].record.inputs)
+
+
+def advice(found: SortedCall, missing: dict[str, str], origin: CallOrigin = "caller") -> str:
+    error = no_variant("no program accepts these", {}, found, {}, missing, origin=origin)
+    return error.advice or ""
+
+
 @pytest.mark.parametrize(
-    ("function", "passed", "advice"),
+    ("function", "passed", "told"),
     [
-        (exported, {"x": 1}, "Record calls like this one as well"),
+        (exported, {"x": 1}, "record calls like this one as well"),
         (exported, {"x": 1, "prompt": 2, "cache": 3}, "the exported one takes no cache and prompt"),
-        (with_others, {"x": 1, "prompt": 2}, "Record calls like this one as well"),
+        (with_others, {"x": 1, "prompt": 2}, "record calls like this one as well"),
     ],
 )
 def test_the_advice_is_true(
-    function: Any, passed: dict[str, int], advice: str, tmp_path: Path
+    function: Any, passed: dict[str, int], told: str, tmp_path: Path
 ) -> None:
     """Calls of another model can be recorded as often as one likes."""
-    call = {name: torch.ones(size) for name, size in passed.items()}
-    with open_tape(write_tape(tmp_path / "a.tape", [call])) as tape:
-        sorter = CallSorter(Signature.of(target_of(function)))
-        placed = sorter.sorted(tape.calls[0].record.inputs)
-    assert advice in str(no_variant("no program accepts these arguments", {}, placed, {}))
+    assert told in advice(placed(tmp_path, function, **passed), {})
+
+
+def test_a_recorded_call_need_not_be_recorded(tmp_path: Path) -> None:
+    found = placed(tmp_path, exported, x=3)
+    for origin, told in (("exported", "the export had this call"), ("tape", "export this tape")):
+        said = advice(found, {}, origin)  # type: ignore[arg-type]
+        assert told in said
+        assert TRIED in said
+        assert "record calls" not in said
+    assert advice(found, {"decode": "why"}).startswith("if it is a call of 'decode', the programs'")
+
+
+def test_a_call_with_what_was_removed_need_not_be_recorded(tmp_path: Path) -> None:
+    said = advice(placed(tmp_path, exported, "mode", x=3, mode=2), {})
+    assert said == "call it without mode, or export with what remove_inputs left out"
+
+
+class Plus(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x + 1
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Programs:
+    calls = [call(torch.ones(size, 4)) for size in (2, 3, 5)]
+    return export(taped(tmp_path, Plus(), calls), Plus().eval())
+
+
+def refusal(programs: Programs, given: torch.Tensor) -> str:
+    with pytest.raises(NoVariant) as caught:
+        programs(given)
+    return str(caught.value)
+
+
+def test_what_differs_is_named(programs: Programs) -> None:
+    x = torch.ones(3, 4)
+    assert "main: x is of layout sparse_coo, not strided" in refusal(programs, x.to_sparse())
+    assert "main: x is int64, not float32)" in refusal(programs, x.long())
+    assert "main: x is int64, not float32, and of rank 1, not 2" in refusal(programs, x[0].long())
+    wide = refusal(programs, torch.ones(3, 5))
+    assert "main: x[1] is 5; it was 4 in every recorded call of this variant" in wide
+    assert AGAIN in wide
+
+
+def test_sizes_that_a_program_does_not_serve_are_not_called_wrong(programs: Programs) -> None:
+    """It serves the sizes at which it was verified. Nobody knows what it does at others."""
+    main = programs["main"]
+    rows = list(main.variant.rows)
+    main.serve_only(rows[:2], "it returned wrong values at 1 of 4 sizes that were never recorded")
+    why = "it serves 2 recorded sizes only: it returned wrong values at 1 of 4 sizes"
+    known, new = (refusal(programs, torch.ones(size, 4)) for size in (5, 7))
+    said = "calls of these sizes were recorded, and it was not verified with them"
+    assert f"main: {said}; {why}" in known
+    assert "Calls of these sizes were recorded, and none of the programs takes them" in known
+    assert "ecord calls like" not in known
+    assert f"main: it was not verified at these sizes; {why}" in new
+    assert AGAIN in new
+    torch.testing.assert_close(programs(torch.ones(2, 4)), torch.ones(2, 4) + 1)
+
+
+def test_a_report_does_not_advise_to_record_what_was_recorded(programs: Programs) -> None:
+    programs["main"].serve_only([], "why")
+    errors = {row.error or "" for row in programs.verify().rows}
+    assert len(errors) == 1
+    (error,) = errors
+    assert "The export had this call, and made no program that takes it" in error
+
+
+def test_a_condition_says_that_it_is_of_the_trace(tmp_path: Path) -> None:
+    class Short(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x + 1 if x.shape[0] < 9 else x - 1
+
+    calls = [call(torch.ones(size, 4)) for size in (2, 3)]
+    programs = export(taped(tmp_path, Short(), calls), Short().eval(), probe="none")
+    said = refusal(programs, torch.ones(20, 4))
+    assert "x[0] is 20; the program takes at most 8 (a condition of its trace)" in said

@@ -17,11 +17,12 @@ from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.groups import GroupKey
 from calltape_analyzer.observing.layout import LeafPath
+from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.pytree.memory import contiguous, copies, place_together, relaid_together
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
-from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_analyzer.pytree.placeholder import Placeholder, without_argument
 from calltape_analyzer.pytree.tensors import dtype_of, zeros
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.completion import Completion
@@ -107,7 +108,7 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
     room = memory_limit_of(call.tape_bytes)
     places = placed.layout.tensors
     # One object that is passed twice is one leaf, and one object again.
-    read = {place.number: _read(call, place) for place in places}
+    read = {place.number: _read(call, place, sorter.signature) for place in places}
     missing = {i for i, place in enumerate(places) if read[place.number].device.type == "meta"}
     check_tables(placed.layout.nested_places, missing)
     facts = tree.facts()
@@ -191,13 +192,15 @@ def completed(sample: Sample, completion: Completion, row: SizeRow, device: Any 
     return Sample(tensors, scalars, sample.room)
 
 
-def _read(call: Call, place: LeafPath) -> Any:
+def _read(call: Call, place: LeafPath, signature: Signature) -> Any:
     tensor: Any = call.tensor("inputs", place.number)
     if isinstance(tensor, Placeholder):
         raise InferenceError(
             f"{place} of call {call.number} is a {tensor.type_name}, which was not kept "
             f"({tensor.reason})",
-            advice=f"leave it out with Tape.remove_inputs([{place.argument!r}])",
+            advice=without_argument(place.argument)
+            if signature.may_lack(place.argument)
+            else "pass a dense tensor of a plain dtype there, and record again",
         )
     return tensor
 

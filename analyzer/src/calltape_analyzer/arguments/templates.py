@@ -177,8 +177,8 @@ def _counters(
     return found
 
 
-def checked(arguments: Mapping[str, Any]) -> None:
-    """Raises InferenceError if an argument contains a Placeholder."""
+def checked(arguments: Mapping[str, Any], signature: Signature) -> None:
+    """Raises InferenceError if an argument of a method contains a Placeholder."""
     from calltape_analyzer.pytree.placeholder import check_rebuilt
 
-    check_rebuilt(arguments.items())
+    check_rebuilt(arguments.items(), signature.may_lack)

@@ -123,7 +123,7 @@ def why_several(error: InferenceError) -> str:
     the error is for Python."""
     return (
         f"{error.reason}. The variants follow, each a program; --variant NAME asks for one of "
-        "them, and --ignore ARG leaves an argument out"
+        "them, and --ignore ARG leaves an argument out that the model does without"
     )
 
 

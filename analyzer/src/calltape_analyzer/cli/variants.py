@@ -39,6 +39,7 @@ from calltape_analyzer.cli.tapes import (
     variants_meant,
 )
 from calltape_analyzer.observing.evidence import left_out_note
+from calltape_analyzer.observing.memory_layout import layouts_in_words
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.text import alike, counted, shown_value
 
@@ -124,6 +125,8 @@ def print_variant(found: VariantFindings, fixed: Iterable[Sequence[str]] = ()) -
         table(("argument", "dtype", "shape or value"), rows)
     if found.symbols:
         table(("symbol", "sizes", "always"), [*_symbols(found)])
+    for name, layouts in _layouts(found):
+        line(f"layout of {name}:", layouts)
     for text in found.warnings():
         line("warning:", text)
 
@@ -153,6 +156,12 @@ def _tensors(found: VariantFindings) -> Iterator[Sequence[str]]:
 
 def _shape(tensor: TensorFinding) -> str:
     return f"[{', '.join(map(str, tensor.shape))}]"
+
+
+def _layouts(found: VariantFindings) -> Iterator[tuple[str, str]]:
+    """The tensors that are not contiguous in every call, each with its layouts in memory."""
+    words = ((f"{t.argument}{t.path}", layouts_in_words(t.layouts)) for t in found.tensors)
+    yield from alike((name, layouts) for name, layouts in words if layouts is not None)
 
 
 def _symbols(found: VariantFindings) -> Iterator[Sequence[str]]:

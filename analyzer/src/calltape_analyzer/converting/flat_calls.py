@@ -28,8 +28,8 @@ from calltape_analyzer.text import counted
 __all__ = ["OTHER_FORM", "FlatCall", "FlatCalls", "Side"]
 
 OTHER_FORM = (
-    "write it with `--to safetensors`, which has every dtype of a tape; in Python, leave an "
-    "argument out with Tape.remove_inputs"
+    "write it with `--to safetensors`, which has every dtype of a tape; if the "
+    "model does without the argument, leave it out with Tape.remove_inputs"
 )
 """What to do if a form has no such dtype."""
 

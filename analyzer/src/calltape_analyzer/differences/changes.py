@@ -134,9 +134,7 @@ def _differences(known: Group, group: Group) -> list[str]:
     for place, fact in zip(group.layout.tensors, group.facts, strict=True):
         other = facts.get(str(place), fact)
         if other != fact:
-            found.append(
-                f"{place} is {fact.dtype} of rank {fact.rank}, not {other.dtype} of {other.rank}"
-            )
+            found.append(f"{place} is {fact.unlike(other)}")
     if group.key.constants and known.layout.keys == group.layout.keys and not found:
         found.append("another value of a constant")
     return found

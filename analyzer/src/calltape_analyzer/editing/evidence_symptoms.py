@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from calltape_analyzer.editing.symptom import Symptom
 from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.memory_layout import layouts_in_words
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import counted, listed, printable, variant_names
+from calltape_analyzer.text import alike, counted, listed, printable, some_of, variant_names
 from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["evidence_symptoms"]
@@ -43,6 +44,27 @@ def evidence_symptoms(tape: Tape) -> Iterator[Symptom]:
             advice="record a batch of 2 or more, or declare the dimension with "
             "set_batch_dimension_for=True",
         )
+    layouts = _several_layouts(tape)
+    if layouts:
+        yield Symptom(
+            kind="layouts",
+            level="note",
+            text=f"calls differ in how tensors lie in memory: {some_of(layouts, 5, '; ')}",
+            advice="a compiled program may be right for the layout that it was traced with and for "
+            "no other: trace it with that of your callers, or call contiguous() before the model",
+        )
+
+
+def _several_layouts(tape: Tape) -> list[str]:
+    """The tensors that have several layouts in the calls of one variant, each with these."""
+    found: list[str] = []
+    variants = tape.variants()
+    for variant in variants:
+        several = (one for one in variant.findings.tensors if len(one.layouts) > 1)
+        words = ((f"{one.argument}{one.path}", layouts_in_words(one.layouts)) for one in several)
+        where = f" in {variant.name}" if len(variants) > 1 else ""
+        found += (printable(f"{name}{where}: {layouts}") for name, layouts in alike(words))
+    return found
 
 
 def _has_one_size(facts: VariantFacts) -> bool:

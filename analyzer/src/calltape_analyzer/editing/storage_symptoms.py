@@ -44,8 +44,9 @@ def storage_symptoms(found: Contents) -> Iterator[Symptom]:
             kind="values_not_stored",
             level="warning",
             text=f"values that a tape cannot hold were not stored: {_by_reason(others)}",
-            advice=f"{_STAND_IN}; pass something shorter or simpler and record again, or leave the "
-            "argument out with --ignore (Tape.remove_inputs)",
+            advice=f"{_STAND_IN}; pass something shorter or simpler and record again; an "
+            "argument that the model does without can be left out with --ignore "
+            "(Tape.remove_inputs)",
         )
     sparse = {k: v for k, v in found.valueless.items() if "sparse" in k}
     rest = {k: v for k, v in found.valueless.items() if k not in sparse}

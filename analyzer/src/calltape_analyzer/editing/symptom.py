@@ -16,7 +16,7 @@ class Symptom(PlainData):
     Attributes:
         kind: what it is, for programs: ``damage``, ``duplicates``, ``unsealed``, ``missing_files``,
             ``lost``, ``open_end``, ``under_way``, ``empty``, ``all_raised``, ``one_size``,
-            ``one_call``, ``batch_one``, ``outputs_missing``, ``values_missing``,
+            ``one_call``, ``batch_one``, ``layouts``, ``outputs_missing``, ``values_missing``,
             ``unknown_classes``, ``classes_not_stored``, ``values_not_stored``,
             ``tensors_not_stored``, ``private``.
         level: ``error`` if calls cannot be trusted or read, ``warning`` if what follows from the

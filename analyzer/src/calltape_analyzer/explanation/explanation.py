@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from calltape_analyzer.notebook import Sketch
+from calltape_analyzer.observing.memory_layout import LayoutSeen, layouts_in_words
 from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.text import counted, listed, printable, shown_value
 from calltape_analyzer.variants.counted_sizes import CountedRange
@@ -113,6 +114,8 @@ class PartExplanation(PlainData):
         dtype: of a tensor.
         value: of a constant, as text.
         dimensions: those of a tensor; a single one for an int.
+        layouts: of a tensor, how many calls had which layout in memory, as in
+            :class:`~calltape_analyzer.TensorFinding`.
     """
 
     variant: Text
@@ -124,6 +127,7 @@ class PartExplanation(PlainData):
     value: Text | None = None
     dimensions: tuple[DimensionExplanation, ...] = ()
     address: str | None = None
+    layouts: tuple[LayoutSeen, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """For people."""
@@ -135,6 +139,8 @@ class PartExplanation(PlainData):
         yield f"in {self.variant} ({calls}): {listed(self.places)}: {shown}"
         if self.value is not None and not self.dimensions:
             yield "  constant: calls with another value are another variant"
+        if (layouts := layouts_in_words(self.layouts)) is not None:
+            yield f"  layout in memory: {layouts}"
         for dimension in self.dimensions:
             yield from (f"  {text}" for text in dimension.lines(self.calls))
 

@@ -50,7 +50,9 @@ def parts_of(reasons: VariantReasons, text: str) -> list[PartExplanation]:
         if _is_below(name, text):
             dimensions = tuple(reasons.dimension(column) for column in group.dimensions(i))
             dtype = group.facts[i].dtype
-            found.append(reasons.part(name, place.kind, dtype=dtype, dimensions=dimensions))
+            layouts = reasons.variant.findings.tensors[i].layouts
+            made = reasons.part(name, place.kind, dtype=dtype, dimensions=dimensions)
+            found.append(made.model_copy(update={"layouts": layouts}))
     for column, place in zip(group.layout.int_columns, group.ints, strict=True):
         if _is_below(str(place), text):
             dimensions = (reasons.dimension(column),)

@@ -159,7 +159,7 @@ def _key(part: PartExplanation) -> Any:
         (d.axis, d.dynamic, d.reason, d.symbol, d.seen, d.distinct, d.whole)
         for d in part.dimensions
     )
-    return part.variant, part.kind, part.dtype, part.value, dimensions
+    return part.variant, part.kind, part.dtype, part.value, dimensions, part.layouts
 
 
 def _unknown(text: str, variants: Sequence[Variant]) -> UsageError:

@@ -37,8 +37,7 @@ def restrict(program: Program, attempt: Attempt) -> None:
 
 
 def _serve_verified_only(program: Program, attempt: Attempt, why: str) -> None:
-    program.only = frozenset(row for row, found in attempt.rows.items() if found == "ok")
-    program.notes.append(f"serves {len(program.only)} recorded sizes only: {why}")
+    program.serve_only([row for row, found in attempt.rows.items() if found == "ok"], why)
 
 
 def _forbid_ones(program: Program, attempt: Attempt) -> bool:

@@ -94,7 +94,7 @@ class Traced(torch.nn.Module):
         for leaf, value in self._plan.read(given):
             (tensors if leaf.kind == "tensor" else ints)[leaf.index] = value
         arguments = self._plan.template.build(tensors, ints, self._classes, self._device)
-        checked(arguments)
+        checked(arguments, self._plan.signature)
         positional, named = as_call(arguments, self._plan.signature)
         before = tensor_ids(arguments)
         returned = self._model[0](*positional, **named)

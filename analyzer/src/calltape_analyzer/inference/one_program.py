@@ -192,12 +192,13 @@ class OneProgram:
         builder = self._builder(found, device)
         if flat:
             tensors = builder.tensors(row, call)
-            check_rebuilt(zip((slot.name for slot in found.slots), tensors, strict=True))
+            names_of_slots = (slot.name for slot in found.slots)
+            check_rebuilt(zip(names_of_slots, tensors, strict=True), self._signature.may_lack)
             return tensors
         values = list(builder.build(row, call))
         keys = found.alignment.keys
         names = map(self._signature.name_of, keys)
-        check_rebuilt(zip(names, values, strict=True))
+        check_rebuilt(zip(names, values, strict=True), self._signature.may_lack)
         args = tuple(v for key, v in zip(keys, values, strict=True) if isinstance(key, int))
         kwargs = {k: v for k, v in zip(keys, values, strict=True) if isinstance(k, str)}
         kwargs = self._in_order({**kwargs, **dict(found.alignment.best.constants)})

@@ -10,6 +10,7 @@ from calltape_analyzer.explanation.explanation import DimensionExplanation, Expl
 from calltape_analyzer.markdown.disclosure import LEFT_OUT, Disclosure
 from calltape_analyzer.markdown.document import LIMIT, Document, span
 from calltape_analyzer.markdown.versions import add_versions
+from calltape_analyzer.observing.memory_layout import layouts_in_words
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted
 
@@ -45,6 +46,8 @@ def explanation_in_markdown(
         ]
         if part.value is not None:
             rows.append(("value", part.value if private else "constant, left out here"))
+        if (layouts := layouts_in_words(part.layouts)) is not None:
+            rows.append(("layout in memory", layouts))
         for dimension in part.dimensions:
             rows += _dimension(dimension, told)
         document.table("reasons", ("", ""), rows)

@@ -85,7 +85,7 @@ def eager(
     import torch
 
     arguments = plan.build(sample, classes, device)
-    checked(arguments)
+    checked(arguments, plan.signature)
     args, kwargs = as_call(arguments, plan.signature)
     with torch.no_grad():
         return call(*args, **kwargs)

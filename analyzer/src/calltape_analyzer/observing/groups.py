@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.observing.columns import Column, SizeRow
 from calltape_analyzer.observing.layout import ArgumentLayout, LeafPath, counter_key_of
+from calltape_analyzer.observing.memory_layout import CONTIGUOUS, layout_name
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.observing.tallies import Seen, Span
@@ -71,6 +72,15 @@ class TensorFacts(NamedTuple):
     def of(cls, leaf: Leaf) -> TensorFacts:
         return cls(leaf.dtype, len(leaf.shape), leaf.layout)
 
+    def unlike(self, other: TensorFacts) -> str:
+        """In what it differs from another one: ``float16, not int64, and of rank 3, not 2``."""
+        words = [
+            f"{word}{own}, not {known}"
+            for word, own, known in zip(("", "of rank ", "of layout "), self, other, strict=True)
+            if own != known
+        ]
+        return ", and ".join(words)
+
 
 @dataclass
 class Group:
@@ -83,7 +93,8 @@ class Group:
         calls: how many there are.
         rows: their sizes and ints.
         ranges: the smallest and largest element of each integer tensor, by its number.
-        devices, formats: per tensor how many calls had which device, and which order of strides.
+        devices, formats: per tensor how many calls had which device, and which layout in memory, by
+            :func:`~calltape_analyzer.observing.memory_layout.layout_name`.
     """
 
     key: GroupKey
@@ -181,15 +192,12 @@ def _added(
 
 
 def _format_of(leaf: Leaf) -> str:
-    """``"contiguous"``, ``"expanded"``, or the order of the axes by stride (``"0,2,3,1"`` is
-    channels last)."""
-    if leaf.expanded:
-        return "expanded"
-    if leaf.strides is None:
-        return "contiguous"
-    strides = leaf.strides
-    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
-    return ",".join(map(str, order))
+    """The name of a tensor's layout in memory; torch's layout of one that is not strided."""
+    if leaf.layout != "strided":
+        return leaf.layout
+    if leaf.strides is None and not leaf.expanded:
+        return CONTIGUOUS
+    return layout_name(leaf.shape, leaf.strides, leaf.expanded)
 
 
 class SortedCall(NamedTuple):

@@ -94,6 +94,16 @@ class Signature:
         """A readable, unique name for any argument."""
         return key if isinstance(key, str) else self.name_at(key)
 
+    def may_lack(self, name: str) -> bool:
+        """Whether calls may leave an argument out: its parameter has a default, or it is one of
+        ``**kwargs``."""
+        parameter = self.by_name.get(name)
+        if parameter is not None:
+            return parameter.has_default
+        variadic = self.variadic_positional
+        is_positional = variadic is not None and name.startswith(f"{variadic[0]}_")
+        return self.variadic_keyword is not None and not is_positional
+
     def parameter(self, key: Key) -> str:
         """The parameter that an argument belongs to; ``*args`` and ``**kwargs`` by their name."""
         if isinstance(key, str):

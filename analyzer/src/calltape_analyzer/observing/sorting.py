@@ -186,9 +186,7 @@ def difference_of(group: Group, placed: SortedCall) -> str:
             return f"{name} has another structure"
     for place, known, facts in zip(group.layout.tensors, group.facts, placed.facts, strict=False):
         if known != facts:
-            return (
-                f"{place} is {facts.dtype} of rank {facts.rank}, not {known.dtype} of {known.rank}"
-            )
+            return f"{place} is {facts.unlike(known)}"
     given = dict(zip(group.others, placed.constants, strict=False))
     for place, known in group.fixed():
         if _typed(known) != _typed(given.get(place)):

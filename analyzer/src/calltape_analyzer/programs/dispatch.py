@@ -7,7 +7,7 @@ of every program.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from calltape_analyzer.arguments.samples import Sample, in_variant
 from calltape_analyzer.errors import NoVariant
@@ -16,7 +16,20 @@ from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.unknown_classes import unknown_class_in
 from calltape_analyzer.text import named
 
-__all__ = ["accepting_programs", "no_variant", "serve"]
+__all__ = ["CallOrigin", "accepting_programs", "no_variant", "serve"]
+
+CallOrigin: TypeAlias = "Literal['caller', 'exported', 'tape']"
+"""Who makes a call: somebody, now; the tape that was exported; or a tape of which nobody knows
+whether it was exported."""
+
+_MAX_REASON = 160
+_TRIED = "the programs' attempts and missing tell what was tried"
+_RECORDED: dict[CallOrigin, str] = {
+    "exported": f"the export had this call, and made no program that takes it; {_TRIED}",
+    "tape": "export this tape, which has the call; if these programs are of it already, none could "
+    f"be made that takes the call: {_TRIED}",
+}
+"""What to do about a recorded call that no program takes: to record it again is of no use."""
 
 
 def accepting_programs(
@@ -52,6 +65,7 @@ def serve(
     missing: Mapping[str, str],
     clone: bool,
     ignored: Collection[str] = (),
+    origin: CallOrigin = "caller",
 ) -> tuple[Program, list[Any]]:
     """Runs a call through the first program that takes it.
 
@@ -62,6 +76,7 @@ def serve(
         missing: why variants have no program, by name; for the error.
         clone: whether the program gets copies of the tensors, which it may write to.
         ignored: as above.
+        origin: who makes the call.
 
     Returns:
         The program, and its flat outputs.
@@ -85,12 +100,19 @@ def serve(
             reasons[program.name] = (
                 f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]:.200}"
             )
-    not_exported = {name: f"not exported: {why:.160}" for name, why in missing.items()}
-    raise no_variant("no program accepts these arguments", programs, call, reasons | not_exported)
+    raise no_variant(
+        "no program accepts these arguments", programs, call, reasons, missing, origin=origin
+    )
 
 
 def no_variant(
-    text: str, programs: Mapping[str, Program], call: SortedCall, reasons: Mapping[str, str]
+    text: str,
+    programs: Mapping[str, Program],
+    call: SortedCall,
+    reasons: Mapping[str, str],
+    missing: Mapping[str, str],
+    *,
+    origin: CallOrigin = "caller",
 ) -> NoVariant:
     """The error that no program takes a call, with what to do about it.
 
@@ -98,16 +120,43 @@ def no_variant(
         text: the error in words.
         programs: that were asked.
         call: the call.
-        reasons: why each program, or a variant without one, does not take it.
+        reasons: why each program does not take it.
+        missing: why variants have no program, by name.
+        origin: who makes the call.
     """
+    not_exported = {name: f"not exported: {_cut(why)}" for name, why in missing.items()}
+    return NoVariant(
+        text, {**reasons, **not_exported}, advice=_advice(programs, call, missing, origin)
+    )
+
+
+def _advice(
+    programs: Mapping[str, Program],
+    call: SortedCall,
+    missing: Mapping[str, str],
+    origin: CallOrigin,
+) -> str:
+    """What helps with a call that no program takes."""
     every = programs.values()
     if any(unknown_class_in(one.variant.group, call, one.classes) for one in every):
-        advice = "give load_programs the classes of your own"
-        return NoVariant(text, reasons, advice=advice)
+        return "give load_programs the classes of your own"
     if foreign := _unknown_to(call):
-        advice = f"see whether it is the same model: the exported one takes no {named(foreign, 3)}"
-        return NoVariant(text, reasons, advice=advice)
-    return NoVariant(text, reasons)
+        return f"see whether it is the same model: the exported one takes no {named(foreign, 3)}"
+    if passed := call.layout.left_out:
+        return f"call it without {named(passed, 3)}, or export with what remove_inputs left out"
+    if origin != "caller":
+        return _RECORDED[origin]
+    if any(one.knows_and_refuses(call) for one in every):
+        return f"calls of these sizes were recorded, and none of the programs takes them; {_TRIED}"
+    more = "record calls like this one as well, and export again"
+    if missing:
+        names = named([repr(name) for name in missing], 3)
+        return f"if it is a call of {names}, {_TRIED}; if it is of none, {more}"
+    return more
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…"
 
 
 def _unknown_to(call: SortedCall) -> list[str]:

@@ -5,7 +5,7 @@ In come values of a call. Out go the outputs, or the reason why the program refu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -34,6 +34,7 @@ __all__ = ["Program", "because_of_state", "shown_state", "unchanged_note"]
 FOR_ONE_SIZE = "for the sizes of one recorded call only: its dimensions are constants"
 """The note of a program that a trace made for one size, although several were recorded."""
 
+_ONLY = " only: "
 _MAX_SHOWN = 4
 """Names of a state that a note has."""
 _PLACEHOLDER_FIELDS = ("type_name", "reason")
@@ -272,10 +273,39 @@ class Program:
 
     def refuses(self, row: SizeRow) -> str | None:
         """Why the program refuses the sizes of a row; None if it takes them."""
-        reason = self.variant.refuses(row) or self.conditions_refuse(row)
+        reason = self.variant.refuses(row)
+        if reason is None and (traced := self.conditions_refuse(row)) is not None:
+            reason = f"{traced} (a condition of its trace)"
         if reason is None and self.only is not None and row not in self.only:
-            return "the program gives wrong values at sizes that were not verified"
+            return self._unproven(row)
         return reason
+
+    def serve_only(self, rows: Collection[SizeRow], why: str) -> None:
+        """Lets it serve recorded sizes at which it was right, and no others.
+
+        Args:
+            rows: these sizes.
+            why: what makes others doubtful.
+        """
+        self.only = frozenset(rows)
+        self.notes.append(f"serves {counted(len(self.only), 'recorded size')}{_ONLY}{why}")
+
+    def _unproven(self, row: SizeRow) -> str:
+        """Why it does not serve sizes that are not among :attr:`only`. Nobody knows whether it
+        would be right at one that was not recorded."""
+        only = next((f"; it {note}" for note in self.notes if _ONLY in note), "")
+        if row in self._rows:
+            return f"calls of these sizes were recorded, and it was not verified with them{only}"
+        return f"it was not verified at these sizes{only}"
+
+    def knows_and_refuses(self, call: SortedCall) -> bool:
+        """Whether it was exported from calls of these sizes, among others, and refuses them."""
+        row = self.variant.row_in(call.key, call.row)
+        return row is not None and row in self._rows and self.refuses(row) is not None
+
+    @cached_property
+    def _rows(self) -> frozenset[SizeRow]:
+        return frozenset(self.variant.rows)
 
     def conditions_refuse(self, row: SizeRow) -> str | None:
         """Why the conditions of the trace refuse the sizes of a row; None if they hold."""

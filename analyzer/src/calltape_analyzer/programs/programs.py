@@ -193,7 +193,9 @@ class Programs(Mapping[str, Program], Shown):
         if not found and filled is not None:
             found, _ = accepting_programs(self, filled.placed)
         if not found:
-            raise no_variant("no program is for these arguments", self, live.placed, reasons)
+            raise no_variant(
+                "no program is for these arguments", self, live.placed, reasons, self.missing
+            )
         return found[0].name
 
     def for_sizes(
@@ -266,6 +268,7 @@ class Programs(Mapping[str, Program], Shown):
             self._reference,
             tolerances or self.tolerances,
             shapes_suffice,
+            origin="exported" if tape is self._tape else "tape",
         )
         report = report_on(tape, verification.row, progress, failing)
         for program in self._programs.values():

@@ -237,7 +237,8 @@ def _staged(
             raise
         except Exception as error:  # torch raises errors of any type
             reason = f"{file} cannot be saved: {type(error).__name__}: {str(error)[:200]}"
-            raise TapeError("io", reason) from None
+            advice = "torch cannot write this program: use it in the process that exported it"
+            raise TapeError("io", reason, advice=advice) from None
         documents.append({"file": file, **document_of(program)})
     # No constants: they come from calls, and the manifest has the ones that a program needs.
     shapes = [

@@ -35,7 +35,7 @@ from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.programs.dispatch import accepting_programs, serve
+from calltape_analyzer.programs.dispatch import CallOrigin, accepting_programs, serve
 from calltape_analyzer.programs.program import (
     Program,
     because_of_state,
@@ -76,6 +76,7 @@ class Verification:
         tolerances: how far results may be from the recorded ones.
         shapes_suffice: whether a call may be compared in structure, dtypes and shapes where the
             tape has no values and the model is not here. Otherwise such a call is not verified.
+        origin: whether it is known that the programs were exported from these calls.
         explains: whether a difference is explained, for which the model may be called.
         in_order: how many calls were reproduced only in order.
         made_up: how many calls were run with arguments that are not on the tape, and compared in
@@ -91,6 +92,7 @@ class Verification:
     reference: ModelReference | None
     tolerances: Tolerances
     shapes_suffice: bool = False
+    origin: CallOrigin = "tape"
     explains: bool = True
     in_order: int = 0
     made_up: int = 0
@@ -157,7 +159,13 @@ class Verification:
             sample = recorded_sample(call, self.sorter, device)
             with held() as modules:
                 program, outputs = serve(
-                    self.programs, placed, sample, missing=self.missing, clone=True, ignored=ignored
+                    self.programs,
+                    placed,
+                    sample,
+                    missing=self.missing,
+                    clone=True,
+                    ignored=ignored,
+                    origin=self.origin,
                 )
                 name, got = program.name, program.leaves(outputs)
                 unmade = program.unmade(outputs)

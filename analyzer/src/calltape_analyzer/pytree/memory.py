@@ -522,7 +522,8 @@ def as_numbers(tensor: torch.Tensor) -> torch.Tensor:
     except (RuntimeError, TypeError, KeyError):
         name = str(tensor.dtype).removeprefix("torch.")
         raise InferenceError(
-            f"torch cannot copy {name}", advice="leave the argument out with Tape.remove_inputs"
+            f"torch cannot copy {name}",
+            advice="if the model does without the argument, leave it out with Tape.remove_inputs",
         ) from None
 
 

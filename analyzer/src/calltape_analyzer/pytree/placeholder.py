@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ __all__ = [
     "unmade_advice",
     "unmade_in",
     "withheld_words",
+    "without_argument",
 ]
 
 _MAX_NAMES, _MAX_SHOWN = 48, 80
@@ -75,12 +76,13 @@ class Placeholder:
         return printable(f"<Placeholder for {self.type_name}: {self.reason}{held}>")
 
 
-def check_rebuilt(arguments: Iterable[tuple[str, Any]]) -> None:
+def check_rebuilt(arguments: Iterable[tuple[str, Any]], may_lack: Callable[[str], bool]) -> None:
     """Raises InferenceError if an argument contains a Placeholder: a model would fail on it with an
     error that does not say why. It names all unknown classes at once.
 
     Args:
         arguments: names and values.
+        may_lack: tells of a name whether the model can be called without this argument.
     """
     found = [(name, one) for name, value in arguments for one in _placeholders_in(value)]
     if not found:
@@ -98,14 +100,19 @@ def check_rebuilt(arguments: Iterable[tuple[str, Any]]) -> None:
     name, first = found[0]
     raise InferenceError(
         f"{name} holds a {first.type_name}, which was not rebuilt ({first.reason})",
-        advice=_advice(name, first),
+        advice=_advice(name, first, may_lack(name)),
     )
 
 
-def _advice(name: str, found: Placeholder) -> str:
+def without_argument(name: str) -> str:
+    """What to do about an argument that is in the way, and that a model may be called without."""
+    return f"if the model does without {name}, leave it out with Tape.remove_inputs([{name!r}])"
+
+
+def _advice(name: str, found: Placeholder, may_lack: bool) -> str:
     """What to do about a placeholder in an argument, if its class is known."""
     class_name = found.type_name.rpartition(":")[2]
-    without = f"leave it out with Tape.remove_inputs([{name!r}])"
+    or_without = f"; or, {without_argument(name)}" if may_lack else ""
     if found.reason == NOT_REGISTERED:
         return (
             f"register {class_name} with torch.utils._pytree.register_pytree_node in this process"
@@ -115,15 +122,15 @@ def _advice(name: str, found: Placeholder) -> str:
     if found.reason == UNKNOWN_CLASS and _is_of_python(found.type_name):
         return (
             f"no program takes one: read it before, and call the model with a list or tensors of "
-            f"what it gives, and record that; or, if the model does without {name}, {without}"
+            f"what it gives, and record that{or_without}"
         )
     if found.reason == UNKNOWN_CLASS:
         return (
             f"register {class_name} with torch.utils._pytree.register_pytree_node, record again, "
             f"and pass open_tape(path, classes=[{class_name}]); or call the model with the tensors "
-            f"that it holds; or, if the model does without {name}, {without}"
+            f"that it holds{or_without}"
         )
-    return without
+    return f"pass something else there that a tape can hold, and record again{or_without}"
 
 
 def unmade_advice(classes: Mapping[str, str]) -> str:

@@ -151,7 +151,7 @@ def zeros(shape: Sequence[int], dtype: Any, device: Any = None) -> Any:
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:
         raise InferenceError(
             f"no {str(dtype).removeprefix('torch.')} can be made up: {_first_line(error)}",
-            advice="leave the argument out with Tape.remove_inputs",
+            advice="if the model does without the argument, leave it out with Tape.remove_inputs",
         ) from None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from calltape_analyzer.observing.memory_layout import layouts_in_words
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.reporting.contents import TreeNode, cut
 from calltape_analyzer.text import alike, counted, shown_value
@@ -74,4 +75,6 @@ def _leaves(findings: VariantFindings) -> Iterator[tuple[str, str]]:
 def _tensor(found: TensorFinding) -> str:
     shape = ", ".join(str(size) for size in found.shape)
     elements = "" if found.range is None else f", elements {found.range[0]} to {found.range[1]}"
-    return f"{found.dtype}[{shape}]{elements}"
+    layouts = layouts_in_words(found.layouts)
+    memory = "" if layouts is None else f", layout in memory: {layouts}"
+    return f"{found.dtype}[{shape}]{elements}{memory}"

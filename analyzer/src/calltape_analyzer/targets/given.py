@@ -105,5 +105,5 @@ def arguments_of_row(
     sample = sample_in(facts, tape.calls.at(facts.rows.seen(row).first), sorter, device)
     plan = Plan.of(facts, sample, sorter.signature)
     arguments = plan.build(sample, tape.class_index, device)
-    checked(arguments)
+    checked(arguments, plan.signature)
     return as_passed(arguments, facts.group.layout.positional, plan.signature)

@@ -170,5 +170,8 @@ class VariantFacts:
             if not found.dynamic and found.reason != "counter":
                 expected, got = self.rows.value(0, column), value_in(row, column)
                 if expected != got:
-                    return f"{layout.column_name(column)} is {got}; this program has {expected}"
+                    return (
+                        f"{layout.column_name(column)} is {got}; it was {expected} in every "
+                        "recorded call of this variant"
+                    )
         return None

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.memory_layout import LayoutSeen
 from calltape_analyzer.observing.sizes_seen import MAX_SIZES_SHOWN, SizeSeen
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.plain_data import PlainData
@@ -77,8 +78,19 @@ class DimensionFinding(PlainData):
 
 
 class TensorFinding(PlainData):
-    """One tensor: its path, its name as an input of an exported program, and its axes. ``range`` is
-    the range of the elements of an integer tensor, if it is on the tape."""
+    """One tensor.
+
+    Attributes:
+        argument, path: where it stands.
+        name: as an input of an exported program.
+        dtype, dimensions: its dtype and axes.
+        range: of the elements of an integer tensor, if it is on the tape.
+        layouts: how many calls had which layout in memory, the most common first, by the names of
+            :func:`~calltape_analyzer.observing.memory_layout.layout_name`: ``contiguous``,
+            ``channels_last``, ``transposed (stride order 1,0)``, ``with gaps``, ``overlapping``,
+            ``expanded (axis 0)``. Of variants that only sizes tell apart, each has the counts of
+            all of them together if these are several (the notes say so).
+    """
 
     argument: str
     path: str
@@ -86,6 +98,7 @@ class TensorFinding(PlainData):
     dtype: str
     dimensions: tuple[DimensionFinding, ...]
     range: tuple[int, int] | None = None
+    layouts: tuple[LayoutSeen, ...] = ()
 
     @property
     def shape(self) -> tuple[int | str, ...]:
@@ -232,7 +245,18 @@ def _tensor(
         dtype=group.facts[number].dtype,
         dimensions=tuple(dimensions),
         range=(span.min, span.max) if span is not None else None,
+        layouts=_layouts(variant, number),
     )
+
+
+def _layouts(variant: VariantFacts, number: int) -> tuple[LayoutSeen, ...]:
+    """How many calls had which layout of a tensor; those of all calls of the group if it had
+    several, because a group does not know which sizes had which."""
+    group = variant.group
+    found = group.formats[number].most_common() if group.formats else []
+    if len(found) == 1:
+        found = [(found[0][0], variant.calls)]
+    return tuple(LayoutSeen(name=name, calls=calls) for name, calls in found)
 
 
 def _int(
@@ -271,6 +295,12 @@ def _notes(variant: VariantFacts) -> Iterator[str]:
         if wider is not None and not found.dynamic and found.reason != "counter":
             yield f"{variant.group.layout.column_name(column)} is constant, but {wider}"
     yield from _unrecorded(variant)
+    group = variant.group
+    if variant.calls < group.calls and any(len(seen) > 1 for seen in group.formats):
+        yield (
+            f"layouts in memory are those of {counted(group.calls, 'call')}: also of the variants "
+            "that only sizes tell from this one"
+        )
     if variant.capped:
         yield "there are too many dimensions to compare all: some may be equal, or broadcast"
     capped = sum(symbol.capped for symbol in variant.symbols)
