@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.layout import layout_of_inputs
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.pytree.memory import Place, place_of
 from calltape_analyzer.pytree.recorded_description import describe_as_recorded
 from calltape_schema.leaves import Leaf
 from calltape_schema.tree import Node
@@ -30,10 +32,12 @@ class LiveCall:
         described = describe_as_recorded((tuple(args), dict(kwargs)))
         root: Node = described.node
         layout = layout_of_inputs(root, described.scalars, sorter.signature, sorter.renamed)
-        leaves = [_facts_of(tensor) for tensor in described.tensors]
-        self.placed: SortedCall = sorter.placed(layout, leaves, described.scalars)
+        tensors = described.tensors
+        leaves = facts_of_tensors(tensors)
+        objects = list(map(id, tensors))
+        self.placed: SortedCall = sorter.placed(layout, leaves, described.scalars, objects)
         self.sample = Sample(
-            [described.tensors[place.number] for place in layout.tensors],
+            [tensors[place.number] for place in layout.tensors],
             [described.scalars[place.number] for place in layout.scalars],
         )
 
@@ -66,9 +70,35 @@ def with_int_defaults(
     return LiveCall(args, {**lacking, **kwargs}, sorter.requiring(defaults))
 
 
-def _facts_of(tensor: Any) -> Leaf:
-    return Leaf.model_construct(
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        shape=tuple(int(size) for size in tensor.shape),
-        layout=str(tensor.layout).removeprefix("torch."),
-    )
+def facts_of_tensors(tensors: Sequence[Any]) -> list[Leaf]:
+    """The facts of live tensors by which calls are sorted, as a tape would have them."""
+    import torch
+
+    memories: dict[Any, list[int]] = {}
+    places: dict[int, Place] = {}
+    for i, tensor in enumerate(tensors):
+        if tensor.layout is torch.strided and tensor.device.type != "meta":
+            with suppress(RuntimeError, NotImplementedError):  # a subclass without memory
+                memory = tensor.device, tensor.untyped_storage()._cdata
+                places[i] = place_of(tensor)
+                memories.setdefault(memory, []).append(i)
+    shared: dict[int, tuple[int, int]] = {}
+    for number, members in enumerate(memories.values()):
+        if len(members) > 1:
+            begin = min(places[i].offset for i in members)
+            shared |= {i: (number, places[i].offset - begin) for i in members}
+    found: list[Leaf] = []
+    for i, tensor in enumerate(tensors):
+        storage, offset = shared.get(i, (None, 0))
+        is_plain = i not in places or tensor.is_contiguous()
+        found.append(
+            Leaf.model_construct(
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                shape=tuple(int(size) for size in tensor.shape),
+                layout=str(tensor.layout).removeprefix("torch."),
+                strides=None if is_plain else places[i].strides,
+                storage=storage,
+                offset=offset,
+            )
+        )
+    return found

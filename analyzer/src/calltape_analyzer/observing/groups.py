@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.observing.columns import Column, SizeRow
 from calltape_analyzer.observing.layout import ArgumentLayout, LeafPath, counter_key_of
+from calltape_analyzer.observing.memory_facts import Shared
 from calltape_analyzer.observing.memory_layout import CONTIGUOUS, layout_name
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import SizeTable
@@ -31,26 +32,31 @@ class GroupKey(NamedTuple):
         facts: of each tensor.
         constants: type and ``repr`` of each scalar that is neither an int nor private; None for a
             scalar that may have any value.
+        shared: the tensors that are one object, or share memory.
     """
 
     layout: Hashable
     facts: tuple[TensorFacts, ...]
     constants: tuple[tuple[str, str] | None, ...]
+    shared: tuple[Shared, ...] = ()
 
     def takes(self, other: GroupKey) -> bool:
         """Whether this key stands for all calls of another one, which has the value of every
         constant."""
-        return self[:2] == other[:2] and all(
+        return self._differs_in_constants_only(other) and all(
             own is None or own == given
             for own, given in zip(self.constants, other.constants, strict=True)
         )
 
     def meets(self, other: GroupKey) -> bool:
         """Whether a call can be of both keys."""
-        return self[:2] == other[:2] and all(
+        return self._differs_in_constants_only(other) and all(
             own is None or given is None or own == given
             for own, given in zip(self.constants, other.constants, strict=True)
         )
+
+    def _differs_in_constants_only(self, other: GroupKey) -> bool:
+        return self._replace(constants=()) == other._replace(constants=())
 
     def without(self, places: frozenset[int]) -> GroupKey:
         """The key of calls in which some constants may be anything."""
@@ -61,22 +67,29 @@ class GroupKey(NamedTuple):
         )
 
 
+_WORDS = ("", "of rank ", "of layout ", "laid out in memory as ")
+
+
 class TensorFacts(NamedTuple):
-    """What is the same of a tensor in all calls of a program: dtype, rank and torch's layout."""
+    """What is the same of a tensor in all calls of a program: dtype, rank, torch's layout, and if
+    the model reads it, the layout in memory by its name
+    (:func:`~calltape_analyzer.observing.memory_layout.layout_name`)."""
 
     dtype: str
     rank: int
     layout: str
+    memory: str = ""
 
     @classmethod
-    def of(cls, leaf: Leaf) -> TensorFacts:
-        return cls(leaf.dtype, len(leaf.shape), leaf.layout)
+    def of(cls, leaf: Leaf, *, reads_memory: bool = False) -> TensorFacts:
+        memory = layout_in_memory(leaf) if reads_memory else ""
+        return cls(leaf.dtype, len(leaf.shape), leaf.layout, memory)
 
     def unlike(self, other: TensorFacts) -> str:
         """In what it differs from another one: ``float16, not int64, and of rank 3, not 2``."""
         words = [
             f"{word}{own}, not {known}"
-            for word, own, known in zip(("", "of rank ", "of layout "), self, other, strict=True)
+            for word, own, known in zip(_WORDS, self, other, strict=True)
             if own != known
         ]
         return ", and ".join(words)
@@ -150,7 +163,7 @@ class Group:
         self.formats = self.formats or tuple(Counter() for _ in leaves)
         for leaf, devices, formats in zip(leaves, self.devices, self.formats, strict=True):
             devices[leaf.device] += seen.calls
-            formats[_format_of(leaf)] += seen.calls
+            formats[layout_in_memory(leaf)] += seen.calls
 
     def widen_range(self, tensor: int, span: Span) -> None:
         """Widens the range of the elements of an integer tensor."""
@@ -191,7 +204,7 @@ def _added(
     return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
-def _format_of(leaf: Leaf) -> str:
+def layout_in_memory(leaf: Leaf) -> str:
     """The name of a tensor's layout in memory; torch's layout of one that is not strided."""
     if leaf.layout != "strided":
         return leaf.layout

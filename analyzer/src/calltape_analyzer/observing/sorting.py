@@ -17,6 +17,7 @@ from calltape_analyzer.observing.layout import (
     Renamed,
     layout_of_inputs,
 )
+from calltape_analyzer.observing.memory_facts import Shared, shared_memory
 from calltape_analyzer.observing.observations import Observations
 from calltape_analyzer.observing.passed_arguments import PassedArguments
 from calltape_analyzer.observing.signature import Signature
@@ -45,11 +46,16 @@ class CallSorter:
     Args:
         signature: of the recorded method.
         renamed: from the name of a class on the tape to its name in this process.
+        laid_out: the paths of the tensors whose layout in memory the model reads: calls with
+            other layouts of them are of other groups.
     """
 
-    def __init__(self, signature: Signature, renamed: Renamed = str) -> None:
+    def __init__(
+        self, signature: Signature, renamed: Renamed = str, laid_out: Collection[str] = ()
+    ) -> None:
         self.signature = signature
         self.renamed = renamed
+        self.laid_out = frozenset(laid_out)
         self._layouts: dict[Hashable, ArgumentLayout] = {}
         self._switches: dict[bytes, tuple[tuple[int, Any], ...]] = {}
 
@@ -66,7 +72,15 @@ class CallSorter:
 
     def requiring(self, names: Collection[str]) -> CallSorter:
         """A sorter that does not leave out these arguments if they equal their default."""
-        return type(self)(self.signature.requiring(names), self.renamed)
+        return type(self)(self.signature.requiring(names), self.renamed, self.laid_out)
+
+    def reading(self, paths: Collection[str]) -> CallSorter:
+        """A sorter for a model that reads the layout in memory of more tensors.
+
+        Args:
+            paths: of these tensors.
+        """
+        return type(self)(self.signature, self.renamed, self.laid_out.union(paths))
 
     def observations(self, calls: Calls, *, ranges: bool = False) -> Observations:
         """What was seen in the calls.
@@ -95,11 +109,33 @@ class CallSorter:
         return self.placed(self._layout(tree), tree.facts(), tree.scalars)
 
     def placed(
-        self, layout: ArgumentLayout, leaves: Sequence[Leaf], scalars: Sequence[Any]
+        self,
+        layout: ArgumentLayout,
+        leaves: Sequence[Leaf],
+        scalars: Sequence[Any],
+        objects: Sequence[Hashable] | None = None,
     ) -> SortedCall:
-        """Group and row of a layout with these leaves and scalars."""
+        """Group and row of a layout with these leaves and scalars.
+
+        Args:
+            layout, leaves, scalars: of a call.
+            objects: per leaf what is equal for one tensor only; a leaf is a tensor by default.
+        """
         own = tuple(leaves[place.number] for place in layout.tensors)
-        facts = tuple(map(TensorFacts.of, own))
+        read = self.laid_out
+        facts = tuple(
+            TensorFacts.of(leaf, reads_memory=bool(read) and str(place) in read)
+            for leaf, place in zip(own, layout.tensors, strict=True)
+        )
+        known_by = [
+            None
+            if place.kind != "tensor"
+            else place.number
+            if objects is None
+            else objects[place.number]
+            for place in layout.tensors
+        ]
+        shared = shared_memory(own, known_by)
         others = layout.others
         constants = tuple(scalars[place.number] for place in others)
         known: dict[int, tuple[str, str]] = {}  # many paths may share one long text
@@ -111,7 +147,13 @@ class CallSorter:
         ints = tuple(scalars[place.number] for place in layout.ints)
         row = SizeRow(tuple(leaf.shape for leaf in own), ints)
         return SortedCall(
-            GroupKey(layout.keys, facts, typed), layout, facts, constants, row, own, self.signature
+            GroupKey(layout.keys, facts, typed, shared),
+            layout,
+            facts,
+            constants,
+            row,
+            own,
+            self.signature,
         )
 
     def _layout(self, tree: Tree) -> ArgumentLayout:
@@ -187,11 +229,23 @@ def difference_of(group: Group, placed: SortedCall) -> str:
     for place, known, facts in zip(group.layout.tensors, group.facts, placed.facts, strict=False):
         if known != facts:
             return f"{place} is {facts.unlike(known)}"
+    if group.key.shared != placed.key.shared:
+        return _other_memory(group, placed.key.shared)
     given = dict(zip(group.others, placed.constants, strict=False))
     for place, known in group.fixed():
         if _typed(known) != _typed(given.get(place)):
             return _other_value(place, known, given.get(place))
     return "another structure"
+
+
+def _other_memory(group: Group, given: Sequence[Shared]) -> str:
+    """What is one object, or shares memory, in a call and not in a group, or the other way
+    round."""
+    places = group.layout.tensors
+    for pair in [one for one in given if one not in group.key.shared]:
+        return f"{pair.text(places)}, unlike in the recorded calls"
+    pair = next(one for one in group.key.shared if one not in given)
+    return f"not so that {pair.text(places)}, as in the recorded calls"
 
 
 def _are(names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from calltape_analyzer.errors import TapeError
 from calltape_analyzer.observing.columns import Column, SizeRow
 from calltape_analyzer.observing.groups import Group, GroupKey, TensorFacts
 from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, layout_of_arguments
+from calltape_analyzer.observing.memory_facts import Shared
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.observing.tallies import Seen
@@ -69,6 +70,7 @@ def document_of(program: Program) -> dict[str, Any]:
         "scalars": _packed(list(program.plan.template.scalars)),
         "facts": [list(facts) for facts in group.facts],
         "typed": _packed(group.key.constants),
+        "shared": [list(pair) for pair in group.key.shared],
         "constants": _packed(list(group.constants)),
         "rows": [_row_document(row) for row in variant.rows],
         "only": None if program.only is None else [_row_document(row) for row in program.only],
@@ -142,7 +144,7 @@ def _variant_of(document: Mapping[str, Any], renamed: Renamed) -> VariantFacts:
     layout = _layout_of(document["layout"], renamed)
     facts = tuple(TensorFacts(*one) for one in document["facts"])
     group = Group(
-        GroupKey(layout.keys, facts, _unpacked(document["typed"])),
+        GroupKey(layout.keys, facts, _unpacked(document["typed"]), _shared_of(document["shared"])),
         layout,
         facts,
         tuple(_unpacked(document["constants"])),
@@ -255,11 +257,16 @@ def _completion_document(completion: Completion) -> dict[str, Any]:
 def _completion_of(
     document: Mapping[str, Any], layout: ArgumentLayout, renamed: Renamed
 ) -> Completion:
-    keys, facts, constants = _unpacked(document["key"])
+    keys, facts, constants, shared = _unpacked(document["key"])
     if tuple(document["kinds"]) != tuple(path.kind for path in layout.scalars):
         raise TapeError("invalid", "its manifest contradicts itself: the scalars of a completion")
     return Completion(
-        GroupKey(_with_names(keys, renamed), tuple(TensorFacts(*one) for one in facts), constants),
+        GroupKey(
+            _with_names(keys, renamed),
+            tuple(TensorFacts(*one) for one in facts),
+            constants,
+            _shared_of(shared),
+        ),
         layout,
         tuple(document["tensors"]),
         tuple(document["scalars"]),
@@ -271,6 +278,10 @@ def _completion_of(
         tuple(_unpacked(document["constants"])),
         {Column(i, None): Column(*dimension) for i, *dimension in document["counters"]},
     )
+
+
+def _shared_of(document: Any) -> tuple[Shared, ...]:
+    return tuple(Shared(*pair) for pair in document)
 
 
 def _with_names(key: Any, renamed: Renamed) -> Any:

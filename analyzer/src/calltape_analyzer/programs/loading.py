@@ -134,7 +134,7 @@ def _programs(
     # Last, because all of the manifest is known to be good now.
     for program, document in zip(programs, manifest["programs"], strict=True):
         program.model = model_of(document["file"], program.plan.names)
-    sorter = CallSorter(signature, index.renamed)
+    sorter = CallSorter(signature, index.renamed, manifest["laid_out"])
     missing, notes = manifest["missing"], manifest["notes"]
     return Programs(programs, sorter, attempts=attempts, missing=missing, notes=notes)
 

@@ -159,7 +159,8 @@ class _Program(TypedDict):
     device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]
     layout: _Layout
     scalars: Packed
-    facts: tuple[tuple[Dtype, Axis, Name], ...]
+    facts: tuple[tuple[Dtype, Axis, Name, Name], ...]
+    shared: Annotated[tuple[tuple[Place, Place, bool], ...], Field(max_length=_MAX_LEAVES)]
     typed: Packed
     constants: Packed
     rows: Annotated[Rows, Field(min_length=1)]
@@ -202,6 +203,7 @@ class Manifest(TypedDict):
     format: Literal["calltape-programs"]
     version: Literal[1]
     signature: _Signature
+    laid_out: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
     missing: dict[Name, Note]
     notes: Annotated[tuple[Note, ...], Field(max_length=_MAX_NOTES)]
     attempts: Annotated[tuple[_Attempt, ...], Field(max_length=_MAX_ATTEMPTS)]

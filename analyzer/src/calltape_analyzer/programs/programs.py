@@ -310,7 +310,7 @@ class Programs(Mapping[str, Program], Shown):
         """
         from calltape_analyzer.programs.saving import save
 
-        save(self, self._sorter.signature, directory)
+        save(self, self._sorter, directory)
 
 
 def _outcome(program: Program) -> str:

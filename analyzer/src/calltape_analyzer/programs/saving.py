@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol
 
 from calltape_analyzer.arguments.plan import input_names
 from calltape_analyzer.errors import TapeError, UsageError
-from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.documents import document_of, signature_document
 from calltape_analyzer.programs.history import MAX_NOTE, attempt_documents
@@ -53,7 +53,7 @@ class SavedPrograms(Protocol):
 
 def save(
     programs: SavedPrograms,
-    signature: Signature,
+    sorter: CallSorter,
     directory: str | os.PathLike[str],
 ) -> None:
     """Writes programs into a directory, which is made if it does not exist. Only its owner may
@@ -61,7 +61,7 @@ def save(
 
     Args:
         programs: in the order in which they are asked for a call.
-        signature: of the recorded method.
+        sorter: lays calls out as the programs were made for them.
         directory: a new or empty one, or one with an earlier save.
 
     Raises:
@@ -74,7 +74,7 @@ def save(
         raise UsageError(reason, path=str(folder), advice=advice)
     try:
         earlier = _earlier(folder)
-        written = partial(_staged, programs, signature)
+        written = partial(_staged, programs, sorter)
         if earlier is None:
             _save_new(written, folder)
         else:
@@ -213,7 +213,7 @@ def _write_bytes(path: Path, data: bytes) -> None:
 
 def _staged(
     programs: SavedPrograms,
-    signature: Signature,
+    sorter: CallSorter,
     stage: Path,
     *,
     taken: Sequence[str],
@@ -221,7 +221,7 @@ def _staged(
     """Writes all but the manifest, which it returns.
 
     Args:
-        programs, signature: as :func:`save` has them.
+        programs, sorter: as :func:`save` has them.
         stage: the folder to write into.
         taken: names that files of an earlier save have.
     """
@@ -254,7 +254,8 @@ def _staged(
     return {
         "format": FORMAT,
         "version": VERSION,
-        "signature": signature_document(signature),
+        "signature": signature_document(sorter.signature),
+        "laid_out": sorted(sorter.laid_out),
         "missing": {name: why[:MAX_NOTE] for name, why in programs.missing.items()},
         "notes": [note[:MAX_NOTE] for note in programs.notes],
         "attempts": attempt_documents(programs.attempts),

@@ -45,6 +45,10 @@ def _rest_is_equal(one: VariantFacts, other: VariantFacts, but: set[str]) -> boo
         group = variant.group
         layout = group.layout
         keys = [key for key in layout.keys if key[0] not in but]
+        shared = [
+            (str(layout.tensors[p.one]), str(layout.tensors[p.other]), p.is_one)
+            for p in group.key.shared
+        ]
         facts = {
             (p.argument, p.path): fact
             for p, fact in zip(layout.tensors, group.facts, strict=True)
@@ -55,7 +59,7 @@ def _rest_is_equal(one: VariantFacts, other: VariantFacts, but: set[str]) -> boo
             for p, value in zip(layout.others, group.constants, strict=True)
             if p.argument not in but
         }
-        return keys, facts, values
+        return keys, facts, values, shared
 
     return bool(rest(one) == rest(other))
 

@@ -16,6 +16,7 @@ __all__ = ["name_variants"]
 
 _WITH, _WITHOUT = "decode", "prefill"
 _MAX_PHRASES = 32
+_SHARED = "shared "
 
 
 def name_variants(variants: Sequence[VariantFacts], signature: Signature) -> None:
@@ -30,7 +31,8 @@ def name_variants(variants: Sequence[VariantFacts], signature: Signature) -> Non
 
 
 def _absent(features: Sequence[Mapping[str, str]], signature: Signature) -> dict[str, str]:
-    """The phrase for calls that leave an argument out: its default, or ``no`` and its name."""
+    """The phrase for calls that leave an argument out: its default, or ``no`` and its name. And the
+    one for calls whose arguments share no memory."""
     defaults = {p.name: p.default for p in signature.parameters if p.has_default}
     found: dict[str, str] = {}
     for key in dict.fromkeys(key for own in features for key in own if key.startswith("has ")):
@@ -38,6 +40,8 @@ def _absent(features: Sequence[Mapping[str, str]], signature: Signature) -> dict
         default = defaults.get(name)
         scalar = isinstance(default, bool | int | float | str)
         found[key] = f"{name}={shown_constant(default)}" if scalar else f"no {name}"
+    for key in dict.fromkeys(key for own in features for key in own if key.startswith(_SHARED)):
+        found[key] = f"not: {key.removeprefix(_SHARED)}"
     return found
 
 
@@ -124,6 +128,11 @@ def _features(variant: VariantFacts) -> dict[str, str]:
         if place.argument not in states:
             found[f"dtype {place}"] = f"{place} {facts.dtype}"
             found[f"rank {place}"] = f"{place} of rank {facts.rank}"
+        if facts.memory:
+            found[f"memory {place}"] = f"{place} {facts.memory}"
+    for pair in variant.group.key.shared:
+        text = pair.text(layout.tensors)
+        found[f"{_SHARED}{text}"] = text
     for name in layout.arguments:
         found[f"tensors {name}"] = f"{counted(tensors[name], 'tensor')} in {name}"
     return found
