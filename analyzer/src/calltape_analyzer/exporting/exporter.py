@@ -38,6 +38,7 @@ from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel
+from calltape_analyzer.programs.memory_as_traced import as_traced
 from calltape_analyzer.programs.program import Program, unchanged_note
 from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex
@@ -403,7 +404,7 @@ class Exporter:
         import torch._dynamo  # now, because an import that the limit interrupts stays half done
 
         module = self.verifier.module
-        args, kwargs = plan.arguments(plan.values(sample.cloned()))
+        args, kwargs = plan.arguments(plan.values(as_traced(variant, sample.cloned())))
         shapes = way.shapes(plan, variant)
         options = {"strict": False, **way.options, **self.options}
         begin = time.thread_time()

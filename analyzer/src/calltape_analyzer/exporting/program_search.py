@@ -11,9 +11,10 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from calltape_analyzer.arguments.sizings import Bound
-from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.errors import ExportError, InferenceError
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.int_values import int_value_parts, varying_ints
+from calltape_analyzer.exporting.layouts import layouts_read
 from calltape_analyzer.exporting.merging import Merging
 from calltape_analyzer.exporting.tensor_values import tensor_value_parts
 from calltape_analyzer.exporting.text_values import (
@@ -27,6 +28,7 @@ from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.text import named
 from calltape_analyzer.variant import named_facts
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.symbol_names import name_symbols
@@ -76,14 +78,7 @@ class ProgramSearch:
         Raises:
             InferenceError: there are no calls.
         """
-        sorter = self.exporter.verifier.sorter
-        whole, chosen = self.tape.whole, self.tape.selected.get("variant")
-        observations = sorter.observations(whole.calls)
-        if not observations.groups:
-            raise InferenceError("there are no calls", advice="record at least one call")
-        variants = named_facts(whole, observations, sorter)
-        if chosen is not None:
-            variants = [variants[place] for place in chosen]
+        variants = self._variants()
         self.exporter.verifier.probing.bound = Bound.of(variants)
         variants = [variant for variant in variants if self._can_be_traced(variant)]
         merged = Merging(self.tape, self.exporter)
@@ -92,6 +87,35 @@ class ProgramSearch:
         for variant in left:
             self._cover(variant)
         self.notes += merged.hints
+
+    def _variants(self) -> list[VariantFacts]:
+        """The variants of the tape. If the model reads layouts in memory, calls of different
+        layouts are of different variants."""
+        verifier = self.exporter.verifier
+        whole, chosen = self.tape.whole, self.tape.selected.get("variant")
+        observations = verifier.sorter.observations(whole.calls)
+        if not observations.groups:
+            raise InferenceError("there are no calls", advice="record at least one call")
+        variants = named_facts(whole, observations, verifier.sorter)
+        if chosen is not None:
+            variants = [variants[place] for place in chosen]
+        laid_out, begins = layouts_read(verifier, variants, self.tape.calls)
+        if begins:
+            raise ExportError(
+                f"nothing could be exported: the model reads where {named(sorted(begins), 5)} "
+                "begins in its memory, which is not on a tape",
+                advice="let the model read no storage_offset() or data_ptr() of its arguments",
+            )
+        if not laid_out:
+            return variants
+        verifier.sorter = verifier.sorter.reading(laid_out)
+        self.notes.append(
+            f"the model reads the strides of {named(sorted(laid_out), 5)}: a program takes the "
+            "layout in memory that it was traced with"
+        )
+        keys = {variant.group.key.without_memory() for variant in variants}
+        split = named_facts(whole, verifier.sorter.observations(whole.calls), verifier.sorter)
+        return [variant for variant in split if variant.group.key.without_memory() in keys]
 
     def _can_be_traced(self, variant: VariantFacts) -> bool:
         """Whether a trace is worth trying. If not, it is noted why."""

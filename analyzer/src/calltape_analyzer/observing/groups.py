@@ -21,7 +21,7 @@ from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_schema.leaves import Leaf
 
-__all__ = ["Group", "GroupKey", "SortedCall", "TensorFacts"]
+__all__ = ["Group", "GroupKey", "SortedCall", "TensorFacts", "layout_in_memory"]
 
 
 class GroupKey(NamedTuple):
@@ -57,6 +57,10 @@ class GroupKey(NamedTuple):
 
     def _differs_in_constants_only(self, other: GroupKey) -> bool:
         return self._replace(constants=()) == other._replace(constants=())
+
+    def without_memory(self) -> GroupKey:
+        """The key of calls whose tensors may have any layout in memory."""
+        return self._replace(facts=tuple(facts._replace(memory="") for facts in self.facts))
 
     def without(self, places: frozenset[int]) -> GroupKey:
         """The key of calls in which some constants may be anything."""

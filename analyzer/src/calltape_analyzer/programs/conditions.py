@@ -23,10 +23,13 @@ __all__ = ["MAX_TEXT", "Conditions", "Sized"]
 
 @dataclass(frozen=True)
 class Sized:
-    """The dtype and the sizes of a tensor."""
+    """The dtype and the sizes of a tensor, and where it lies in memory if that is known: its
+    strides and the offset of its first element, both in elements."""
 
     dtype: str
     shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+    offset: int | None = None
 
 
 MAX_TEXT = 10_000
@@ -277,8 +280,11 @@ def _reference(node: ast.expr, arguments: Mapping[str, Any]) -> Any:
         return _reference(node.value, arguments)[_evaluate(node.slice, arguments)]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
         owner = _reference(node.func.value, arguments)
-        if node.func.attr == "size" and isinstance(owner, Sized):
-            return owner.shape
+        if isinstance(owner, Sized):
+            known = {"size": owner.shape, "stride": owner.strides, "storage_offset": owner.offset}
+            found = known.get(node.func.attr)
+            if found is not None:
+                return found
     raise _UnknownError
 
 

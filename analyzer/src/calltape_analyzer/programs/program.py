@@ -20,13 +20,17 @@ from calltape_analyzer.observing.sorting import difference_of
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.constant_values import refuses_constants
 from calltape_analyzer.programs.exported_model import ExportedModel
+from calltape_analyzer.programs.memory_as_traced import as_traced, kept_layouts, write_back
 from calltape_analyzer.programs.unknown_classes import PLACEHOLDER, unknown_class_in
 from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.memory import contiguous_strides
 from calltape_analyzer.pytree.placeholder import UNMADE
 from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.pytree.result_values import ABSENT, values_in
+from calltape_analyzer.pytree.tensors import dtype_of
 from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.variants.facts import VariantFacts
+from calltape_schema.leaves import Leaf
 from calltape_schema.tree import DictNode, FieldsNode, Node, ScalarNode, SequenceNode, children_of
 
 __all__ = ["Program", "because_of_state", "shown_state", "unchanged_note"]
@@ -204,12 +208,16 @@ class Program:
 
     def outputs(self, sample: Sample) -> list[Any]:
         """The flat outputs for a sample, in the order of the result's leaves. The program writes to
-        the sample's tensors if the model does.
+        the sample's tensors if the model does. It gets copies of those that lie in memory in
+        another way than it was traced with.
 
         Raises:
             Exception: what the runtime raises.
         """
-        returned = self.model.run(self.inputs(sample))
+        given = as_traced(self.variant, sample)
+        returned = self.model.run(self.inputs(given))
+        if self.model.has_state:
+            write_back(sample, given)
         leaves = self._result_leaves
         if len(returned) != len(leaves):
             raise RuntimeError(
@@ -269,12 +277,18 @@ class Program:
         if row is None:
             unknown = unknown_class_in(self.variant.group, placed, self.classes)
             return str(unknown) if unknown else difference_of(self.variant.group, placed)
-        return refuses_constants(self.variant, placed) or self.refuses(row)
+        leaves = placed.leaves if placed.key.takes(self.variant.group.key) else None
+        return refuses_constants(self.variant, placed) or self.refuses(row, leaves)
 
-    def refuses(self, row: SizeRow) -> str | None:
-        """Why the program refuses the sizes of a row; None if it takes them."""
+    def refuses(self, row: SizeRow, leaves: Sequence[Leaf] | None = None) -> str | None:
+        """Why the program refuses the sizes of a row; None if it takes them.
+
+        Args:
+            row: the sizes.
+            leaves: of a call of the program's own group, for conditions on strides.
+        """
         reason = self.variant.refuses(row)
-        if reason is None and (traced := self.conditions_refuse(row)) is not None:
+        if reason is None and (traced := self.conditions_refuse(row, leaves)) is not None:
             reason = f"{traced} (a condition of its trace)"
         if reason is None and self.only is not None and row not in self.only:
             return self._unproven(row)
@@ -307,19 +321,32 @@ class Program:
     def _rows(self) -> frozenset[SizeRow]:
         return frozenset(self.variant.rows)
 
-    def conditions_refuse(self, row: SizeRow) -> str | None:
+    def conditions_refuse(self, row: SizeRow, leaves: Sequence[Leaf] | None = None) -> str | None:
         """Why the conditions of the trace refuse the sizes of a row; None if they hold."""
-        values, named = self._sized(row)
+        values, named = self._sized(row, leaves)
         return self.conditions.refuse(values, named)
 
     def is_understood(self) -> bool:
         """Whether all conditions of the program can be checked here."""
-        return self.conditions.understood(self._sized(self.variant.rows.row(0))[1])
+        row = self.variant.rows.row(0)
+        pairs = zip(self.variant.group.facts, row.shapes, strict=True)
+        leaves = [Leaf.model_construct(dtype=facts.dtype, shape=shape) for facts, shape in pairs]
+        return self.conditions.understood(self._sized(row, leaves)[1])
 
-    def _sized(self, row: SizeRow) -> tuple[list[Any], dict[str, Any]]:
+    def _sized(
+        self, row: SizeRow, leaves: Sequence[Leaf] | None = None
+    ) -> tuple[list[Any], dict[str, Any]]:
         """The inputs that a row has, without data: in order, and nested by argument."""
-        facts = self.variant.group.facts
-        tensors = [Sized(fact.dtype, shape) for shape, fact in zip(row.shapes, facts, strict=True)]
+        facts, kept = self.variant.group.facts, kept_layouts(self.variant)
+        tensors = []
+        for i, (shape, fact) in enumerate(zip(row.shapes, facts, strict=True)):
+            strides: tuple[int, ...] | None = contiguous_strides(shape)
+            offset: int | None = 0
+            if i in kept:
+                leaf = None if leaves is None else leaves[i]
+                strides = None if leaf is None else leaf.strides or strides
+                offset = None if leaf is None else leaf.offset // dtype_of(fact.dtype).itemsize
+            tensors.append(Sized(fact.dtype, shape, strides, offset))
         scalars = self.variant.with_ints(self.plan.template.scalars, row.ints)
         values = self.plan.values(Sample(tensors, scalars))
         args, kwargs = self.plan.arguments(values)

@@ -30,6 +30,7 @@ __all__ = [
     "contiguous_strides",
     "copies",
     "extent",
+    "is_apart",
     "is_dense",
     "on_device",
     "overlap",
@@ -89,10 +90,10 @@ def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether there are neither gaps nor overlaps, in whatever order of the axes."""
-    return _is_apart(shape, strides) and extent(shape, strides) == math.prod(shape)
+    return is_apart(shape, strides) and extent(shape, strides) == math.prod(shape)
 
 
-def _is_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def is_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether no two elements share memory, as far as strides show without a search."""
     reach = 1
     for step, size in sorted((t, s) for t, s in zip(strides, shape, strict=True) if s > 1):
@@ -179,7 +180,7 @@ def _filled(made: torch.Tensor, plain: torch.Tensor) -> bool:
     """Whether a view has the elements of a tensor, after they were written to it."""
     import torch
 
-    if _is_apart(made.shape, made.stride()):
+    if is_apart(made.shape, made.stride()):
         made.copy_(plain)
         return True
     # torch refuses to copy to elements that share memory.
@@ -281,14 +282,15 @@ def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
     return plain.view(widths[tensor.dtype.itemsize]) if tensor.dtype.itemsize in widths else plain
 
 
-def copies(tensors: Sequence[Any], device: Any = None) -> list[Any]:
+def copies(tensors: Sequence[Any], device: Any = None, *, from_zero: bool = False) -> list[Any]:
     """Copies that lie as the originals do: with their strides, and with one memory where originals
-    share it. An object that is there twice is one object again. The memory of a copy begins with
-    its first element, or with that of the tensors that share it.
+    share it. An object that is there twice is one object again. They begin where the originals
+    begin in their memory, if that is not far from its start.
 
     Args:
         tensors: any.
         device: where the copies are; that of the originals by default.
+        from_zero: whether memory begins with the first element of the tensors in it instead.
 
     Raises:
         InferenceError: torch cannot copy one.
@@ -305,7 +307,7 @@ def copies(tensors: Sequence[Any], device: Any = None) -> list[Any]:
             made[id(one)] = _moved(contiguous(one), device)
     for group in groups.values():
         members = list(group.values())
-        for one, copy in zip(members, _copied(members, device), strict=True):
+        for one, copy in zip(members, _copied(members, device, from_zero), strict=True):
             made[id(one)] = copy
     return [made[id(one)] for one in tensors]
 
@@ -343,17 +345,19 @@ def _is_strided(tensor: torch.Tensor) -> bool:
     )
 
 
-def _copied(members: list[torch.Tensor], device: Any) -> list[torch.Tensor]:
+def _copied(members: list[torch.Tensor], device: Any, from_zero: bool) -> list[torch.Tensor]:
     """Copies of tensors in one memory."""
     import torch
 
     places = [place_of(one) for one in members]
-    if len(members) == 1 and members[0].is_contiguous():
+    if len(members) == 1 and members[0].is_contiguous() and (from_zero or not places[0].offset):
         return [_moved(contiguous(members[0].detach()), device)]
     begin = min((place.offset for place in places if 0 not in place.shape), default=0)
     end = max((place.end for place in places if 0 not in place.shape), default=0)
     if any((place.offset - begin) % place.width for place in places if 0 not in place.shape):
         begin -= begin % 16  # dtypes of several widths
+    if not from_zero and begin <= _FREE:
+        begin = 0
     source = members[0].untyped_storage()
     region = torch.empty(0, dtype=torch.uint8, device=members[0].device)
     region.set_(source, begin, (end - begin,), (1,))
@@ -471,7 +475,7 @@ def _slice_of(
 def _strides_like(shape: Sequence[int], old: Place) -> tuple[int, ...]:
     """Strides for other sizes: axis by axis outwards, each as far beyond the end of the one within
     it as in the old tensor. Where old elements share memory, the strides are the old ones."""
-    if not _is_apart(old.shape, [s or 1 for s in old.strides]) and 0 not in old.strides:
+    if not is_apart(old.shape, [s or 1 for s in old.strides]) and 0 not in old.strides:
         return old.strides
     order = sorted(range(len(shape)), key=lambda axis: (old.strides[axis], -axis))
     strides = [0] * len(shape)
