@@ -266,11 +266,12 @@ def _together(leaves: list[Leaf], tensors: list[torch.Tensor], free: int) -> lis
 
 def _view(memory: Any, place: Place, dtype: torch.dtype, device: Any = None) -> torch.Tensor:
     """A tensor in memory. It is a tensor of its own, and not a view of another tensor: a trace
-    makes conditions on what a view is a view of."""
+    makes conditions on what a view is a view of. Nothing was written to it: what a model writes
+    is found by the version of a tensor."""
     import torch
 
     empty = torch.empty(0, dtype=dtype, device=device)
-    return empty.set_(memory, place.offset // place.width, place.shape, place.strides)
+    return empty.set_(memory, place.offset // place.width, place.shape, place.strides).data
 
 
 def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
