@@ -12,7 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.inference.program_source import DimKind, GivenArguments, ProgramSource
+from calltape_analyzer.inference.program_source import (
+    DimKind,
+    GivenArguments,
+    MemoryLayout,
+    ProgramSource,
+)
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.observing.trusted_counters import trusted_counters
@@ -231,15 +236,19 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         index: GivenArguments,
         value_if_missing: Mapping[str | int, Any] | None,
         device: Any,
+        layout: MemoryLayout | None,
     ) -> Inputs:
         if self._chosen and len(self._chosen) == 1:
             return self._chosen[0].infer_arguments(
-                index, value_if_missing=value_if_missing, device=device
+                index, value_if_missing=value_if_missing, device=device, layout=layout
             )
+        is_contiguous = layout == "contiguous" or (layout is None and index is None)
         args, kwargs = self._with_records(
             lambda: self._asked(
                 value_if_missing,
-                lambda inference: inference.arguments(index, as_args_kwargs=True, device=device),
+                lambda inference: inference.arguments(
+                    index, as_args_kwargs=True, device=device, is_contiguous=is_contiguous
+                ),
             )
         )
         return Inputs(args, kwargs)

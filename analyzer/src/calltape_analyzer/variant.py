@@ -12,7 +12,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.errors import InferenceError, UsageError
-from calltape_analyzer.inference.program_source import DimKind, GivenArguments, ProgramSource
+from calltape_analyzer.inference.program_source import (
+    DimKind,
+    GivenArguments,
+    MemoryLayout,
+    ProgramSource,
+)
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.columns import Column
@@ -301,6 +306,7 @@ class Variant(ProgramSource, Shown):
         index: GivenArguments,
         value_if_missing: Mapping[str | int, Any] | None,
         device: Any,
+        layout: MemoryLayout | None,
     ) -> Inputs:
         from calltape_analyzer.arguments.samples import resized, sample_in
         from calltape_analyzer.arguments.tracing_sizings import sizings_for_tracing
@@ -309,7 +315,7 @@ class Variant(ProgramSource, Shown):
         self._check_complete(value_if_missing)
         if isinstance(index, int) and not isinstance(index, bool):
             sample = sample_in(self.facts, self._call_at(index), self._sorter, device)
-            return self._built(sample, device)
+            return self._built(sample.contiguous() if layout == "contiguous" else sample, device)
         if index is not None:
             return self._completed(index)
         sizing = sizings_for_tracing(self.facts)[0]
@@ -318,9 +324,7 @@ class Variant(ProgramSource, Shown):
         if sizing.resized:
             rules = value_rules(self.facts, self._tape.calls.at, self._sorter)
             sample = resized(sample, self.facts, sizing.row, sizing.values, rules)
-        else:
-            sample = sample.contiguous()
-        return self._built(sample, device)
+        return self._built(sample if layout == "recorded" else sample.contiguous(), device)
 
     def _built(self, sample: Sample, device: Any) -> Inputs:
         from calltape_analyzer.arguments.plan import Plan
@@ -354,7 +358,7 @@ class Variant(ProgramSource, Shown):
         known = {signature.name_at(i) for i in range(len(args))} | kwargs.keys()
         filled = {place.argument for place in layout.tensors}
         if any(name not in known and name not in filled for name in layout.arguments):
-            recorded = self._arguments(0, None, None)
+            recorded = self._arguments(0, None, None, None)
             named = {signature.name_at(i): value for i, value in enumerate(recorded.args)}
             for name, value in (named | recorded.kwargs).items():
                 if name not in known and name not in filled:

@@ -69,10 +69,11 @@ class Sample:
 
     def contiguous(self) -> Sample:
         """The same values in contiguous tensors. Contiguous tensors are not copied, so that
-        nobody else may hold the sample."""
+        nobody else may hold the sample. One object that is there twice stays one."""
         self._check_room([tuple(tensor.shape) for tensor in self.tensors])
-        own = [t if t.is_contiguous() else contiguous(t) for t in self.tensors]
-        return Sample(own, list(self.scalars), self.room)
+        every = {id(t): t for t in self.tensors}
+        made = {i: t if t.is_contiguous() else contiguous(t) for i, t in every.items()}
+        return Sample([made[id(t)] for t in self.tensors], list(self.scalars), self.room)
 
     def _check_room(self, shapes: Sequence[Sequence[int]]) -> None:
         check_tensors(self.room, self.tensors, shapes)

@@ -42,6 +42,7 @@ class ArgumentBuilder:
         on_recorded_devices: whether tensors go back to the device that they were on.
         detached: whether tensors are without their gradient's history.
         device: where tensors are put, whatever device they were on.
+        is_contiguous: whether tensors are contiguous, however they lay in memory.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class ArgumentBuilder:
         on_recorded_devices: bool = False,
         detached: bool = False,
         device: Any = None,
+        is_contiguous: bool = False,
     ) -> None:
         self._alignment = alignment
         self._slots = slots
@@ -60,6 +62,7 @@ class ArgumentBuilder:
         self._on_recorded_devices = on_recorded_devices
         self._detached = detached
         self._device = device
+        self._is_contiguous = is_contiguous
 
     def tensors(self, row: AlignedRow, call: Call | None) -> list[Any]:
         """The tensors of a row, slot by slot, with every gap filled. None if no call has a tensor
@@ -119,7 +122,8 @@ class ArgumentBuilder:
             return _with_tensors(argument.given, dict(enumerate(tensors)))
         if call is None:
             call, shared = call_at(self._calls, place_of(source)), {}
-        if self._on_recorded_devices or self._detached or self._device is not None:
+        changes = self._on_recorded_devices or self._detached or self._is_contiguous
+        if changes or self._device is not None:
             for slot in argument.slots:
                 if slot.leaf is not None and slot.leaf not in shared:
                     shared[slot.leaf] = self._tensor(argument, slot.leaf, call)
@@ -140,9 +144,13 @@ class ArgumentBuilder:
     def _tensor(self, argument: Argument, leaf: int, call: Call) -> Any:
         if argument.given is not None:
             return self._cloned(argument.given.tensors[leaf])
+        import torch
+
         tensor = call.tensor("inputs", leaf)
         if isinstance(tensor, Placeholder):
             return tensor
+        if self._is_contiguous and tensor.layout is torch.strided:
+            tensor = tensor.contiguous()
         if self._detached:
             tensor = tensor.detach()
         if self._device is not None:

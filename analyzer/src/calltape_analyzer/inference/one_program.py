@@ -164,6 +164,7 @@ class OneProgram:
         flat: bool = False,
         as_args_kwargs: bool = False,
         device: Any = None,
+        is_contiguous: bool = False,
     ) -> Any:
         """Representative arguments, or those of one call, completed.
 
@@ -177,6 +178,7 @@ class OneProgram:
             flat: whether to return a list of tensors in flattening order.
             as_args_kwargs: whether to return ``(args, kwargs)`` in any case.
             device: where the tensors are made, instead of the CPU or their recorded device.
+            is_contiguous: whether tensors are contiguous, however they lay in memory.
 
         Returns:
             A tuple if all arguments are positional, else a dict by name.
@@ -189,7 +191,7 @@ class OneProgram:
         """
         found = self.aligned_calls()
         row, call = self._asked_for(found, index)
-        builder = self._builder(found, device)
+        builder = self._builder(found, device, is_contiguous=is_contiguous)
         if flat:
             tensors = builder.tensors(row, call)
             names_of_slots = (slot.name for slot in found.slots)
@@ -346,7 +348,9 @@ class OneProgram:
         }
         return CallPatterns(self._calls, self._signature, given, with_raised=with_raised)
 
-    def _builder(self, found: AlignedCalls, device: Any = None) -> ArgumentBuilder:
+    def _builder(
+        self, found: AlignedCalls, device: Any = None, *, is_contiguous: bool = False
+    ) -> ArgumentBuilder:
         return ArgumentBuilder(
             found.alignment,
             found.slots,
@@ -354,6 +358,7 @@ class OneProgram:
             on_recorded_devices=self._on_recorded_devices,
             detached=self._like_observer,
             device=device,
+            is_contiguous=is_contiguous,
         )
 
     def _asked_for(self, found: AlignedCalls, index: Any) -> tuple[AlignedRow, Call | None]:

@@ -19,10 +19,13 @@ from calltape_analyzer.pytree.inputs import Inputs
 if TYPE_CHECKING:
     from calltape_analyzer.inference.aligned_calls import AlignedCalls
 
-__all__ = ["DimKind", "GivenArguments", "ProgramSource", "check_dim"]
+__all__ = ["DimKind", "GivenArguments", "MemoryLayout", "ProgramSource", "check_dim"]
 
 DimKind: TypeAlias = "Literal['auto', 'dynamic', 'names']"
 """What stands for a dynamic dimension: ``Dim.AUTO``, ``Dim.DYNAMIC``, or a name."""
+
+MemoryLayout: TypeAlias = "Literal['recorded', 'contiguous']"
+"""How the tensors of arguments lie in memory."""
 
 GivenArguments: TypeAlias = "int | tuple[Any, ...] | Mapping[str, Any] | None"
 """The position of a call, or arguments of the caller's own; None for representative ones."""
@@ -78,6 +81,7 @@ class ProgramSource(ABC):
         as_args_kwargs: Literal[True] = True,
         value_if_missing: Mapping[str | int, Any] | None = None,
         device: Any = None,
+        layout: MemoryLayout | None = None,
     ) -> Inputs: ...
 
     @overload
@@ -88,6 +92,7 @@ class ProgramSource(ABC):
         as_args_kwargs: bool,
         value_if_missing: Mapping[str | int, Any] | None = None,
         device: Any = None,
+        layout: MemoryLayout | None = None,
     ) -> Inputs | tuple[Any, ...] | dict[str, Any]: ...
 
     def infer_arguments(
@@ -97,6 +102,7 @@ class ProgramSource(ABC):
         as_args_kwargs: bool = True,
         value_if_missing: Mapping[str | int, Any] | None = None,
         device: Any = None,
+        layout: MemoryLayout | None = None,
     ) -> Inputs | tuple[Any, ...] | dict[str, Any]:
         """Arguments to trace a program with.
 
@@ -116,6 +122,11 @@ class ProgramSource(ABC):
                 arguments are positional, else a dict by parameter name.
             value_if_missing: as for :meth:`infer_dynamic_shapes`.
             device: where the tensors are made; the CPU by default.
+            layout: how the tensors lie in memory: ``"recorded"`` as they lay, with their strides
+                and what shares memory; ``"contiguous"`` without gaps, in the order of their axes. A
+                backend that compiles for one layout and does not look at that of its inputs
+                (AOTInductor) needs the same for all calls. By default the arguments of a recorded
+                call are as recorded, and representative ones contiguous.
 
         Returns:
             ``(args, kwargs)``, also by these names: ``model(*found.args, **found.kwargs)``. It is
@@ -127,7 +138,9 @@ class ProgramSource(ABC):
                 leaves no form but ``(args, kwargs)``.
             UsageError: for an ``index`` or a value that does not fit the calls.
         """
-        found = self._arguments(index, value_if_missing, device)
+        if layout not in (None, "recorded", "contiguous"):
+            raise UsageError(f"layout={layout!r}", advice='pass "recorded" or "contiguous"')
+        found = self._arguments(index, value_if_missing, device, layout)
         return found if as_args_kwargs else as_one(*found, self._signature())
 
     @abstractmethod
@@ -145,6 +158,7 @@ class ProgramSource(ABC):
         index: GivenArguments,
         value_if_missing: Mapping[str | int, Any] | None,
         device: Any,
+        layout: MemoryLayout | None,
     ) -> Inputs: ...
 
     @abstractmethod

@@ -1,0 +1,163 @@
+"""Programs of models that read strides, and of those that do not, at calls of any layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import ExportError, Programs, export, load_programs, open_tape, replay
+from calltape_analyzer.errors import NoVariant
+from tests.analyzer.exported import call, taped
+
+Made = Callable[[int, int], torch.Tensor]
+
+LAYOUTS: dict[str, Made] = {
+    "contiguous": torch.randn,
+    "transposed": lambda n, m: torch.randn(m, n).t(),
+    "a step": lambda n, m: torch.randn(n, 2 * m)[:, ::2],
+    "a slice": lambda n, m: torch.randn(n + 3, m + 4)[2:-1, 1:-3],
+    "expanded": lambda n, m: torch.randn(1, m).expand(n, m),
+    "overlapping": lambda n, m: torch.randn(n + m).unfold(0, m, 1)[:n],
+}
+
+
+class OwnWindows(torch.nn.Module):
+    """Reads strides, and returns the same for any of them."""
+
+    def forward(self, x: Any) -> Any:
+        rows, length = x.shape
+        at = x.storage_offset()
+        windows = x.as_strided((rows, length - 2, 3), (x.stride(0), x.stride(1), x.stride(1)), at)
+        return windows.sum(-1)
+
+
+class Flat(torch.nn.Module):
+    """Contiguous memory is what it asks for; a trace of contiguous inputs does not say so."""
+
+    def forward(self, x: Any) -> Any:
+        y = x.contiguous()
+        return y.as_strided((y.numel() - 1,), (1,)).cumsum(0)
+
+
+class Written(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        x.mul_(2)
+        return x.sum(0)
+
+
+class Asks(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * 2 if x.is_contiguous() else x + 1
+
+
+class Strides(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * x.stride(0) + x.stride(1)
+
+
+class Begins(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x + x.storage_offset()
+
+
+def own(value: torch.Tensor) -> torch.Tensor:
+    """The same elements in the same layout, in memory of their own."""
+    import copy
+
+    return copy.deepcopy(value)
+
+
+def assert_as_model(programs: Programs, model: torch.nn.Module, x: torch.Tensor) -> None:
+    expected, mine = own(x), own(x)
+    torch.testing.assert_close(programs(mine), model(expected), rtol=1e-4, atol=1e-4)
+    assert torch.equal(mine, expected)  # what the model writes the program writes as well
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("to", ["torch", "onnx"])
+@pytest.mark.parametrize("model", [OwnWindows(), Flat()], ids=lambda one: type(one).__name__)
+def test_one_program_for_all_layouts(model: Any, to: Any, tmp_path: Path) -> None:
+    sizes = ((3, 5), (4, 7), (6, 4))
+    calls = [call(LAYOUTS["contiguous"](*size)) for size in sizes]
+    tape = taped(tmp_path, model, [*calls, call(LAYOUTS["transposed"](5, 8))])
+    programs = export(tape, model, to=to)
+    assert programs.verify().ok
+    assert len(programs) == 1
+    for made in LAYOUTS.values():
+        assert_as_model(programs, model, made(7, 9))
+
+
+@pytest.mark.integration
+def test_what_a_program_writes_to_a_copy_is_written_back(tmp_path: Path) -> None:
+    model = Written()
+    tape = taped(tmp_path, model, [call(torch.randn(3, 5)), call(torch.randn(6, 4).t())])
+    programs = export(tape, model)
+    assert programs.verify().ok
+    for kind in ("contiguous", "transposed", "a step", "a slice"):
+        assert_as_model(programs, model, LAYOUTS[kind](7, 9))
+    assert replay(tape, programs).ok
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("model", [Asks(), Strides()], ids=lambda one: type(one).__name__)
+def test_a_program_per_layout_of_a_model_that_reads_them(model: Any, tmp_path: Path) -> None:
+    kinds = ("contiguous", "transposed", "a step")
+    calls = [call(LAYOUTS[kind](*size)) for kind in kinds for size in ((3, 5), (6, 4))]
+    tape = taped(tmp_path, model, calls)
+    made = export(tape, model)
+    assert {"x contiguous", "x with gaps"} <= {name.removesuffix(" (2)") for name in made}
+    made.save(tmp_path / "programs")
+    loaded = load_programs(tmp_path / "programs", trusted=True)
+    assert loaded.verify(tape).ok
+    for programs in (made, loaded):
+        assert programs.verify(tape).ok
+        for kind in kinds:
+            assert_as_model(programs, model, LAYOUTS[kind](7, 9))
+        with pytest.raises(NoVariant, match=r"laid out in memory as expanded \(axis 0\), not cont"):
+            programs(LAYOUTS["expanded"](7, 9))
+
+
+@pytest.mark.integration
+def test_a_layout_that_was_not_recorded_is_refused_if_the_model_reads_it(tmp_path: Path) -> None:
+    model = Asks()
+    tape = taped(tmp_path, model, [call(torch.randn(3, 5)), call(torch.randn(6, 4))])
+    programs = export(tape, model)
+    assert any("reads the strides of x" in note for note in programs.notes)
+    assert_as_model(programs, model, torch.randn(40)[3:23].view(4, 5))
+    for kind in ("transposed", "a step", "a slice", "expanded", "overlapping"):
+        with pytest.raises(NoVariant, match="laid out in memory as"):
+            programs(LAYOUTS[kind](7, 9))
+
+
+def test_where_memory_begins_is_on_no_tape(tmp_path: Path) -> None:
+    tape = taped(tmp_path, Begins(), [call(torch.randn(3, 5)), call(torch.randn(6, 4))])
+    with pytest.raises(ExportError, match="reads where x begins in its memory"):
+        export(tape, Begins())
+
+
+def test_arguments_as_recorded_and_contiguous(tmp_path: Path) -> None:
+    given = [LAYOUTS[kind](3, 5) for kind in LAYOUTS]
+    tape = taped(tmp_path, torch.nn.Identity(), [call(one) for one in given])
+    (variant,) = tape.variants()
+    for i, one in enumerate(given):
+        for source in (variant, tape):
+            as_recorded = source.infer_arguments(i, layout="recorded").args[0]
+            assert as_recorded.stride() == one.stride()
+            assert torch.equal(as_recorded, one)
+            plain = source.infer_arguments(i, layout="contiguous").args[0]
+            assert plain.stride() == (5, 1)
+            assert torch.equal(plain, one)
+    assert variant.infer_arguments().args[0].is_contiguous()
+    with pytest.raises(ValueError, match="layout='dense'"):
+        variant.infer_arguments(layout="dense")  # type: ignore[call-overload]
+
+
+def test_a_replay_of_the_model_gets_the_recorded_layout(tmp_path: Path) -> None:
+    kinds = ("contiguous", "transposed", "a step", "expanded")
+    tape = taped(tmp_path, Strides(), [call(LAYOUTS[kind](3, 5)) for kind in kinds])
+    assert replay(tape, Strides()).ok
+    assert open_tape(tape.segments[0].path).calls[2].inputs.args[0].stride() == (10, 2)

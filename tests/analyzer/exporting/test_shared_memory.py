@@ -1,0 +1,148 @@
+"""Programs for arguments that are one object, or share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import export, load_programs, replay
+from calltape_analyzer.errors import NoVariant
+from tests.analyzer.exported import call, taped
+
+Given = tuple[Any, ...]
+
+
+class Asks(torch.nn.Module):
+    def forward(self, key: Any, value: Any) -> Any:
+        return key * 2 if value is key else key + value
+
+
+class Puts(torch.nn.Module):
+    def forward(self, new: Any, store: Any, window: Any) -> Any:
+        store[:, :2] = new
+        return window.sum(1)
+
+
+class Adds(torch.nn.Module):
+    def forward(self, a: Any, b: Any) -> Any:
+        a += 1
+        return a.sum(0) + b.sum(0)
+
+
+class Asks2(torch.nn.Module):
+    def forward(self, d: Any) -> Any:
+        first, second = d["first"], d["second"][0]
+        return first * 2 if first is second else first + second
+
+
+def one(n: int) -> Given:
+    x = torch.randn(n, 4)
+    return x, x
+
+
+def two(n: int) -> Given:
+    return torch.randn(n, 4), torch.randn(n, 4)
+
+
+def nested_one(n: int) -> Given:
+    x = torch.randn(n, 4)
+    return ({"first": x, "second": [x]},)
+
+
+def nested_two(n: int) -> Given:
+    return ({"first": torch.randn(n, 4), "second": [torch.randn(n, 4)]},)
+
+
+def put(n: int) -> Given:
+    store = torch.randn(n, n + 5)
+    return torch.randn(n, 2), store, store[:, :4]
+
+
+def put_apart(n: int) -> Given:
+    return torch.randn(n, 2), torch.randn(n, n + 5), torch.randn(n, 4)
+
+
+def partly(n: int) -> Given:
+    both = torch.randn(3 * n, 4)
+    return both[: 2 * n], both[n:]
+
+
+def view(n: int) -> Given:
+    x = torch.randn(n, 4)
+    return x, x.view(n, 4)
+
+
+KINDS: dict[str, tuple[torch.nn.Module, Callable[[int], Given], Callable[[int], Given], str]] = {
+    "one object": (Asks(), one, two, "value is key"),
+    "one object, nested": (Asks2(), nested_one, nested_two, "d.second.0 is d.first"),
+    "a window": (Puts(), put, put_apart, "window shares memory with store"),
+    "in part": (Adds(), partly, two, "b shares memory with a"),
+    "a view": (Adds(), view, two, "b shares memory with a"),
+}
+
+
+def own(given: Given) -> Given:
+    import copy
+
+    return copy.deepcopy(given)
+
+
+def assert_as_model(programs: Any, model: torch.nn.Module, given: Given) -> None:
+    mine, expected = own(given), own(given)
+    torch.testing.assert_close(programs(*mine), model(*expected))
+    for one_of, other in zip(mine, expected, strict=True):
+        if isinstance(one_of, torch.Tensor):
+            assert torch.equal(one_of, other)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_that_share_and_calls_that_do_not_have_programs_of_their_own(
+    kind: str, tmp_path: Path
+) -> None:
+    model, sharing, apart, text = KINDS[kind]
+    calls = [call(*make(n)) for make in (sharing, apart) for n in (2, 3, 5)]
+    tape = taped(tmp_path, model, calls)
+    names = [variant.name for variant in tape.variants()]
+    assert names == [text, f"not: {text}"]
+    assert replay(tape, model).ok
+    made = export(tape, model)
+    made.save(tmp_path / "programs")
+    for programs in (made, load_programs(tmp_path / "programs", trusted=True)):
+        assert programs.verify(tape).ok
+        for make in (sharing, apart):
+            for n in (4, 7):
+                assert_as_model(programs, model, make(n))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_of_another_kind_is_refused_with_this_reason(kind: str, tmp_path: Path) -> None:
+    model, sharing, apart, text = KINDS[kind]
+    for recorded, other in ((sharing, apart), (apart, sharing)):
+        folder = tmp_path / recorded.__name__
+        folder.mkdir()
+        programs = export(taped(folder, model, [call(*recorded(n)) for n in (2, 3, 5)]), model)
+        assert_as_model(programs, model, recorded(6))
+        with pytest.raises(NoVariant, match=text):
+            programs(*other(6))
+
+
+def test_slices_that_do_not_overlap_share_nothing(tmp_path: Path) -> None:
+    calls = [call(*torch.randn(n, 12).chunk(2, 1)) for n in (2, 3)]
+    tape = taped(tmp_path, Adds(), [*calls, call(torch.randn(4, 6), torch.randn(4, 6))])
+    assert len(tape.variants()) == 1
+
+
+def test_resized_arguments_share_as_recorded_ones_do(tmp_path: Path) -> None:
+    tape = taped(tmp_path, Puts(), [call(*put(2)), call(*put(2))])
+    (variant,) = tape.variants()
+    for i in (None, 0):
+        new, store, window = variant.infer_arguments(i, layout="recorded").args
+        store.zero_()
+        assert not window.any()
+        assert new.any()
