@@ -36,12 +36,15 @@ class CompleteInputs(NamedTuple):
     made_up: int
 
 
-def complete_inputs(call: Call, device: Any = "cpu") -> CompleteInputs:
+def complete_inputs(
+    call: Call, device: Any = "cpu", *, are_contiguous: bool = False
+) -> CompleteInputs:
     """The arguments of a call, made anew each time.
 
     Args:
         call: any call.
         device: where its tensors go, as :meth:`Call.inputs_on` says.
+        are_contiguous: whether tensors are contiguous, however they lay in memory.
 
     Raises:
         TapeError: as :attr:`Call.inputs`; ``limit`` if the values that are not on the tape would
@@ -52,7 +55,7 @@ def complete_inputs(call: Call, device: Any = "cpu") -> CompleteInputs:
     missing = _missing_tensors(call, tree.facts())
     texts = _Texts(list(tree.scalars), memory_limit_of(call.tape_bytes))
     root = texts.with_stand_ins(tree.spec().root)
-    if not missing and not texts.made_up:
+    if not missing and not texts.made_up and not are_contiguous:
         return CompleteInputs(*call.inputs_on(device), 0)
     shapes = [(tuple(t.shape), t.dtype.itemsize) for t in missing.values()]
     check_memory(memory_limit_of(call.tape_bytes), shapes, "the arguments of one call")
@@ -68,6 +71,8 @@ def complete_inputs(call: Call, device: Any = "cpu") -> CompleteInputs:
     place_together(facts, tensors, missing)
     moved = [leaf for leaf, one in enumerate(facts) if _moves(tensors[leaf], one, are_mixed)]
     tensors = on_device(tensors, moved, device)
+    if are_contiguous:
+        tensors = {leaf: _contiguous(tensor) for leaf, tensor in tensors.items()}
     args, kwargs = call.build("inputs", root, tensors, texts.scalars)
     return CompleteInputs(args, kwargs, len(missing) + texts.made_up)
 
@@ -98,6 +103,13 @@ def _missing_tensors(call: Call, facts: tuple[Leaf, ...]) -> dict[int, Any]:
         for i, shell in shells.items()
         if isinstance(shell, torch.Tensor) and facts[i].device != "meta"
     }
+
+
+def _contiguous(value: Any) -> Any:
+    import torch
+
+    is_strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return value.contiguous() if is_strided else value
 
 
 def _moves(value: Any, facts: Leaf, are_mixed: bool) -> bool:

@@ -144,12 +144,16 @@ class _CallableRunner(Runner):
             raise UsageError(
                 f"a {type(target).__name__} cannot be called", advice="see help(replay)"
             )
+        # It computes with the strides that it was compiled for, whatever those of its inputs are.
+        self._takes_contiguous = type(target).__name__ == "AOTICompiledModel"
         self._classes = wanted_classes(target, tape.class_index)
         self._function: Callable[..., Any] = target
         self._signature = tape.signature
 
     def prepared(self, call: Call) -> Run:
-        inputs = complete_inputs(call.rebuilt_from(self._classes), self._device)
+        inputs = complete_inputs(
+            call.rebuilt_from(self._classes), self._device, are_contiguous=self._takes_contiguous
+        )
         run = _CallOf(self._function, inputs, self._signature)
         if run.unmade:
             raise UnmadeError(run.unmade)
