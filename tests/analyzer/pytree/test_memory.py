@@ -85,7 +85,11 @@ def test_a_copy_lies_as_the_original_and_has_its_own_memory(kind: str) -> None:
     )
     if given.numel():
         assert made.stride() == given.stride()
-        assert made.storage_offset() == 0
+        assert made.storage_offset() == given.storage_offset()
+        (from_zero,) = copies([given], from_zero=True)
+        assert from_zero.stride() == given.stride()
+        assert from_zero.storage_offset() == 0
+        assert bits(from_zero) == bits(given)
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
