@@ -138,7 +138,10 @@ def test_calls_that_raised_are_left_out_unless_all_did(tmp_path: Path) -> None:
         (given(zeros(9, 3), zeros(8), steps=7), None),
         (given(x=zeros(9, 3), mask=zeros(8), steps=2), None),
         (given(zeros(9, 3), zeros(8), steps=7, scale=1.0, last=None), None),
-        (given(zeros(9, 4), zeros(8), steps=7), "x[1] is 4; it was 3 in every recorded call of this variant"),
+        (
+            given(zeros(9, 4), zeros(8), steps=7),
+            "x[1] is 4; it was 3 in every recorded call of this variant",
+        ),
         (given(zeros(9, 3), steps=7), "mask is missing"),
         (given(zeros(9, 3), zeros(8)), "steps is missing"),
         (given(zeros(9, 3)), "mask and steps are missing"),

@@ -158,6 +158,8 @@ def export(
             print_json(_document(programs, report, out), whole=True)
         else:
             _print(programs, report, out)
+        if report.has_failed:
+            raise typer.Exit(FAILURE)
     if not report.ok:
         raise typer.Exit(FAILURE)
     if not programs.generalises and not allow_constants:

@@ -212,6 +212,11 @@ class Report(BaseModel, Shown):
         return [row for row in self.rows if not row.ok]
 
     @property
+    def has_failed(self) -> bool:
+        """Whether a call that could be read is not ok. A damaged one says nothing of the target."""
+        return any(not row.is_unreadable for row in self.failing)
+
+    @property
     def has_compared(self) -> bool:
         """Whether any call was compared with anything: values, dtypes and shapes, an exception, or
         that it returns."""

@@ -38,7 +38,7 @@ from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.program import Program, unchanged_note
+from calltape_analyzer.programs.program import BY_VALUES, Program, unchanged_note
 from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
@@ -375,6 +375,8 @@ class Exporter:
         made.note_state(dict.fromkeys(made.changed_state, ""))
         if way.static and variant.symbols:
             made.note_one_size()
+        if way.real_values:
+            made.notes.append(BY_VALUES)
         if way.every_item:
             made.notes.append("loops over what is hit run for every item; recorded calls allow it")
         return made

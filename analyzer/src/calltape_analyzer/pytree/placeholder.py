@@ -76,9 +76,7 @@ class Placeholder:
         return printable(f"<Placeholder for {self.type_name}: {self.reason}{held}>")
 
 
-def check_rebuilt(
-    arguments: Iterable[tuple[str, Any]], may_lack: Callable[[str], bool]
-) -> None:
+def check_rebuilt(arguments: Iterable[tuple[str, Any]], may_lack: Callable[[str], bool]) -> None:
     """Raises InferenceError if an argument contains a Placeholder: a model would fail on it with an
     error that does not say why. It names all unknown classes at once.
 
