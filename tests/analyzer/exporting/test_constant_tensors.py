@@ -9,6 +9,7 @@ import torch
 
 from calltape_analyzer import NoVariant, Programs, Tape, check, export
 from calltape_analyzer.exporting import program_search
+from calltape_analyzer.exporting.unread_inputs import unread_inputs
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import Model
 
@@ -66,3 +67,50 @@ def test_calls_with_other_values_are_not_called_served(
         )
     with pytest.raises(NoVariant, match=r"grid is .* this program has"):
         only(torch.ones(3, 5), torch.tensor([GRIDS[1]]))
+
+
+class Told(Model):
+    """Python makes a text of values, which a trace does not see."""
+
+    def forward(self, x, ids):
+        return x * len(str(ids.tolist()))
+
+
+class Sized(Model):
+    """Only the size of a tensor counts."""
+
+    def forward(self, x, ids):
+        return x * ids.shape[0]
+
+
+class Filled(Model):
+    """Writes values into what it returns, in place."""
+
+    def forward(self, x, ids):
+        made = torch.zeros_like(x)
+        made[: ids.shape[0]] = ids[:, None]
+        return x + made
+
+
+class Checked(Model):
+    """Values decide, and nothing else depends on them."""
+
+    def forward(self, x, ids):
+        torch._check(ids[0].item() > 0)
+        return x + 1
+
+
+@pytest.mark.parametrize(
+    ("module", "is_read"), [(Told(), False), (Sized(), False), (Filled(), True), (Checked(), True)]
+)
+def test_it_is_said_which_values_nothing_depends_on(module: Model, is_read: bool) -> None:
+    given = (torch.ones(5, 3), torch.tensor([1, 2, 3]))
+    exported = torch.export.export(module, given, strict=False)
+    assert unread_inputs(exported, ["x", "ids"]) == ([] if is_read else ["ids"])
+
+
+def test_a_report_names_them(tmp_path: Path) -> None:
+    calls = [call(torch.ones(n, 3), torch.tensor([1, 2, 3])) for n in (2, 3)]
+    tape = taped(tmp_path, Sized(), calls)
+    programs = export(tape, Sized(), probe="none")
+    assert "main: nothing of it depends on the values of ids" in programs.verify().notes
