@@ -1,6 +1,7 @@
 // Trees of a call as plain data for the page: a node has `name` (its place in its parent), `text`,
 // `kind`, and if there are some `type`, `children`, `leaf`, `facts` and `beside`.
 
+import { layoutName } from "./memory_layout.mjs";
 import { hexText, leafText, plainText, scalarText } from "./texts.mjs";
 
 const MOST_IN_LABEL = 160;
@@ -81,6 +82,7 @@ function factsOf(leaf) {
   if (leaf.device !== "cpu") add("device", leaf.device);
   if (leaf.layout !== "strided") add("layout", leaf.layout);
   if (leaf.strides !== undefined) add("strides", leaf.strides.join(", "));
+  if (leaf.strides !== undefined || leaf.expanded.length > 0) add("layout in memory", layoutName(leaf));
   if (leaf.expanded.length > 0) add("expanded axes", leaf.expanded.join(", "));
   for (const flag of ["requires_grad", "inference", "conj", "neg"]) if (leaf[flag]) add(flag, "true");
   if (leaf.subclass !== undefined) add("subclass", leaf.subclass);

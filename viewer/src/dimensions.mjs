@@ -7,6 +7,7 @@ import { NOT_NUMBERED } from "./columns.mjs";
 import { plainText, scalarText } from "./texts.mjs";
 import { TapeError } from "./errors.mjs";
 import { argumentsOf, labelOf } from "./descriptions.mjs";
+import { layoutName } from "./memory_layout.mjs";
 import { bytesKey } from "./nesting.mjs";
 import { partsOfInputs } from "./records.mjs";
 
@@ -69,13 +70,17 @@ export class Dimensions {
     let group = known.get(key);
     if (group === undefined) {
       const columns = columnsOf(side, this.names).map((column) => ({ ...column, values: new Map(), other: 0 }));
-      group = { number: this.groups.length, label: labelOf(side, this.names), calls: 0, columns };
+      group = { number: this.groups.length, label: labelOf(side, this.names), calls: 0, columns, layouts: side.leaves.map(() => new Map()) };
       known.set(key, group);
       this.groups.push(group);
     }
     this.groupOf[number] = group.number;
     const calls = Number(entry.calls);
     group.calls += calls;
+    side.leaves.forEach((leaf, at) => {
+      const name = layoutName(leaf);
+      group.layouts[at].set(name, (group.layouts[at].get(name) ?? 0) + calls);
+    });
     for (const column of group.columns) {
       const value = valueIn(column, side);
       const before = column.values.get(value);
@@ -108,6 +113,13 @@ export class Dimensions {
           distinct: values.length + (column.other > 0 ? 1 : 0), isMore: column.other > 0,
         };
       }));
+  }
+
+  /** How many calls had which layout in memory of the tensor of a column, the most frequent first. */
+  layouts(group, column) {
+    const { columns, layouts } = this.groups[group];
+    const { leaf } = columns[column];
+    return leaf === undefined ? [] : [...layouts[leaf]].sort(([, one], [, other]) => other - one);
   }
 
   /** How many calls had each value of a column, the most frequent first. */

@@ -2,6 +2,7 @@
 
 import { histogram, series } from "./charts.mjs";
 import { element, factList } from "./markup.mjs";
+import { layoutsInWords } from "./memory_layout.mjs";
 import { WholeTable, filterBox } from "./tables.mjs";
 import { grouped } from "./numbers.mjs";
 
@@ -58,11 +59,13 @@ export class DimensionsView {
       const found = await this.link.ask("dimension", row);
       const { label, calls } = this.groups[row.group];
       const what = row.axis === null ? "value" : "size";
+      const layouts = layoutsInWords(found.layouts);
       const title = row.axis === null ? `Values of ${row.path}` : `Axis ${row.axis} of ${row.path}`;
       const close = element("button", { type: "button", class: "close", "aria-label": "Close the dimension", on: { click: () => this.close() } }, "✕");
       this.detail.replaceChildren(element("div", { class: "call" },
         element("header", {}, element("h2", { tabindex: -1 }, title), close),
         element("p", { class: "quiet" }, `Kind ${row.group}, ${grouped(calls)} calls, such as ${label}`),
+        layouts === "" ? null : element("p", { class: "quiet" }, `Layout in memory: ${layouts}`),
         found.series === null
           ? element("p", { class: "quiet" }, "How it went over the calls is known once every record was read.")
           : series(found.series, what),

@@ -193,7 +193,8 @@ class Reader {
   async dimension({ group, column }) {
     const { columns, isScanned } = this.tape;
     const series = isScanned ? this.dimensions.series(group, column, columns, this.order, BINS) : null;
-    return { ...this.dimensions.histogram(group, column), series };
+    const layouts = this.dimensions.layouts(group, column);
+    return { ...this.dimensions.histogram(group, column), series, layouts };
   }
 
   async damage() {

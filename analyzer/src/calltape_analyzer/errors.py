@@ -2,6 +2,7 @@
 
 TapeError                something is wrong with a tape; ``kind`` says what (from calltape_schema)
 ├── InferenceError       the recorded calls do not determine an answer; also a RuntimeError
+│   └── NotOneProgramError   no program can serve all of them
 ├── RedactionError       a tape could not be redacted without changing what it says
 ├── UsageError           the caller named something that does not exist; also a ValueError
 ├── KeyTypeError         a key is neither a name nor a position; also a TypeError
@@ -22,6 +23,7 @@ __all__ = [
     "KeyTypeError",
     "Kind",
     "NoVariant",
+    "NotOneProgramError",
     "Problem",
     "RedactionError",
     "TapeError",
@@ -38,6 +40,24 @@ class InferenceError(TapeError, RuntimeError):
 
     def __init__(self, reason: str, *, path: str | None = None, advice: str | None = None) -> None:
         super().__init__("inference", reason, path=path, advice=advice)
+
+
+class NotOneProgramError(InferenceError):
+    """The calls differ in what no program can serve. A tape says which variants they are.
+
+    Attributes:
+        remedy: what makes one program possible all the same, if anything does.
+    """
+
+    def __init__(self, reason: str, *, remedy: str | None = None) -> None:
+        self.remedy = remedy
+        super().__init__(reason, advice=remedy or _APART)
+
+
+_APART = (
+    "record the two kinds of call on tapes of their own; or, if the model does without the input, "
+    "leave it out with remove_inputs"
+)
 
 
 class RedactionError(TapeError, RuntimeError):

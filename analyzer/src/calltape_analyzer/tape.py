@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from calltape_analyzer.errors import UsageError
+from calltape_analyzer.errors import NotOneProgramError, UsageError
 from calltape_analyzer.inference.program_source import (
     DimKind,
     GivenArguments,
@@ -37,6 +37,7 @@ from calltape_analyzer.reading.selection import (
 )
 from calltape_analyzer.reading.urls import shown
 from calltape_analyzer.reporting.reported import Reported
+from calltape_analyzer.text import variant_names
 from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 __all__ = ["Tape", "check_tape"]
 
 T = TypeVar("T")
+
+_MAX_NAMED = 8
 
 
 def check_tape(value: Any, what: str) -> None:
@@ -259,7 +262,16 @@ class Tape(RecordedCalls, ProgramSource, Reported):
     def _asked(
         self, value_if_missing: Mapping[str | int, Any] | None, question: Callable[[OneProgram], T]
     ) -> T:
-        return self._soundly(lambda: question(self.inference(value_if_missing)))
+        try:
+            return self._soundly(lambda: question(self.inference(value_if_missing)))
+        except NotOneProgramError as error:
+            variants = [variant.name for variant in self.variants()]
+            if variants:  # also if there is one: a text may vary in it
+                names = variant_names(variants, _MAX_NAMED)
+                has = "has one variant" if len(variants) == 1 else f"has {len(variants)} variants"
+                other = f"; or {error.remedy}" if error.remedy else ""
+                error.advice = f"ask each of tape.variants(), which {has}: {names}{other}"
+            raise
 
     def _with_records(self, question: Callable[[], T]) -> T:
         """The answer of a question that reads calls. A file of which a call is read is scanned,

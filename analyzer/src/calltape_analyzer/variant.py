@@ -6,7 +6,7 @@ its arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +39,7 @@ from calltape_analyzer.observing.sorting import CallSorter, difference_of
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.recorded_calls import whole_calls
 from calltape_analyzer.text import counted
 from calltape_analyzer.variants.counters_by_variant import (
     add_counted_sizes,
@@ -108,7 +109,8 @@ class FoundVariant:
 
 
 class Variant(ProgramSource, Shown):
-    """Calls that one program can serve (rules 2, 7, 8 and 9 of docs/decisions/0012).
+    """Calls that one program can serve (rules 2, 7, 8 and 9 of docs/decisions/0012). ``len()`` of
+    it counts them, and ``for call in variant`` goes through them, as through those of a tape.
 
     Attributes:
         facts: the evidence.
@@ -128,6 +130,11 @@ class Variant(ProgramSource, Shown):
 
     def __len__(self) -> int:
         return self.facts.calls
+
+    def __iter__(self) -> Iterator[Call]:
+        """Its calls, each compared with its checksums, without those that are damaged, as of a
+        tape; :attr:`calls` is the same without that look at the tensors."""
+        return whole_calls(self.calls)
 
     @property
     def name(self) -> str:

@@ -122,7 +122,8 @@ def test_export_replay_and_check(classifier_tape: Path, folder: Path) -> None:
     code, out, err = run("export", classifier_tape, *model, "--out", out_dir)
     assert (code, err) == (0, "")
     assert out.split("\n", 1)[0].split() == [
-        "variant", "tried", "reproduced", "unseen", "sizes", "seconds", "what", "came", "of", "it"
+        "variant", "tried", "recorded", "sizes", "unseen", "sizes", "seconds",
+        "what", "came", "of", "it",
     ]  # fmt: skip
     assert "4 of 4 recorded calls reproduced" in out
     assert f"saved in {out_dir}" in out

@@ -151,9 +151,14 @@ def test_damage_is_exit_code_3(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", calls_of((2,), (3,), (4,)))
     whole = write_tape(tmp_path / "b.tape", calls_of((9,)))
     flip(path, member_list(path)[4].start + 30)
-    for arguments in (("variants", path), ("explain", path, "x"), ("diff", path, whole)):
+    for arguments, found in (
+        (("variants", path), 3),
+        (("explain", path, "x"), 3),
+        (("diff", path, path), 3),
+        (("diff", path, whole), 4),  # what it found stays its verdict
+    ):
         code, out, err = run(*arguments)
-        assert code == 3
+        assert code == found
         assert out
         assert "calls/00000001.msgpack at byte" in err
 
@@ -239,3 +244,19 @@ def test_explain_takes_the_position_of_an_argument(captions: Path) -> None:
     assert run("explain", captions, "0").code == 0
     for unknown in ("2", "7", "0x"):  # image is passed by name only
         assert run("explain", captions, unknown).code == 2
+
+
+def test_a_junk_file_changes_no_verdict(llm: Path, other: Path, tmp_path: Path) -> None:
+    """What diff found stays its exit code; what could not be read is told."""
+    folder = tmp_path / "weeks"
+    folder.mkdir()
+    for number in range(2):
+        record_chats(folder / f"{number}.tape", CHATS)
+    (folder / "notes.tape").write_text("no tape")
+    told = "notes.tape: the file does not start with a tape's manifest"
+    for words in ((other, folder), (folder, other)):
+        shown = run("diff", *words)
+        assert (shown.code, told in shown.err) == (4, True)
+    shown = run("diff", llm, folder)
+    assert (shown.code, told in shown.err) == (3, True)
+    assert run("diff", llm, llm).code == 0

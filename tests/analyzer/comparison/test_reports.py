@@ -63,7 +63,7 @@ def test_it_is_true_where_every_call_was_reproduced(
 
 def test_the_summary_says_how_many_which_and_how_far() -> None:
     assert Report(rows=[FINE, WORSE, WRONG, HOMELESS]).summary == (
-        "2 of 4 recorded calls reproduced (prefill: 1; decode: 2; no variant: 1); "
+        "2 of 4 recorded calls reproduced (prefill: 1; decode: 1 of 2; no variant: 0 of 1); "
         "largest difference 3.0e-06"
     )
 
@@ -73,16 +73,19 @@ def test_the_summary_says_how_many_which_and_how_far() -> None:
     [
         ([], "0 of 0 recorded calls reproduced"),
         # What is not reproduced has no difference that means anything.
-        ([WRONG, HOMELESS], "0 of 2 recorded calls reproduced (decode: 1; no variant: 1)"),
+        (
+            [WRONG, HOMELESS],
+            "0 of 2 recorded calls reproduced (decode: 0 of 1; no variant: 0 of 1)",
+        ),
         (
             [ReportRow(call=0, variant="main", ok=True, compared=1)],
             "1 of 1 recorded calls reproduced (main: 1); largest difference 0.0e+00",
         ),
-        ([EMPTY], "0 of 1 recorded calls reproduced (decode: 1); no value was compared"),
+        ([EMPTY], "0 of 1 recorded calls reproduced (decode: 0 of 1); no value was compared"),
         (
             [SHAPES],
-            "0 of 1 recorded calls reproduced (decode: 1); 1 call in dtypes and shapes only: no "
-            "values on the tape",
+            "0 of 1 recorded calls reproduced (decode: 0 of 1); 1 call in dtypes and shapes only: "
+            "no values on the tape",
         ),
     ],
 )

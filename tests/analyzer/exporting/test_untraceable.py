@@ -56,6 +56,20 @@ def test_the_argument_is_named(
     assert "eval()" not in error  # which would help nobody
 
 
+def test_a_sparse_call_does_not_keep_the_others_from_a_program(tmp_path: Path) -> None:
+    class Doubles(Model):
+        def forward(self, x):
+            return (x.to_dense() if x.is_sparse else x) * 2
+
+    dense = [call(torch.ones(n, 3)) for n in (2, 4)]
+    tape = taped(tmp_path, Doubles(), [*dense, call(torch.ones(3, 3).to_sparse())])
+    programs = export(tape, Doubles().eval(), probe="none")
+    assert list(programs) == ["main"]
+    (reason,) = programs.missing.values()
+    assert reason.startswith("x of layout sparse_coo has no values on a tape")
+    assert [row.ok for row in programs.verify()] == [True, True, False]
+
+
 def test_it_is_said_once(tmp_path: Path) -> None:
     model = Scales().eval()
     one = nested(2, 3)

@@ -176,6 +176,14 @@ def test_texts_keep_our_words_and_sizes(tape_path: Path) -> None:
     assert told.text(text) == "x[0] is 7, ? ? and ?; the program takes 1..5"
     assert told.text("n is 7; the program takes 5", numbers=False) == "n is ?; the program takes ?"
     assert told.text(f"x is '{SECRET} never ends") == "x is "
+    for ours in (
+        "x[1] is 5; it was 4 in every recorded call of this variant",
+        "x[0] is 20; the program takes at most 8 (a condition of its trace)",
+        "calls of these sizes were recorded, and it was not verified with them; it serves 2 "
+        "recorded sizes only: it returned wrong values at 1 of 4 sizes that were never recorded",
+        "x is of layout strided, not sparse_coo",
+    ):
+        assert told.text(ours) == ours
     assert told.place(f"x.{SECRET} key.0") == "x.?"
     assert told.place("x.layers.*.keys[2]") == "x.layers.*.keys[2]"
     assert told.place("x.layers.*.keys (32 of them)") == "x.layers.*.keys (32 of them)"

@@ -85,9 +85,8 @@ def _answers(tape: Tape, call: str | None) -> tuple[dict[str, Inputs], str | Non
     except InferenceError as error:
         variants = by_variant(tape, error)
         if index is None:
-            return {variant.name: variant.infer_arguments() for variant in variants}, why_several(
-                error
-            )
+            made = {variant.name: variant.infer_arguments() for variant in variants}
+            return made, why_several(variants, error)
         for variant in variants:
             refs = [one.ref for one in variant.calls]
             if tape.calls[index].ref in refs:
@@ -98,7 +97,7 @@ def _answers(tape: Tape, call: str | None) -> tuple[dict[str, Inputs], str | Non
 
 def _print(found: dict[str, Inputs], reason: str | None) -> None:
     if reason is not None:
-        line("one program cannot hold all calls:", reason)
+        line(reason)
     for name, inputs in found.items():
         if reason is not None:
             print()

@@ -47,7 +47,8 @@ def diff(
 
     Structures, constants, dtypes, sizes outside the range seen, dimensions that were constant, and
     equalities and sums that no longer hold; then what disappeared. --calls, --variant and --ignore
-    are for both. Ends with 0 if nothing differs, with 4 if something does.
+    are for both. Ends with 4 if something differs, with 0 if nothing does, and with 3 if nothing
+    does in what could be read of a damaged tape.
 
     \b
     calltape diff runs/exported.tape runs/today.tape
@@ -67,5 +68,5 @@ def diff(
             print(difference_in_markdown(found, a, b, private=private), end="")
         else:
             lines(str(found))
-    if not found.same:
-        raise typer.Exit(DIFFERS)
+        if not found.same:
+            raise typer.Exit(DIFFERS)

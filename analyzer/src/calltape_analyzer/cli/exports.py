@@ -158,6 +158,8 @@ def export(
             print_json(_document(programs, report, out), whole=True)
         else:
             _print(programs, report, out)
+        if report.has_failed:
+            raise typer.Exit(FAILURE)
     if not report.ok:
         raise typer.Exit(FAILURE)
     if not programs.generalises and not allow_constants:
@@ -243,7 +245,7 @@ def _print_attempts(attempts: Iterable[Any]) -> None:
     if not tried:
         return
     table(
-        ("variant", "tried", "reproduced", "unseen sizes", "seconds", "what came of it"),
+        ("variant", "tried", "recorded sizes", "unseen sizes", "seconds", "what came of it"),
         [
             (came_to[0], some_of(list(dict.fromkeys(what)), 1), *came_to[1:3],
              f"{seconds[came_to]:.1f}", came_to[3])

@@ -165,6 +165,8 @@ def replay(
                 print(replay_in_markdown(report, tape, private=private, every=every), end="")
             else:
                 _print(report, json, every)
+            if report.has_failed:
+                raise typer.Exit(FAILURE)
         if not report.ok:
             raise typer.Exit(FAILURE)
 
@@ -268,8 +270,8 @@ def check(
             print(check_in_markdown(report, tape, private=private), end="")
         else:
             _print(report, json)
-    if not report.ok:
-        raise typer.Exit(FAILURE)
+        if not report.ok:
+            raise typer.Exit(FAILURE)
 
 
 def _print(report: Report | CheckReport, json: bool, every: bool = False) -> None:

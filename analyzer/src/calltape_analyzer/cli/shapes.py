@@ -25,7 +25,7 @@ from calltape_analyzer.cli.tapes import (
     variants_meant,
 )
 from calltape_analyzer.cli.variants import print_left_out, print_variant
-from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.errors import InferenceError, NotOneProgramError
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.variant import Variant, VariantShapes
 
@@ -91,7 +91,8 @@ def shapes(
             if not variants:
                 findings = tape.shape_findings(declared, names or None)
         except InferenceError as error:
-            variants, reason = by_variant(tape, error), why_several(error)
+            variants = by_variant(tape, error)
+            reason = why_several(variants, error)
         if findings is None and python:
             print(python_of_variants(variants, declared, names=names))
         elif findings is None:
@@ -113,17 +114,20 @@ def by_variant(tape: Tape, error: InferenceError) -> list[Variant]:
         InferenceError: that is not why there was no answer.
     """
     variants = tape.variants()
-    if len(variants) < 2:
+    if not variants or not isinstance(error, NotOneProgramError):
         raise error
     return variants
 
 
-def why_several(error: InferenceError) -> str:
-    """Why one program cannot hold all calls, with what the command line has for it: the advice of
-    the error is for Python."""
+def why_several(variants: Sequence[Variant], error: InferenceError) -> str:
+    """Why the answer is by variant, with what the command line has for it: the advice of the error
+    is for Python."""
+    ignore = "--ignore ARG leaves an argument out that the model does without"
+    if len(variants) == 1:
+        return f"calls differ in a constant: {error.reason}. {ignore}"
     return (
-        f"{error.reason}. The variants follow, each a program; --variant NAME asks for one of "
-        "them, and --ignore ARG leaves an argument out that the model does without"
+        f"one program cannot hold all calls: {error.reason}. The variants follow, each a program; "
+        f"--variant NAME asks for one of them, and {ignore}"
     )
 
 
@@ -132,7 +136,7 @@ def _print_by_variant(found: Sequence[VariantShapes], reason: str | None, json: 
         print_models(found)
         return
     if reason is not None:
-        line("one program cannot hold all calls:", reason)
+        line(reason)
     for number, shapes in enumerate(found):
         if number or reason is not None:
             print()

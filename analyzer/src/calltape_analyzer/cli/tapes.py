@@ -185,7 +185,7 @@ def opened(
     classes: Sequence[type] = (),
 ) -> Iterator[Tape]:
     """The tape of a command's words and options; afterwards its damage is told, and decides the
-    exit code.
+    exit code, unless the command came to a verdict of its own.
 
     Args:
         paths: files, directories and patterns.
@@ -210,13 +210,17 @@ def opened(
             found = open_tape(given, classes=classes, **how) if surveyed is None else surveyed
             tape = stack.enter_context(found)
             chosen = part.of(tape)
-        yield chosen
+        verdict: typer.Exit | None = None
+        try:
+            yield chosen
+        except typer.Exit as reached:
+            verdict = reached if reached.exit_code else None
         sys.stdout.flush()
         if scan is False and tape.source == "summary":
             complain(_NOT_COMPARED)
-        if not tells:
-            return
-        for error in tape.damage:
+        for error in tape.damage if tells else ():
             complain(str(error))
-        if tape.damage:
+        if verdict is not None:
+            raise verdict
+        if tells and tape.damage:
             raise typer.Exit(DAMAGED)

@@ -212,6 +212,11 @@ class Report(BaseModel, Shown):
         return [row for row in self.rows if not row.ok]
 
     @property
+    def has_failed(self) -> bool:
+        """Whether a call that could be read is not ok. A damaged one says nothing of the target."""
+        return any(not row.is_unreadable for row in self.failing)
+
+    @property
     def has_compared(self) -> bool:
         """Whether any call was compared with anything: values, dtypes and shapes, an exception, or
         that it returns."""
@@ -229,9 +234,17 @@ class Report(BaseModel, Shown):
         many are fine without that their values were compared."""
         done = f"{self.reproduced} of {len(self.rows)} recorded calls reproduced"
         by_variant = Counter(row.variant or "no variant" for row in self.rows)
+        verified = Counter(row.variant or "no variant" for row in self.rows if row.is_verified)
         # A target of one piece has no variants to name.
         named = by_variant if any(row.variant for row in self.rows) else {}
-        parts = variant_names([f"{name}: {count}" for name, count in named.items()])
+        parts = variant_names(
+            [
+                f"{name}: {count}"
+                if verified[name] == count
+                else f"{name}: {verified[name]} of {count}"
+                for name, count in named.items()
+            ]
+        )
         return "; ".join([f"{done} ({parts})" if parts else done, *self._details()])
 
     def _details(self) -> Iterator[str]:

@@ -29,6 +29,7 @@ from calltape_analyzer.exporting.recurrence import has_recurrence
 from calltape_analyzer.exporting.restrictions import restrict
 from calltape_analyzer.exporting.time_limit import default_seconds, time_limit
 from calltape_analyzer.exporting.tracing import Traced
+from calltape_analyzer.exporting.unread_inputs import unread_inputs
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.exporting.ways import Narrow, Way
 from calltape_analyzer.exporting.zero_probes import try_zeros
@@ -39,10 +40,11 @@ from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.memory_as_traced import as_traced
-from calltape_analyzer.programs.program import Program, unchanged_note
+from calltape_analyzer.programs.program import BY_VALUES, Program, unchanged_note
 from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.text import named
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.weak_relations import breaks, looser_variants
 
@@ -376,6 +378,10 @@ class Exporter:
         made.note_state(dict.fromkeys(made.changed_state, ""))
         if way.static and variant.symbols:
             made.note_one_size()
+        if way.real_values:
+            made.notes.append(BY_VALUES)
+        if unread := unread_inputs(exported, plan.names):
+            made.notes.append(f"nothing of it depends on the values of {named(unread, 4)}")
         if way.every_item:
             made.notes.append("loops over what is hit run for every item; recorded calls allow it")
         return made

@@ -314,7 +314,9 @@ class ProgramSearch:
                         break
                     self.missing[part.name] = self._reason(part.name, outcome)
                     continue
-                outcome.program.notes.append(f"{where} is a constant of it")
+                outcome.program.notes.append(
+                    f"{where} is a constant of it: calls with another value of it are refused"
+                )
                 made.append(outcome.program)
             if not made:
                 continue

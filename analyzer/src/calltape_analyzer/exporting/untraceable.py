@@ -1,8 +1,8 @@
-"""What no trace can take, so that nobody waits for one: nested tensors.
+"""What no trace can take, so that nobody waits for one: nested tensors, and sparse ones.
 
 torch.export (2.15) fails on a nested tensor, as an argument and where the model makes one; with
-``strict=True`` it makes a program of one that can be neither run nor saved. In come a variant and
-its first call. Out goes a sentence that says what to do.
+``strict=True`` it makes a program of one that can be neither run nor saved. Of a sparse tensor the
+tape has no values. In come a variant and its first call. Out goes a sentence that says what to do.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from calltape_analyzer.text import listed, printable
 from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["why_untraceable"]
+
+
+_STORED = ("strided", "jagged")
+"""The layouts whose values a tape has."""
 
 
 def why_untraceable(variant: VariantFacts, call: Call) -> str | None:
@@ -29,6 +33,19 @@ def why_untraceable(variant: VariantFacts, call: Call) -> str | None:
             f"{printable(listed(passed))} {are}, and torch.export makes no program that takes one "
             "and can be run: give the model a forward that takes the values and the offsets and "
             "computes on them, or padded tensors with a mask, and record that"
+        )
+    group = variant.group
+    sparse = {
+        str(place): facts.layout
+        for place, facts in zip(group.layout.tensors, group.facts, strict=True)
+        if facts.layout not in _STORED
+    }
+    if sparse:
+        layouts = listed(sorted(set(sparse.values())))
+        return (
+            f"{printable(listed(list(sparse)))} of layout {printable(layouts)} has no values on a "
+            "tape, so that no program could be compared: call the model with a dense tensor, or "
+            "with the indices and the values, and record that"
         )
     outputs = call.record.outputs
     places = () if outputs is None else nested_places(outputs.spec().root, "output")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.errors import InferenceError, NotOneProgramError
 from calltape_analyzer.inference.alignment import Alignment
 from calltape_analyzer.inference.patterns import CallPattern, Shape, place_of
 from calltape_analyzer.observing.signature import Key, Signature
@@ -75,10 +75,9 @@ class AlignedSlot:
             return
         if self.shapes and len(shape) != self.rank:
             known = next(iter(self.shapes))
-            raise InferenceError(
+            raise NotOneProgramError(
                 f"All calls must pass tensors of the same rank: {self} is {list(known)} in "
-                f"{self.shapes[known].label} and {list(shape)} in {pattern.label}",
-                advice="record the two kinds of call on tapes of their own",
+                f"{self.shapes[known].label} and {list(shape)} in {pattern.label}"
             )
         seen = self.shapes.setdefault(shape, ShapeSeen(0, place_of(pattern), pattern.label))
         seen.calls += pattern.calls

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.errors import InferenceError, NotOneProgramError
 from calltape_analyzer.inference.binding import Argument, Bound
 from calltape_analyzer.inference.patterns import CallPattern
 from calltape_analyzer.observing.signature import Key, Signature
@@ -32,11 +32,6 @@ class AlignedLeaf(NamedTuple):
 
 AlignedRow: TypeAlias = "tuple[AlignedLeaf | None, ...]"
 """The tensors of a call pattern, one per slot; None if it has no tensor there."""
-
-_SPLIT = (
-    "record the two kinds of call on tapes of their own, or leave an input out with "
-    "Tape.remove_inputs"
-)
 
 
 @dataclass
@@ -145,17 +140,15 @@ class Alignment:
         if differ:
             name = min(differ)
             one, other = shown_constant(ours[name]), shown_constant(theirs[name])
-            raise InferenceError(
+            raise NotOneProgramError(
                 f"Two calls were made with different constant values, {name}={one} in "
-                f"{self.best.label} and {name}={other} in {pattern.label}",
-                advice=_SPLIT,
+                f"{self.best.label} and {name}={other} in {pattern.label}"
             )
         if dict(pattern.constants) != dict(self.best.constants):
-            raise InferenceError(
+            raise NotOneProgramError(
                 f"Two calls were made with different constant values, "
                 f"{_shown_all(self.best.constants)} in {self.best.label} and "
-                f"{_shown_all(pattern.constants)} in {pattern.label}",
-                advice=_SPLIT,
+                f"{_shown_all(pattern.constants)} in {pattern.label}"
             )
 
     def _in_best_order(self, pattern: CallPattern) -> list[Argument | None]:
@@ -208,13 +201,13 @@ class Alignment:
             if argument.tensors or argument.given is not None:
                 raise self._incomplete(name, pattern)
 
-    def _incomplete(self, name: str, pattern: CallPattern, how: str = "") -> InferenceError:
+    def _incomplete(self, name: str, pattern: CallPattern, how: str = "") -> NotOneProgramError:
         has = [self.signature.name_of(argument.key) for argument in self.best.bound.all]
-        return InferenceError(
+        return NotOneProgramError(
             f"At least one call to the observed model must contain all the named arguments: "
             f"{pattern.label} has {name}{' ' + how if how else ''}, and {self.best.label}, "
             f"which has the most tensors, has only {', '.join(has) or 'none'}",
-            advice=f"give value_if_missing={{{name!r}: an empty tensor}}, or make calls in one way",
+            remedy=f"give value_if_missing={{{name!r}: an empty tensor}}, or make calls in one way",
         )
 
     def check(self, pattern: CallPattern) -> None:
@@ -238,18 +231,16 @@ class Alignment:
                 self.has_late = True
                 continue
             if len(argument.slots) != len(reference.slots):
-                raise InferenceError(
+                raise NotOneProgramError(
                     f"{_called(argument, reference)} has {counted(len(argument.slots), 'tensor')} "
                     f"in {pattern.label} but previously got "
                     f"{counted(len(reference.slots), 'tensor')} in {source.label}; inference is "
-                    f"impossible in that case",
-                    advice=_SPLIT,
+                    f"impossible in that case"
                 )
             if mapping_keys(argument.form) != mapping_keys(reference.form):
-                raise InferenceError(
+                raise NotOneProgramError(
                     f"{_called(argument, reference)} has other keys in {pattern.label} than in "
-                    f"{source.label}",
-                    advice=_SPLIT,
+                    f"{source.label}"
                 )
 
     def _check_nothing(self, argument: Argument, reference: Argument, pattern: CallPattern) -> None:

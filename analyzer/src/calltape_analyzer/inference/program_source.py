@@ -66,7 +66,7 @@ class ProgramSource(ABC):
 
         Raises:
             InferenceError: there are no calls, or they cannot be one program; says which differ in
-                what.
+                what, and which :meth:`Tape.variants` can be asked instead.
             UsageError: for a name, a position, a ``dim`` or a value that does not fit the calls.
         """
         return self._dynamic_shapes(

@@ -31,19 +31,19 @@ _SHAPE = re.compile(r"\[[\d\[\]., *]*\]?|[\d.]*\]", re.ASCII)
 _OUR_WORDS = """
     a about above accepts all also always an and another any are argument arguments as at attempts
     axis be because before below beside between but by cache call called calls cannot chance
-    condition conditions constant constants could counts counter damaged default defaults
-    different differs dimension dimensions distinct dtype dtypes dynamic each elements else
-    elsewhere elements empty equal equals error evidence every exceed exceeds exception expects
-    false few filled first fixed follows for from full group has have here holds if in input inputs
-    instead int ints into is it its keep kept kind larger largest last later layout least left
-    length list long longer lacks many may might missing model more most moved must needs never new
-    no none not note nothing now number object objects of on one only open or other others out
-    output outputs over pass passed passes place present program programs raised range rank refused
-    rests returned same saw seen several shape shapes since size sizes smaller smallest so some
-    still structure sum symbol symbols take taken takes tape tensor tensors text than that the their
-    them then there they this to too torch traffic trace true value values variant variants varied
-    varies was were when where which while window with without would wrong
-    flags tensors merged main prefill decode
+    condition conditions constant constants could counts counter damaged default defaults different
+    differs dimension dimensions distinct dtype dtypes dynamic each elements else elsewhere elements
+    empty equal equals error evidence every exceed exceeds exception expects false few filled first
+    fixed follows for from full group has have here holds if in input inputs instead int ints into
+    is it its keep kept kind larger largest last later layout least left length list long longer
+    lacks many may might missing model more most moved must needs never new no none not note nothing
+    now number object objects of on one only open or other others out output outputs over pass
+    passed passes place present program programs raised range rank recorded refused rests returned
+    same saw seen serves several shape shapes since size sizes smaller smallest so some still
+    structure sum symbol symbols take taken takes tape tensor tensors text than that the their them
+    then there these they this to too torch traffic trace true value values variant variants varied
+    varies verified was were when where which while window with without would wrong
+    flags tensors merged main prefill decode strided sparse_coo sparse_csr jagged
     torch.export chance? True False None … + - * = < > <= >= == != / .. ...
 """
 _WORDS = frozenset(_OUR_WORDS.split())

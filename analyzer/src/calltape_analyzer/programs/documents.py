@@ -103,8 +103,6 @@ def program_parts(
     document: Mapping[str, Any],
     signature: Signature,
     renamed: Renamed = str,
-    *,
-    with_values: bool = True,
 ) -> tuple[VariantFacts, Plan, tuple[Template, PlainForm]]:
     """Variant, plan and result of a saved program.
 
@@ -112,15 +110,13 @@ def program_parts(
         document: as :func:`document_of` made it.
         signature: of the recorded method.
         renamed: gives the names that classes of arguments have in this process.
-        with_values: whether constant tensors are made, which imports torch. Otherwise only their
-            places are known.
 
     Raises:
         TapeError: the document is damaged.
     """
     variant = _variant_of(document, renamed)
     for place, *rest in document["frozen"]:
-        variant.frozen[place] = _tensor(*rest) if with_values else None
+        variant.frozen[place] = _tensor(*rest)
     scalars = tuple(_unpacked(document["scalars"]))
     plan = Plan.of(variant, Sample([], list(scalars)), signature)
     result = document["result"]

@@ -63,7 +63,7 @@ def load_programs(
                 raise
             raise TapeError("damaged", error.reason, path=str(folder / file)) from None
 
-    return _programs(folder, manifest, classes, loaded, with_values=True)
+    return _programs(folder, manifest, classes, loaded)
 
 
 def declared_programs(directory: str | os.PathLike[str], *, classes: Classes = ()) -> Programs:
@@ -77,7 +77,7 @@ def declared_programs(directory: str | os.PathLike[str], *, classes: Classes = (
     for program in manifest["programs"]:
         if not os.path.lexists(folder / program["file"]):
             raise TapeError("not_found", "a program is missing", path=str(folder / program["file"]))
-    return _programs(folder, manifest, classes, UnloadedModel, with_values=False)
+    return _programs(folder, manifest, classes, UnloadedModel)
 
 
 def folder_of_programs(source: Any) -> Path | None:
@@ -99,16 +99,12 @@ def _programs(
     manifest: Manifest,
     classes: Classes,
     model_of: Callable[[str, Sequence[str]], ExportedModel],
-    *,
-    with_values: bool,
 ) -> Programs:
     index = ClassIndex(classes)
     signature = within_manifest(folder, lambda: signature_of(manifest["signature"]))
 
     def made(document: Any) -> Program:
-        variant, plan, result = program_parts(
-            document, signature, index.renamed, with_values=with_values
-        )
+        variant, plan, result = program_parts(document, signature, index.renamed)
         program = Program(
             variant,
             plan,

@@ -5,7 +5,7 @@ In come values of a call. Out go the outputs, or the reason why the program refu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ from calltape_analyzer.programs.memory_as_traced import as_traced, kept_layouts,
 from calltape_analyzer.programs.unknown_classes import PLACEHOLDER, unknown_class_in
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.memory import contiguous_strides
-from calltape_analyzer.pytree.placeholder import UNMADE
+from calltape_analyzer.pytree.placeholder import UNMADE, Placeholder
 from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.pytree.result_values import ABSENT, values_in
 from calltape_analyzer.pytree.tensors import dtype_of
@@ -33,10 +33,13 @@ from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.leaves import Leaf
 from calltape_schema.tree import DictNode, FieldsNode, Node, ScalarNode, SequenceNode, children_of
 
-__all__ = ["Program", "because_of_state", "shown_state", "unchanged_note"]
+__all__ = ["BY_VALUES", "Program", "because_of_state", "shown_state", "unchanged_note"]
 
 FOR_ONE_SIZE = "for the sizes of one recorded call only: its dimensions are constants"
 """The note of a program that a trace made for one size, although several were recorded."""
+
+BY_VALUES = "was traced with the values of one call: calls with others may be refused"
+"""The note of a program that may have conditions on values of tensors."""
 
 _ONLY = " only: "
 _MAX_SHOWN = 4
@@ -115,6 +118,11 @@ class Program:
         """Whether it is for the sizes of one recorded call, or for one value of a tensor, because
         no program for more could be made."""
         return FOR_ONE_SIZE in self.notes or bool(self.plan.frozen)
+
+    @property
+    def depends_on_values(self) -> bool:
+        """Whether it may have conditions on values of tensors, which only a run of it checks."""
+        return BY_VALUES in self.notes
 
     def note_state(self, values: Mapping[str, str]) -> None:
         """Adds parameters, buffers and attributes of the model that a call changed.
@@ -259,11 +267,22 @@ class Program:
     def refuses_values(self, sample: Sample) -> str | None:
         """Why the program refuses a sample whose sizes it takes; None if it does not. A tensor that
         is a constant of the program must have the value that it was exported with."""
+        return self.refuses_constants(sample.tensors.__getitem__)
+
+    def refuses_constants(self, tensor_at: Callable[[int], Any]) -> str | None:
+        """The same, of a call whose tensors are read one by one.
+
+        Args:
+            tensor_at: gives a tensor of the layout by its number. One whose value is not known is
+                not compared.
+        """
+        if not self.plan.frozen:
+            return None
         import torch
 
         for place, value in self.plan.frozen.items():
-            given = sample.tensors[place]
-            if given.device.type == "meta":
+            given = tensor_at(place)
+            if isinstance(given, Placeholder) or given.device.type == "meta":
                 continue
             if not torch.equal(given.cpu(), value.cpu()):
                 name = self.variant.group.layout.tensors[place]

@@ -7,7 +7,7 @@ ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Programs"]
 
 _ABSENT = object()
+_MAX_NAMED = 4
 
 
 class Programs(Mapping[str, Program], Shown):
@@ -199,7 +200,11 @@ class Programs(Mapping[str, Program], Shown):
         return found[0].name
 
     def for_sizes(
-        self, placed: SortedCall, ignored: Collection[str] = ()
+        self,
+        placed: SortedCall,
+        ignored: Collection[str] = (),
+        *,
+        leaf_at: Callable[[int], Any],
     ) -> tuple[str | None, dict[str, str]]:
         """The name of the program that would take a call of these sizes, None if none would, and
         why the others would not. Nothing is run.
@@ -207,9 +212,37 @@ class Programs(Mapping[str, Program], Shown):
         Args:
             placed: the call.
             ignored: arguments that it passes and that do not count (:meth:`Tape.remove_inputs`).
+            leaf_at: gives a tensor of the call by the number of its leaf. It is asked for those
+                that are constants of a program.
         """
         found, reasons = accepting_programs(self, placed, ignored)
-        return (found[0].name if found else None), reasons | self.missing
+        for program in found:
+            refusal = None
+            if program.variant.group.key.takes(placed.key):
+                refusal = program.refuses_constants(
+                    lambda place: leaf_at(placed.layout.tensors[place].number)
+                )
+            if refusal is None:
+                return program.name, reasons | self.missing
+            reasons[program.name] = refusal
+        return None, reasons | self.missing
+
+    @property
+    def doubts(self) -> list[str]:
+        """Which programs may refuse calls whose sizes they take, as a note."""
+        names = [program.name for program in self.values() if program.depends_on_values]
+        if not names:
+            return []
+        return [
+            f"{variant_names(names, _MAX_NAMED)}: conditions on values of tensors are checked by a "
+            "run only, which may refuse calls that are accepted here"
+        ]
+
+    @property
+    def has_constant_tensors(self) -> bool:
+        """Whether a program is for one value of a tensor, so that sizes do not tell all calls that
+        it takes."""
+        return any(program.plan.frozen for program in self.values())
 
     def verify(
         self,

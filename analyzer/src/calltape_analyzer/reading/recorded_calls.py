@@ -5,7 +5,7 @@ In come segments. Out go calls, in order, and facts: manifests, coverage, damage
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Literal, overload
 
@@ -28,6 +28,24 @@ from calltape_schema.history import Redacted, redacted_of_all, redacted_of_steps
 from calltape_schema.records import Manifest, Observed, Target
 
 __all__ = ["RecordedCalls"]
+
+
+def whole_calls(calls: Iterable[Call], *, entries: bool = False) -> Iterator[Call]:
+    """The calls whose tensors are as their checksums say. A call that is damaged is skipped, and
+    its tape tells of it.
+
+    Args:
+        calls: of a tape.
+        entries: as for :meth:`Call.check`.
+    """
+    for call in calls:
+        try:
+            call.check(entries=entries)
+        except TapeError as error:
+            if not is_damage(error):
+                raise
+        else:
+            yield call
 
 
 class RecordedCalls(Shown):
@@ -79,17 +97,7 @@ class RecordedCalls(Shown):
         return self._calls[index]
 
     def __iter__(self) -> Iterator[Call]:
-        return self._whole_calls(entries=False)
-
-    def _whole_calls(self, *, entries: bool) -> Iterator[Call]:
-        for call in self._calls:
-            try:
-                call.check(entries=entries)
-            except TapeError as error:
-                if not is_damage(error):
-                    raise
-            else:
-                yield call
+        return whole_calls(self._calls)
 
     def __enter__(self) -> Self:
         return self
@@ -234,7 +242,7 @@ class RecordedCalls(Shown):
         Returns:
             All damage that is known now; empty for a clean tape.
         """
-        for _ in self._whole_calls(entries=True):
+        for _ in whole_calls(self._calls, entries=True):
             pass
         return self.damage
 

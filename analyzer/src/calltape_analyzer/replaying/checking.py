@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from calltape_analyzer.comparison.reporting import raised_note
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
@@ -41,9 +41,22 @@ Verdict = tuple[str | None, InputRefusal | None]
 Verdicts = Callable[[Call, SortedCall], Verdict]
 
 
+class _Decided(NamedTuple):
+    """What decides about calls, whether values of tensors do too, and what it cannot know."""
+
+    verdict_on: Verdicts
+    by_values: bool = False
+    doubts: Sequence[str] = ()
+
+
+def _decided(programs: Programs, verdict_on: Verdicts) -> _Decided:
+    return _Decided(verdict_on, programs.has_constant_tensors, programs.doubts)
+
+
 def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> CheckReport:
     """Whether a model would have accepted the calls on a tape: its declared inputs, dimensions and
-    conditions are compared with what was recorded. Nothing is run, no tensor bytes are read.
+    conditions are compared with what was recorded. Nothing is run, and no tensor bytes are read but
+    those of small tensors that are constants of a program.
 
     Args:
         tape: the traffic. Calls that raised are left out.
@@ -61,8 +74,8 @@ def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> CheckRep
     """
     check_tape(tape, "check")
     rows: list[CheckRow] = []
-    with _verdicts(tape, exported_model, trusted) as verdict_on:
-        for call, (variant, refusal) in _each(tape, verdict_on):
+    with _verdicts(tape, exported_model, trusted) as decided:
+        for call, (variant, refusal) in _each(tape, decided):
             reason, dimension = refusal or (None, None)
             rows.append(
                 CheckRow(
@@ -74,12 +87,14 @@ def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> CheckRep
                     address=tape.calls.address_of(call.ref),
                 )
             )
-    notes = [*_unverifiable(tape), *raised_note(len(tape.calls) - len(rows))]
+    left_out = raised_note(len(tape.calls) - len(rows))
+    notes = [*decided.doubts, *_unverifiable(tape), *left_out]
     return CheckReport(rows=rows, notes=notes)
 
 
-def _each(tape: Tape, verdict_on: Verdicts) -> Iterator[tuple[Call, Verdict]]:
-    """The calls that returned. Calls of equal inputs have one verdict, which is found once."""
+def _each(tape: Tape, decided: _Decided) -> Iterator[tuple[Call, Verdict]]:
+    """The calls that returned. Calls of equal sizes and scalars have one verdict, which is found
+    once, unless it depends on values of tensors."""
     sorter = CallSorter.of(tape)
     known: dict[Any, Verdict] = {}
     for call in tape.calls:
@@ -87,9 +102,9 @@ def _each(tape: Tape, verdict_on: Verdicts) -> Iterator[tuple[Call, Verdict]]:
             continue
         inputs = call.record.inputs
         key = (inputs.structure, inputs.leaves, tuple(map(repr, inputs.scalars)))
-        if key not in known:
+        if decided.by_values or key not in known:
             try:
-                known[key] = verdict_on(call, sorter.sorted(inputs))
+                known[key] = decided.verdict_on(call, sorter.sorted(inputs))
             except TapeError as error:
                 known[key] = (None, InputRefusal(error.reason))
         yield call, known[key]
@@ -116,30 +131,36 @@ _MAX_NOTES = 5
 
 
 @contextmanager
-def _verdicts(tape: Tape, model: Any, trusted: bool) -> Iterator[Verdicts]:
+def _verdicts(tape: Tape, model: Any, trusted: bool) -> Iterator[_Decided]:
     """What decides about a call."""
     if isinstance(model, Programs):
-        yield partial(_verdict_of_programs, model, tape)
+        yield _decided(model, partial(_verdict_of_programs, model, tape))
         return
     if isinstance(model, str | os.PathLike) and os.path.isdir(model):
         folder = os.fspath(model)
         programs = declared_programs(folder, classes=tape.class_index.by_name)
-        yield lambda call, placed: within_manifest(
-            folder, lambda: _verdict_of_programs(programs, tape, call, placed)
-        )
+
+        def verdict_on(call: Call, placed: SortedCall) -> Verdict:
+            return within_manifest(
+                folder, lambda: _verdict_of_programs(programs, tape, call, placed)
+            )
+
+        yield _decided(programs, verdict_on)
         return
     with opened_model(model, tape, trusted=trusted, to_run=False) as opened:
         if opened is None:
             raise UsageError(
                 f"a {type(model).__name__} is no exported model", advice="see help(check)"
             )
-        yield partial(_verdict_of_model, opened, advice_for(model, "check"))
+        yield _Decided(partial(_verdict_of_model, opened, advice_for(model, "check")))
 
 
 def _verdict_of_programs(programs: Programs, tape: Tape, call: Call, _: SortedCall) -> Verdict:
     # Their own sorter leaves out the arguments that were left out at their export.
     placed = programs.sorter.sorted(call.record.inputs)
-    found, reasons = programs.for_sizes(placed, tape.removed)
+    found, reasons = programs.for_sizes(
+        placed, tape.removed, leaf_at=lambda number: call.tensor("inputs", number)
+    )
     if found is not None:
         return found, None
     text = "; ".join(f"{name}: {why}" for name, why in reasons.items())
