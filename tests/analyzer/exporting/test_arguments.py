@@ -296,13 +296,17 @@ def test_argument_goes_into_a_program(name: str, tmp_path: Path) -> None:
     made(tmp_path, cls(), calls, unseen, classes=CLASSES)
 
 
-def test_same_tensor_twice_also_takes_two(tmp_path: Path) -> None:
+def test_same_tensor_twice_is_a_call_of_its_own(tmp_path: Path) -> None:
     class Twice(Model):
         def forward(self, x, y):
             return self.linear(x) + 2 * y
 
     one, other = t(4, 3), t(6, 3)
-    made(tmp_path, Twice(), [call(one, one), call(other, other)], [call(t(5, 3), t(5, 3))])
+    both = t(5, 3)
+    calls = [call(one, one), call(other, other)]
+    programs = made(tmp_path, Twice(), calls, [call(both, both)])
+    with pytest.raises(NoVariant, match="not so that y is x"):
+        programs(t(5, 3), t(5, 3))
 
 
 def test_list_longer_than_any_recorded_is_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared, is_described, recorded_leaves
+from calltape_analyzer.errors import TapeError
 from calltape_analyzer.exporting.doubts import doubt_of
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.observing.evidence import has_raised
@@ -147,8 +148,12 @@ class _Probe:
 
     @classmethod
     def of(cls, runner: Runner, variant: VariantFacts, call: Call) -> _Probe | None:
-        """For a call of a variant; None if none of its tensors can lie in another way."""
-        sample = sample_in(variant, call, runner.sorter, runner.device)
+        """For a call of a variant; None if none of its tensors can lie in another way, or it cannot
+        be read, which the export of the variant will say."""
+        try:
+            sample = sample_in(variant, call, runner.sorter, runner.device)
+        except TapeError:
+            return None
         free = _free_tensors(variant, sample)
         plan = Plan.of(variant, sample, runner.sorter.signature)
         return cls(runner, plan, sample, free, recorded_leaves(call)) if free else None

@@ -99,7 +99,8 @@ class ProgramSearch:
         variants = named_facts(whole, observations, verifier.sorter)
         if chosen is not None:
             variants = [variants[place] for place in chosen]
-        laid_out, begins = layouts_read(verifier, variants, self.tape.calls)
+        traced = [v for v in variants if not self._why_untraceable(v)]
+        laid_out, begins = layouts_read(verifier, traced, self.tape.calls)
         if begins:
             raise ExportError(
                 f"nothing could be exported: the model reads where {named(sorted(begins), 5)} "
@@ -119,13 +120,16 @@ class ProgramSearch:
 
     def _can_be_traced(self, variant: VariantFacts) -> bool:
         """Whether a trace is worth trying. If not, it is noted why."""
-        reason = why_untraceable(variant, self.tape.calls.at(variant.rows.first))
+        reason = self._why_untraceable(variant)
         if reason is None:
             return True
         self.missing[variant.name] = reason
         self.untraceable.add(variant.name)
         self.exporter.attempts.append(Attempt(variant=variant.name, what=NOT_TRACED, error=reason))
         return False
+
+    def _why_untraceable(self, variant: VariantFacts) -> str | None:
+        return why_untraceable(variant, self.tape.calls.at(variant.rows.first))
 
     def _cover(self, variant: VariantFacts) -> None:
         """Finds programs until every recorded size of a variant has one: the next program is traced
