@@ -94,6 +94,7 @@ function leafForm(leaf) {
   for (const flag of ["requires_grad", "inference", "conj", "neg"]) if (leaf[flag]) made[flag] = true;
   if (leaf.subclass !== undefined) made.subclass = leaf.subclass;
   if (leaf.storage !== undefined) made.storage = String(leaf.storage);
+  if (leaf.offset) made.offset = String(leaf.offset);
   if (leaf.missing !== undefined) made.missing = text(leaf.missing);
   if (leaf.quantizer !== undefined) {
     const { scheme, scale, zero_point } = leaf.quantizer;

@@ -151,6 +151,7 @@ class _Mutating(Places):
             "key": lambda: rng.choice(TEXTS),
             "subclass": lambda: rng.choice(TYPES),
             "storage": lambda: rng.choice((0, 0, 1, 49_999, -1)),
+            "offset": lambda: rng.choice((0, 4, 3, 2**40, 2**63, -1)),
             "quantizer": lambda: {
                 "scheme": rng.choice(("per_tensor_affine", "per_tensor_symmetric", "x")),
                 "scale": rng.choice(FLOATS),

@@ -270,6 +270,8 @@ LEAF = {"dtype": "float32", "shape": [2, 3], "key": "args.0"}
         ({"dtype": 5}, "dtype"),
         ({"dtype": "x" * 65}, "at most 64"),
         ({"storage": 50_000}, "storage"),
+        ({"storage": 0, "offset": -1}, "offset"),
+        ({"offset": 4}, "shared with no leaf"),
         ({"requires_grad": 1}, "requires_grad"),
         ({"subclass": "Parameter"}, "subclass"),
         ({"quantizer": {"scheme": "per_channel", "scale": 1.0, "zero_point": 0}}, "scheme"),

@@ -30,6 +30,7 @@ const facts = record({
   neg: withDefault(bool, false),
   subclass: optional(typeName),
   storage: optional(int(0, MAX_NODES - 1)),
+  offset: withDefault(size, 0),
   quantizer: optional(record({
     scheme: oneOf("per_tensor_affine", "per_tensor_symmetric"),
     scale: number,
@@ -50,6 +51,9 @@ function leaf(value) {
   }
   if (expanded.some((axis, at) => axis >= shape.length || (at > 0 && axis <= expanded[at - 1]))) {
     throw invalid(`expanded axes ${expanded.join(", ")} of rank ${shape.length}`);
+  }
+  if (found.offset && found.storage === undefined) {
+    throw invalid("an offset in memory that is shared with no leaf");
   }
   if (found.key === undefined && found.missing === undefined) {
     throw invalid("neither a key nor a reason why the value is missing");
