@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from calltape_analyzer.arguments.samples import Sample
+from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.layout import layout_of_inputs
 from calltape_analyzer.observing.sorting import CallSorter
@@ -29,7 +30,10 @@ class LiveCall:
     ) -> None:
         described = describe_as_recorded((tuple(args), dict(kwargs)))
         root: Node = described.node
-        layout = layout_of_inputs(root, described.scalars, sorter.signature, sorter.renamed)
+        context = Context.now((str(one.device) for one in described.tensors), sorter.asked)
+        layout = layout_of_inputs(
+            root, described.scalars, sorter.signature, sorter.renamed, context
+        )
         leaves = [_facts_of(tensor) for tensor in described.tensors]
         self.placed: SortedCall = sorter.placed(layout, leaves, described.scalars)
         self.sample = Sample(

@@ -13,6 +13,7 @@ from calltape_analyzer.arguments.samples import Sample, resized, sample_in
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
 from calltape_analyzer.comparison.comparing import (
+    Difference,
     Tolerances,
     compared,
     has_values,
@@ -21,11 +22,12 @@ from calltape_analyzer.comparison.comparing import (
     recorded_leaves,
 )
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.exporting.causes import places_of
 from calltape_analyzer.exporting.hit_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.patching import PATCHING
 from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.program import Program, random_in_words
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.reading.call import Call
@@ -66,6 +68,7 @@ class Runner:
     device: str
     tolerances: Tolerances
     state: dict[str, str] = field(default_factory=dict)
+    _draws: dict[Hashable, tuple[str, ...]] = field(default_factory=dict)
     _searched: set[Hashable] = field(default_factory=set)
     _rules: dict[Hashable, Mapping[int, ValueRule]] = field(default_factory=dict)
 
@@ -118,11 +121,16 @@ class Runner:
             return found, "tape"  # what the model returns can be described no better
         return now, "module"
 
-    def eager(self, plan: Plan, sample: Sample) -> dict[str, Any]:
-        """The leaves of what the model returns now. Its state stays as it is."""
+    def eager(self, plan: Plan, sample: Sample, *, reseeded: bool = False) -> dict[str, Any]:
+        """The leaves of what the model returns now. Its state stays as it is, and so do the
+        generators of random numbers: each run begins with one state of them, or, ``reseeded``, with
+        another one."""
+        from calltape_analyzer.model.randomness import reseed
         from calltape_analyzer.model.state import apart_from
 
         with self.undisturbed():
+            if reseeded:
+                reseed(self.module)
             value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
             return apart_from(self.module, leaves_of(value))
 
@@ -142,10 +150,12 @@ class Runner:
 
     @contextmanager
     def undisturbed(self) -> Iterator[dict[str, Any]]:
-        """Undoes what a call changes in the model, and adds to ``state`` what that was."""
+        """Undoes what a call changes in the model, and adds to ``state`` what that was. Random
+        numbers that are drawn do not move the generators."""
+        from calltape_analyzer.model.randomness import generators_kept
         from calltape_analyzer.model.state import in_words, unchanged
 
-        with unchanged(self.module) as changed:
+        with generators_kept(self.module), unchanged(self.module) as changed:
             yield changed
         for name, value in changed.items():
             self.state.setdefault(name, in_words(value))
@@ -205,6 +215,67 @@ class Runner:
         except Exception:  # the model raises: that is no evidence
             return False
         return compared(now, got, self.tolerances).agrees
+
+    def if_random(
+        self,
+        program: Program,
+        sample: Sample,
+        expected: Mapping[str, Any],
+        got: Mapping[str, Any],
+        found: Difference,
+    ) -> tuple[Difference, str] | None:
+        """What is compared in place of recorded values that a model drew random numbers for, and
+        what with. None if it draws none.
+
+        The result of the program is compared with that of the model, from one state of the
+        generators. What does not depend on that state is compared with what was recorded.
+
+        Args:
+            program: that was run.
+            sample: the values of the call.
+            expected: what was recorded.
+            got: what the program returned.
+            found: in what they differ.
+        """
+        places = self._draws_of(program, sample)
+        if not places:
+            return None
+        program.note_draws(places)
+        now, other = (self.eager(program.plan, sample, reseeded=again) for again in (False, True))
+        steady = [
+            path
+            for path in now
+            if path in other and path in expected and path in got
+            and compared({path: now[path]}, {path: other[path]}, self.tolerances).agrees
+        ]  # fmt: skip
+        recorded = compared(
+            {path: expected[path] for path in steady},
+            {path: got[path] for path in steady},
+            self.tolerances,
+        )
+        if expected.keys() != got.keys() or not recorded.agrees:
+            return found if recorded.agrees else recorded, "tape"
+        with_model = compared(now, got, self.tolerances)
+        if with_model.agrees:
+            return with_model, "module"
+        advice = (
+            "the program draws others than the model, or in another order"
+            if program.model.draws_as_torch
+            else f"{program.model.runtime} draws others; pass them as an argument"
+        )
+        error = random_in_words(with_model.error, places, advice)
+        return with_model._replace(error=error), "module"
+
+    def _draws_of(self, program: Program, sample: Sample) -> tuple[str, ...]:
+        """Where the model draws random numbers in a call: its lines, or the operators."""
+        from calltape_analyzer.model.randomness import Draws
+
+        key = program.variant.group.key
+        if key not in self._draws:
+            with self.undisturbed(), Draws(self.module) as draws, suppress(Exception):
+                eager(self.entry, program.plan, sample.cloned(), self.classes, self.device)
+            self._draws[key] = places_of(draws)
+        return self._draws[key]
 
     def find_state(self, program: Program) -> None:
         """Calls the model once for each kind of call, to see what it changes. A run of the program

@@ -122,6 +122,7 @@ def _programs(
             list(document["notes"]),
             tuple(document["state"]),
             unwritten=tuple(document["unwritten"]),
+            draws=tuple(document["draws"]),
         )
         check_program(program)
         return program
@@ -134,7 +135,8 @@ def _programs(
     # Last, because all of the manifest is known to be good now.
     for program, document in zip(programs, manifest["programs"], strict=True):
         program.model = model_of(document["file"], program.plan.names)
-    sorter = CallSorter(signature, index.renamed)
+    asked = {mode for one in programs for mode in one.plan.context.asked}
+    sorter = CallSorter(signature, index.renamed, asked)
     missing, notes = manifest["missing"], manifest["notes"]
     return Programs(programs, sorter, attempts=attempts, missing=missing, notes=notes)
 
