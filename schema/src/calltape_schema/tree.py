@@ -273,8 +273,8 @@ def _check_pairs(names: tuple[Key, ...], children: tuple[Node, ...]) -> None:
 class Autocast(Part):
     """Autocast for one type of device, with the dtype that it casts to, by torch's names."""
 
-    device: Annotated[str, Field(max_length=32, pattern=r"^[a-z][a-z0-9_]*$")]
-    dtype: Annotated[str, Field(max_length=32, pattern=r"^[a-z][a-z0-9_]*$")]
+    device: Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
+    dtype: Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 class CallContext(Part):

@@ -190,9 +190,9 @@ def _typed(value: Any) -> tuple[str, str]:
 
 def difference_of(group: Group, placed: SortedCall) -> str:
     """In what a call differs from the calls of a group, in words."""
-    own, given = group.layout.context, placed.layout.context
-    if own.key != given.key:
-        return f"the call is made with {given.separating()}, not with {own.separating()}"
+    own, live = group.layout.context, placed.layout.context
+    if own.key != live.key:
+        return f"the call is made with {live.separating()}, not with {own.separating()}"
     ours, theirs = dict(group.layout.keys), dict(placed.layout.keys)
     if missing := [name for name in ours if name not in theirs]:
         return f"{_are(missing)} missing"

@@ -24,9 +24,9 @@ from calltape_schema.tree import (
     Node,
     ScalarNode,
     SequenceNode,
+    Structure,
     TensorNode,
     children_of,
-    Structure,
     document_like,
     encode_structure,
 )
