@@ -113,6 +113,7 @@ class PartExplanation(PlainData):
         dtype: of a tensor.
         value: of a constant, as text.
         dimensions: those of a tensor; a single one for an int.
+        context: the autocast that the calls are under, in words; None without one.
     """
 
     variant: Text
@@ -124,6 +125,7 @@ class PartExplanation(PlainData):
     value: Text | None = None
     dimensions: tuple[DimensionExplanation, ...] = ()
     address: str | None = None
+    context: str | None = None
 
     def lines(self) -> Iterator[str]:
         """For people."""
@@ -132,6 +134,7 @@ class PartExplanation(PlainData):
         number = self.address or self.first_call
         first = f"first call {number}" if self.calls > 1 else f"call {number}"
         calls = f"{counted(self.calls, 'call')}, {first}"
+        calls += f", {self.context}" if self.context else ""
         yield f"in {self.variant} ({calls}): {listed(self.places)}: {shown}"
         if self.value is not None and not self.dimensions:
             yield "  constant: calls with another value are another variant"

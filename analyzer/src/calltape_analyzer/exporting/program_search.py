@@ -82,6 +82,16 @@ class ProgramSearch:
         if not observations.groups:
             raise InferenceError("there are no calls", advice="record at least one call")
         variants = named_facts(whole, observations, sorter)
+        if asked := self.exporter.verifier.asked_modes(variants):
+            sorter.separate_by(asked)
+            variants = named_facts(whole, sorter.observations(whole.calls), sorter)
+            if chosen is not None:
+                own = {call.ref for call in self.tape.calls}
+                chosen = [i for i, one in enumerate(variants) if one.rows.first in own]
+            self.notes.append(
+                f"the model asks for the {' and '.join(sorted(asked))} mode of its caller and "
+                "returns something else: calls with and without it have programs of their own"
+            )
         if chosen is not None:
             variants = [variants[place] for place in chosen]
         self.exporter.verifier.probing.bound = Bound.of(variants)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,10 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.causes import places_of
 from calltape_analyzer.exporting.hit_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.patching import PATCHING
+from calltape_analyzer.model.asked_modes import may_ask
 from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
+from calltape_analyzer.model.contexts import detached
+from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.program import Program, random_in_words
 from calltape_analyzer.pytree.classes import ClassIndex
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 _MAX_LOOKED = 4
+_MAX_ASKED = 2
+"""Variants of which a call is run with and without a mode, if the model's code names the mode."""
 
 
 @dataclass
@@ -121,28 +126,61 @@ class Runner:
             return found, "tape"  # what the model returns can be described no better
         return now, "module"
 
-    def eager(self, plan: Plan, sample: Sample, *, reseeded: bool = False) -> dict[str, Any]:
+    def eager(
+        self,
+        plan: Plan,
+        sample: Sample,
+        *,
+        reseeded: bool = False,
+        context: Context | None = None,
+    ) -> dict[str, Any]:
         """The leaves of what the model returns now. Its state stays as it is, and so do the
         generators of random numbers: each run begins with one state of them, or, ``reseeded``, with
-        another one."""
+        another one. ``context`` is by default that of the variant's calls."""
         from calltape_analyzer.model.randomness import reseed
         from calltape_analyzer.model.state import apart_from
 
         with self.undisturbed():
             if reseeded:
                 reseed(self.module)
-            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
-            return apart_from(self.module, leaves_of(value))
+            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device, context)
+            return apart_from(self.module, detached(leaves_of(value)))
 
-    def outputs(self, program: Program, sample: Sample) -> dict[str, Any]:
-        """The leaves of what a program returns. The state of the model stays as it is.
+    def asked_modes(self, variants: Sequence[VariantFacts]) -> frozenset[Mode]:
+        """The modes that the model asks for, and that change what it returns. If its code names
+        one, the first calls of a few variants are run with and without it."""
+        found: set[Mode] = set()
+        for variant in variants[:_MAX_ASKED]:
+            for mode in may_ask(self.module) - found:
+                with suppress(Exception):  # errors of any type are no evidence
+                    if self._minds(variant, mode):
+                        found.add(mode)
+        return frozenset(found)
+
+    def _minds(self, variant: VariantFacts, mode: Mode) -> bool:
+        call = self.find(variant.rows.first)
+        sample = sample_in(variant, call, self.sorter, self.device)
+        plan = Plan.of(variant, sample, self.sorter.signature)
+        plain = replace(plan.context, grad=False, inference=False, asked=frozenset({mode}))
+        with_mode = replace(plain, grad=mode == "grad", inference=mode == "inference")
+        on, off = (self.eager(plan, sample, context=one) for one in (with_mode, plain))
+        return not compared(on, off, self.tolerances).agrees
+
+    def outputs(
+        self, program: Program, sample: Sample, *, reseeded: bool = False
+    ) -> dict[str, Any]:
+        """The leaves of what a program returns. The state of the model stays as it is, and the
+        generators begin as for :meth:`eager`.
 
         Raises:
             Exception: what the runtime raises.
         """
+        from calltape_analyzer.model.randomness import reseed
         from calltape_analyzer.model.state import apart_from
 
         with self.undisturbed() as changed:
+            if reseeded:
+                reseed(self.module)
             found = program.leaves(program.outputs(sample.cloned()))
             leaves = apart_from(self.module, found)
         program.changed_state |= changed.keys()
@@ -253,18 +291,24 @@ class Runner:
             {path: got[path] for path in steady},
             self.tolerances,
         )
-        if expected.keys() != got.keys() or not recorded.agrees:
-            return found if recorded.agrees else recorded, "tape"
+        if expected.keys() != got.keys() or not got.keys() == now.keys():
+            return found, "tape"
+        if steady and not recorded.agrees:
+            return recorded, "tape"
         with_model = compared(now, got, self.tolerances)
         if with_model.agrees:
-            return with_model, "module"
-        advice = (
-            "the program draws others than the model, or in another order"
-            if program.model.draws_as_torch
-            else f"{program.model.runtime} draws others; pass them as an argument"
-        )
-        error = random_in_words(with_model.error, places, advice)
-        return with_model._replace(error=error), "module"
+            # From one state, a number that was drawn while the model was traced looks right.
+            again = self.outputs(program, sample, reseeded=True)
+            found = compared(other, again, self.tolerances)
+            if found.agrees:
+                return with_model, "module"
+            advice = "the program has a number that was drawn at its export, as a constant"
+        elif program.model.draws_as_torch:
+            found, advice = with_model, "the program draws others, or in another order"
+        else:
+            found, advice = with_model, f"{program.model.runtime} draws others"
+        error = random_in_words(found.error, places, f"{advice}; pass them as an argument")
+        return found._replace(error=error), "module"
 
     def _draws_of(self, program: Program, sample: Sample) -> tuple[str, ...]:
         """Where the model draws random numbers in a call: its lines, or the operators."""

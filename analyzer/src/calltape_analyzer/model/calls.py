@@ -17,6 +17,7 @@ from calltape_analyzer.arguments.templates import as_call, checked
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.model.attributes import has_state
 from calltape_analyzer.model.contexts import as_called
+from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.pytree.classes import ClassIndex, name_of
 from calltape_schema.records import Target
 
@@ -81,13 +82,18 @@ def device_of(module: torch.nn.Module) -> torch.device:
 
 
 def eager(
-    call: Callable[..., Any], plan: Plan, sample: Sample, classes: ClassIndex, device: str
+    call: Callable[..., Any],
+    plan: Plan,
+    sample: Sample,
+    classes: ClassIndex,
+    device: str,
+    context: Context | None = None,
 ) -> Any:
-    """What the model returns for a sample, in the context of the variant's calls."""
+    """What the model returns for a sample, by default in the context of the variant's calls."""
     arguments = plan.build(sample, classes, device)
     checked(arguments)
     args, kwargs = as_call(arguments, plan.signature)
-    with as_called(plan.context, device):
+    with as_called(context or plan.context, device):
         return call(*args, **kwargs)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from calltape_analyzer.observing.contexts import Context
 
-__all__ = ["as_called", "under_autocast", "without_autocast"]
+__all__ = ["as_called", "detached", "under_autocast", "without_autocast"]
 
 _KINDS = ("cpu", "cuda", "xpu", "mps", "mtia", "maia", "hpu", "xla", "privateuseone")
 
@@ -69,6 +70,16 @@ def without_autocast() -> Iterator[None]:
             if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
+
+
+def detached(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The same leaves without what gradients would be computed from, which takes memory."""
+    import torch
+
+    return {
+        path: leaf.detach() if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf
+        for path, leaf in leaves.items()
+    }
 
 
 def _is_available(kind: str) -> bool:

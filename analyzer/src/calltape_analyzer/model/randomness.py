@@ -183,4 +183,6 @@ def _held(module: torch.nn.Module | None) -> Iterator[Any]:
 def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
-    return repr(one) == repr(other)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return one.tobytes() == other.tobytes() if hasattr(one, "tobytes") else bool(one == other)

@@ -96,14 +96,14 @@ class Context:
         return ", ".join(found) or None
 
     def separating(self) -> str:
-        """What of it separates calls, in words: ``no autocast``, ``autocast cpu bfloat16, with
+        """What of it separates calls, in words: ``no autocast``, ``autocast cpu bfloat16, no
         gradients``."""
-        found = [f"autocast {device} {dtype}" for device, dtype in self.met] or ["no autocast"]
+        found = [f"autocast {device} {dtype}" for device, dtype in self.met]
         if "grad" in self.asked:
-            found.append("with gradients" if self.grad else "without gradients")
+            found.append("gradients" if self.grad else "no gradients")
         if "inference" in self.asked:
-            found.append("in inference mode" if self.inference else "not in inference mode")
-        return some_of(found, _MOST)
+            found.append("inference mode" if self.inference else "no inference mode")
+        return some_of(found, _MOST) or "no autocast"
 
 
 def _type(device: str) -> str:

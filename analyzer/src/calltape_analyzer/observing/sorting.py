@@ -58,6 +58,11 @@ class CallSorter:
         self._layouts: dict[Hashable, ArgumentLayout] = {}
         self._switches: dict[bytes, tuple[tuple[int, Any], ...]] = {}
 
+    def separate_by(self, asked: Collection[Mode]) -> None:
+        """From now on, calls in different modes are in different groups."""
+        self.asked = frozenset(asked)
+        self._layouts.clear()
+
     @classmethod
     def of(cls, tape: CallSource, renamed: Renamed | None = None) -> CallSorter:
         """The sorter of a tape: it leaves out the arguments that :meth:`Tape.remove_inputs`
@@ -192,7 +197,7 @@ def difference_of(group: Group, placed: SortedCall) -> str:
     """In what a call differs from the calls of a group, in words."""
     own, live = group.layout.context, placed.layout.context
     if own.key != live.key:
-        return f"the call is made with {live.separating()}, not with {own.separating()}"
+        return f"it is called with {live.separating()}; the program is for {own.separating()}"
     ours, theirs = dict(group.layout.keys), dict(placed.layout.keys)
     if missing := [name for name in ours if name not in theirs]:
         return f"{_are(missing)} missing"

@@ -163,7 +163,7 @@ class Program:
         how = (
             "its calls were compared with the model, both from one state of the generators"
             if self.model.draws_as_torch
-            else f"{self.model.runtime} draws from a generator of its own, so no call can be compared"
+            else f"{self.model.runtime} draws from its own generator: no call can be compared"
         )
         self.notes.append(
             f"random: the model draws random numbers ({shown_draws(places)}), so no tape has what "
