@@ -291,7 +291,7 @@ class Runner:
             {path: got[path] for path in steady},
             self.tolerances,
         )
-        if expected.keys() != got.keys() or not got.keys() == now.keys():
+        if expected.keys() != got.keys() or got.keys() != now.keys():
             return found, "tape"
         if steady and not recorded.agrees:
             return recorded, "tape"

@@ -82,9 +82,10 @@ class Context:
     @property
     def key(self) -> tuple[tuple[str, Hashable], ...]:
         """What it adds to the keys of a layout: nothing for calls without autocast, if no mode is
-        asked for."""
+        asked for. A program may serve calls of another device than the recorded one."""
         modes = tuple((mode, getattr(self, mode)) for mode in sorted(self.asked))
-        return ((CONTEXT, (self.met, modes)),) if self.met or modes else ()
+        dtypes = tuple(sorted({dtype for _, dtype in self.met}))
+        return ((CONTEXT, (dtypes, modes)),) if dtypes or modes else ()
 
     def words(self) -> str | None:
         """For people: ``autocast cpu bfloat16, no_grad``; None for torch's defaults."""

@@ -6,6 +6,7 @@ structures: whatever tells structures apart (counters, policies, repeats) tells 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +23,15 @@ _INFERENCE: Context = ("inputs", False, True, ())
 
 _grad = torch.is_grad_enabled
 _inference = torch.is_inference_mode_enabled
-_DEVICES = ("cpu", "cuda", "xpu", "mps", "mtia", "maia", "hpu", "xla")
-"""The types of devices that torch has autocast for, beside the one that a library registers."""
+_DEVICES = (
+    "cpu",
+    *(name for name in ("cuda", "mps") if getattr(torch.backends, name).is_built()),
+    *(["xpu"] if torch.xpu._is_compiled() else []),
+)
+"""The types of devices that this build of torch has autocast for."""
+_ANOTHER = torch._C._get_privateuse1_backend_name
+"""The type of device that a library has registered, by its name."""
+_NONE = "privateuseone"
 
 
 def _is_any_on() -> bool:
@@ -53,9 +61,14 @@ def context_document(context: Context) -> dict[str, Any] | None:
 
 
 def _autocast_now() -> tuple[tuple[str, str], ...]:
-    registered = torch._C._get_privateuse1_backend_name()
-    found = (device for device in (*_DEVICES, registered) if _is_on(device))
-    return tuple((one, str(torch.get_autocast_dtype(one))[len("torch.") :]) for one in found)
+    another = _ANOTHER()
+    devices = _DEVICES if another == _NONE else (*_DEVICES, another)
+    return tuple([(one, _name(torch.get_autocast_dtype(one))) for one in devices if _is_on(one)])
+
+
+@functools.cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _is_on(device: str) -> bool:
