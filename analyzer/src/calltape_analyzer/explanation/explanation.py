@@ -134,7 +134,8 @@ class PartExplanation(PlainData):
         number = self.address or self.first_call
         first = f"first call {number}" if self.calls > 1 else f"call {number}"
         calls = f"{counted(self.calls, 'call')}, {first}"
-        calls += f", {self.context}" if self.context else ""
+        is_named = self.context is None or self.context in self.variant
+        calls += "" if is_named else f", {self.context}"
         yield f"in {self.variant} ({calls}): {listed(self.places)}: {shown}"
         if self.value is not None and not self.dimensions:
             yield "  constant: calls with another value are another variant"
