@@ -27,7 +27,7 @@ from calltape_analyzer.exporting.hit_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.patching import PATCHING
 from calltape_analyzer.model.asked_modes import may_ask
 from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
-from calltape_analyzer.model.contexts import detached
+from calltape_analyzer.model.contexts import detached, without_saved_tensors
 from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.program import Program, random_in_words
@@ -163,7 +163,8 @@ class Runner:
         plan = Plan.of(variant, sample, self.sorter.signature)
         plain = replace(plan.context, grad=False, inference=False, asked=frozenset({mode}))
         with_mode = replace(plain, grad=mode == "grad", inference=mode == "inference")
-        on, off = (self.eager(plan, sample, context=one) for one in (with_mode, plain))
+        with without_saved_tensors():
+            on, off = (self.eager(plan, sample, context=one) for one in (with_mode, plain))
         return not compared(on, off, self.tolerances).agrees
 
     def outputs(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from calltape_analyzer.observing.contexts import Context
 
-__all__ = ["as_called", "detached", "under_autocast", "without_autocast"]
+__all__ = ["as_called", "detached", "under_autocast", "without_autocast", "without_saved_tensors"]
 
 _KINDS = ("cpu", "cuda", "xpu", "mps", "mtia", "maia", "hpu", "xla", "privateuseone")
 
@@ -80,6 +80,17 @@ def detached(leaves: Mapping[str, Any]) -> dict[str, Any]:
         path: leaf.detach() if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf
         for path, leaf in leaves.items()
     }
+
+
+def without_saved_tensors() -> AbstractContextManager[Any]:
+    """Lets a run record gradients without what they would be computed from: it takes no more memory
+    than a run without them. A model that computes gradients itself raises an error in it."""
+    import torch
+
+    def nothing(_: Any) -> Any:
+        return None
+
+    return torch.autograd.graph.saved_tensors_hooks(nothing, nothing)
 
 
 def _is_available(kind: str) -> bool:

@@ -21,6 +21,8 @@ CONTEXT = "(context)"
 
 Mode = Literal["grad", "inference"]
 _MOST = 5
+_KINDS = frozenset({"cpu", "cuda", "xpu", "mps"})
+"""Where a call without tensors may run."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ class Context:
         """Of a call that this thread makes, with arguments on these devices."""
         import torch
 
-        on = sorted(one for one in {_type(device) for device in devices} if _is_on(one))
+        types = {_type(device) for device in devices} or _KINDS
+        on = sorted(one for one in types if _is_on(one))
         pairs = tuple((one, _name(torch.get_autocast_dtype(one))) for one in on)
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         return cls(pairs, pairs, grad, inference, frozenset(asked))
