@@ -122,6 +122,7 @@ function treeForm(side, values) {
     root: nodeForm(side.structure.root, side.tree.scalars),
     leaves: side.leaves.map((leaf, at) => ({ ...leafForm(leaf), ...values?.[at] })),
   };
+  if (side.structure.context !== undefined) made.context = side.structure.context;
   if (side.tree.ranges.length > 0) {
     made.ranges = side.tree.ranges.map(({ leaf, min, max }) => ({
       leaf: String(leaf), min: String(min), max: String(max),

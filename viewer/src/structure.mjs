@@ -3,10 +3,11 @@
 import { Float, SurrogateText, characters, fieldOf, isInt, isMap } from "./documents.mjs";
 import { invalid } from "./errors.mjs";
 import {
-  anyText, array, bool, int, oneOf, optional, record, scalar, typeName,
+  anyText, array, bool, int, oneOf, optional, record, scalar, text, typeName, withDefault,
 } from "./fields.mjs";
 import {
-  MAX_ALIKE, MAX_KEY, MAX_KEY_PARTS, MAX_LEAVES, MAX_NODES, MAX_PATHS, MAX_UINT64, MIN_INT64,
+  MAX_ALIKE, MAX_AUTOCASTS, MAX_KEY, MAX_KEY_PARTS, MAX_LEAVES, MAX_NODES, MAX_PATHS, MAX_TORCH_NAME,
+  MAX_UINT64, MIN_INT64,
 } from "./limits.mjs";
 import { bytesKey, checkedTree } from "./nesting.mjs";
 
@@ -114,7 +115,28 @@ function hashKey(value) {
   return `n${hash === -1n ? -2n : hash}`;
 }
 
-const document = record({ root: node, leaves: int(0, MAX_LEAVES), scalars: int(0, MAX_NODES) });
+function torchName(value) {
+  if (!/^[a-z][a-z0-9_]*$/.test(text(MAX_TORCH_NAME)(value))) throw invalid("a name that torch does not have");
+  return value;
+}
+
+const contextFields = record({
+  autocast: withDefault(array(record({ device: torchName, dtype: torchName }), MAX_AUTOCASTS), []),
+  grad: withDefault(bool, true),
+  inference: withDefault(bool, false),
+});
+
+/** What the thread of a call was in. */
+function context(value) {
+  const found = contextFields(value);
+  const devices = new Set(found.autocast.map((one) => one.device));
+  if (devices.size !== found.autocast.length) throw invalid("autocast for the same type of device twice");
+  return found;
+}
+
+const document = record({
+  root: node, leaves: int(0, MAX_LEAVES), scalars: int(0, MAX_NODES), context: optional(context),
+});
 
 /** Calls `visit(node, isInContext, path length)` for each node, in no order. */
 function walk(root, visit) {

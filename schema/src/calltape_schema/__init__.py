@@ -33,7 +33,9 @@ if TYPE_CHECKING:
         Tree,
     )
     from calltape_schema.tree import (
+        Autocast,
         BoolNode,
+        CallContext,
         ClassNode,
         ConstantNode,
         CustomNode,
@@ -49,8 +51,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Autocast",
     "BlobFacts",
     "BoolNode",
+    "CallContext",
     "CallRecord",
     "ClassNode",
     "ConstantNode",
@@ -111,7 +115,9 @@ _NAMES = {
         "Tree",
     ),
     "tree": (
+        "Autocast",
         "BoolNode",
+        "CallContext",
         "ClassNode",
         "ConstantNode",
         "CustomNode",

@@ -44,7 +44,7 @@ __all__ = [
 
 FORMAT = "calltape"
 VERSION = 1
-MINOR = 5
+MINOR = 6
 
 MAX_PARAMETERS = 10_000
 

@@ -34,10 +34,13 @@ from calltape_schema.packing import is_array, pack
 
 __all__ = [
     "MAX_ALIKE",
+    "MAX_AUTOCASTS",
     "MAX_KEY_CHARACTERS",
     "MAX_KEY_PARTS",
     "MAX_PATHS_CHARACTERS",
+    "Autocast",
     "BoolNode",
+    "CallContext",
     "ClassNode",
     "ConstantNode",
     "CustomNode",
@@ -54,10 +57,12 @@ __all__ = [
     "are_distinct",
     "children_of",
     "decode_structure",
+    "document_like",
     "encode_structure",
     "fits_as_key",
 ]
 
+MAX_AUTOCASTS = 16
 MAX_KEY_CHARACTERS = 1024
 MAX_KEY_PARTS = 16
 MAX_ALIKE = 64
@@ -265,15 +270,39 @@ def _check_pairs(names: tuple[Key, ...], children: tuple[Node, ...]) -> None:
         raise ValueError("the same name twice")
 
 
+class Autocast(Part):
+    """Autocast for one type of device, with the dtype that it casts to, by torch's names."""
+
+    device: Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
+    dtype: Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
+
+
+class CallContext(Part):
+    """What the thread of a call was in when the call began: ``torch.autocast``, and whether it
+    recorded gradients, or was in inference mode. The defaults are those of torch."""
+
+    autocast: Annotated[tuple[Autocast, ...], Field(max_length=MAX_AUTOCASTS)] = ()
+    grad: bool = True
+    inference: bool = False
+
+    @model_validator(mode="after")
+    def _devices_are_distinct(self) -> Self:
+        if len({one.device for one in self.autocast}) != len(self.autocast):
+            raise ValueError("autocast for the same type of device twice")
+        return self
+
+
 class Structure(Part):
     """One spec: its ``root``, and how many leaves and scalars its nodes refer to.
 
-    The root of inputs is a tuple of two: the args tuple and the kwargs dict.
+    The root of inputs is a tuple of two: the args tuple and the kwargs dict. ``context`` is of
+    inputs only; None where it has torch's defaults.
     """
 
     root: Node
     leaves: Annotated[int, Field(ge=0, le=MAX_LEAVES)]
     scalars: Annotated[int, Field(ge=0, le=MAX_NODES)]
+    context: CallContext | None = None
 
     @model_validator(mode="after")
     def _references_fit(self) -> Self:
@@ -374,6 +403,15 @@ def _characters_of_paths(root: Any) -> int:
             for name, child in zip(names, children, strict=True)
         )
     return total
+
+
+def document_like(spec: Structure, root: Any, leaves: int, scalars: int) -> dict[str, Any]:
+    """The document of a structure with another root, for :func:`encode_structure`: the call is in
+    the context that it was in."""
+    document = {"root": root, "leaves": leaves, "scalars": scalars}
+    if spec.context is not None:
+        document["context"] = spec.context.model_dump()
+    return document
 
 
 _structures: TypeAdapter[Structure] = TypeAdapter(Structure)

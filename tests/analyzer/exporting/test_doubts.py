@@ -11,7 +11,16 @@ from tests.analyzer.exporting.test_arguments import Model, t
 
 
 class Noisy(Model):
-    """Draws numbers, but not at sizes that users call it with."""
+    """Draws numbers, but not at sizes that users call it with; a program of it does not."""
+
+    def forward(self, x):
+        if torch.compiler.is_exporting():
+            return x + 0
+        return x + torch.rand_like(x) * (x.shape[0] > 6)
+
+
+class Random(Model):
+    """Draws numbers that show at sizes only that users do not call it with."""
 
     def forward(self, x):
         return x + torch.rand_like(x) * (x.shape[0] > 6)
@@ -43,6 +52,11 @@ def test_a_model_that_draws_is_no_evidence(tmp_path: Path) -> None:
     programs = made(tmp_path, Noisy(), [call(t(n, 3)) for n in (2, 3, 5)], [])
     assert "returns something else each time" in notes(programs)
     assert "wrong values" not in notes(programs)
+
+
+def test_numbers_that_both_draw_are_the_same(tmp_path: Path) -> None:
+    programs = made(tmp_path, Random(), [call(t(n, 3)) for n in (2, 3, 5)], [])
+    assert "the same as the model" in notes(programs)
 
 
 def test_rounding_is_no_wrong_value(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from calltape_analyzer.arguments.samples import Sample
+from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.layout import layout_of_inputs
 from calltape_analyzer.observing.sorting import CallSorter
@@ -31,10 +32,12 @@ class LiveCall:
     ) -> None:
         described = describe_as_recorded((tuple(args), dict(kwargs)))
         root: Node = described.node
-        layout = layout_of_inputs(root, described.scalars, sorter.signature, sorter.renamed)
         tensors = described.tensors
-        leaves = facts_of_tensors(tensors)
-        objects = list(map(id, tensors))
+        context = Context.now((str(one.device) for one in tensors), sorter.asked)
+        layout = layout_of_inputs(
+            root, described.scalars, sorter.signature, sorter.renamed, context
+        )
+        leaves, objects = facts_of_tensors(tensors), list(map(id, tensors))
         self.placed: SortedCall = sorter.placed(layout, leaves, described.scalars, objects)
         self.sample = Sample(
             [tensors[place.number] for place in layout.tensors],

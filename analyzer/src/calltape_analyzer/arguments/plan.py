@@ -13,6 +13,7 @@ from calltape_analyzer.arguments.forms import FormLeaf, PlainForm, form_of_argum
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import Template, derived_tensors
 from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.classes import ClassIndex
@@ -72,6 +73,11 @@ class Plan:
         open_places = set(variant.group.varying)
         varying = frozenset(i for i, place in enumerate(layout.scalars) if place in open_places)
         return cls(template, forms, leading, signature, variant.frozen, varying)
+
+    @property
+    def context(self) -> Context:
+        """What the calls of the variant run in."""
+        return self.template.layout.context
 
     @cached_property
     def leaves(self) -> tuple[FormLeaf, ...]:

@@ -20,6 +20,7 @@ from calltape_analyzer.cli.tapes import (
     Variants,
     opened,
 )
+from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.pytree.caches import is_cache_name
 from calltape_analyzer.pytree.rendering import render_node
 from calltape_analyzer.reading.call import Call
@@ -100,6 +101,9 @@ def _print_call(tape: Tape, call: Call) -> None:
     record = call.record
     duration = "" if record.duration_ns is None else f", took {record.duration_ns / 1e6:.3f} ms"
     line(f"call {tape.calls.shown(call.ref)} of {call.path}{duration}, thread {record.thread}")
+    context = Context.of(record.inputs.spec().context).words()
+    if context is not None:
+        line("called in", context)
     if call.tree is not None:
         within = f"within call {call.parent}, " if call.parent is not None else ""
         line(f"{within}tree {call.tree:016x}")

@@ -17,6 +17,7 @@ import typer
 from calltape_analyzer.cli.output import Json, command
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Variants, opened
 from calltape_analyzer.cli.terminal import cells_of, shortened, terminal_width
+from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_analyzer.pytree.rendering import render, render_inputs, render_outputs
 from calltape_analyzer.reading.call import Call
@@ -111,6 +112,7 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
         duration = "" if record.duration_ns is None else f"{record.duration_ns / 1e6:.3f}"
         within = f", within call {call.parent}" if call.parent is not None else ""
         root = inputs_of(tape, record)
+        within += _under(record)
         texts = _Texts(render_inputs(record.inputs, root), f"{result_of(record)}{within}")
         file = f" {printable(names[call.path]):<{column}}" if names else ""
         before = f"{every.shown(call.ref):>{width}} {at:>10.3f} {duration:>9}{file}  "
@@ -121,6 +123,14 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
             print(before + brief.fitted(left, raised=record.error is not None))
         else:
             print(f"{before}{texts}")
+
+
+def _under(record: CallRecord) -> str:
+    """The autocast that a call was under: it is the reason for its dtypes."""
+    context = Context.of(
+        record.inputs.spec().context, [leaf.device for leaf in record.inputs.facts()]
+    )
+    return f", {context.separating()}" if context.met else ""
 
 
 class _Texts(NamedTuple):
@@ -212,6 +222,7 @@ def summary_of(tape: Tape, call: Call, record: CallRecord) -> dict[str, Any]:
         "inputs": render_inputs(record.inputs, inputs_of(tape, record)),
         "outputs": render(record.outputs) if record.outputs is not None else None,
         "outputs_missing": record.outputs_missing,
+        "context": Context.of(record.inputs.spec().context).words(),
         "error": record.error.model_dump() if record.error is not None else None,
         "tree": str(call.tree) if call.tree is not None else None,  # JSON's readers round it
         "parent": {

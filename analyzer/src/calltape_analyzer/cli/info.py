@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -34,6 +34,7 @@ from calltape_analyzer.cli.recordings import (
 from calltape_analyzer.cli.surveys import print_survey, print_targets, survey_facts, surveyed
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Scan, Variants, opened
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.signature import Signature, signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
@@ -49,8 +50,11 @@ from calltape_analyzer.text import counted, some_of, time_text
 from calltape_schema.errors import TapeError
 from calltape_schema.history import Source
 from calltape_schema.records import CallRecord, Manifest, Target
+from calltape_schema.tree import decode_structure
 
 __all__ = ["info"]
+
+_DEFAULT, _MOST_CONTEXTS = "gradients, no autocast", 5
 
 _SOURCES = {
     "records": "the record of each call",
@@ -161,6 +165,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "source": tape.source,
         "calls": totals.calls,
         "structures": len(totals.structures),
+        "contexts": _contexts(kept),
         "errors": totals.raised,
         "bytes": tape.nbytes,
         "tensor_bytes": totals.tensor_bytes,
@@ -191,6 +196,22 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "checksums": "skipped" if quick else _checked(read, len(tape.segments)),
         "damage": damage_as_json(tape.damage),
     }
+
+
+def _contexts(kept: Mapping[CountedKind, int]) -> dict[str, int]:
+    """How many calls came in which context, by its words; those in torch's default come first."""
+    found: Counter[str] = Counter()
+    for kind, calls in kept.items():
+        found[Context.of(decode_structure(kind.structure).context).words() or _DEFAULT] += calls
+    return dict(sorted(found.items(), key=lambda pair: (pair[0] != _DEFAULT, -pair[1], pair[0])))
+
+
+def _contexts_text(contexts: Mapping[str, int]) -> str | None:
+    """In words; None if the calls are all in one context without autocast."""
+    if len(contexts) < 2 and not any("autocast" in words for words in contexts):
+        return None
+    texts = [f"{words}: {counted(calls, 'call')}" for words, calls in contexts.items()]
+    return some_of(texts, _MOST_CONTEXTS, "; ")
 
 
 def _checked(read: int, files: int) -> str:
@@ -272,6 +293,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
         ("target", _target(target)),
         ("signature", facts["signature"] or "unknown"),
         ("calls", _calls_text(facts)),
+        ("contexts", _contexts_text(facts["contexts"])),
         (
             "coverage",
             coverage_text(tape.coverage, since=since_text(tape, times)),

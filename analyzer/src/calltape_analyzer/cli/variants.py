@@ -118,6 +118,8 @@ def print_variant(found: VariantFindings, fixed: Iterable[Sequence[str]] = ()) -
     if found.all_calls is not None and found.all_calls > found.calls:
         calls = f"kept {found.calls:,} of {counted(found.all_calls, 'call')}"
     line(f"{found.name}:", f"{calls}, first call {found.address or found.first_call}")
+    if found.context is not None:
+        line("called with", found.context)
     if found.conditions:
         line("where", ", ".join(found.conditions))
     rows = [*_arguments(found), *fixed]

@@ -35,11 +35,12 @@ class ReportRow(BaseModel):
         max_abs, max_rel: the largest absolute and relative difference of any element.
         error: why it is not ok: what differs, or what could not be compared.
         against: what the result was compared with. ``"tape"``: all of what was recorded, within the
-            tolerance of its dtype. ``"module"``: the tape has no values, and the module was called
-            instead. ``"part"``: the recorded values, and dtypes and shapes where the tape has no
-            value. ``"shapes"``: structure, dtypes and shapes only. ``"exception"``: the exception
-            that the call raised. ``"success"``: nothing, the call only had to return.
-            ``"nothing"``: the call could not be tried, or has no outputs on the tape.
+            tolerance of its dtype. ``"module"``: the tape has no values, or random ones, and the
+            module was called instead. ``"part"``: the recorded values, and dtypes and shapes where
+            the tape has no value. ``"shapes"``: structure, dtypes and shapes only.
+            ``"exception"``: the exception that the call raised. ``"success"``: nothing, the call
+            only had to return. ``"nothing"``: the call could not be tried, or has no outputs on the
+            tape.
         compared: how many elements and other values were compared. If it is 0, what came out is
             empty, or not a number on both sides, or no value was looked at.
         differences: the first leaves and elements that differ.

@@ -15,6 +15,7 @@ from itertools import zip_longest
 from calltape_analyzer.differences.change import Change
 from calltape_analyzer.differences.tape_traffic import Facet, TapeTraffic, shown_span, together
 from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.contexts import CONTEXT
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.observing.tallies import Seen
@@ -122,7 +123,12 @@ def _structures(known: TapeTraffic, shown: TapeTraffic, words: str) -> Iterator[
 def _differences(known: Group, group: Group) -> list[str]:
     """How a group differs from a known one, in words."""
     ours, theirs = dict(known.layout.keys), dict(group.layout.keys)
-    found = [f"without {name}" for name in ours if name not in theirs]
+    if ours.pop(CONTEXT, None) != theirs.pop(CONTEXT, None):
+        words = (one.layout.context.separating() for one in (group, known))
+        found = [" instead of ".join(words)]
+    else:
+        found = []
+    found += [f"without {name}" for name in ours if name not in theirs]
     found += [f"with {name}" for name in theirs if name not in ours]
     counts = [Counter(place.argument for place in g.layout.tensors) for g in (known, group)]
     for name in ours:

@@ -27,6 +27,7 @@ from calltape_schema.tree import (
     Structure,
     TensorNode,
     children_of,
+    document_like,
     encode_structure,
 )
 
@@ -193,7 +194,7 @@ class WithholdingPlan:
     def _structure(self) -> bytes:
         spec = self._spec
         plain = self._without(spec.root).model_dump(exclude_none=True)
-        return encode_structure({"root": plain, "leaves": spec.leaves, "scalars": spec.scalars})
+        return encode_structure(document_like(spec, plain, spec.leaves, spec.scalars))
 
     def _without(self, node: Node) -> Node:
         if isinstance(node, ScalarNode):

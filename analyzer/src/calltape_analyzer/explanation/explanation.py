@@ -116,6 +116,7 @@ class PartExplanation(PlainData):
         dimensions: those of a tensor; a single one for an int.
         layouts: of a tensor, how many calls had which layout in memory, as in
             :class:`~calltape_analyzer.TensorFinding`.
+        context: the autocast that the calls are under, in words; None without one.
     """
 
     variant: Text
@@ -128,6 +129,7 @@ class PartExplanation(PlainData):
     dimensions: tuple[DimensionExplanation, ...] = ()
     address: str | None = None
     layouts: tuple[LayoutSeen, ...] = ()
+    context: str | None = None
 
     def lines(self) -> Iterator[str]:
         """For people."""
@@ -136,6 +138,8 @@ class PartExplanation(PlainData):
         number = self.address or self.first_call
         first = f"first call {number}" if self.calls > 1 else f"call {number}"
         calls = f"{counted(self.calls, 'call')}, {first}"
+        is_named = self.context is None or self.context in self.variant
+        calls += "" if is_named else f", {self.context}"
         yield f"in {self.variant} ({calls}): {listed(self.places)}: {shown}"
         if self.value is not None and not self.dimensions:
             yield "  constant: calls with another value are another variant"

@@ -214,6 +214,7 @@ class VariantReasons:
         dimensions: tuple[DimensionExplanation, ...] = (),
     ) -> PartExplanation:
         """What this variant has at a place."""
+        context = self.facts.group.layout.context
         return PartExplanation(
             variant=self.facts.name,
             calls=self.facts.calls,
@@ -224,6 +225,7 @@ class VariantReasons:
             value=value,
             dimensions=dimensions,
             address=self.tape.calls.address_of(self.facts.every.first),
+            context=context.separating() if context.key else None,
         )
 
     def dimension(self, column: Column) -> DimensionExplanation:

@@ -12,11 +12,15 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from calltape_analyzer.exporting.python_values import reads_values
 from calltape_analyzer.programs.attempts import error_text
 
-__all__ = ["cause_of", "place_in_the_model"]
+if TYPE_CHECKING:
+    from calltape_analyzer.model.randomness import Draws
+
+__all__ = ["cause_of", "place_in_the_model", "places_of"]
 
 _MAX_CODE = 100
 _OWN = Path(__file__).parents[1]
@@ -77,6 +81,13 @@ def place_in_the_model(stack: Iterable[traceback.FrameSummary]) -> str | None:
     others = _folders_of_others()
     own = [frame for frame in stack if not _is_below(frame.filename, others)]
     return _place(own[-1]) if own else None
+
+
+def places_of(draws: Draws) -> tuple[str, ...]:
+    """Where a model drew random numbers: its lines, the operators if no line is of the model, and
+    the generators beside torch's."""
+    lines = dict.fromkeys(filter(None, map(place_in_the_model, draws.stacks)))
+    return (*(lines or draws.operators), *draws.others)
 
 
 def _place(frame: traceback.FrameSummary) -> str:

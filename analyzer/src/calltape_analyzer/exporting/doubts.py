@@ -21,7 +21,7 @@ times what one unit in the last place of all inputs makes of the model's results
 
 
 def doubt_of(
-    eager: Callable[[Sample], Mapping[str, Any]],
+    eager: Callable[..., Mapping[str, Any]],
     sample: Sample,
     expected: Mapping[str, Any],
     got: Mapping[str, Any],
@@ -31,7 +31,8 @@ def doubt_of(
     is wrong.
 
     Args:
-        eager: gives the leaves of what the model returns for a sample.
+        eager: gives the leaves of what the model returns for a sample; with ``reseeded``, from
+            another state of the generators of random numbers.
         sample: the values that were tried.
         expected: what the model returned.
         got: what the program returned.
@@ -40,7 +41,7 @@ def doubt_of(
     if any(map(_has_nan, expected.values())):
         return "the model itself returns NaN"
     try:
-        again = eager(sample)
+        again = eager(sample, reseeded=True)
         if not compared(expected, again, tolerances).agrees:
             return "the model itself returns something else each time"
         near = eager(nudged(sample))

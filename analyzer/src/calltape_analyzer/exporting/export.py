@@ -56,8 +56,8 @@ def export(
         tape: the recorded calls.
         module: the recorded model, with its weights, in the mode that it should be exported in; or
             the recorded function. It is called. What its calls change is put back: parameters,
-            buffers and Python attributes, except what is written past torch's operators (numpy,
-            compiled kernels).
+            buffers, Python attributes and generators of random numbers, except what is written past
+            torch's operators (numpy, compiled kernels).
         to: ``"onnx"`` for ``torch.onnx.ONNXProgram``, run in ONNX Runtime.
         merge: ``"auto"`` makes one program of prefill and decode steps if replay proves it right.
             ``"never"`` saves the time to find out; ``notes`` say where that would have been wise.
@@ -88,6 +88,8 @@ def export(
         InferenceError: the tape has no calls, or an argument cannot be rebuilt here.
         UsageError: for a module without the recorded method, or options that do not exist.
     """
+    from calltape_analyzer.model.randomness import generators_kept
+
     check_tape(tape, "export")
     shared: dict[str, Any] = {
         "to": to,
@@ -110,7 +112,8 @@ def export(
     verifier.probing = Probing(probe, max_memory, fused=to != "onnx")
     verifier.budget = Budget(max_seconds, told_by(progress))
     exporter = _exporter(verifier, to, options, attempt_seconds)
-    return _programs(tape, exporter, merging=merge == "auto")
+    with generators_kept(verifier.module):
+        return _programs(tape, exporter, merging=merge == "auto")
 
 
 def _with_parts(

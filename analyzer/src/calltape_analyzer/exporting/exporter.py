@@ -34,6 +34,7 @@ from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.exporting.ways import Narrow, Way
 from calltape_analyzer.exporting.zero_probes import try_zeros
 from calltape_analyzer.model.calls import preserved
+from calltape_analyzer.model.contexts import as_called
 from calltape_analyzer.model.state import unchanged
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
@@ -409,7 +410,10 @@ class Exporter:
         import torch
         import torch._dynamo  # now, because an import that the limit interrupts stays half done
 
-        module = self.verifier.module
+        from calltape_analyzer.model.randomness import generators_kept
+
+        verifier = self.verifier
+        module = verifier.module
         args, kwargs = plan.arguments(plan.values(as_traced(variant, sample.cloned())))
         shapes = way.shapes(plan, variant)
         options = {"strict": False, **way.options, **self.options}
@@ -420,7 +424,8 @@ class Exporter:
             way.entered(module, plan) as assumed,
             _quiet(),
             time_limit(self.verifier.budget.within(_WAITING * self._seconds), self._seconds),
-            torch.no_grad(),
+            generators_kept(module),
+            as_called(plan.context, verifier.device),
         ):
             exported = torch.export.export(traced, args, kwargs, dynamic_shapes=shapes, **options)
         if time.thread_time() - begin > self._seconds / 2:

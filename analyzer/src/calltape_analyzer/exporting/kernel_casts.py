@@ -26,6 +26,8 @@ _WIDER = {
 }
 """Dtypes by name, each with those that hold its values. Sums and products that overflow come out
 alike: a cast back keeps the last bits."""
+_FLOATS = ("float16", "bfloat16", "float", "double")
+"""From the narrowest to the widest."""
 _LEFT = frozenset({"Cast", "CastLike", "If", "Loop", "Scan", "QuantizeLinear", "DequantizeLinear"})
 
 Types = Mapping[str, frozenset[str]]
@@ -47,8 +49,29 @@ def cast_for_kernels(model: Any) -> None:
             _cast_around(node, version)
 
 
+def _unite(node: Any, schema: Any) -> None:
+    """Gives inputs of one type parameter one dtype. Under autocast torch normalizes half precision
+    with weights of float32: it computes in the wider dtype, and returns the narrower one."""
+    parameters = _parameters(schema.inputs, len(node.inputs))
+    known = [(i, v, p) for i, (v, p) in enumerate(zip(node.inputs, parameters, strict=True)) if v]
+    for parameter in dict.fromkeys(parameters):
+        kinds = {i: _name(v.dtype) for i, v, p in known if p == parameter and v.dtype is not None}
+        if len(set(kinds.values())) < 2 or not set(kinds.values()) <= set(_FLOATS):
+            continue
+        widest = max(kinds.values(), key=_FLOATS.index)
+        for place, kind in kinds.items():
+            if kind != widest:
+                _cast_input(node, place, widest)
+        for place, own in enumerate(_parameters(schema.outputs, len(node.outputs))):
+            value = node.outputs[place]
+            if own == parameter and value.dtype is not None and _name(value.dtype) != widest:
+                _cast_output(node, place, _name(value.dtype), widest)
+
+
 def _cast_around(node: Any, version: int) -> None:
     schema = _schema(node.op_type, version)
+    if schema is not None:
+        _unite(node, schema)
     kernels = _kernels_of(node.op_type, version)
     if schema is None or not kernels:  # the runtime has it as a function of other operators
         return

@@ -89,17 +89,18 @@ class ProgramSearch:
         self.notes += merged.hints
 
     def _variants(self) -> list[VariantFacts]:
-        """The variants of the tape. If the model reads layouts in memory, calls of different
-        layouts are of different variants."""
-        verifier = self.exporter.verifier
-        whole, chosen = self.tape.whole, self.tape.selected.get("variant")
-        observations = verifier.sorter.observations(whole.calls)
-        if not observations.groups:
-            raise InferenceError("there are no calls", advice="record at least one call")
-        variants = named_facts(whole, observations, verifier.sorter)
-        if chosen is not None:
-            variants = [variants[place] for place in chosen]
-        traced = [v for v in variants if not self._why_untraceable(v)]
+        """The variants of the tape. If the model asks for the modes of its caller, or reads layouts
+        in memory, calls that differ in them are of different variants."""
+        verifier, chosen = self.exporter.verifier, self.tape.selected.get("variant")
+        variants = self._sorted()
+        if asked := verifier.asked_modes(variants):
+            verifier.sorter.separate_by(asked)
+            variants = self._sorted()
+            self.notes.append(
+                f"the model asks for the {' and '.join(sorted(asked))} mode of its caller and "
+                "returns something else: calls with and without it have programs of their own"
+            )
+        traced = [variant for variant in variants if not self._why_untraceable(variant)]
         laid_out, begins = layouts_read(verifier, traced, self.tape.calls)
         if begins:
             raise ExportError(
@@ -107,16 +108,29 @@ class ProgramSearch:
                 "begins in its memory, which is not on a tape",
                 advice="let the model read no storage_offset() or data_ptr() of its arguments",
             )
-        if not laid_out:
-            return variants
-        verifier.sorter = verifier.sorter.reading(laid_out)
-        self.notes.append(
-            f"the model reads the strides of {named(sorted(laid_out), 5)}: a program takes the "
-            "layout in memory that it was traced with"
-        )
-        keys = {variant.group.key.without_memory() for variant in variants}
-        split = named_facts(whole, verifier.sorter.observations(whole.calls), verifier.sorter)
-        return [variant for variant in split if variant.group.key.without_memory() in keys]
+        if laid_out:
+            verifier.sorter.separate_by(laid_out=laid_out)
+            variants = self._sorted()
+            self.notes.append(
+                f"the model reads the strides of {named(sorted(laid_out), 5)}: a program takes the "
+                "layout in memory that it was traced with"
+            )
+        if chosen is not None:
+            own = {call.ref for call in self.tape.calls}
+            variants = [variant for variant in variants if variant.rows.first in own]
+        return variants
+
+    def _sorted(self) -> list[VariantFacts]:
+        """All variants of the whole tape.
+
+        Raises:
+            InferenceError: there are no calls.
+        """
+        sorter, whole = self.exporter.verifier.sorter, self.tape.whole
+        observations = sorter.observations(whole.calls)
+        if not observations.groups:
+            raise InferenceError("there are no calls", advice="record at least one call")
+        return named_facts(whole, observations, sorter)
 
     def _can_be_traced(self, variant: VariantFacts) -> bool:
         """Whether a trace is worth trying. If not, it is noted why."""

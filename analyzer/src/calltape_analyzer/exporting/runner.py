@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from calltape_analyzer.arguments.samples import Sample, resized, sample_in
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
 from calltape_analyzer.comparison.comparing import (
+    Difference,
     Tolerances,
     compared,
     has_values,
@@ -21,11 +22,15 @@ from calltape_analyzer.comparison.comparing import (
     recorded_leaves,
 )
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.exporting.causes import places_of
 from calltape_analyzer.exporting.hit_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.patching import PATCHING
+from calltape_analyzer.model.asked_modes import may_ask
 from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
+from calltape_analyzer.model.contexts import detached, without_saved_tensors
+from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.program import Program, random_in_words
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.reading.call import Call
@@ -40,6 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 _MAX_LOOKED = 4
+_MAX_ASKED = 2
+"""Variants of which a call is run with and without a mode, if the model's code names the mode."""
 
 
 @dataclass
@@ -66,6 +73,7 @@ class Runner:
     device: str
     tolerances: Tolerances
     state: dict[str, str] = field(default_factory=dict)
+    _draws: dict[Hashable, tuple[str, ...]] = field(default_factory=dict)
     _searched: set[Hashable] = field(default_factory=set)
     _rules: dict[Hashable, Mapping[int, ValueRule]] = field(default_factory=dict)
 
@@ -118,23 +126,62 @@ class Runner:
             return found, "tape"  # what the model returns can be described no better
         return now, "module"
 
-    def eager(self, plan: Plan, sample: Sample) -> dict[str, Any]:
-        """The leaves of what the model returns now. Its state stays as it is."""
+    def eager(
+        self,
+        plan: Plan,
+        sample: Sample,
+        *,
+        reseeded: bool = False,
+        context: Context | None = None,
+    ) -> dict[str, Any]:
+        """The leaves of what the model returns now. Its state stays as it is, and so do the
+        generators of random numbers: each run begins with one state of them, or, ``reseeded``, with
+        another one. ``context`` is by default that of the variant's calls."""
+        from calltape_analyzer.model.randomness import reseed
         from calltape_analyzer.model.state import apart_from
 
         with self.undisturbed():
-            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
-            return apart_from(self.module, leaves_of(value))
+            if reseeded:
+                reseed(self.module)
+            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device, context)
+            return apart_from(self.module, detached(leaves_of(value)))
 
-    def outputs(self, program: Program, sample: Sample) -> dict[str, Any]:
-        """The leaves of what a program returns. The state of the model stays as it is.
+    def asked_modes(self, variants: Sequence[VariantFacts]) -> frozenset[Mode]:
+        """The modes that the model asks for, and that change what it returns. If its code names
+        one, the first calls of a few variants are run with and without it."""
+        found: set[Mode] = set()
+        for variant in variants[:_MAX_ASKED]:
+            for mode in may_ask(self.module) - found:
+                with suppress(Exception):  # errors of any type are no evidence
+                    if self._minds(variant, mode):
+                        found.add(mode)
+        return frozenset(found)
+
+    def _minds(self, variant: VariantFacts, mode: Mode) -> bool:
+        call = self.find(variant.rows.first)
+        sample = sample_in(variant, call, self.sorter, self.device)
+        plan = Plan.of(variant, sample, self.sorter.signature)
+        plain = replace(plan.context, grad=False, inference=False, asked=frozenset({mode}))
+        with_mode = replace(plain, grad=mode == "grad", inference=mode == "inference")
+        with without_saved_tensors():
+            on, off = (self.eager(plan, sample, context=one) for one in (with_mode, plain))
+        return not compared(on, off, self.tolerances).agrees
+
+    def outputs(
+        self, program: Program, sample: Sample, *, reseeded: bool = False
+    ) -> dict[str, Any]:
+        """The leaves of what a program returns. The state of the model stays as it is, and the
+        generators begin as for :meth:`eager`.
 
         Raises:
             Exception: what the runtime raises.
         """
+        from calltape_analyzer.model.randomness import reseed
         from calltape_analyzer.model.state import apart_from
 
         with self.undisturbed() as changed:
+            if reseeded:
+                reseed(self.module)
             found = program.leaves(program.outputs(sample.cloned()))
             leaves = apart_from(self.module, found)
         program.changed_state |= changed.keys()
@@ -142,10 +189,12 @@ class Runner:
 
     @contextmanager
     def undisturbed(self) -> Iterator[dict[str, Any]]:
-        """Undoes what a call changes in the model, and adds to ``state`` what that was."""
+        """Undoes what a call changes in the model, and adds to ``state`` what that was. Random
+        numbers that are drawn do not move the generators."""
+        from calltape_analyzer.model.randomness import generators_kept
         from calltape_analyzer.model.state import in_words, unchanged
 
-        with unchanged(self.module) as changed:
+        with generators_kept(self.module), unchanged(self.module) as changed:
             yield changed
         for name, value in changed.items():
             self.state.setdefault(name, in_words(value))
@@ -205,6 +254,73 @@ class Runner:
         except Exception:  # the model raises: that is no evidence
             return False
         return compared(now, got, self.tolerances).agrees
+
+    def if_random(
+        self,
+        program: Program,
+        sample: Sample,
+        expected: Mapping[str, Any],
+        got: Mapping[str, Any],
+        found: Difference,
+    ) -> tuple[Difference, str] | None:
+        """What is compared in place of recorded values that a model drew random numbers for, and
+        what with. None if it draws none.
+
+        The result of the program is compared with that of the model, from one state of the
+        generators. What does not depend on that state is compared with what was recorded.
+
+        Args:
+            program: that was run.
+            sample: the values of the call.
+            expected: what was recorded.
+            got: what the program returned.
+            found: in what they differ.
+        """
+        places = self._draws_of(program, sample)
+        if not places:
+            return None
+        program.note_draws(places)
+        now, other = (self.eager(program.plan, sample, reseeded=again) for again in (False, True))
+        steady = [
+            path
+            for path in now
+            if path in other and path in expected and path in got
+            and compared({path: now[path]}, {path: other[path]}, self.tolerances).agrees
+        ]  # fmt: skip
+        recorded = compared(
+            {path: expected[path] for path in steady},
+            {path: got[path] for path in steady},
+            self.tolerances,
+        )
+        if expected.keys() != got.keys() or got.keys() != now.keys():
+            return found, "tape"
+        if steady and not recorded.agrees:
+            return recorded, "tape"
+        with_model = compared(now, got, self.tolerances)
+        if with_model.agrees:
+            # From one state, a number that was drawn while the model was traced looks right.
+            again = self.outputs(program, sample, reseeded=True)
+            found = compared(other, again, self.tolerances)
+            if found.agrees:
+                return with_model, "module"
+            advice = "the program has a number that was drawn at its export, as a constant"
+        elif program.model.draws_as_torch:
+            found, advice = with_model, "the program draws others, or in another order"
+        else:
+            found, advice = with_model, f"{program.model.runtime} draws others"
+        error = random_in_words(found.error, places, f"{advice}; pass them as an argument")
+        return found._replace(error=error), "module"
+
+    def _draws_of(self, program: Program, sample: Sample) -> tuple[str, ...]:
+        """Where the model draws random numbers in a call: its lines, or the operators."""
+        from calltape_analyzer.model.randomness import Draws
+
+        key = program.variant.group.key
+        if key not in self._draws:
+            with self.undisturbed(), Draws(self.module) as draws, suppress(Exception):
+                eager(self.entry, program.plan, sample.cloned(), self.classes, self.device)
+            self._draws[key] = places_of(draws)
+        return self._draws[key]
 
     def find_state(self, program: Program) -> None:
         """Calls the model once for each kind of call, to see what it changes. A run of the program

@@ -13,6 +13,7 @@ from calltape_analyzer.arguments.forms import FormLeaf, PlainForm, form_of_resul
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.templates import Template, as_call, checked, template_of_result
 from calltape_analyzer.model.calls import device_of
+from calltape_analyzer.model.contexts import under_autocast
 from calltape_analyzer.programs.returned_arguments import (
     changed_arguments,
     returned_arguments,
@@ -97,7 +98,8 @@ class Traced(torch.nn.Module):
         checked(arguments, self._plan.signature)
         positional, named = as_call(arguments, self._plan.signature)
         before = tensor_ids(arguments)
-        returned = self._model[0](*positional, **named)
+        with under_autocast(self._plan.context, self._device):
+            returned = self._model[0](*positional, **named)
         self.traced.returned = returned_arguments(returned, arguments)
         self.traced.changed = changed_arguments(before, arguments, self.traced.returned)
         return self._taken_apart(returned)

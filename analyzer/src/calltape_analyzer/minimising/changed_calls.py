@@ -14,7 +14,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.writing.built_calls import BuiltCall
 from calltape_schema.leaves import encode_leaves
 from calltape_schema.records import Range, Tree
-from calltape_schema.tree import encode_structure
+from calltape_schema.tree import document_like, encode_structure
 
 __all__ = ["ChangedCall", "is_changed", "without_outcome"]
 
@@ -94,7 +94,8 @@ class ChangedCall:
                 if isinstance(node.get(name), int):
                     node[name] = numbers.setdefault(node[name], len(numbers))
         documents, values = self._stored(leaves)
-        document = {"root": root, "leaves": len(leaves), "scalars": len(scalars)}
+        spec = self.call.record.inputs.spec()
+        document = document_like(spec, root, len(leaves), len(scalars))
         ranges = tuple(
             Range(leaf=leaves[one.leaf], min=one.min, max=one.max)
             for one in self.call.record.inputs.ranges

@@ -16,6 +16,8 @@ from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import as_call, checked
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.model.attributes import has_state
+from calltape_analyzer.model.contexts import as_called
+from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.pytree.classes import ClassIndex, name_of
 from calltape_schema.records import Target
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "as_module",
+    "code_of",
     "device_of",
     "eager",
     "entry_of",
@@ -79,15 +82,18 @@ def device_of(module: torch.nn.Module) -> torch.device:
 
 
 def eager(
-    call: Callable[..., Any], plan: Plan, sample: Sample, classes: ClassIndex, device: str
+    call: Callable[..., Any],
+    plan: Plan,
+    sample: Sample,
+    classes: ClassIndex,
+    device: str,
+    context: Context | None = None,
 ) -> Any:
-    """What the model returns for a sample, without gradients."""
-    import torch
-
+    """What the model returns for a sample, by default in the context of the variant's calls."""
     arguments = plan.build(sample, classes, device)
     checked(arguments, plan.signature)
     args, kwargs = as_call(arguments, plan.signature)
-    with torch.no_grad():
+    with as_called(context or plan.context, device):
         return call(*args, **kwargs)
 
 
@@ -204,7 +210,7 @@ def wanted_classes(target: Any, given: ClassIndex) -> ClassIndex:
         given: what the caller allows anyway.
     """
     found: dict[str, type] = {}
-    for name in _code_of(target):
+    for name in code_of(target):
         _add_plain(found, name)
     # A field of one may be of a class beside it.
     for name in dict.fromkeys(cls.__module__ for cls in found.values()):
@@ -212,7 +218,7 @@ def wanted_classes(target: Any, given: ClassIndex) -> ClassIndex:
     return ClassIndex(found | dict(given.by_name))
 
 
-def _code_of(target: Any) -> dict[str, None]:
+def code_of(target: Any) -> dict[str, None]:
     """The names of the modules of Python that a model is made of: its own first."""
     import torch
 

@@ -58,10 +58,6 @@ class GroupKey(NamedTuple):
     def _differs_in_constants_only(self, other: GroupKey) -> bool:
         return self._replace(constants=()) == other._replace(constants=())
 
-    def without_memory(self) -> GroupKey:
-        """The key of calls whose tensors may have any layout in memory."""
-        return self._replace(facts=tuple(facts._replace(memory="") for facts in self.facts))
-
     def without(self, places: frozenset[int]) -> GroupKey:
         """The key of calls in which some constants may be anything."""
         return self._replace(

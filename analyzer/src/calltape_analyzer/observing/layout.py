@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.observing.columns import Column, columns_of
+from calltape_analyzer.observing.contexts import CONTEXT, ORDINARY, Context
 from calltape_analyzer.observing.passed_arguments import PassedArguments
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.nested_tensors import nested_places
@@ -87,13 +88,14 @@ class ArgumentLayout:
 
     Attributes:
         keys: per argument a key that is equal for equal structures. It contains the constants of
-            the tree, and not the values of scalars.
+            the tree, and not the values of scalars. The last key may be that of the context.
         nodes: per argument its node. The numbers of leaves and scalars in it are of this layout.
         tensors: the tensors, in order; ``nodes`` refer to them by number.
         scalars: the ints, floats, texts, in order; likewise.
         positional: how many of the leading arguments were passed by position.
         left_out: the arguments that the call passes, with a value that is not their default, and
             that :meth:`Tape.remove_inputs` removed.
+        context: what the call ran in.
     """
 
     keys: tuple[tuple[str, Hashable], ...]
@@ -102,6 +104,7 @@ class ArgumentLayout:
     scalars: tuple[LeafPath, ...]
     positional: int
     left_out: tuple[str, ...] = ()
+    context: Context = ORDINARY
 
     @cached_property
     def ints(self) -> tuple[LeafPath, ...]:
@@ -164,6 +167,7 @@ def layout_of_inputs(
     scalars: Sequence[Any],
     signature: Signature,
     renamed: Renamed = str,
+    context: Context = ORDINARY,
 ) -> ArgumentLayout:
     """The layout of a call.
 
@@ -173,6 +177,7 @@ def layout_of_inputs(
             equal their default.
         signature: of the method that was called.
         renamed: gives the names of classes in this process.
+        context: what the call ran in.
     """
     given = PassedArguments.of(root, signature)
     positional = [name for name, _ in given.positional]
@@ -197,7 +202,7 @@ def layout_of_inputs(
         if names[leading] != positional[leading]:
             break
         leading += 1
-    made = _laid_out({name: kept[name] for name in names}, leading, renamed)
+    made = _laid_out({name: kept[name] for name in names}, leading, renamed, context)
     left_out = (n for n in passed if n in signature.removed and not unpassed(n, passed[n]))
     return replace(made, left_out=tuple(left_out))
 
@@ -221,15 +226,19 @@ def counter_key_of(
     return tuple(facts), tuple(
         (name, key)
         for name, key in layout.keys
-        if not (isinstance(layout.nodes[name], ScalarNode) and may_be_default(name))
+        if name != CONTEXT  # whether autocast met an argument is not counted
+        and not (isinstance(layout.nodes[name], ScalarNode) and may_be_default(name))
     )
 
 
 def layout_of_arguments(
-    nodes: Mapping[str, Node], positional: int, renamed: Renamed = str
+    nodes: Mapping[str, Node],
+    positional: int,
+    renamed: Renamed = str,
+    context: Context = ORDINARY,
 ) -> ArgumentLayout:
     """The layout of nodes that are from a layout: none is left out."""
-    return _laid_out(nodes, positional, renamed)
+    return _laid_out(nodes, positional, renamed, context)
 
 
 def layout_of_value(node: Node, renamed: Renamed = str) -> ArgumentLayout:
@@ -237,7 +246,9 @@ def layout_of_value(node: Node, renamed: Renamed = str) -> ArgumentLayout:
     return _laid_out({"output": node}, 1, renamed)
 
 
-def _laid_out(kept: Mapping[str, Node], leading: int, renamed: Renamed) -> ArgumentLayout:
+def _laid_out(
+    kept: Mapping[str, Node], leading: int, renamed: Renamed, context: Context = ORDINARY
+) -> ArgumentLayout:
     walk = _Walk(renamed)
     keys: list[tuple[str, Hashable]] = []
     nodes: dict[str, Node] = {}
@@ -245,7 +256,9 @@ def _laid_out(kept: Mapping[str, Node], leading: int, renamed: Renamed) -> Argum
         walk.argument = name
         nodes[name], key = walk.visit(node, "")
         keys.append((name, key))
-    return ArgumentLayout(tuple(keys), nodes, tuple(walk.tensors), tuple(walk.scalars), leading)
+    keys += context.key
+    tensors, scalars = tuple(walk.tensors), tuple(walk.scalars)
+    return ArgumentLayout(tuple(keys), nodes, tensors, scalars, leading, context=context)
 
 
 def _is_default(name: str, node: Node, scalars: Sequence[Any], signature: Signature) -> bool:

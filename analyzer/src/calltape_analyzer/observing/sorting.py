@@ -9,6 +9,7 @@ from typing import Any
 
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.evidence import raised_are_evidence
 from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall, TensorFacts
 from calltape_analyzer.observing.layout import (
@@ -46,18 +47,31 @@ class CallSorter:
     Args:
         signature: of the recorded method.
         renamed: from the name of a class on the tape to its name in this process.
+        asked: the grad and inference modes that the model asks for: they separate calls.
         laid_out: the paths of the tensors whose layout in memory the model reads: calls with
             other layouts of them are of other groups.
     """
 
     def __init__(
-        self, signature: Signature, renamed: Renamed = str, laid_out: Collection[str] = ()
+        self,
+        signature: Signature,
+        renamed: Renamed = str,
+        asked: Collection[Mode] = (),
+        laid_out: Collection[str] = (),
     ) -> None:
         self.signature = signature
         self.renamed = renamed
+        self.asked = frozenset(asked)
         self.laid_out = frozenset(laid_out)
         self._layouts: dict[Hashable, ArgumentLayout] = {}
         self._switches: dict[bytes, tuple[tuple[int, Any], ...]] = {}
+
+    def separate_by(self, asked: Collection[Mode] = (), laid_out: Collection[str] = ()) -> None:
+        """From now on, calls in other modes, and calls with other layouts in memory of the tensors
+        with these paths, are in other groups as well."""
+        self.asked |= frozenset(asked)
+        self.laid_out |= frozenset(laid_out)
+        self._layouts.clear()
 
     @classmethod
     def of(cls, tape: CallSource, renamed: Renamed | None = None) -> CallSorter:
@@ -72,15 +86,8 @@ class CallSorter:
 
     def requiring(self, names: Collection[str]) -> CallSorter:
         """A sorter that does not leave out these arguments if they equal their default."""
-        return type(self)(self.signature.requiring(names), self.renamed, self.laid_out)
-
-    def reading(self, paths: Collection[str]) -> CallSorter:
-        """A sorter for a model that reads the layout in memory of more tensors.
-
-        Args:
-            paths: of these tensors.
-        """
-        return type(self)(self.signature, self.renamed, self.laid_out.union(paths))
+        signature = self.signature.requiring(names)
+        return type(self)(signature, self.renamed, self.asked, self.laid_out)
 
     def observations(self, calls: Calls, *, ranges: bool = False) -> Observations:
         """What was seen in the calls.
@@ -163,12 +170,21 @@ class CallSorter:
             switches = _switches(tree.spec().root, self.signature)
             self._switches[tree.structure] = switches
         on = tuple(_is_same(tree.scalars[index], default) for index, default in switches)
-        found = self._layouts.get((tree.structure, on))
+        devices = self._devices(tree)
+        found = self._layouts.get((tree.structure, on, devices))
         if found is None:
-            root = tree.spec().root
-            found = layout_of_inputs(root, tree.scalars, self.signature, self.renamed)
-            self._layouts[tree.structure, on] = found
+            spec = tree.spec()
+            context = Context.of(spec.context, devices, self.asked)
+            found = layout_of_inputs(spec.root, tree.scalars, self.signature, self.renamed, context)
+            self._layouts[tree.structure, on, devices] = found
         return found
+
+    def _devices(self, tree: Tree) -> frozenset[str]:
+        """The devices of the arguments, if it matters where they are."""
+        recorded = tree.spec().context
+        if recorded is None or not recorded.autocast:
+            return frozenset()
+        return frozenset(leaf.device for leaf in tree.facts())
 
 
 @dataclass(slots=True)
@@ -218,6 +234,9 @@ def _typed(value: Any) -> tuple[str, str]:
 
 def difference_of(group: Group, placed: SortedCall) -> str:
     """In what a call differs from the calls of a group, in words."""
+    own, live = group.layout.context, placed.layout.context
+    if own.key != live.key:
+        return f"it is called with {live.separating()}; the program is for {own.separating()}"
     ours, theirs = dict(group.layout.keys), dict(placed.layout.keys)
     if missing := [name for name in ours if name not in theirs]:
         return f"{_are(missing)} missing"

@@ -16,6 +16,7 @@ from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import Template, derived_tensors
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.observing.columns import Column, SizeRow
+from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.groups import Group, GroupKey, TensorFacts
 from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, layout_of_arguments
 from calltape_analyzer.observing.memory_facts import Shared
@@ -65,6 +66,7 @@ def document_of(program: Program) -> dict[str, Any]:
         "notes": program.notes,
         "state": list(program.state),
         "unwritten": list(program.unwritten),
+        "draws": list(program.draws),
         "device": program.device,
         "layout": _layout_document(group.layout),
         "scalars": _packed(list(program.plan.template.scalars)),
@@ -188,11 +190,13 @@ def _layout_document(layout: ArgumentLayout) -> dict[str, Any]:
         "children": [_node_document(node) for node in layout.nodes.values()],
     }
     root = {"kind": "tuple", "children": [{"kind": "tuple", "children": []}, kwargs]}
-    structure = encode_structure(
-        {"root": root, "leaves": len(layout.tensors), "scalars": len(layout.scalars)}
-    )
+    document = {"root": root, "leaves": len(layout.tensors), "scalars": len(layout.scalars)}
+    if (context := layout.context.recorded()) is not None:
+        document["context"] = context.model_dump()
+    structure = encode_structure(document)
     text = base64.b64encode(structure).decode()
-    return {"structure": text, "positional": layout.positional}
+    asked = sorted(layout.context.asked)
+    return {"structure": text, "positional": layout.positional, "asked": asked}
 
 
 def _node_document(node: Node) -> dict[str, Any]:
@@ -201,13 +205,15 @@ def _node_document(node: Node) -> dict[str, Any]:
 
 
 def _layout_of(document: Mapping[str, Any], renamed: Renamed = str) -> ArgumentLayout:
-    root: Any = decode_structure(base64.b64decode(document["structure"], validate=True)).root
+    spec = decode_structure(base64.b64decode(document["structure"], validate=True))
+    root: Any = spec.root
     try:
         kwargs = root.children[1]
         nodes = dict(zip(kwargs.keys, kwargs.children, strict=True))
     except (AttributeError, IndexError):
         raise TapeError("invalid", "a saved layout is not one of arguments") from None
-    return layout_of_arguments(nodes, document["positional"], renamed)
+    context = Context.of(spec.context, (), document["asked"])
+    return layout_of_arguments(nodes, document["positional"], renamed, context)
 
 
 def _row_document(row: SizeRow) -> list[Any]:

@@ -47,6 +47,7 @@ class ExportedModel(ABC):
             and the inputs themselves.
         checks_conditions: whether it raises if a condition of its trace does not hold. A runtime
             that does not would compute something else instead.
+        draws_as_torch: whether its random numbers are those of torch's generators.
     """
 
     runtime: ClassVar[str]
@@ -55,6 +56,7 @@ class ExportedModel(ABC):
     tolerances: ClassVar[Tolerances] = Tolerances()
     has_state: ClassVar[bool] = False
     checks_conditions: ClassVar[bool] = False
+    draws_as_torch: ClassVar[bool] = False
 
     def __init__(self, exported: Any, names: Sequence[str] | None = None) -> None:
         self.exported = exported

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.errors import TapeError
+from calltape_analyzer.observing.contexts import Mode
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.consistency import check_program
@@ -118,6 +119,7 @@ def _programs(
             list(document["notes"]),
             tuple(document["state"]),
             unwritten=tuple(document["unwritten"]),
+            draws=tuple(document["draws"]),
         )
         check_program(program)
         return program
@@ -130,7 +132,8 @@ def _programs(
     # Last, because all of the manifest is known to be good now.
     for program, document in zip(programs, manifest["programs"], strict=True):
         program.model = model_of(document["file"], program.plan.names)
-    sorter = CallSorter(signature, index.renamed, manifest["laid_out"])
+    asked: set[Mode] = {mode for one in programs for mode in one.plan.context.asked}
+    sorter = CallSorter(signature, index.renamed, asked, manifest["laid_out"])
     missing, notes = manifest["missing"], manifest["notes"]
     return Programs(programs, sorter, attempts=attempts, missing=missing, notes=notes)
 

@@ -83,6 +83,7 @@ class FileFacts(TypedDict):
 class _Layout(TypedDict):
     structure: Packed
     positional: Place
+    asked: Annotated[tuple[Literal["grad", "inference"], ...], Field(max_length=2)]
 
 
 class _Parameter(TypedDict):
@@ -156,6 +157,7 @@ class _Program(TypedDict):
     notes: tuple[Note, ...]
     state: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
     unwritten: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
+    draws: Annotated[tuple[Name, ...], Field(max_length=_MAX_NOTES)]
     device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]
     layout: _Layout
     scalars: Packed

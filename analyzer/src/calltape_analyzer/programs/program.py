@@ -33,7 +33,15 @@ from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.leaves import Leaf
 from calltape_schema.tree import DictNode, FieldsNode, Node, ScalarNode, SequenceNode, children_of
 
-__all__ = ["BY_VALUES", "Program", "because_of_state", "shown_state", "unchanged_note"]
+__all__ = [
+    "BY_VALUES",
+    "Program",
+    "because_of_state",
+    "random_in_words",
+    "shown_draws",
+    "shown_state",
+    "unchanged_note",
+]
 
 FOR_ONE_SIZE = "for the sizes of one recorded call only: its dimensions are constants"
 """The note of a program that a trace made for one size, although several were recorded."""
@@ -54,6 +62,16 @@ def _text(node: Node, scalars: Sequence[Any]) -> str:
 def shown_state(names: Sequence[str]) -> str:
     """The names of a state, or the first of them if there are many."""
     return some_of(names, _MAX_SHOWN)
+
+
+def shown_draws(places: Sequence[str]) -> str:
+    """Where a model draws random numbers, or the first places if there are many."""
+    return some_of(places, _MAX_SHOWN, "; ")
+
+
+def random_in_words(error: str | None, places: Sequence[str], advice: str) -> str:
+    """What is wrong with a result that depends on random numbers."""
+    return f"random: {error} (the model draws random numbers: {shown_draws(places)}); {advice}"
 
 
 def unchanged_note(name: str) -> str:
@@ -81,6 +99,8 @@ class Program:
         changed_state: the names in ``state`` that a run of the program changed as well.
         unwritten: the tensors among the arguments that the model writes to and does not return, and
             that the program does not write to. No call of it does what the model does.
+        draws: where the model draws random numbers; empty if it does not, or if none of them reach
+            what was compared.
     """
 
     variant: VariantFacts
@@ -96,6 +116,7 @@ class Program:
     state: tuple[str, ...] = ()
     changed_state: set[str] = field(default_factory=set)
     unwritten: tuple[str, ...] = ()
+    draws: tuple[str, ...] = ()
     _state_notes: list[str] = field(default_factory=list)
 
     @property
@@ -147,6 +168,21 @@ class Program:
         elif name not in self.unwritten:
             self.unwritten += (name,)
             self.notes.append(note)
+
+    def note_draws(self, places: Sequence[str]) -> None:
+        """Notes that the model draws random numbers, and where."""
+        if self.draws:
+            return
+        self.draws = tuple(places)
+        how = (
+            "its calls were compared with the model, both from one state of the generators"
+            if self.model.draws_as_torch
+            else f"{self.model.runtime} draws from its own generator: no call can be compared"
+        )
+        self.notes.append(
+            f"random: the model draws random numbers ({shown_draws(places)}), so no tape has what "
+            f"a later call returns; {how}"
+        )
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are not known here."""

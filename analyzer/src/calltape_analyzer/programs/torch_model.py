@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calltape_analyzer.model.contexts import without_autocast
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_refusal import InputRefusal
@@ -31,6 +32,7 @@ class TorchModel(ExportedModel):
     is_code = True
     has_state = True
     checks_conditions = True
+    draws_as_torch = True
 
     def __init__(self, exported: Any, names: Sequence[str] | None = None) -> None:
         super().__init__(exported, names)
@@ -110,7 +112,7 @@ class TorchModel(ExportedModel):
 
         flat = self._flat(inputs)
         args, kwargs = pytree.tree_unflatten(flat, self._nesting)
-        with torch.no_grad():
+        with without_autocast(), torch.no_grad():
             returned = self.module(*args, **kwargs)
         leaves = pytree.tree_leaves(returned)
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor | int | float)]

@@ -47,7 +47,7 @@ def unknown_class_in(group: Group, placed: SortedCall, classes: ClassIndex) -> U
     """
     theirs = dict(placed.layout.keys)
     for name, key in group.layout.keys:
-        if name in theirs and theirs[name] != key:
+        if name in placed.layout.nodes and theirs[name] != key:
             node = placed.layout.nodes[name]
             found = _type_name(node, placed)
             if found is not None and classes.get(found) is None:

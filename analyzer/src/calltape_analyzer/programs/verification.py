@@ -39,6 +39,7 @@ from calltape_analyzer.programs.dispatch import CallOrigin, accepting_programs, 
 from calltape_analyzer.programs.program import (
     Program,
     because_of_state,
+    random_in_words,
     shown_state,
     unchanged_note,
 )
@@ -61,6 +62,14 @@ class ModelReference(Protocol):
         self, program: Program, call: Call, sample: Sample
     ) -> tuple[dict[str, Any], str]: ...
     def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool: ...
+    def if_random(
+        self,
+        program: Program,
+        sample: Sample,
+        expected: Mapping[str, Any],
+        got: Mapping[str, Any],
+        found: Difference,
+    ) -> tuple[Difference, str] | None: ...
 
 
 @dataclass
@@ -174,7 +183,7 @@ class Verification:
             expected, against = self._expected(program, call)
             difference = self._difference(against, expected, got)
             if not difference.agrees and against == "tape" and self.explains:
-                difference = self._explained(program, call, got, difference)
+                difference, against = self._explained(program, call, expected, got, difference)
             if beside := [*map(unchanged_note, program.unwritten), *unmade]:
                 difference = not_verified(difference, beside)
         except Exception as error:  # torch, the runtime and the tape raise errors of any type
@@ -185,6 +194,7 @@ class Verification:
     def _undisturbed(self) -> Iterator[list[Any]]:
         """Puts buffers back that programs write to: the model's, which its programs share, or, if
         the model is not here, the programs' own. Yields the modules that have them."""
+        from calltape_analyzer.model.randomness import generators_kept
         from calltape_analyzer.model.state import unchanged
 
         modules = [
@@ -194,23 +204,43 @@ class Verification:
         ]
         modules += [] if self.reference is None else [self.reference.module]
         with ExitStack() as stack:
+            held = None if self.reference is None else self.reference.module
+            stack.enter_context(generators_kept(held))
             for module in modules:
                 stack.enter_context(unchanged(module))
             yield modules
 
     def _explained(
-        self, program: Program, call: Call, got: Mapping[str, Any], difference: Difference
-    ) -> Difference:
-        """A difference with its reason, if the model's state is the reason."""
+        self,
+        program: Program,
+        call: Call,
+        expected: Mapping[str, Any],
+        got: Mapping[str, Any],
+        difference: Difference,
+    ) -> tuple[Difference, str]:
+        """A difference with its reason, if the model's state or random numbers are the reason, and
+        what was compared with. Random numbers are no difference to the model."""
+        if self.reference is None:
+            return self._explained_by_notes(program, difference), "tape"
+        sample = sample_in(program.variant, call, self.sorter, program.device)
+        random = self.reference.if_random(program, sample, expected, got, difference)
+        if random is not None and (random[0].agrees or random[1] != "tape"):
+            return random
+        difference = difference if random is None else random[0]
+        if not program.state or not self.reference.does_as_model(program, sample, got):
+            return difference, "tape"
+        return difference._replace(error=because_of_state(program)), "tape"
+
+    def _explained_by_notes(self, program: Program, difference: Difference) -> Difference:
+        """A difference with what is known of a model that is not here."""
+        if program.draws:
+            advice = "verify where the model is, after export: both are run from one state"
+            error = random_in_words(difference.error, program.draws, advice)
+            return difference._replace(error=error)
         if not program.state:
             return difference
-        if self.reference is None:
-            hint = f"the model has state ({shown_state(program.state)}) and was in another then"
-            return difference._replace(error=f"{difference.error}; maybe because {hint}")
-        sample = sample_in(program.variant, call, self.sorter, program.device)
-        if not self.reference.does_as_model(program, sample, got):
-            return difference
-        return difference._replace(error=because_of_state(program))
+        hint = f"the model has state ({shown_state(program.state)}) and was in another then"
+        return difference._replace(error=f"{difference.error}; maybe because {hint}")
 
     def _difference(
         self, against: str, expected: dict[str, Any], got: dict[str, Any]

@@ -105,7 +105,7 @@ class CallRedaction:
             if tree is None:
                 continue
             spec = tree.spec()
-            plan = self._plan(tree.structure, spec.root, spec.leaves, spec.scalars, at)
+            plan = self._plan(tree.structure, spec, at)
             for place, value in enumerate(tree.scalars):
                 if plan.scalar(place, value) != value:
                     continue
@@ -124,7 +124,7 @@ class CallRedaction:
         """The paths of the arguments of which only the length is left."""
         if side:
             return set()  # the analysis reads no outputs
-        plan = self._plan(structure, spec.root, spec.leaves, spec.scalars, side)
+        plan = self._plan(structure, spec, side)
         return {
             path
             for path, node in nodes_with_paths(spec.root)
@@ -133,24 +133,24 @@ class CallRedaction:
 
     def _group(self, group: Group) -> Group:
         spec = group.spec()
-        plan = self._plan(group.structure, spec.root, spec.leaves, spec.scalars, "")
+        plan = self._plan(group.structure, spec, "")
         scalars = [None if plan.hides(i) else one for i, one in enumerate(group.scalars)]
         return group.model_copy(update={"structure": plan.structure, "scalars": tuple(scalars)})
 
-    def _plan(self, structure: bytes, root: Any, leaves: int, scalars: int, side: str) -> TreePlan:
+    def _plan(self, structure: bytes, spec: Structure, side: str) -> TreePlan:
         key = structure, side
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= _MAX_KNOWN:
                 del self._plans[next(iter(self._plans))]
-            plan = self._plans[key] = TreePlan(root, leaves, scalars, side, self._fates)
+            plan = self._plans[key] = TreePlan(spec, side, self._fates)
             self._removed.structure(plan.root)
         return plan
 
     def _tree(self, call: Call, side: Side, tree: Tree, kept: dict[str, Any]) -> Tree:
         spec = tree.spec()
         at = "" if side == "inputs" else "outputs"
-        plan = self._plan(tree.structure, spec.root, spec.leaves, spec.scalars, at)
+        plan = self._plan(tree.structure, spec, at)
         self._removed.note(call, side, plan)
         documents = [
             self._leaf(call, side, place, leaf, plan, kept)

@@ -75,7 +75,7 @@ def _removed(call: Call, fates: Fates) -> Iterator[dict[str, str]]:
         if tree is None:
             continue
         spec = tree.spec()
-        plan = TreePlan(spec.root, spec.leaves, spec.scalars, root, fates)
+        plan = TreePlan(spec, root, fates)
         found: dict[object, dict[str, str]] = {}
         for path, node in nodes_with_paths(spec.root, root):
             if not path or fates.treatments.of(path) is not None:

@@ -24,8 +24,10 @@ from calltape_schema.tree import (
     Node,
     ScalarNode,
     SequenceNode,
+    Structure,
     TensorNode,
     children_of,
+    document_like,
     encode_structure,
 )
 
@@ -76,8 +78,7 @@ class TreePlan:
     """The plan for all trees of one structure.
 
     Args:
-        root: of the structure.
-        leaves, scalars: how many it has.
+        spec: the structure.
         side: ``""`` for inputs, ``outputs`` for outputs.
         fates: what was asked for.
 
@@ -89,21 +90,21 @@ class TreePlan:
             the treatment that was asked for, if any was.
     """
 
-    def __init__(self, root: Node, leaves: int, scalars: int, side: str, fates: Fates) -> None:
+    def __init__(self, spec: Structure, side: str, fates: Fates) -> None:
         self._fates = fates
         self._side = side
         self.scalars: dict[int, tuple[Fate, str]] = {}
         self.tensors: dict[int, tuple[str, Treatment | None]] = {}
-        for placed in placed_nodes(root, side):
+        for placed in placed_nodes(spec.root, side):
             if isinstance(placed.node, TensorNode):
                 self._tensor(placed.node.leaf, placed.path)
             elif isinstance(placed.node, ScalarNode) and placed.is_setting:
                 self.scalars.setdefault(placed.node.scalar, ("kept", placed.node.kind))
             elif isinstance(placed.node, ScalarNode):
                 self._scalar(placed.node, placed)
-        self.root = self._made(root)
+        self.root = self._made(spec.root)
         made = self.root.model_dump(exclude_none=True)
-        document = {"root": made, "leaves": leaves, "scalars": scalars}
+        document = document_like(spec, made, spec.leaves, spec.scalars)
         self.structure = encode_structure(document)
 
     def scalar(self, place: int, value: Any) -> Any:

@@ -24,6 +24,7 @@ from calltape_analyzer.comparison.structures import (
     what_to_compare,
     without_value,
 )
+from calltape_analyzer.exporting.causes import places_of
 from calltape_analyzer.pytree.placeholder import unmade_advice
 from calltape_analyzer.pytree.result_values import Returned
 from calltape_analyzer.reading.call import Call
@@ -40,6 +41,7 @@ Expect = Literal["recorded", "success"]
 Outcomes = Callable[[Call, Any, BaseException | None], None]
 """Takes what a call returned, and what it raised if it did."""
 
+_DREW = "the call draws random numbers"
 _FAILURES = (Exception, SystemExit)
 """What a target may raise that is a result. Ctrl-C, and the timeouts of test runners, are not."""
 
@@ -73,6 +75,7 @@ class CallReplay:
         self._made_up = self._classes_only = self._unmeasured = self._without_arguments = 0
         self._unmade: dict[str, str] = {}
         self._unsteady: int | None = None
+        self._draws: tuple[str, ...] = ()
         self._was_asked = False
 
     def row(self, call: Call) -> ReportRow:
@@ -126,14 +129,20 @@ class CallReplay:
 
     def _returning(self, call: Call, run: Run, expected: dict[str, Any] | None) -> ReportRow:
         """The row of a call that is to return."""
+        from calltape_analyzer.model.randomness import Generators
+
         against = _against(expected, run)
         try:
+            generators = Generators(self._runner.module)
             result = run.start()
+            drew = bool(generators.moved())
             if expected is None:
                 row = compared_row(call.number, None, Difference(True), against)
             else:
                 row = self._compared(call, run, expected, run.leaves(result), against)
                 self._tell(call, row, result, None)
+            if drew and row.error is not None:
+                row = row.model_copy(update={"error": f"{row.error}; {_DREW}"})
         except _FAILURES as error:  # an error of the target is the result of this row
             row = failed_row(call.number, None, error, against)
             return row.model_copy(update={"error": f"{row.error}{run.doubt}"})
@@ -168,15 +177,20 @@ class CallReplay:
         if self._was_asked:
             return
         self._was_asked = True
+        from calltape_analyzer.model.randomness import Draws, reseed
+
+        draws = Draws(self._runner.module)
         try:
             with self._runner.undisturbed():
                 run = self._runner.prepared(call)
-                again = run.leaves(run.start())
+                reseed(self._runner.module)
+                with draws:
+                    again = run.leaves(run.start())
                 found = compared(returned.leaves, again.leaves, self._tolerances, again.omitted)
         except _FAILURES:
             return
         if found.error is not None and not found.agrees:
-            self._unsteady = call.number
+            self._unsteady, self._draws = call.number, places_of(draws)
 
     def _within_time(self, call: Call, run: Run, row: ReportRow) -> ReportRow:
         """The row, not ok if the call was too slow each time."""
@@ -226,9 +240,15 @@ class CallReplay:
             names = some_of([f"outputs{path}" for path in sorted(self._omitted)], 5)
             found.append(f"not compared, because the model does not return them: {names}")
         if self._unsteady is not None:
+            why = (
+                f": {some_of(self._draws, 4, '; ')}"
+                if self._draws
+                else " (dropout, random numbers)"
+            )
+            is_random = "draws random numbers" if self._draws else "is not deterministic"
             found.append(
-                f"call {self._unsteady} gives other values each time it is run: the model is not "
-                "deterministic (dropout, random numbers), so no tape can be reproduced"
+                f"call {self._unsteady} gives other values each time it is run: the model "
+                f"{is_random}{why}, so no tape can be reproduced"
             )
         if self._unmeasured:
             found.append(

@@ -19,6 +19,7 @@ from calltape_analyzer.arguments.complete_inputs import CompleteInputs, complete
 from calltape_analyzer.comparison.comparing import Tolerances, leaves_of
 from calltape_analyzer.comparison.reporting import MADE_UP, without_removed
 from calltape_analyzer.errors import InferenceError, UsageError
+from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.exported_model import ExportedModel
@@ -120,12 +121,19 @@ class Runner(ABC):
         """Within it, runs leave no trace in the target."""
         return nullcontext()
 
+    @property
+    def module(self) -> Any:
+        """The model, if that is the target."""
+        return None
+
 
 class _CallableRunner(Runner):
     def __init__(self, tape: Tape, target: Any, stack: ExitStack) -> None:
         import torch
 
+        from calltape_analyzer.model.asked_modes import may_ask
         from calltape_analyzer.model.calls import wanted_classes
+        from calltape_analyzer.model.randomness import generators_kept
 
         self._device: Any = "cpu"
         self._module = None
@@ -137,6 +145,7 @@ class _CallableRunner(Runner):
 
             # The calls run one after another, each from the state that the one before left.
             stack.enter_context(unchanged(target))
+            stack.enter_context(generators_kept(target))
             self._device = device_of(target)
             self._module = target
             target = entry_of(target, tape.target)
@@ -146,7 +155,9 @@ class _CallableRunner(Runner):
             )
         # It computes with the strides that it was compiled for, whatever those of its inputs are.
         self._takes_contiguous = type(target).__name__ == "AOTICompiledModel"
+        stack.enter_context(generators_kept())
         self._classes = wanted_classes(target, tape.class_index)
+        self._asked = may_ask(self._module or target)
         self._function: Callable[..., Any] = target
         self._signature = tape.signature
 
@@ -154,23 +165,42 @@ class _CallableRunner(Runner):
         inputs = complete_inputs(
             call.rebuilt_from(self._classes), self._device, are_contiguous=self._takes_contiguous
         )
-        run = _CallOf(self._function, inputs, self._signature)
+        run = _CallOf(self._function, inputs, self._signature, self._context_of(call))
         if run.unmade:
             raise UnmadeError(run.unmade)
         return run
 
+    def _context_of(self, call: Call) -> AbstractContextManager[None]:
+        from calltape_analyzer.model.contexts import as_called
+
+        tree = call.record.inputs
+        devices = [leaf.device for leaf in tree.facts()]
+        return as_called(Context.of(tree.spec().context, devices, self._asked), str(self._device))
+
     def undisturbed(self) -> AbstractContextManager[Any]:
-        if self._module is None:
-            return nullcontext()
+        from calltape_analyzer.model.randomness import generators_kept
         from calltape_analyzer.model.state import unchanged
 
-        return unchanged(self._module)
+        stack = ExitStack()
+        stack.enter_context(generators_kept(self._module))
+        if self._module is not None:
+            stack.enter_context(unchanged(self._module))
+        return stack
+
+    @property
+    def module(self) -> Any:
+        return self._module
 
 
 class _CallOf(Run):
     def __init__(
-        self, function: Callable[..., Any], inputs: CompleteInputs, signature: Signature
+        self,
+        function: Callable[..., Any],
+        inputs: CompleteInputs,
+        signature: Signature,
+        context: AbstractContextManager[None],
     ) -> None:
+        self._context = context
         self._function = function
         self._args, self._kwargs = without_removed(inputs.args, inputs.kwargs, signature)
         self.made_up = inputs.made_up > 0
@@ -179,9 +209,7 @@ class _CallOf(Run):
         self.is_whole = not self._missing
 
     def run(self) -> Any:
-        import torch
-
-        with torch.no_grad():
+        with self._context:
             result = self._function(*self._args, **self._kwargs)
             # A stream was recorded as the list of its chunks.
             if type(result) is GeneratorType:
@@ -189,7 +217,9 @@ class _CallOf(Run):
             return result
 
     def leaves(self, result: Any) -> Returned:
-        return Returned(leaves_of(result))
+        from calltape_analyzer.model.contexts import detached
+
+        return Returned(detached(leaves_of(result)))
 
     @property
     def doubt(self) -> str:

@@ -135,6 +135,8 @@ class VariantFindings(PlainData):
         all_calls: how many calls were counted, kept or not; None if the tape has no traffic
             counters, or if they cannot tell its calls from the calls of another variant, because
             only texts, floats or sizes differ.
+        context: what separates its calls from those in other contexts, in words: the autocast that
+            they are under; None without one.
         notes: what limits the findings, such as dimensions that are constant in the calls on the
             tape, and not in all counted calls.
     """
@@ -150,6 +152,7 @@ class VariantFindings(PlainData):
     symbols: tuple[SymbolFinding, ...]
     conditions: tuple[str, ...] = ()
     all_calls: int | None = None
+    context: str | None = None
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -214,6 +217,7 @@ def findings_of(variant: VariantFacts, names: dict[int, str]) -> VariantFindings
         symbols=tuple(_symbol(variant, symbol) for symbol in variant.symbols),
         conditions=tuple(c.text(layout) for c in variant.conditions),
         all_calls=variant.all_calls,
+        context=layout.context.separating() if layout.context.key else None,
         notes=tuple(_notes(variant)),
     )
 

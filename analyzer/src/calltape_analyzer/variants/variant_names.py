@@ -112,6 +112,7 @@ def _features(variant: VariantFacts) -> dict[str, str]:
     tensors = Counter(place.argument for place in layout.tensors)
     filled = any(place.argument in states and not place.private for place in layout.tensors)
     found["phase"] = "merged" if variant.completions else _WITH if filled else _WITHOUT
+    found["context"] = layout.context.separating()
     if variant.conditions:
         found["condition"] = ", ".join(condition.text(layout) for condition in variant.conditions)
     constants = _constants(variant)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
+from calltape_recorder.capture.contexts import context_document
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.pseudonyms import of_number, of_value
 from calltape_recorder.capture.withholding import MANY, Degree, Withholding, is_name
@@ -152,13 +153,17 @@ class _Builder:
         self._classes: dict[str, type] = {}
 
     def structure(self) -> Structure:
-        if self._root == "inputs":
+        context = None
+        if self._root != "outputs":
+            context = context_document(self._root)
             root = self._inputs()
         else:
             # Ints that a model returns are data (a token of a text may be one), never settings of
             # an export.
             root = self._node(_At("outputs", "outputs", many=True))
         document = {"root": root, "leaves": len(self._keys), "scalars": self._scalars}
+        if context is not None:
+            document["context"] = context
         wanted: Wanted = tuple(self._wanted)
         if len(set(self._wanted)) <= 1:
             wanted = all(self._wanted)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import SUPPORTED_NODES
 
+from calltape_recorder.capture.contexts import Context, context_now
 from calltape_recorder.capture.keys import key_token, names_fit, why_unfit
 from calltape_recorder.capture.known_classes import is_named_tuple, is_record
 from calltape_recorder.capture.nested_tensors import jagged
@@ -76,31 +77,34 @@ class Capture(NamedTuple):
 
 
 def capture_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
-    """Captures the inputs: a tuple of the positional arguments, and a dict of the named ones.
+    """Captures the inputs: a tuple of the positional arguments, and a dict of the named ones. The
+    first token is the context of the call.
 
     Raises:
         ValueError: there are more arguments than a tape can hold.
     """
+    context = context_now()
     leaves = [*args, *kwargs.values()]
     for value in leaves:
         if type(value) is not _Tensor:
             break
     else:
         if len({id(value) for value in leaves}) == len(leaves):
-            return _new(Capture, (_flat_tokens(len(args), tuple(kwargs)), leaves, _NO_SCALARS))
+            tokens = _flat_tokens(context, len(args), tuple(kwargs))
+            return _new(Capture, (tokens, leaves, _NO_SCALARS))
     walk = Walk(_MAX_TOKENS)
-    tokens = walk.tokens
+    found = walk.tokens
     # The visitors of containers are not needed for these two: no cycle leads to them, because they
     # exist only for this call.
-    tokens += ("inputs", ("tuple", len(args), None))
+    found += (context, ("tuple", len(args), None))
     if len(leaves) > _MAX_TOKENS:
         raise ValueError(f"{len(leaves)} arguments")
     for value in args:
         (_visitors.get(type(value)) or _visitor_of(value))(walk, value)
-    tokens.append(("dict", tuple(kwargs), None))
+    found.append(("dict", tuple(kwargs), None))
     for value in kwargs.values():
         (_visitors.get(type(value)) or _visitor_of(value))(walk, value)
-    return _new(Capture, (tuple(tokens), walk.leaves, walk.scalars))
+    return _new(Capture, (tuple(found), walk.leaves, walk.scalars))
 
 
 def capture_output(value: Any) -> Capture:
@@ -121,11 +125,11 @@ _ONE_TENSOR = ("outputs", "tensor")
 
 
 @functools.lru_cache(maxsize=256)
-def _flat_tokens(count: int, names: tuple[str, ...]) -> tuple[Any, ...]:
+def _flat_tokens(context: Context, count: int, names: tuple[str, ...]) -> tuple[Any, ...]:
     """The tokens of a call whose arguments are distinct tensors and nothing else."""
     tensors = ("tensor",) * (count + len(names))
     return (
-        "inputs", ("tuple", count, None), *tensors[:count],
+        context, ("tuple", count, None), *tensors[:count],
         ("dict", names, None), *tensors[count:],
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from calltape_recorder.capture.call_view import Row
+from calltape_recorder.capture.contexts import ORDINARY, Context, context_now
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.counting import Count, value_of
 from calltape_recorder.snapshot.facts import INFERENCE
@@ -51,6 +52,7 @@ class Repeat(Shared):
     __slots__ = (
         "_asks",
         "_check",
+        "_context",
         "_copied",
         "_inference",
         "_names",
@@ -77,6 +79,7 @@ class Repeat(Shared):
         self.was_idle = False
         self._positional = -1
         self._names: tuple[str, ...] = ()
+        self._context: Context = ORDINARY
         self._inference = tuple([bool(fact.flags & INFERENCE) for fact in facts])
         # Guards that see the dispatch keys of autograd recognize inference tensors, unless these
         # leaves are inference tensors. If the guards cannot tell, each leaf is asked. Many leaves
@@ -86,9 +89,10 @@ class Repeat(Shared):
         self._on_cuda = any(fact.direct == "cuda" for fact in facts)
 
     def is_of_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether these arguments are such leaves in the same places, and nothing else. Then the
-        call has the same structure. False if the learned call had other arguments too."""
-        if len(args) != self._positional:
+        """Whether these arguments are such leaves in the same places, and nothing else, and the
+        context is the same. Then the call has the same structure. False if the learned call had
+        other arguments too."""
+        if len(args) != self._positional or context_now() != self._context:
             return False
         leaves = args
         if kwargs or self._names:
@@ -109,6 +113,7 @@ class Repeat(Shared):
         if list(map(id, values)) != list(map(id, leaves)):
             return False
         self._positional, self._names = len(args), tuple(kwargs)
+        self._context = context_now()
         return True
 
     def is_like(self, leaves: Sequence[Any]) -> bool:

@@ -1,0 +1,56 @@
+"""Whether a model may ask for the grad or the inference mode, as far as its code shows."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from calltape_analyzer.model.calls import code_of
+from calltape_analyzer.observing.contexts import Mode
+
+__all__ = ["may_ask"]
+
+_ASKING: dict[Mode, frozenset[str]] = {
+    "grad": frozenset({"is_grad_enabled", "requires_grad", "grad_fn", "is_leaf"}),
+    "inference": frozenset({"is_inference_mode_enabled", "is_inference"}),
+}
+"""The names that code has that asks for a mode."""
+
+
+def may_ask(target: Any) -> frozenset[Mode]:
+    """The modes that the code of a model names: of its classes, and of the functions beside them
+    or imported there. Torch's own code does not count."""
+    names: set[str] = set()
+    for function in _functions_of(target):
+        _add_names(names, function.__code__)
+    return frozenset(mode for mode, asking in _ASKING.items() if names & asking)
+
+
+def _functions_of(target: Any) -> Iterator[FunctionType]:
+    known: set[int] = set()
+    for name in code_of(target):
+        if name.partition(".")[0] in ("torch", "builtins"):
+            continue
+        for value in list(vars(sys.modules[name]).values()) if name in sys.modules else ():
+            parts = list(vars(value).values()) if isinstance(value, type) else [value]
+            for part in parts:
+                function = getattr(part, "fget", None) or getattr(part, "__func__", part)
+                if isinstance(function, FunctionType) and id(function) not in known:
+                    known.add(id(function))
+                    if not function.__module__.startswith("torch."):
+                        yield function
+    if isinstance(target, FunctionType):
+        yield target
+    for part in getattr(target, "modules", tuple)():
+        for kind in type(part).__mro__:
+            if not kind.__module__.startswith(("torch.", "builtins")):
+                yield from (one for one in vars(kind).values() if isinstance(one, FunctionType))
+
+
+def _add_names(names: set[str], code: CodeType) -> None:
+    names.update(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _add_names(names, constant)

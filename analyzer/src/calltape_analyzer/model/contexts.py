@@ -1,0 +1,102 @@
+"""Runs of a model as it was called: under autocast, and in the grad and inference modes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from calltape_analyzer.observing.contexts import Context
+
+__all__ = ["as_called", "detached", "under_autocast", "without_autocast", "without_saved_tensors"]
+
+_KINDS = ("cpu", "cuda", "xpu", "mps", "mtia", "maia", "hpu", "xla", "privateuseone")
+
+
+@contextmanager
+def as_called(context: Context, device: str) -> Iterator[None]:
+    """Puts this thread into the context of a call, and out of its own.
+
+    Gradients take memory, so they are recorded only if the model asks whether they are.
+
+    Args:
+        context: of the call.
+        device: that it runs on now.
+    """
+    import torch
+
+    grad = context.grad and "grad" in context.asked
+    inference = context.inference and "inference" in context.asked
+    with (
+        without_autocast(),
+        torch.inference_mode(inference),
+        torch.set_grad_enabled(grad),
+        under_autocast(context, device),
+    ):
+        yield
+
+
+@contextmanager
+def under_autocast(context: Context, device: str) -> Iterator[None]:
+    """Puts this thread under the autocast of a call. A trace sees it only if it is entered within
+    what is traced.
+
+    Autocast for the device of the arguments becomes autocast for the device that the call runs on
+    now: calls of a server are run again on a machine without its accelerator.
+    """
+    import torch
+
+    here = device.partition(":")[0]
+    wanted = dict(context.autocast)
+    if here not in wanted and context.met:
+        wanted[here] = context.met[0][1]
+    with ExitStack() as stack:
+        for kind, name in wanted.items():
+            dtype = getattr(torch, name, None)
+            if isinstance(dtype, torch.dtype) and _is_available(kind):
+                # A cache of cast weights would outlive a trace, if the caller is under autocast.
+                stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
+        yield
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Runs what is in the block without any autocast of this thread. The casts are in a program
+    that was traced under it, and would be made twice."""
+    import torch
+
+    with ExitStack() as stack:
+        for kind in _KINDS:
+            if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+def detached(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The same leaves without what gradients would be computed from, which takes memory."""
+    import torch
+
+    return {
+        path: leaf.detach() if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf
+        for path, leaf in leaves.items()
+    }
+
+
+def without_saved_tensors() -> AbstractContextManager[Any]:
+    """Lets a run record gradients without what they would be computed from: it takes no more memory
+    than a run without them. A model that computes gradients itself raises an error in it."""
+    import torch
+
+    def nothing(_: Any) -> Any:
+        return None
+
+    return torch.autograd.graph.saved_tensors_hooks(nothing, nothing)
+
+
+def _is_available(kind: str) -> bool:
+    import torch
+
+    if kind == "cpu" or not torch.amp.is_autocast_available(kind):
+        return kind == "cpu"
+    module = getattr(torch, kind, None)
+    return module is not None and bool(getattr(module, "is_available", lambda: False)())

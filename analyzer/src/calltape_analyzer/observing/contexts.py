@@ -1,0 +1,131 @@
+"""The context that a call ran in: ``torch.autocast``, and the grad and inference modes.
+
+In comes the context of a recorded call, or what the thread of a live call is in. Autocast separates
+calls as their structure does: the casts are in a program that was traced under it. The two modes
+separate calls only if the model asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from calltape_analyzer.text import some_of
+from calltape_schema.tree import Autocast, CallContext
+
+__all__ = ["CONTEXT", "ORDINARY", "Context", "Mode"]
+
+CONTEXT = "(context)"
+"""Stands for the name of an argument in the keys of a layout."""
+
+Mode = Literal["grad", "inference"]
+_MOST = 5
+_KINDS = frozenset({"cpu", "cuda", "xpu", "mps"})
+"""Where a call without tensors may run."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a call ran in.
+
+    Attributes:
+        autocast: pairs of a type of device and the dtype that autocast casts to there.
+        met: those of them for a type of device that an argument is on. The others have no effect
+            on a model whose arguments are where it is.
+        grad, inference: whether gradients were recorded, and whether inference mode was on.
+        asked: the modes that the model asks for, so that they separate calls.
+    """
+
+    autocast: tuple[tuple[str, str], ...] = ()
+    met: tuple[tuple[str, str], ...] = ()
+    grad: bool = True
+    inference: bool = False
+    asked: frozenset[Mode] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        recorded: CallContext | None,
+        devices: Collection[str] = (),
+        asked: Collection[Mode] = (),
+    ) -> Context:
+        """Of a recorded call.
+
+        Args:
+            recorded: what the tape has; None for torch's defaults.
+            devices: of the arguments, such as ``cuda:0``. Without any, the call ran where the model
+                was, which nobody has noted.
+            asked: the modes that the model asks for.
+        """
+        found = recorded or _DEFAULT
+        types = {_type(one) for one in devices}
+        pairs = tuple(sorted((one.device, one.dtype) for one in found.autocast))
+        met = tuple(pair for pair in pairs if not types or pair[0] in types)
+        return cls(pairs, met, found.grad, found.inference, frozenset(asked))
+
+    @classmethod
+    def now(cls, devices: Iterable[str] = (), asked: Collection[Mode] = ()) -> Context:
+        """Of a call that this thread makes, with arguments on these devices."""
+        import torch
+
+        types = {_type(device) for device in devices} or _KINDS
+        on = sorted(one for one in types if _is_on(one))
+        pairs = tuple((one, _name(torch.get_autocast_dtype(one))) for one in on)
+        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        return cls(pairs, pairs, grad, inference, frozenset(asked))
+
+    def recorded(self) -> CallContext | None:
+        """As a structure has it, without autocast that met no argument; None if that is torch's
+        default."""
+        casts = tuple(Autocast(device=device, dtype=dtype) for device, dtype in self.met)
+        found = CallContext(autocast=casts, grad=self.grad, inference=self.inference)
+        return None if found == _DEFAULT else found
+
+    @property
+    def key(self) -> tuple[tuple[str, Hashable], ...]:
+        """What it adds to the keys of a layout: nothing for calls without autocast, if no mode is
+        asked for. A program may serve calls of another device than the recorded one."""
+        modes = tuple((mode, getattr(self, mode)) for mode in sorted(self.asked))
+        dtypes = tuple(sorted({dtype for _, dtype in self.met}))
+        return ((CONTEXT, (dtypes, modes)),) if dtypes or modes else ()
+
+    def words(self) -> str | None:
+        """For people: ``autocast cpu bfloat16, no_grad``; None for torch's defaults."""
+        found = [f"autocast {device} {dtype}" for device, dtype in self.autocast]
+        if self.inference:
+            found.append("inference_mode")
+        if self.grad == self.inference:
+            found.append("gradients" if self.grad else "no_grad")
+        return ", ".join(found) or None
+
+    def separating(self) -> str:
+        """What of it separates calls, in words: ``no autocast``, ``autocast cpu bfloat16, no
+        gradients``."""
+        found = [f"autocast {device} {dtype}" for device, dtype in self.met]
+        if "grad" in self.asked:
+            found.append("gradients" if self.grad else "no gradients")
+        if "inference" in self.asked:
+            found.append("inference mode" if self.inference else "no inference mode")
+        return some_of(found, _MOST) or "no autocast"
+
+
+def _type(device: str) -> str:
+    return device.partition(":")[0]
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _is_on(device: str) -> bool:
+    import torch
+
+    try:
+        return torch.is_autocast_enabled(device)
+    except (RuntimeError, ValueError):  # torch has no autocast for it
+        return False
+
+
+_DEFAULT = CallContext()
+ORDINARY = Context()

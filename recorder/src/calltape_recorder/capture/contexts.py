@@ -1,0 +1,78 @@
+"""The context of a call: ``torch.autocast``, and the grad and inference modes of its thread.
+
+It stands first among the tokens of the inputs, so that calls in different contexts have different
+structures: whatever tells structures apart (counters, policies, repeats) tells these apart as well.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["ORDINARY", "Context", "context_document", "context_now"]
+
+Context = tuple[Any, ...]
+"""``("inputs", grad, inference, ((device, dtype), ...))``."""
+
+ORDINARY: Context = ("inputs", True, False, ())
+_NO_GRAD: Context = ("inputs", False, False, ())
+_INFERENCE: Context = ("inputs", False, True, ())
+
+_grad = torch.is_grad_enabled
+_inference = torch.is_inference_mode_enabled
+_DEVICES = (
+    "cpu",
+    *(name for name in ("cuda", "mps") if getattr(torch.backends, name).is_built()),
+    *(["xpu"] if torch.xpu._is_compiled() else []),
+)
+"""The types of devices that this build of torch has autocast for."""
+_ANOTHER = torch._C._get_privateuse1_backend_name
+"""The type of device that a library has registered, by its name."""
+_NONE = "privateuseone"
+
+
+def _is_any_on() -> bool:
+    return any(map(_is_on, _DEVICES))
+
+
+# This is no public interface of torch. It answers for all types of devices at once.
+_autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _is_any_on)
+
+
+def context_now() -> Context:
+    """What this thread is in."""
+    if _autocasts():
+        return ("inputs", _grad(), _inference(), _autocast_now())
+    if _inference():
+        return ("inputs", True, True, ()) if _grad() else _INFERENCE
+    return ORDINARY if _grad() else _NO_GRAD
+
+
+def context_document(context: Context) -> dict[str, Any] | None:
+    """The context as the tape has it; None if it is torch's default."""
+    if context == ORDINARY:
+        return None
+    _, grad, inference, autocast = context
+    found = [{"device": device, "dtype": dtype} for device, dtype in autocast]
+    return {"autocast": found, "grad": grad, "inference": inference}
+
+
+def _autocast_now() -> tuple[tuple[str, str], ...]:
+    another = _ANOTHER()
+    devices = _DEVICES if another == _NONE else (*_DEVICES, another)
+    return tuple([(one, _name(torch.get_autocast_dtype(one))) for one in devices if _is_on(one)])
+
+
+@functools.cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _is_on(device: str) -> bool:
+    try:
+        return torch.is_autocast_enabled(device)
+    except (RuntimeError, ValueError):  # this version of torch has no autocast for it
+        return False

@@ -1,0 +1,187 @@
+"""Models that draw random numbers: program and model are run from one state of the generators."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from calltape_analyzer import ExportError, Programs, export, load_programs, replay
+from tests.analyzer.exported import assert_same, call, taped
+from tests.analyzer.exporting.test_arguments import Model, t
+
+
+class Sampler(Model):
+    """A part of what it returns is random."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.mean, self.spread = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        mean = self.mean(x)
+        return mean + self.spread(x).exp() * torch.randn_like(mean), mean
+
+
+class Uniform(Model):
+    def forward(self, x):
+        return x + torch.rand(x.shape[0], 1)
+
+
+class Coin(Model):
+    def forward(self, x):
+        return torch.bernoulli(torch.sigmoid(x))
+
+
+class Chosen(Model):
+    def forward(self, x):
+        return torch.multinomial(torch.softmax(x, -1), 2)
+
+
+class Filled(Model):
+    def forward(self, x):
+        return x + torch.empty_like(x).normal_()
+
+
+class Normal(Model):
+    def forward(self, x):
+        return torch.distributions.Normal(x, torch.ones_like(x)).rsample()
+
+
+class Shuffled(Model):
+    def forward(self, x):
+        return x[torch.randperm(x.shape[0])]
+
+
+class Attention(Model):
+    def forward(self, x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+
+
+class Dropped(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = torch.nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.drop(x) + 1
+
+
+class Unused(Model):
+    """What it draws does not reach what it returns."""
+
+    def forward(self, x):
+        torch.randn(3)
+        return x * 2
+
+
+class OfPython(Model):
+    def forward(self, x):
+        return x * random.random()
+
+
+class OfNumpy(Model):
+    def forward(self, x):
+        return x * float(numpy.random.rand())
+
+
+def exported(folder: Path, model: Any, **options: Any) -> Programs:
+    shape = (2, 4) if isinstance(model, Attention) else (4,)
+    tape = taped(folder, model, [call(t(n, *shape)) for n in (2, 5)])
+    return export(tape, model, **options)
+
+
+def states() -> tuple[Any, ...]:
+    return torch.get_rng_state().tolist(), random.getstate(), str(numpy.random.get_state())
+
+
+@pytest.mark.parametrize(
+    "model",
+    [Sampler, Uniform, Coin, Chosen, Filled, Normal, Shuffled, Attention, Dropped],
+)
+def test_a_program_draws_what_the_model_draws(tmp_path: Path, model: Any) -> None:
+    module = model().train(model is Dropped)
+    programs = exported(tmp_path, module)
+    report = programs.verify()
+    assert report.ok, report.table()
+    assert {row.against for row in report} == {"module"}
+    assert any(
+        "random: the model draws random numbers (test_randomness.py:" in n for n in report.notes
+    )
+    x = t(7, 2, 4) if model is Attention else t(7, 4)
+    torch.manual_seed(5)
+    expected = module(x)
+    torch.manual_seed(5)
+    assert_same(expected, programs(x))
+
+
+def test_the_generators_of_the_caller_do_not_move(tmp_path: Path) -> None:
+    model = Sampler()
+    tape = taped(tmp_path, model, [call(t(n, 4)) for n in (2, 5)])
+    before = states()
+    programs = export(tape, model)
+    programs.verify()
+    replay(tape, model)
+    replay(tape, programs)
+    assert states() == before
+
+
+def test_what_does_not_reach_the_results_is_no_matter(tmp_path: Path) -> None:
+    programs = exported(tmp_path, Unused())
+    report = programs.verify()
+    assert report.ok
+    assert {row.against for row in report} == {"tape"}
+    assert not any("random" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("model", "owner"), [(OfPython, "random"), (OfNumpy, "numpy.random")])
+def test_a_number_that_was_drawn_at_the_export_is_no_program(
+    tmp_path: Path, model: Any, owner: str
+) -> None:
+    with pytest.raises(ExportError, match="was drawn at its export, as a constant") as caught:
+        exported(tmp_path, model())
+    assert f"(the model draws random numbers: {owner})" in str(caught.value)
+
+
+def test_what_is_not_random_is_compared_with_the_tape(tmp_path: Path) -> None:
+    # With other weights the mean is another one; that it is random would be no excuse.
+    recorded, other = Sampler(), Sampler()
+    tape = taped(tmp_path, recorded, [call(t(n, 4)) for n in (2, 5)])
+    with torch.no_grad():
+        other.mean.weight.add_(1)
+    with pytest.raises(ExportError, match=r"1: .* elements differ"):
+        export(tape, other)
+
+
+def test_loaded_programs_say_that_the_difference_is_random(tmp_path: Path) -> None:
+    programs = exported(tmp_path, Sampler())
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    tape = programs._tape
+    assert tape is not None
+    report = loaded.verify(tape)
+    assert not report.ok
+    (program,) = loaded.values()
+    assert "test_randomness.py" in program.draws[0]
+    assert all((row.error or "").startswith("random: 0: ") for row in report)
+
+
+def test_replay_names_the_line_that_draws(tmp_path: Path) -> None:
+    model = Uniform()
+    report = replay(taped(tmp_path, model, [call(t(n, 4)) for n in (2, 5)]), model)
+    assert not report.ok
+    assert report.is_unsteady
+    assert all("the call draws random numbers" in (row.error or "") for row in report)
+    assert any("x + torch.rand(x.shape[0], 1)" in note for note in report.notes)
+
+
+@pytest.mark.integration
+def test_onnx_runtime_draws_others(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"random: .*ONNX Runtime draws others") as caught:
+        exported(tmp_path, Sampler(), to="onnx")
+    assert "pass them as an argument" in str(caught.value)
