@@ -112,7 +112,7 @@ def test_a_program_does_what_the_model_does_under_autocast(
 
 @pytest.mark.integration
 @pytest.mark.parametrize("model", [Layers, Inner])
-@pytest.mark.parametrize("entered", [bfloat16, float16])
+@pytest.mark.parametrize("entered", [bfloat16])
 def test_an_onnx_model_does_what_the_model_does_under_autocast(
     tmp_path: Path, model: Any, entered: Entered
 ) -> None:
