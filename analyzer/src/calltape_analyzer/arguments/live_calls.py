@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from calltape_analyzer.arguments.samples import Sample
@@ -13,7 +13,7 @@ from calltape_analyzer.pytree.recorded_description import describe_as_recorded
 from calltape_schema.leaves import Leaf
 from calltape_schema.tree import Node
 
-__all__ = ["LiveCall", "with_int_defaults"]
+__all__ = ["LiveCall"]
 
 
 class LiveCall:
@@ -34,36 +34,8 @@ class LiveCall:
         self.placed: SortedCall = sorter.placed(layout, leaves, described.scalars)
         self.sample = Sample(
             [described.tensors[place.number] for place in layout.tensors],
-            [described.scalars[place.number] for place in layout.scalars],
+            layout.scalars_of(described.scalars),
         )
-
-
-def with_int_defaults(
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    sorter: CallSorter,
-    arguments: Collection[str],
-) -> LiveCall | None:
-    """The call with ints that it leaves to their default, or passes as such; None if there are
-    none. A program that takes any ``k`` takes the default as well.
-
-    Args:
-        args, kwargs: of the call.
-        sorter: lays calls out.
-        arguments: the names that some program has inputs for.
-    """
-    signature = sorter.signature
-    passed = {signature.name_at(i) for i in range(len(args))}
-    defaults = {
-        p.name: p.default
-        for p in signature.parameters
-        if p.name in arguments and p.has_default and type(p.default) is int
-        if p.name not in signature.removed
-    }
-    if not defaults:
-        return None
-    lacking = {name: value for name, value in defaults.items() if name not in passed}
-    return LiveCall(args, {**lacking, **kwargs}, sorter.requiring(defaults))
 
 
 def _facts_of(tensor: Any) -> Leaf:

@@ -115,7 +115,7 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
         _value(tensor, place, spans.get(place.number), device)
         for tensor, place in zip(read, placed.layout.tensors, strict=True)
     ]
-    scalars = [tree.scalars[place.number] for place in placed.layout.scalars]
+    scalars = placed.layout.scalars_of(tree.scalars)
     if lacking:
         fit_offsets(placed.layout.nested, tensors, scalars)
     return Sample(tensors, scalars, room)

@@ -76,15 +76,16 @@ class ProgramSearch:
         Raises:
             InferenceError: there are no calls.
         """
-        sorter = self.exporter.verifier.sorter
+        verifier = self.exporter.verifier
         whole, chosen = self.tape.whole, self.tape.selected.get("variant")
-        observations = sorter.observations(whole.calls)
+        sorter, observations = verifier.sorter.settled(whole.calls)
+        verifier.sorter = sorter
         if not observations.groups:
             raise InferenceError("there are no calls", advice="record at least one call")
         variants = named_facts(whole, observations, sorter)
         if chosen is not None:
             variants = [variants[place] for place in chosen]
-        self.exporter.verifier.probing.bound = Bound.of(variants)
+        verifier.probing.bound = Bound.of(variants)
         variants = [variant for variant in variants if self._can_be_traced(variant)]
         merged = Merging(self.tape, self.exporter)
         left = merged.run(variants) if merging else variants

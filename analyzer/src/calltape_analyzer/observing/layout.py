@@ -42,6 +42,7 @@ __all__ = [
     "layout_of_arguments",
     "layout_of_inputs",
     "layout_of_value",
+    "varying_ints",
 ]
 
 Renamed = Callable[[str], str]
@@ -94,6 +95,8 @@ class ArgumentLayout:
         positional: how many of the leading arguments were passed by position.
         left_out: the arguments that the call passes, with a value that is not their default, and
             that :meth:`Tape.remove_inputs` removed.
+        defaults: the values of ints that vary from call to call and may be left out. Their numbers
+            follow those of the scalars of the call.
     """
 
     keys: tuple[tuple[str, Hashable], ...]
@@ -102,6 +105,16 @@ class ArgumentLayout:
     scalars: tuple[LeafPath, ...]
     positional: int
     left_out: tuple[str, ...] = ()
+    defaults: tuple[int, ...] = ()
+
+    def scalars_of(self, scalars: Sequence[Any]) -> list[Any]:
+        """The scalars of a call of this layout, in its order.
+
+        Args:
+            scalars: those of the call.
+        """
+        every = (*scalars, *self.defaults)
+        return [every[place.number] for place in self.scalars]
 
     @cached_property
     def ints(self) -> tuple[LeafPath, ...]:
@@ -174,7 +187,7 @@ def layout_of_inputs(
         signature: of the method that was called.
         renamed: gives the names of classes in this process.
     """
-    given = PassedArguments.of(root, signature)
+    given = PassedArguments.of(root, signature).with_defaults(signature, len(scalars))
     positional = [name for name, _ in given.positional]
     passed = given.by_name()
 
@@ -199,7 +212,20 @@ def layout_of_inputs(
         leading += 1
     made = _laid_out({name: kept[name] for name in names}, leading, renamed)
     left_out = (n for n in passed if n in signature.removed and not unpassed(n, passed[n]))
-    return replace(made, left_out=tuple(left_out))
+    defaults = tuple(signature.varying_defaults.values())
+    return replace(made, left_out=tuple(left_out), defaults=defaults)
+
+
+def varying_ints(layouts: Iterable[ArgumentLayout], signature: Signature) -> frozenset[str]:
+    """The parameters with an int as default for which some call passes another int. They vary from
+    call to call, as far as other calls leave them out."""
+    defaults = signature.int_defaults
+    return frozenset(
+        name
+        for layout in layouts
+        for name, node in layout.nodes.items()
+        if name in defaults and isinstance(node, ScalarNode) and node.kind == "int"
+    )
 
 
 def counter_key_of(
@@ -251,6 +277,8 @@ def _laid_out(kept: Mapping[str, Node], leading: int, renamed: Renamed) -> Argum
 def _is_default(name: str, node: Node, scalars: Sequence[Any], signature: Signature) -> bool:
     parameter = signature.by_name.get(name)
     if parameter is None or not parameter.has_default or parameter.default_missing:
+        return False
+    if name in signature.varying and isinstance(node, ScalarNode):
         return False
     default = parameter.default
     if isinstance(node, NoneNode):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from calltape_analyzer.observing.layout import (
     LeafPath,
     Renamed,
     layout_of_inputs,
+    varying_ints,
 )
 from calltape_analyzer.observing.observations import Observations
 from calltape_analyzer.observing.passed_arguments import PassedArguments
@@ -64,9 +65,16 @@ class CallSorter:
         """
         return cls(tape.signature, renamed or tape.class_index.renamed)
 
-    def requiring(self, names: Collection[str]) -> CallSorter:
-        """A sorter that does not leave out these arguments if they equal their default."""
-        return type(self)(self.signature.requiring(names), self.renamed)
+    def agreeing(self, layouts: Iterable[ArgumentLayout]) -> CallSorter:
+        """A sorter that lays out calls as those of these layouts: an int that some of them pass is
+        an argument of each call, also where it equals its default."""
+        return self.with_varying(varying_ints(layouts, self.signature))
+
+    def with_varying(self, names: frozenset[str]) -> CallSorter:
+        """A sorter for which these ints are arguments of each call, too."""
+        if names <= self.signature.varying:
+            return self
+        return type(self)(self.signature.with_varying(names), self.renamed)
 
     def observations(self, calls: Calls, *, ranges: bool = False) -> Observations:
         """What was seen in the calls.
@@ -90,6 +98,21 @@ class CallSorter:
         evidence.raised = raised.calls
         return evidence
 
+    def settled(self, calls: Calls) -> tuple[CallSorter, Observations]:
+        """What was seen in the calls, and the sorter that laid them out: whether an int varies is
+        known when all calls are.
+
+        Raises:
+            TapeError: as :meth:`observations`.
+        """
+        observed = self.observations(calls)
+        layouts = [part.layout for part in observed.parts()]
+        sorter = self.agreeing(layouts)
+        names = sorter.signature.varying
+        if all(names <= layout.nodes.keys() for layout in layouts):
+            return sorter, observed
+        return sorter, sorter.observations(calls)
+
     def sorted(self, tree: Tree) -> SortedCall:
         """Group and row of a call with these inputs."""
         return self.placed(self._layout(tree), tree.facts(), tree.scalars)
@@ -102,13 +125,14 @@ class CallSorter:
         facts = tuple(map(TensorFacts.of, own))
         others = layout.others
         constants = tuple(scalars[place.number] for place in others)
+        values = (*scalars, *layout.defaults)
         known: dict[int, tuple[str, str]] = {}  # many paths may share one long text
         typed = tuple(
             known.get(place.number) or known.setdefault(place.number, _typed(value))
             for place, value in zip(others, constants, strict=True)
             if not place.private
         )
-        ints = tuple(scalars[place.number] for place in layout.ints)
+        ints = tuple(values[place.number] for place in layout.ints)
         row = SizeRow(tuple(leaf.shape for leaf in own), ints)
         return SortedCall(
             GroupKey(layout.keys, facts, typed), layout, facts, constants, row, own, self.signature
