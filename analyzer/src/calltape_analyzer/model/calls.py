@@ -105,6 +105,8 @@ def preserved(module: torch.nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
+        from calltape_analyzer.model.state import put_back_registry
+
         for container, elements in containers:
             _put_back(container, elements)
         for part, state in before:
@@ -115,10 +117,8 @@ def preserved(module: torch.nn.Module) -> Iterator[None]:
                     else:
                         del vars(part)[name]
         for part, parameters, buffers in registries:
-            part._parameters.clear()
-            part._parameters.update(parameters)
-            part._buffers.clear()
-            part._buffers.update(buffers)
+            put_back_registry(part._parameters, parameters)
+            put_back_registry(part._buffers, buffers)
 
 
 def _containers(module: torch.nn.Module) -> list[tuple[Any, Any]]:

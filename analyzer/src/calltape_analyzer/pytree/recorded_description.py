@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections import UserDict
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +35,7 @@ from calltape_schema.attributes import (
     names_on_tensor,
 )
 from calltape_schema.cache_classes import is_cache
+from calltape_schema.containers import WRAPPERS, held_by, is_wrapped
 from calltape_schema.tree import (
     BoolNode,
     DictNode,
@@ -153,8 +153,8 @@ class _AsRecorded(Describer):
             return self.custom(value, cls, registered)
         if isinstance(value, dict):
             return self.mapping(value, cls)
-        if isinstance(value, UserDict):
-            return self.mapping(vars(value)["data"], cls)
+        if isinstance(value, WRAPPERS):
+            return self.wrapper(held_by(value), cls)
         for base, kind in SEQUENCES.items():
             if isinstance(value, base):
                 plain: Any = base  # its method, not that of the subclass
@@ -172,6 +172,28 @@ class _AsRecorded(Describer):
         return SequenceNode.model_construct(
             kind="tuple", children=self.nodes(children), type=name_of(cls)
         )
+
+    def wrapper(self, held: Any, cls: type) -> Node | None:
+        if held is None:
+            return self.opaque(cls)
+        if isinstance(held, dict):
+            return self.mapping(held, cls)
+        self.to.classes[name_of(cls)] = cls
+        children = self.nodes(list.__iter__(held))
+        return SequenceNode.model_construct(kind="list", children=children, type=name_of(cls))
+
+    def unknown(self, value: Any, cls: type) -> Node:
+        registered = registration_of(cls)
+        if self.in_context or registered is not None or not is_wrapped(cls):
+            return self.opaque(cls)
+        attributes, reason = attributes_of(value)
+        if reason is not None:
+            return self.opaque(cls)
+        self.open.add(id(value))
+        try:
+            return self.fields("object", cls, attributes)
+        finally:
+            self.open.discard(id(value))
 
     def mapping(self, value: dict[Any, Any], cls: type) -> Node | None:
         items = dict(dict.items(value))
@@ -257,13 +279,13 @@ def _beside(value: Any, node: Node) -> tuple[str, ...]:
     is_subclass = isinstance(node, ScalarNode | SequenceNode | DictNode) and node.type is not None
     if not is_subclass or cls.__module__ == "numpy":
         return ()
-    return names_beside(value, ("data",) if issubclass(cls, UserDict) else ())
+    return names_beside(value, ("data",) if issubclass(cls, WRAPPERS) else ())
 
 
 def _is_bare(cls: type) -> bool:
     """Whether a class is no container. A container that comes here could not be described because
     of what it holds, such as a dict with keys that no tape can hold."""
-    return not issubclass(cls, dict | list | tuple | set | frozenset | UserDict)
+    return not issubclass(cls, (dict, list, tuple, set, frozenset, *WRAPPERS))
 
 
 def _is_key(key: Any) -> bool:

@@ -16,7 +16,7 @@ import dataclasses
 import enum
 import functools
 import types
-from collections import UserDict
+from collections import UserDict, UserList
 from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
@@ -55,6 +55,7 @@ from calltape_schema.attributes import (
     slots_of,
 )
 from calltape_schema.cache_classes import is_cache
+from calltape_schema.containers import held_by, is_wrapped
 from calltape_schema.interning import MAX_DEPTH, MAX_NODES
 from calltape_schema.nested_tensors import is_jagged_class
 from calltape_schema.tree import MAX_KEY_CHARACTERS
@@ -210,8 +211,19 @@ def _dict_subclass(walk: Walk, value: Any) -> None:
     _mapping(walk, value, list(dict.items(value)), type(value))
 
 
-def _user_dict(walk: Walk, value: Any) -> None:
-    _mapping(walk, value, list(dict.items(vars(value)["data"])), type(value))
+def _wrapper(walk: Walk, value: Any) -> None:
+    """Describes a ``UserDict``, a ``UserList`` or a view of a dict by what it holds."""
+    held = held_by(value)
+    if held is None:
+        opaque(walk, value, "it holds no plain dict or list")
+    elif isinstance(held, dict):
+        _mapping(walk, value, list(dict.items(held)), type(value))
+    else:
+        children = tuple(list.__iter__(held))
+        if _enter(walk, value, len(children)):
+            _beside(walk, value, ("data",))
+            walk.tokens.append(("list", len(children), type(value)))
+            _children(walk, value, children)
 
 
 def _fields(
@@ -278,8 +290,14 @@ def _registered(walk: Walk, value: Any) -> None:
 
 
 def _unknown(walk: Walk, value: Any) -> None:
-    """Describes an object of any other class. Its attributes are described only among outputs, and
-    without running its code."""
+    """Describes an object of any other class by its attributes, without running its code. Among
+    inputs this is done with mappings and sequences only: a program cannot be made of any object."""
+    if walk.nested is None and not walk.context and is_wrapped(type(value)):
+        parts = attributes_of(value)
+        if parts.reason is None:
+            names = tuple(parts.attributes)
+            _fields(walk, value, "object", names, tuple(parts.attributes.values()))
+            return
     if walk.nested is None or walk.context:
         opaque(walk, value, "a class that calltape does not know")
         return
@@ -328,6 +346,7 @@ _visitors: dict[type, Visitor] = {
     torch.layout: constant("layout"),
     torch.memory_format: constant("memory_format"),
     types.SimpleNamespace: _object,
+    types.MappingProxyType: _wrapper,
 }
 
 # The first match decides. int.__add__ and similar methods give the plain value, even if a subclass
@@ -345,7 +364,8 @@ _by_base: tuple[tuple[type, Visitor], ...] = (
 )
 _by_container: tuple[tuple[type, Visitor], ...] = (
     (dict, _dict_subclass),
-    (UserDict, _user_dict),
+    (UserDict, _wrapper),
+    (UserList, _wrapper),
     (list, _sequence("list", typed=True)),
     (set, _sequence("set", typed=True)),
     (frozenset, _sequence("frozenset", typed=True)),
