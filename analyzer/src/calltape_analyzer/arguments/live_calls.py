@@ -27,7 +27,7 @@ class LiveCall:
     def __init__(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], sorter: CallSorter
     ) -> None:
-        described = describe_as_recorded((tuple(args), dict(kwargs)))
+        described = describe_as_recorded((tuple(args), dict(kwargs)), sorter.module_names)
         root: Node = described.node
         layout = layout_of_inputs(root, described.scalars, sorter.signature, sorter.renamed)
         leaves = [_facts_of(tensor) for tensor in described.tensors]

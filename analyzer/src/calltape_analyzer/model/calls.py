@@ -209,7 +209,7 @@ def wanted_classes(target: Any, given: ClassIndex) -> ClassIndex:
     # A field of one may be of a class beside it.
     for name in dict.fromkeys(cls.__module__ for cls in found.values()):
         _add_plain(found, name)
-    return ClassIndex(found | dict(given.by_name))
+    return ClassIndex(found | dict(given.by_name), getattr(target, "__self__", target))
 
 
 def _code_of(target: Any) -> dict[str, None]:

@@ -334,7 +334,9 @@ class _Walk:
             # requires of each call.
             by_label = dict(zip(_typed(labels), made, strict=True))
             update["children"] = tuple(by_label[label] for label in _typed(node.keys))
-            return node.model_copy(update=update), ("dict", name, _typed(labels), parts)
+            modules = sorted(str(node.keys[at]) for at in node.modules or ())
+            kind: Hashable = ("dict", *modules) if modules else "dict"
+            return node.model_copy(update=update), (kind, name, _typed(labels), parts)
         made, parts = self._children(node.children, path, range(len(node.children)))
         update["children"] = made
         if isinstance(node, CustomNode):

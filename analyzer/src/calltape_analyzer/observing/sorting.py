@@ -46,13 +46,23 @@ class CallSorter:
     Args:
         signature: of the recorded method.
         renamed: from the name of a class on the tape to its name in this process.
+        model: has the modules that may be keys of dicts among the arguments of live calls.
     """
 
-    def __init__(self, signature: Signature, renamed: Renamed = str) -> None:
+    def __init__(self, signature: Signature, renamed: Renamed = str, model: Any = None) -> None:
         self.signature = signature
         self.renamed = renamed
+        self.model = model
+        self._module_names: dict[int, str] | None = None
         self._layouts: dict[Hashable, ArgumentLayout] = {}
         self._switches: dict[bytes, tuple[tuple[int, Any], ...]] = {}
+
+    def module_names(self) -> dict[int, str]:
+        """The names of the model's modules by their identity. They are found once."""
+        if self._module_names is None:
+            named = getattr(self.model, "named_modules", None)
+            self._module_names = {id(part): name for name, part in named()} if named else {}
+        return self._module_names
 
     @classmethod
     def of(cls, tape: CallSource, renamed: Renamed | None = None) -> CallSorter:
@@ -74,7 +84,7 @@ class CallSorter:
         """A sorter for which these ints are arguments of each call, too."""
         if names <= self.signature.varying:
             return self
-        return type(self)(self.signature.with_varying(names), self.renamed)
+        return type(self)(self.signature.with_varying(names), self.renamed, self.model)
 
     def observations(self, calls: Calls, *, ranges: bool = False) -> Observations:
         """What was seen in the calls.

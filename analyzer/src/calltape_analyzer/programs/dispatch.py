@@ -14,7 +14,9 @@ from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.unknown_classes import unknown_class_in
+from calltape_analyzer.pytree.recorded_description import MODULE_KEYS
 from calltape_analyzer.text import named
+from calltape_schema.tree import Node, OpaqueNode, walk
 
 __all__ = ["accepting_programs", "no_variant", "serve"]
 
@@ -104,6 +106,9 @@ def no_variant(
     if any(unknown_class_in(one.variant.group, call, one.classes) for one in every):
         advice = "give load_programs the classes of your own"
         return NoVariant(text, reasons, advice=advice)
+    if any(_has_module_keys(node) for node in call.layout.nodes.values()):
+        advice = "call them in programs.installed(model): the keys of a dict are modules of it"
+        return NoVariant(text, reasons, advice=advice)
     if foreign := _unknown_to(call):
         advice = f"see whether it is the same model: the exported one takes no {named(foreign, 3)}"
         return NoVariant(text, reasons, advice=advice)
@@ -116,6 +121,10 @@ def _unknown_to(call: SortedCall) -> list[str]:
     if signature.variadic_keyword is not None:
         return []
     return [name for name in call.layout.nodes if name not in signature.by_name]
+
+
+def _has_module_keys(root: Node) -> bool:
+    return any(isinstance(n, OpaqueNode) and n.reason == MODULE_KEYS for n in walk(root))
 
 
 def _is_of_inputs(error: Exception) -> bool:

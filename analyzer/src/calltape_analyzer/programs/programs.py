@@ -140,11 +140,15 @@ class Programs(Mapping[str, Program], Shown):
                 )
             replaced.append((modules[name], "forward", programs))
         before = [vars(one).get(method, _ABSENT) for one, method, _ in replaced]
+        sorter = self._sorter
         try:
             for one, method, programs in replaced:
                 one.__dict__[method] = programs
+            # Modules of it may be keys of dicts.
+            self._sorter = CallSorter(sorter.signature, sorter.renamed, module)
             yield
         finally:
+            self._sorter = sorter
             for (one, method, _), old in zip(replaced, before, strict=True):
                 if old is _ABSENT:
                     one.__dict__.pop(method, None)

@@ -10,14 +10,14 @@ import builtins
 import collections
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from calltape_analyzer.pytree.caches import has_known_state, is_of_cache_library
 
 __all__ = [
-    "ClassIndex", "Classes", "is_named_tuple_of", "loaded_batch_classes", "loaded_named_tuple",
-    "name_of",
+    "ClassIndex", "Classes", "ModuleKey", "is_named_tuple_of", "loaded_batch_classes",
+    "loaded_named_tuple", "name_of",
 ]  # fmt: skip
 
 Classes = Iterable[type] | Mapping[str, type]
@@ -75,8 +75,19 @@ def _by_name(classes: Classes) -> dict[str, type]:
     return {name_of(cls): cls for cls in classes}
 
 
+class ModuleKey(NamedTuple):
+    """Stands for a module of the recorded model that is a key of a dict, where no model is given.
+
+    Attributes:
+        name: of the module within the model, as :meth:`torch.nn.Module.named_modules` has it.
+    """
+
+    name: str
+
+
 class ClassIndex:
-    """Finds classes by the names that tapes have for them, in this order:
+    """Finds classes by the names that tapes have for them, and modules that are keys of dicts in
+    the model that is given. Classes are looked for in this order:
 
     1. the classes that the caller passed,
     2. plain classes of the standard library,
@@ -85,8 +96,10 @@ class ClassIndex:
        taught caches (:mod:`calltape_schema.cache_classes`), if their module is loaded already.
     """
 
-    def __init__(self, classes: Classes = ()) -> None:
+    def __init__(self, classes: Classes = (), model: Any = None) -> None:
         self._given = _by_name(classes)
+        self._model = model
+        self._modules: dict[str, Any] | None = None
         self._registered: dict[str, type] = {}
         self._registered_count = -1
 
@@ -99,6 +112,15 @@ class ClassIndex:
     def by_name(self) -> Mapping[str, type]:
         """The classes that the caller passed, by the names that tapes have for them."""
         return self._given
+
+    def key(self, name: str) -> Hashable:
+        """The module of the model that stands on a tape by this name; without a model, or if it has
+        no such part, the name as a :class:`ModuleKey`."""
+        if self._modules is None:
+            named = getattr(self._model, "named_modules", None)
+            self._modules = {} if named is None else dict(named(remove_duplicate=False))
+        found = self._modules.get(name)
+        return ModuleKey(name) if found is None else found
 
     def renamed(self, name: str) -> str:
         """The name that a class has in this process; ``name`` is its name on the tape."""

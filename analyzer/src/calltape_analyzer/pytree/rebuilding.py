@@ -144,12 +144,15 @@ class _Rebuilding:
 
     def dict_node(self, node: DictNode) -> Any:
         items = self.values(node.children)
+        keys: list[Any] = list(node.keys)
+        for at in node.modules or ():
+            keys[at] = self.classes.key(keys[at])
+        pairs = list(zip(keys, items, strict=True))
         if node.type is None:
-            return dict(zip(node.keys, items, strict=True))
+            return dict(pairs)
         cls = self.classes.get(node.type)
         if cls is None:
             return Placeholder(node.type, NOT_KNOWN, node.keys, items)
-        pairs = list(zip(node.keys, items, strict=True))
         return self._guarded(node.type, node.keys, items, lambda: filled_mapping(cls, pairs))
 
     def fields_node(self, node: FieldsNode) -> Any:

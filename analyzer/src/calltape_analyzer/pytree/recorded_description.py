@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,7 +46,10 @@ from calltape_schema.tree import (
     TensorNode,
 )
 
-__all__ = ["describe_as_recorded", "describe_result"]
+__all__ = ["MODULE_KEYS", "describe_as_recorded", "describe_result"]
+
+MODULE_KEYS = "keys that are modules"
+"""Why a dict was not described: nobody knows which model they are parts of."""
 
 # How the plain value of a subclass is read without calling what the subclass overrides.
 _PLAIN_VALUES: dict[type, tuple[ScalarKind, Callable[[Any], Any]]] = {
@@ -59,9 +62,16 @@ _PLAIN_VALUES: dict[type, tuple[ScalarKind, Callable[[Any], Any]]] = {
 }
 
 
-def describe_as_recorded(value: Any) -> Description:
-    """Describes an argument as the recorder does. A tensor that occurs twice is two leaves."""
-    description = Description(value)
+def describe_as_recorded(
+    value: Any, module_names: Callable[[], Mapping[int, str]] | None = None
+) -> Description:
+    """Describes an argument as the recorder does. A tensor that occurs twice is two leaves.
+
+    Args:
+        value: the argument.
+        module_names: gives the names of modules that are keys of dicts, by their identity.
+    """
+    description = Description(value, module_names=module_names)
     description.node = _AsRecorded(description).node(value)
     return description
 
@@ -197,8 +207,11 @@ class _AsRecorded(Describer):
 
     def mapping(self, value: dict[Any, Any], cls: type) -> Node | None:
         items = dict(dict.items(value))
+        modules: list[int] = []
+        if self.to.module_names is not None and not all(map(_is_key, items)):
+            items, modules = _by_name(items, self.to.module_names())
         if not all(map(_is_key, items)):
-            return None
+            return self.opaque(cls, MODULE_KEYS) if _has_modules(items) else None
         if cls is not dict:
             self.to.classes[name_of(cls)] = cls
         return DictNode.model_construct(
@@ -206,6 +219,7 @@ class _AsRecorded(Describer):
             keys=tuple(items),
             children=self.nodes(items.values()),
             type=None if cls is dict else name_of(cls),
+            modules=tuple(modules) or None,
         )
 
     def context(self, value: Any) -> Node:
@@ -286,6 +300,23 @@ def _is_bare(cls: type) -> bool:
     """Whether a class is no container. A container that comes here could not be described because
     of what it holds, such as a dict with keys that no tape can hold."""
     return not issubclass(cls, (dict, list, tuple, set, frozenset, *WRAPPERS))
+
+
+def _by_name(items: dict[Any, Any], names: Mapping[int, str]) -> tuple[dict[Any, Any], list[int]]:
+    """The items of a dict, with the name of each module that is a key, and the positions of these
+    keys."""
+    found = [(names.get(id(key)), key) for key in items]
+    known = {name is None or name not in items for name, _ in found}
+    if not all(known):
+        return items, []
+    keys = [key if name is None else name for name, key in found]
+    places = [i for i, (name, _) in enumerate(found) if name is not None]
+    return dict(zip(keys, items.values(), strict=True)), places
+
+
+def _has_modules(items: Iterable[Any]) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and any(issubclass(type(key), torch.nn.Module) for key in items)
 
 
 def _is_key(key: Any) -> bool:

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import SUPPORTED_NODES
 
-from calltape_recorder.capture.keys import key_token, names_fit, why_unfit
+from calltape_recorder.capture.keys import ModuleKey, key_token, names_fit, why_unfit
 from calltape_recorder.capture.known_classes import is_named_tuple, is_record
+from calltape_recorder.capture.module_names import ModuleNames
 from calltape_recorder.capture.nested_tensors import jagged
 from calltape_recorder.capture.scalars import (
     Visitor,
@@ -76,8 +77,14 @@ class Capture(NamedTuple):
     scalars: list[Any]
 
 
-def capture_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
+def capture_inputs(
+    args: tuple[Any, ...], kwargs: dict[str, Any], module_names: ModuleNames | None = None
+) -> Capture:
     """Captures the inputs: a tuple of the positional arguments, and a dict of the named ones.
+
+    Args:
+        args, kwargs: of the call.
+        module_names: the names of modules that are keys of dicts.
 
     Raises:
         ValueError: there are more arguments than a tape can hold.
@@ -89,7 +96,7 @@ def capture_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
     else:
         if len({id(value) for value in leaves}) == len(leaves):
             return _new(Capture, (_flat_tokens(len(args), tuple(kwargs)), leaves, _NO_SCALARS))
-    walk = Walk(_MAX_TOKENS)
+    walk = Walk(_MAX_TOKENS, module_names=module_names)
     tokens = walk.tokens
     # The visitors of containers are not needed for these two: no cycle leads to them, because they
     # exist only for this call.
@@ -191,6 +198,8 @@ def _parts(kind: str) -> Visitor:
 def _mapping(walk: Walk, value: Any, items: list[tuple[Any, Any]], cls: type | None) -> None:
     for key, _ in items:
         if type(key) is not str or len(key) > MAX_KEY_CHARACTERS:
+            if walk.module_names is not None:
+                items = _with_names(items, walk.module_names)
             reason = why_unfit([key for key, _ in items])
             if reason is not None:
                 opaque(walk, value, reason)
@@ -201,6 +210,19 @@ def _mapping(walk: Walk, value: Any, items: list[tuple[Any, Any]], cls: type | N
             _beside(walk, value, ("data",) if issubclass(cls, UserDict) else ())
         walk.tokens.append(("dict", tuple(key_token(key) for key, _ in items), cls))
         _children(walk, value, [child for _, child in items])
+
+
+def _with_names(items: list[tuple[Any, Any]], names: ModuleNames) -> list[tuple[Any, Any]]:
+    """The items of a dict, with a :class:`ModuleKey` for each key that is a part of the model."""
+    named = [
+        (names.of(key) if issubclass(type(key), torch.nn.Module) else None, key, value)
+        for key, value in items
+    ]
+    taken = {key for name, key, _ in named if name is None and type(key) is str}
+    return [
+        (key if name is None or name in taken else ModuleKey(name), value)
+        for name, key, value in named
+    ]
 
 
 def _dict(walk: Walk, value: dict[Any, Any]) -> None:
