@@ -64,6 +64,8 @@ def test_keys_are_names_until_a_model_is_given(tmp_path: Path) -> None:
     assert list(cache) == [ModuleKey(name) for name in NAMES]
     assert replay(tape, Model()).ok
     (variant,) = tape.variants()
+    assert variant.accepts(*tape.calls[0].inputs)
+    assert variant.accepts(*variant.infer_arguments())
     assert {place.path.removeprefix(".") for place in variant.facts.group.layout.tensors[1:]} == {
         *NAMES
     }

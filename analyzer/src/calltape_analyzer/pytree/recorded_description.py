@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from calltape_analyzer.pytree.classes import name_of
+from calltape_analyzer.pytree.classes import ModuleKey, name_of
 from calltape_analyzer.pytree.description import (
     SCALARS,
     SEQUENCES,
@@ -208,8 +208,9 @@ class _AsRecorded(Describer):
     def mapping(self, value: dict[Any, Any], cls: type) -> Node | None:
         items = dict(dict.items(value))
         modules: list[int] = []
-        if self.to.module_names is not None and not all(map(_is_key, items)):
-            items, modules = _by_name(items, self.to.module_names())
+        if not all(map(_is_key, items)):
+            known = self.to.module_names
+            items, modules = _by_name(items, {} if known is None else known())
         if not all(map(_is_key, items)):
             return self.opaque(cls, MODULE_KEYS) if _has_modules(items) else None
         if cls is not dict:
@@ -305,7 +306,7 @@ def _is_bare(cls: type) -> bool:
 def _by_name(items: dict[Any, Any], names: Mapping[int, str]) -> tuple[dict[Any, Any], list[int]]:
     """The items of a dict, with the name of each module that is a key, and the positions of these
     keys."""
-    found = [(names.get(id(key)), key) for key in items]
+    found = [(key.name if type(key) is ModuleKey else names.get(id(key)), key) for key in items]
     known = {name is None or name not in items for name, _ in found}
     if not all(known):
         return items, []
