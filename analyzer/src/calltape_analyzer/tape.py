@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.inference.one_program import OneProgram
     from calltape_analyzer.observing.declarations import BatchFor, DimNames
     from calltape_analyzer.observing.observations import Observations
+    from calltape_analyzer.observing.sorting import CallSorter
     from calltape_analyzer.variant import FoundVariant, Variant
     from calltape_analyzer.variant_choice import Chosen
 
@@ -326,11 +327,14 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         """What was seen of every argument: presence, kinds, dtypes, ranks, sizes, ranges. Reads the
         end of a sealed file, or every record once, and no tensor bytes. Those of several tapes add
         up with ``merge``."""
-        from calltape_analyzer.observing.evidence import counters_of_evidence
         from calltape_analyzer.observing.sorting import CallSorter
+
+        return self._observed(CallSorter.of(self))
+
+    def _observed(self, sorter: CallSorter) -> Observations:
+        from calltape_analyzer.observing.evidence import counters_of_evidence
         from calltape_analyzer.variants.counters_by_variant import counted_calls
 
-        sorter = CallSorter.of(self)
         made = self._soundly(lambda: sorter.observations(self._calls, ranges=True))
         counters = counters_of_evidence(self.counters, self._calls, made.left_out)
         made.set_counted_calls(counted_calls(counters, sorter.signature, sorter.renamed))

@@ -384,10 +384,14 @@ def calls_left_out(tape: CallSource, variants: Sequence[Variant]) -> int:
     return len(tape.calls) - sum(map(len, variants))
 
 
-def find_variants(tape: CallSource) -> list[FoundVariant]:
-    """The variants of a tape, in the order of their first call, with their names."""
-    sorter = CallSorter.of(tape)
-    observed = sorter.observations(tape.calls)
+def find_variants(tape: CallSource, sorter: CallSorter | None = None) -> list[FoundVariant]:
+    """The variants of a tape, in the order of their first call, with their names.
+
+    Args:
+        tape: the tape.
+        sorter: of its calls, if more ints are known to vary than the tape shows.
+    """
+    sorter, observed = (sorter or CallSorter.of(tape)).settled(tape.calls)
     found = named_facts(tape, observed, sorter)
     counters = counters_of_evidence(tape.counters, tape.calls, observed.left_out)
     add_counted_sizes(counters, found, sorter.signature, sorter.renamed)

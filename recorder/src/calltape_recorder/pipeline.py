@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from calltape_recorder.call import Call
 from calltape_recorder.capture.call_view import CallView
+from calltape_recorder.capture.module_names import ModuleNames
 from calltape_recorder.capture.pattern_words import strange_patterns, unmatched_words
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.withholding import Withholding
@@ -112,6 +113,7 @@ class Pipeline:
     Attributes:
         admission: decides first, from the number of a call, whether it is kept.
         repeats: what is known of calls that look like earlier ones.
+        module_names: the names of the recorded model's parts.
         hand_over: takes a call that ended.
         withholds: whether values are withheld.
         notices: what people are told.
@@ -132,6 +134,7 @@ class Pipeline:
         self.settings = settings
         self.tape_id = uuid.uuid4().bytes
         self.begun = False
+        self.module_names: ModuleNames | None = None
         self._is_abandoned = False
         self._overwrite = overwrite
         self._on_new = on_new

@@ -16,6 +16,7 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
+from calltape_recorder.capture.module_names import ModuleNames
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.control import ControlFile
 from calltape_recorder.functions import owner_of
@@ -80,6 +81,7 @@ class Recorder:
         self._is_closing = False
         self._attachment: Attachment | None = None
         self._target: Target | None = None
+        self._names = ModuleNames()
         self._control = None if choices.control is None else ControlFile(choices.control)
         # These two hold in a forked child as well, from its first call.
         self._paused = False
@@ -122,6 +124,7 @@ class Recorder:
             target = describe_target(module, method, via, withholds=pipeline.withholds)
             observed = Observed(since_ns=time.time_ns(), reason=_FOUND) if running else None
             self._begin(pipeline, target, observed)
+            self._names.set_root(module)
             self._attachment = self._attached(module, pipeline)
             self._state = "recording"
         return self
@@ -227,7 +230,9 @@ class Recorder:
 
     def _pipeline_at(self, path: str, overwrite: bool) -> Pipeline:
         settings = self._choices.settings
-        return Pipeline(settings, path, overwrite, self._met, self._each_second, self._states)
+        made = Pipeline(settings, path, overwrite, self._met, self._each_second, self._states)
+        made.module_names = self._names
+        return made
 
     def _renew(self) -> Pipeline | None:
         """Makes a tape for a forked child, at its first call. None if it cannot be made."""

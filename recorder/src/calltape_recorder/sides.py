@@ -44,7 +44,7 @@ def counted(
         The structure; the leaves; what the tape gets of the scalars; the row; the repeat that the
         call looks like, or None.
     """
-    tokens, leaves, scalars = capture_inputs(args, kwargs)
+    tokens, leaves, scalars = capture_inputs(args, kwargs, pipeline.module_names)
     structure = pipeline.structures.of(tokens)
     repeat = pipeline.repeats.of(structure)
     if repeat is not None and repeat.is_like(leaves):

@@ -205,16 +205,22 @@ class SequenceNode(Described):
 
 
 class DictNode(Described):
-    """Children by key, in insertion order. ``type`` is there only for a subclass of dict."""
+    """Children by key, in insertion order. ``type`` is there only for a class of its own.
+    ``modules`` are the positions of the keys that are modules of the recorded model, by name; None
+    if there are none."""
 
     kind: Literal["dict"]
     keys: tuple[Key, ...]
     children: tuple[Node, ...]
     type: TypeName | None = None
+    modules: tuple[Index, ...] | None = None
 
     @model_validator(mode="after")
     def _keys_fit(self) -> Self:
         _check_pairs(self.keys, self.children)
+        for at in self.modules or ():
+            if at >= len(self.keys) or type(self.keys[at]) is not str:
+                raise ValueError(f"key {at} is no name of a module")
         return self
 
 

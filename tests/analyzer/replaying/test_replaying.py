@@ -244,6 +244,23 @@ def test_tape_without_outputs_has_nothing_to_compare_with(model: Masked, tmp_pat
         replay(tape, model)
 
 
+def test_a_call_that_returned_none_is_not_compared_and_not_called_random(tmp_path: Path) -> None:
+    from calltape_recorder import record
+
+    class Silent(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> None:
+            return None
+
+    model = Silent()
+    with record(model, tmp_path / "a.tape"):
+        model(torch.ones(2))
+    report = replay(open_tape(tmp_path / "a.tape"), Silent())
+    assert not report.ok
+    (row,) = report.rows
+    assert "what the call did beside returning is not on the tape" in (row.error or "")
+    assert "deterministic" not in str(report)
+
+
 def test_method_that_was_recorded_is_called(tmp_path: Path) -> None:
     from calltape_recorder import record
 

@@ -143,8 +143,8 @@ def test_calls_that_raised_are_left_out_unless_all_did(tmp_path: Path) -> None:
             "x[1] is 4; it was 3 in every recorded call of this variant",
         ),
         (given(zeros(9, 3), steps=7), "mask is missing"),
-        (given(zeros(9, 3), zeros(8)), "steps is missing"),
-        (given(zeros(9, 3)), "mask and steps are missing"),
+        (given(zeros(9, 3), zeros(8)), None),  # steps varies: its default is one more value
+        (given(zeros(9, 3)), "mask is missing"),
         (given(zeros(9, 3), zeros(8), steps=7, last=zeros(1)), "last is not expected"),
         (given(zeros(9, 3), [zeros(8)], steps=7), "mask has another structure"),
         (given(zeros(9, 3), zeros(8), steps=7, last=zeros(1), add=False), "add and last are not"),

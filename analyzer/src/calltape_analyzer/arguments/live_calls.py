@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +16,7 @@ from calltape_analyzer.pytree.recorded_description import describe_as_recorded
 from calltape_schema.leaves import Leaf
 from calltape_schema.tree import Node
 
-__all__ = ["LiveCall", "with_int_defaults"]
+__all__ = ["LiveCall"]
 
 
 class LiveCall:
@@ -30,7 +30,7 @@ class LiveCall:
     def __init__(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], sorter: CallSorter
     ) -> None:
-        described = describe_as_recorded((tuple(args), dict(kwargs)))
+        described = describe_as_recorded((tuple(args), dict(kwargs)), sorter.module_names)
         root: Node = described.node
         tensors = described.tensors
         context = Context.now((str(one.device) for one in tensors), sorter.asked)
@@ -41,36 +41,8 @@ class LiveCall:
         self.placed: SortedCall = sorter.placed(layout, leaves, described.scalars, objects)
         self.sample = Sample(
             [tensors[place.number] for place in layout.tensors],
-            [described.scalars[place.number] for place in layout.scalars],
+            layout.scalars_of(described.scalars),
         )
-
-
-def with_int_defaults(
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    sorter: CallSorter,
-    arguments: Collection[str],
-) -> LiveCall | None:
-    """The call with ints that it leaves to their default, or passes as such; None if there are
-    none. A program that takes any ``k`` takes the default as well.
-
-    Args:
-        args, kwargs: of the call.
-        sorter: lays calls out.
-        arguments: the names that some program has inputs for.
-    """
-    signature = sorter.signature
-    passed = {signature.name_at(i) for i in range(len(args))}
-    defaults = {
-        p.name: p.default
-        for p in signature.parameters
-        if p.name in arguments and p.has_default and type(p.default) is int
-        if p.name not in signature.removed
-    }
-    if not defaults:
-        return None
-    lacking = {name: value for name, value in defaults.items() if name not in passed}
-    return LiveCall(args, {**lacking, **kwargs}, sorter.requiring(defaults))
 
 
 def facts_of_tensors(tensors: Sequence[Any]) -> list[Leaf]:

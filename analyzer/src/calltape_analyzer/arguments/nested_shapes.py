@@ -49,7 +49,9 @@ def nested_shapes(
     def namedtuple(form: FlatTree, parts: list[Any]) -> Any:
         return rebuilt_namedtuple(classes.get(form.type or ""), form, parts)
 
-    positional, named = _passed(tree.spec().root, layout, sorter.signature)
+    passed = PassedArguments.of(tree.spec().root, sorter.signature)
+    passed = passed.with_defaults(sorter.signature, len(tree.scalars))
+    positional, named = _counted(passed, layout, sorter.signature)
     shapes = {
         name: nested(flattener.flatten(node), leaf, namedtuple) if name in layout.nodes else None
         # If a name was passed twice, which raised, the layout has the second.
@@ -81,15 +83,14 @@ def _shape_of(
     return shape
 
 
-def _passed(
-    root: Node, layout: ArgumentLayout, signature: Signature
+def _counted(
+    passed: PassedArguments, layout: ArgumentLayout, signature: Signature
 ) -> tuple[list[tuple[str, Node]], list[tuple[str, Node]]]:
     """The positional and the named arguments of a call that are in its layout.
 
     Arguments before members of ``*args`` are always among them, because they are passed whatever
     they are.
     """
-    passed = PassedArguments.of(root, signature)
     variadic = signature.variadic_positional
     members = passed.positional[variadic[1] :] if variadic is not None else ()
     leading = len(passed.positional) - len(members) if members else 0

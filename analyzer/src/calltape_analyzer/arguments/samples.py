@@ -118,7 +118,7 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
     for leaf, place in lacking.items():
         dtype = read[leaf].dtype
         read[leaf] = made_up_leaf(facts[leaf], dtype, spans.get(leaf), str(place))
-    scalars = [tree.scalars[place.number] for place in placed.layout.scalars]
+    scalars = placed.layout.scalars_of(tree.scalars)
     place_together(facts, read, lacking)
     found = {leaf: tensor.detach() for leaf, tensor in read.items()}
     tensors = [found[place.number] for place in places]

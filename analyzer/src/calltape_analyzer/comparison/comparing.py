@@ -21,6 +21,7 @@ from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.pytree.result_values import Constant, Unknown, values_in
 
 __all__ = [
+    "NO_VALUE",
     "ONNX_TOLERANCES",
     "Difference",
     "Tolerances",
@@ -36,6 +37,13 @@ __all__ = [
     "recorded_leaves",
     "shown_path",
 ]
+
+NO_VALUE = (
+    "the outputs hold no tensor and no value, and what the call did beside returning is not on the "
+    "tape"
+)
+"""Why a call that returned None is not verified: it was made for what it does, and a program that
+does nothing returns None as well."""
 
 # rtol and atol by dtype; other dtypes must be equal.
 _DEFAULTS = {
@@ -214,9 +222,7 @@ def _not_compared(unverified: Sequence[str], is_any: bool, omitted: Collection[s
     if is_any and not unverified:
         return None
     what = "not verified" if is_any else "nothing was compared"
-    nothing = "the outputs hold no tensor and no value"
-    if omitted:
-        nothing = "the model returns nothing of what was recorded"
+    nothing = "the model returns nothing of what was recorded" if omitted else NO_VALUE
     shown = "; ".join(unverified[:3]) or nothing
     more = f"; and {len(unverified) - 3} more" if len(unverified) > 3 else ""
     return f"{what}: {shown}{more}"

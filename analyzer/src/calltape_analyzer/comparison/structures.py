@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from calltape_analyzer.comparison.comparing import (
+    NO_VALUE,
     Difference,
     Tolerances,
     because,
@@ -88,7 +89,7 @@ def same_structure(
     if known.keys() != given.keys():
         return _wrong(other_outputs(known, given))
     if not wanted:
-        return _wrong("nothing was compared: the outputs hold no tensor and no value")
+        return _wrong(f"nothing was compared: {NO_VALUE}")
     unknown = [
         f"outputs{path} {because(leaf)}"
         for path, leaf in [*known.items(), *given.items()]

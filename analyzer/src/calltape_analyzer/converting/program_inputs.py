@@ -56,10 +56,9 @@ class ProgramInputs(NamedTuple):
                 f"call {call.number} is none of this program ({name}): {reason}",
                 advice="choose its calls (`--variant NAME` or `--calls`, Tape.only in Python)",
             )
-        scalars = call.record.inputs.scalars
         sample = Sample(
             [call.tensor("inputs", place.number) for place in placed.layout.tensors],
-            [scalars[place.number] for place in placed.layout.scalars],
+            placed.layout.scalars_of(call.record.inputs.scalars),
             memory_limit_of(call.tape_bytes),
         )
         whole = in_variant(self.program.variant, sample, placed.key, placed.row)

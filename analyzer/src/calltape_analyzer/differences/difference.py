@@ -100,7 +100,7 @@ def diff(a: Tape, b: Tape) -> TapeDifference:
     """
     check_tape(a, "diff")
     check_tape(b, "diff")
-    before, now = TapeTraffic(a), TapeTraffic(b)
+    before, now = TapeTraffic.of_both(a, b)
     return TapeDifference(
         a=a.paths,
         b=b.paths,

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from calltape_analyzer.observing.fixed_values import fixed_values
 from calltape_analyzer.observing.groups import Group, GroupKey
+from calltape_analyzer.observing.layout import varying_ints
 from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import shown_value
+from calltape_analyzer.variant import find_variants
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.pools import Pools
 from calltape_analyzer.variants.similar_groups import SimilarGroups
@@ -42,12 +44,27 @@ class Facet(NamedTuple):
 
 
 class TapeTraffic:
-    """Everything of a tape that a comparison looks at."""
+    """Everything of a tape that a comparison looks at.
 
-    def __init__(self, tape: Tape) -> None:
+    Args:
+        tape: any tape.
+        varying: the ints with a default that vary on one of the tapes that are compared. They are
+            arguments of each call here too.
+    """
+
+    def __init__(self, tape: Tape, varying: frozenset[str]) -> None:
         self.tape = tape
-        self.observations = tape.observations()
+        sorter = CallSorter.of(tape).with_varying(varying)
+        self.observations = tape._observed(sorter)
         self.variants: list[VariantFacts] = [variant.facts for variant in tape.variants()]
+        if not varying <= _varying_on(tape):
+            self.variants = [found.facts for found in find_variants(tape, sorter)]
+
+    @classmethod
+    def of_both(cls, one: Tape, other: Tape) -> tuple[TapeTraffic, TapeTraffic]:
+        """The traffic on two tapes, with equal keys for equal calls."""
+        varying = _varying_on(one) | _varying_on(other)
+        return cls(one, varying), cls(other, varying)
 
     @cached_property
     def pools(self) -> Pools:
@@ -146,6 +163,11 @@ class TapeTraffic:
                 seen = Seen(calls, first)
                 found[place] = together((found[place], seen)) if place in found else seen
         return found
+
+
+def _varying_on(tape: Tape) -> frozenset[str]:
+    layouts = (variant.facts.group.layout for variant in tape.variants())
+    return varying_ints(layouts, tape.signature)
 
 
 def _is_within(given: Range, span: Span) -> bool:

@@ -58,15 +58,11 @@ class SizedCalls:
     """Tells the sizes of the calls of one tape. Reads no tensor bytes."""
 
     def __init__(self, tape: Tape) -> None:
-        self._sorter = CallSorter.of(tape)
         self._variants = [variant.facts for variant in tape.whole.variants()]
+        layouts = (facts.group.layout for facts in self._variants)
+        self._sorter = CallSorter.of(tape).agreeing(layouts)
         self._names: dict[int, dict[str, Column]] = {}
-        # a bool is an int in Python, and no size
-        self._defaults = {
-            one.name: one.default
-            for one in tape.signature.parameters
-            if type(one.default) is int and one.name not in tape.signature.removed
-        }
+        self._defaults = tape.signature.int_defaults
 
     def check(self, expressions: Iterable[Expression]) -> None:
         """Raises if an expression names what no call has.

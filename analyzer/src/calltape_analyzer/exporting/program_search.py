@@ -126,11 +126,11 @@ class ProgramSearch:
         Raises:
             InferenceError: there are no calls.
         """
-        sorter, whole = self.exporter.verifier.sorter, self.tape.whole
-        observations = sorter.observations(whole.calls)
+        verifier, whole = self.exporter.verifier, self.tape.whole
+        verifier.sorter, observations = verifier.sorter.settled(whole.calls)
         if not observations.groups:
             raise InferenceError("there are no calls", advice="record at least one call")
-        return named_facts(whole, observations, sorter)
+        return named_facts(whole, observations, verifier.sorter)
 
     def _can_be_traced(self, variant: VariantFacts) -> bool:
         """Whether a trace is worth trying. If not, it is noted why."""

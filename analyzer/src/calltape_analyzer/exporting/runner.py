@@ -93,7 +93,7 @@ class Runner:
                 )
             module = as_module(module)
         classes = wanted_classes(module, tape.class_index)
-        sorter = CallSorter.of(tape, classes.renamed)
+        sorter = CallSorter(tape.signature, classes.renamed, module)
         entry = module if is_function else entry_of(module, tape.target)
         device = str(device_of(module))
         return cls(module, entry, sorter, tape.calls.at, classes, device, tolerances)

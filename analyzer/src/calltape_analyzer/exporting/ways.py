@@ -24,6 +24,7 @@ from calltape_analyzer.exporting.python_values import (
 )
 from calltape_analyzer.exporting.recurrence import open_lengths
 from calltape_analyzer.exporting.rounded_bounds import rounded_bounds
+from calltape_analyzer.exporting.scripted_parts import scripted_parts
 from calltape_analyzer.exporting.unasked_formats import unasked_formats
 from calltape_analyzer.exporting.unnoticed import unnoticed
 from calltape_analyzer.exporting.whole_floats import whole_floats
@@ -123,6 +124,7 @@ class Way:
                 least_counts(),
                 whole_floats(),
                 unneeded_casts(),
+                scripted_parts(module),
                 symbolic_ints(module, floats=self.symbolic_floats)
                 if self.symbolic_ints
                 else nullcontext(),

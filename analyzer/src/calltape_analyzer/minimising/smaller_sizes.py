@@ -71,9 +71,10 @@ def _sized_calls(source: Tape, base: Tape) -> dict[int, _SizedCall]:
     whole = source
     with suppress(TapeError):
         whole = source.only(ignore=[name for name in ignored if _is_there(source, name)])
-    sorter = CallSorter.of(whole)
     found: dict[int, _SizedCall] = {}
-    for variant in whole.variants():
+    variants = whole.variants()
+    sorter = CallSorter.of(whole).agreeing(one.facts.group.layout for one in variants)
+    for variant in variants:
         facts = variant.facts
         places = {facts.rows.row(at): at for at in range(len(facts.rows))}
         rules: Any = None
@@ -181,6 +182,8 @@ class _SizedCall:
             if is_resized or i in self._rules:
                 changed.set_tensor(place.number, tensor)
         for place, value in zip(self._layout.scalars, sample.scalars, strict=True):
+            if place.number >= len(changed.scalars):
+                continue  # the default of an int that the call leaves out
             beside = counted_size(str(place)) if place.is_int else None
             recorded = changed.scalars[place.number]
             if beside is not None and beside[0] in shapes:

@@ -111,6 +111,8 @@ def preserved(module: torch.nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
+        from calltape_analyzer.model.state import put_back_registry
+
         for container, elements in containers:
             _put_back(container, elements)
         for part, state in before:
@@ -121,10 +123,8 @@ def preserved(module: torch.nn.Module) -> Iterator[None]:
                     else:
                         del vars(part)[name]
         for part, parameters, buffers in registries:
-            part._parameters.clear()
-            part._parameters.update(parameters)
-            part._buffers.clear()
-            part._buffers.update(buffers)
+            put_back_registry(part._parameters, parameters)
+            put_back_registry(part._buffers, buffers)
 
 
 def _containers(module: torch.nn.Module) -> list[tuple[Any, Any]]:
@@ -215,7 +215,7 @@ def wanted_classes(target: Any, given: ClassIndex) -> ClassIndex:
     # A field of one may be of a class beside it.
     for name in dict.fromkeys(cls.__module__ for cls in found.values()):
         _add_plain(found, name)
-    return ClassIndex(found | dict(given.by_name))
+    return ClassIndex(found | dict(given.by_name), getattr(target, "__self__", target))
 
 
 def code_of(target: Any) -> dict[str, None]:

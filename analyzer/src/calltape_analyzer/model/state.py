@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_analyzer.model.attributes import Attributes, same
 
-__all__ = ["apart_from", "in_words", "unchanged", "was_written"]
+__all__ = ["apart_from", "in_words", "put_back_registry", "unchanged", "was_written"]
 
 _COMPILER = "torch._dynamo"
 _MAX_COPIED = 256 * 2**20
@@ -72,13 +72,23 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
                 continue
             changed[name] = buffer
         for part, own_parameters, own_buffers in registries:
-            part._parameters.clear()
-            part._parameters.update(own_parameters)
-            part._buffers.clear()
-            part._buffers.update(own_buffers)
+            put_back_registry(part._parameters, own_parameters)
+            put_back_registry(part._buffers, own_buffers)
         has_other_objects = any(one.has_other_objects for one in attributes)
         for one in attributes:
             changed.update(one.put_back(has_other_objects=has_other_objects))
+
+
+def put_back_registry(registry: Any, before: Mapping[str, Any]) -> None:
+    """Puts back the tensors in a module's dict of parameters, or of buffers."""
+    if isinstance(registry, dict):
+        registry.clear()
+        registry.update(before)
+        return
+    # A module of TorchScript gains none and loses none.
+    for name, tensor in before.items():
+        if registry[name] is not tensor:
+            registry[name] = tensor
 
 
 class _Saving(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -43,6 +43,7 @@ __all__ = [
     "layout_of_arguments",
     "layout_of_inputs",
     "layout_of_value",
+    "varying_ints",
 ]
 
 Renamed = Callable[[str], str]
@@ -96,6 +97,8 @@ class ArgumentLayout:
         left_out: the arguments that the call passes, with a value that is not their default, and
             that :meth:`Tape.remove_inputs` removed.
         context: what the call ran in.
+        defaults: the values of ints that vary from call to call and may be left out. Their numbers
+            follow those of the scalars of the call.
     """
 
     keys: tuple[tuple[str, Hashable], ...]
@@ -105,6 +108,16 @@ class ArgumentLayout:
     positional: int
     left_out: tuple[str, ...] = ()
     context: Context = ORDINARY
+    defaults: tuple[int, ...] = ()
+
+    def scalars_of(self, scalars: Sequence[Any]) -> list[Any]:
+        """The scalars of a call of this layout, in its order.
+
+        Args:
+            scalars: those of the call.
+        """
+        every = (*scalars, *self.defaults)
+        return [every[place.number] for place in self.scalars]
 
     @cached_property
     def ints(self) -> tuple[LeafPath, ...]:
@@ -179,7 +192,7 @@ def layout_of_inputs(
         renamed: gives the names of classes in this process.
         context: what the call ran in.
     """
-    given = PassedArguments.of(root, signature)
+    given = PassedArguments.of(root, signature).with_defaults(signature, len(scalars))
     positional = [name for name, _ in given.positional]
     passed = given.by_name()
 
@@ -204,7 +217,20 @@ def layout_of_inputs(
         leading += 1
     made = _laid_out({name: kept[name] for name in names}, leading, renamed, context)
     left_out = (n for n in passed if n in signature.removed and not unpassed(n, passed[n]))
-    return replace(made, left_out=tuple(left_out))
+    defaults = tuple(signature.varying_defaults.values())
+    return replace(made, left_out=tuple(left_out), defaults=defaults)
+
+
+def varying_ints(layouts: Iterable[ArgumentLayout], signature: Signature) -> frozenset[str]:
+    """The parameters with an int as default for which some call passes another int. They vary from
+    call to call, as far as other calls leave them out."""
+    defaults = signature.int_defaults
+    return frozenset(
+        name
+        for layout in layouts
+        for name, node in layout.nodes.items()
+        if name in defaults and isinstance(node, ScalarNode) and node.kind == "int"
+    )
 
 
 def counter_key_of(
@@ -265,6 +291,8 @@ def _is_default(name: str, node: Node, scalars: Sequence[Any], signature: Signat
     parameter = signature.by_name.get(name)
     if parameter is None or not parameter.has_default or parameter.default_missing:
         return False
+    if name in signature.varying and isinstance(node, ScalarNode):
+        return False
     default = parameter.default
     if isinstance(node, NoneNode):
         return node.kind == "none" and default is None
@@ -319,7 +347,9 @@ class _Walk:
             # requires of each call.
             by_label = dict(zip(_typed(labels), made, strict=True))
             update["children"] = tuple(by_label[label] for label in _typed(node.keys))
-            return node.model_copy(update=update), ("dict", name, _typed(labels), parts)
+            modules = sorted(str(node.keys[at]) for at in node.modules or ())
+            kind: Hashable = ("dict", *modules) if modules else "dict"
+            return node.model_copy(update=update), (kind, name, _typed(labels), parts)
         made, parts = self._children(node.children, path, range(len(node.children)))
         update["children"] = made
         if isinstance(node, CustomNode):

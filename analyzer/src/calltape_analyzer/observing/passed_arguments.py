@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from calltape_analyzer.observing.signature import Signature
-from calltape_schema.tree import Node, children_of
+from calltape_schema.tree import Node, ScalarNode, children_of
 
 __all__ = ["PassedArguments"]
 
@@ -26,6 +26,22 @@ class PassedArguments(NamedTuple):
 
     positional: tuple[tuple[str, Node], ...]
     named: tuple[tuple[str, Node], ...]
+
+    def with_defaults(self, signature: Signature, scalars: int) -> PassedArguments:
+        """These arguments, and the defaults of ints that vary (:attr:`Signature.varying`) and that
+        the call leaves out, as if it passed them by keyword.
+
+        Args:
+            signature: of the method that was called.
+            scalars: how many scalars the call has. The defaults have the numbers that follow.
+        """
+        passed = self.by_name()
+        lacking = tuple(
+            (name, ScalarNode(kind="int", scalar=scalars + i))
+            for i, name in enumerate(signature.varying_defaults)
+            if name not in passed
+        )
+        return self._replace(named=(*self.named, *lacking))
 
     @classmethod
     def of(cls, root: Node, signature: Signature) -> PassedArguments:

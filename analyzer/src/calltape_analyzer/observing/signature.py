@@ -35,10 +35,13 @@ class Signature:
     Attributes:
         parameters: all of them, in order.
         removed: the names of parameters that :meth:`Tape.remove_inputs` removed.
+        varying: the names of ints with a default that vary from call to call. A call that leaves
+            one out, or passes its default, has the default among its arguments.
     """
 
     parameters: tuple[Parameter, ...]
     removed: frozenset[str] = frozenset()
+    varying: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, target: Target | None) -> Signature:
@@ -142,14 +145,24 @@ class Signature:
         except (ValueError, IndexError):  # names or an order that no Python function has
             return None
 
-    def requiring(self, names: Collection[str]) -> Signature:
-        """This signature, in which some parameters have no default: a call that passes what would
-        be the default is a call that passes it."""
-        made = tuple(
-            p.model_copy(update={"has_default": False}) if p.name in names else p
+    @cached_property
+    def int_defaults(self) -> dict[str, int]:
+        """The default of each parameter that has an int as such."""
+        return {
+            p.name: p.default
             for p in self.parameters
-        )
-        return replace(self, parameters=made)
+            # A bool is an int in Python, and a constant here.
+            if p.has_default and type(p.default) is int and p.name not in self.removed
+        }
+
+    @cached_property
+    def varying_defaults(self) -> dict[str, int]:
+        """The defaults of the ints that vary, in the order of the parameters."""
+        return {name: value for name, value in self.int_defaults.items() if name in self.varying}
+
+    def with_varying(self, names: Collection[str]) -> Signature:
+        """This signature, in which these ints vary from call to call."""
+        return replace(self, varying=self.varying | frozenset(names))
 
     @cached_property
     def complete(self) -> Signature:

@@ -17,6 +17,7 @@ from calltape_analyzer.observing.layout import (
     LeafPath,
     Renamed,
     layout_of_inputs,
+    varying_ints,
 )
 from calltape_analyzer.observing.memory_facts import Shared, shared_memory
 from calltape_analyzer.observing.observations import Observations
@@ -47,6 +48,7 @@ class CallSorter:
     Args:
         signature: of the recorded method.
         renamed: from the name of a class on the tape to its name in this process.
+        model: has the modules that may be keys of dicts among the arguments of live calls.
         asked: the grad and inference modes that the model asks for: they separate calls.
         laid_out: the paths of the tensors whose layout in memory the model reads: calls with
             other layouts of them are of other groups.
@@ -56,13 +58,16 @@ class CallSorter:
         self,
         signature: Signature,
         renamed: Renamed = str,
+        model: Any = None,
         asked: Collection[Mode] = (),
         laid_out: Collection[str] = (),
     ) -> None:
         self.signature = signature
         self.renamed = renamed
+        self.model = model
         self.asked = frozenset(asked)
         self.laid_out = frozenset(laid_out)
+        self._module_names: dict[int, str] | None = None
         self._layouts: dict[Hashable, ArgumentLayout] = {}
         self._switches: dict[bytes, tuple[tuple[int, Any], ...]] = {}
 
@@ -72,6 +77,13 @@ class CallSorter:
         self.asked |= frozenset(asked)
         self.laid_out |= frozenset(laid_out)
         self._layouts.clear()
+
+    def module_names(self) -> dict[int, str]:
+        """The names of the model's modules by their identity. They are found once."""
+        if self._module_names is None:
+            named = getattr(self.model, "named_modules", None)
+            self._module_names = {id(part): name for name, part in named()} if named else {}
+        return self._module_names
 
     @classmethod
     def of(cls, tape: CallSource, renamed: Renamed | None = None) -> CallSorter:
@@ -84,10 +96,21 @@ class CallSorter:
         """
         return cls(tape.signature, renamed or tape.class_index.renamed)
 
-    def requiring(self, names: Collection[str]) -> CallSorter:
-        """A sorter that does not leave out these arguments if they equal their default."""
-        signature = self.signature.requiring(names)
-        return type(self)(signature, self.renamed, self.asked, self.laid_out)
+    def agreeing(self, layouts: Iterable[ArgumentLayout]) -> CallSorter:
+        """A sorter that lays out calls as those of these layouts: an int that some of them pass is
+        an argument of each call, also where it equals its default."""
+        return self.with_varying(varying_ints(layouts, self.signature))
+
+    def with_model(self, model: Any) -> CallSorter:
+        """A sorter for which modules of a model may be keys of dicts."""
+        return type(self)(self.signature, self.renamed, model, self.asked, self.laid_out)
+
+    def with_varying(self, names: frozenset[str]) -> CallSorter:
+        """A sorter for which these ints are arguments of each call, too."""
+        if names <= self.signature.varying:
+            return self
+        signature = self.signature.with_varying(names)
+        return type(self)(signature, self.renamed, self.model, self.asked, self.laid_out)
 
     def observations(self, calls: Calls, *, ranges: bool = False) -> Observations:
         """What was seen in the calls.
@@ -110,6 +133,21 @@ class CallSorter:
         evidence = raised if raised_are_evidence(returned.calls) else returned
         evidence.raised = raised.calls
         return evidence
+
+    def settled(self, calls: Calls) -> tuple[CallSorter, Observations]:
+        """What was seen in the calls, and the sorter that laid them out: whether an int varies is
+        known when all calls are.
+
+        Raises:
+            TapeError: as :meth:`observations`.
+        """
+        observed = self.observations(calls)
+        layouts = [part.layout for part in observed.parts()]
+        sorter = self.agreeing(layouts)
+        names = sorter.signature.varying
+        if all(names <= layout.nodes.keys() for layout in layouts):
+            return sorter, observed
+        return sorter, sorter.observations(calls)
 
     def sorted(self, tree: Tree) -> SortedCall:
         """Group and row of a call with these inputs."""
@@ -145,13 +183,14 @@ class CallSorter:
         shared = shared_memory(own, known_by)
         others = layout.others
         constants = tuple(scalars[place.number] for place in others)
+        values = (*scalars, *layout.defaults)
         known: dict[int, tuple[str, str]] = {}  # many paths may share one long text
         typed = tuple(
             known.get(place.number) or known.setdefault(place.number, _typed(value))
             for place, value in zip(others, constants, strict=True)
             if not place.private
         )
-        ints = tuple(scalars[place.number] for place in layout.ints)
+        ints = tuple(values[place.number] for place in layout.ints)
         row = SizeRow(tuple(leaf.shape for leaf in own), ints)
         return SortedCall(
             GroupKey(layout.keys, facts, typed, shared),

@@ -176,7 +176,8 @@ class CountedGroup:
         """The layout of its calls, by the names of a signature's parameters. No argument is left
         out, because it is not known of every call whether it equals its default."""
         bare = tuple(p.model_copy(update={"has_default": False}) for p in signature.parameters)
-        return layout_of_inputs(self.spec.root, (), replace(signature, parameters=bare), renamed)
+        own = replace(signature, parameters=bare, varying=frozenset())
+        return layout_of_inputs(self.spec.root, (), own, renamed)
 
 
 def _is_sound(axis: Axis) -> bool:

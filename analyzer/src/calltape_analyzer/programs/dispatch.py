@@ -14,7 +14,9 @@ from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.unknown_classes import unknown_class_in
+from calltape_analyzer.pytree.recorded_description import MODULE_KEYS
 from calltape_analyzer.text import named
+from calltape_schema.tree import Node, OpaqueNode, walk
 
 __all__ = ["CallOrigin", "accepting_programs", "no_variant", "serve"]
 
@@ -140,6 +142,8 @@ def _advice(
     every = programs.values()
     if any(unknown_class_in(one.variant.group, call, one.classes) for one in every):
         return "give load_programs the classes of your own"
+    if any(_has_module_keys(node) for node in call.layout.nodes.values()):
+        return "call them in programs.installed(model): the keys of a dict are modules of it"
     if foreign := _unknown_to(call):
         return f"see whether it is the same model: the exported one takes no {named(foreign, 3)}"
     if passed := call.layout.left_out:
@@ -165,6 +169,10 @@ def _unknown_to(call: SortedCall) -> list[str]:
     if signature.variadic_keyword is not None:
         return []
     return [name for name in call.layout.nodes if name not in signature.by_name]
+
+
+def _has_module_keys(root: Node) -> bool:
+    return any(isinstance(n, OpaqueNode) and n.reason == MODULE_KEYS for n in walk(root))
 
 
 def _is_of_inputs(error: Exception) -> bool:

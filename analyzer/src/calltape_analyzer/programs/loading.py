@@ -133,7 +133,7 @@ def _programs(
     for program, document in zip(programs, manifest["programs"], strict=True):
         program.model = model_of(document["file"], program.plan.names)
     asked: set[Mode] = {mode for one in programs for mode in one.plan.context.asked}
-    sorter = CallSorter(signature, index.renamed, asked, manifest["laid_out"])
+    sorter = CallSorter(signature, index.renamed, None, asked, manifest["laid_out"])
     missing, notes = manifest["missing"], manifest["notes"]
     return Programs(programs, sorter, attempts=attempts, missing=missing, notes=notes)
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.arguments.live_calls import LiveCall, with_int_defaults
+from calltape_analyzer.arguments.live_calls import LiveCall
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.comparison.reporting import report_on
 from calltape_analyzer.comparison.reports import Report
-from calltape_analyzer.errors import NoVariant, UsageError
+from calltape_analyzer.errors import UsageError
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
@@ -62,7 +61,8 @@ class Programs(Mapping[str, Program], Shown):
         tape: Tape | None = None,
     ) -> None:
         self._programs = {program.name: program for program in programs}
-        self._sorter = sorter
+        # A program that takes any int takes its default as well.
+        self._sorter = sorter.agreeing(one.variant.group.layout for one in programs)
         self._reference = reference
         self._tape = tape
         self._resources: list[Any] = []
@@ -71,7 +71,7 @@ class Programs(Mapping[str, Program], Shown):
         self.missing = dict(missing or {})
         self.notes = tuple(notes)
         # transformers asks what ``forward`` takes, also after ``model.forward = programs``.
-        self.__signature__ = sorter.signature.as_python()
+        self.__signature__ = self._sorter.signature.as_python()
 
     def __getitem__(self, name: str) -> Program:
         return self._programs[name]
@@ -108,20 +108,7 @@ class Programs(Mapping[str, Program], Shown):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Program, list[Any]]:
         live = LiveCall(args, kwargs, self._sorter)
-        run = partial(serve, self, missing=self.missing, clone=False)
-        try:
-            return run(live.placed, live.sample)
-        except NoVariant:
-            filled = with_int_defaults(args, kwargs, self._sorter, self._arguments())
-            if filled is not None:
-                with suppress(NoVariant):
-                    return run(filled.placed, filled.sample)
-            raise
-
-    def _arguments(self) -> set[str]:
-        """The arguments that any program is for."""
-        every = (program.variant.group.layout.arguments for program in self._programs.values())
-        return {name for arguments in every for name in arguments}
+        return serve(self, live.placed, live.sample, missing=self.missing, clone=False)
 
     @contextmanager
     def installed(self, module: Any, *, method: str | None = None) -> Iterator[None]:
@@ -154,11 +141,15 @@ class Programs(Mapping[str, Program], Shown):
                 )
             replaced.append((modules[name], "forward", programs))
         before = [vars(one).get(method, _ABSENT) for one, method, _ in replaced]
+        sorter = self._sorter
         try:
             for one, method, programs in replaced:
                 one.__dict__[method] = programs
+            # Modules of it may be keys of dicts.
+            self._sorter = sorter.with_model(module)
             yield
         finally:
+            self._sorter = sorter
             for (one, method, _), old in zip(replaced, before, strict=True):
                 if old is _ABSENT:
                     one.__dict__.pop(method, None)
@@ -190,9 +181,6 @@ class Programs(Mapping[str, Program], Shown):
         """
         live = LiveCall(args, kwargs, self._sorter)
         found, reasons = accepting_programs(self, live.placed)
-        filled = with_int_defaults(args, kwargs, self._sorter, self._arguments())
-        if not found and filled is not None:
-            found, _ = accepting_programs(self, filled.placed)
         if not found:
             raise no_variant(
                 "no program is for these arguments", self, live.placed, reasons, self.missing

@@ -10,12 +10,15 @@ import builtins
 import collections
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from calltape_analyzer.pytree.caches import has_known_state, is_of_cache_library
 
-__all__ = ["ClassIndex", "Classes", "is_named_tuple_of", "loaded_named_tuple", "name_of"]
+__all__ = [
+    "ClassIndex", "Classes", "ModuleKey", "is_named_tuple_of", "loaded_batch_classes",
+    "loaded_named_tuple", "name_of",
+]  # fmt: skip
 
 Classes = Iterable[type] | Mapping[str, type]
 """The classes that a caller allows: classes, or a dict from names on the tape to classes."""
@@ -26,9 +29,10 @@ _PLAIN = (
 _BUILTINS: dict[str, type] = {
     f"builtins:{name}": getattr(builtins, name) for name in _PLAIN.split()
 }
-_COLLECTIONS = ("Counter", "OrderedDict", "defaultdict", "deque")
+_COLLECTIONS = ("Counter", "OrderedDict", "UserDict", "UserList", "defaultdict", "deque")
 _BUILTINS |= {f"collections:{name}": getattr(collections, name) for name in _COLLECTIONS}
 _BUILTINS["types:SimpleNamespace"] = types.SimpleNamespace
+_BUILTINS["builtins:mappingproxy"] = types.MappingProxyType
 
 # A named tuple of torch, which nobody registers.
 _TORCH = {"torch.nn.utils.rnn:PackedSequence"}
@@ -71,18 +75,31 @@ def _by_name(classes: Classes) -> dict[str, type]:
     return {name_of(cls): cls for cls in classes}
 
 
+class ModuleKey(NamedTuple):
+    """Stands for a module of the recorded model that is a key of a dict, where no model is given.
+
+    Attributes:
+        name: of the module within the model, as :meth:`torch.nn.Module.named_modules` has it.
+    """
+
+    name: str
+
+
 class ClassIndex:
-    """Finds classes by the names that tapes have for them, in this order:
+    """Finds classes by the names that tapes have for them, and modules that are keys of dicts in
+    the model that is given. Classes are looked for in this order:
 
     1. the classes that the caller passed,
     2. plain classes of the standard library,
     3. classes registered with ``torch.utils._pytree`` in this process,
-    4. the caches, cache layers, model outputs and configurations of transformers, and taught caches
-       (:mod:`calltape_schema.cache_classes`), if their module is loaded already.
+    4. the caches, cache layers, model outputs, batches and configurations of transformers, and
+       taught caches (:mod:`calltape_schema.cache_classes`), if their module is loaded already.
     """
 
-    def __init__(self, classes: Classes = ()) -> None:
+    def __init__(self, classes: Classes = (), model: Any = None) -> None:
         self._given = _by_name(classes)
+        self._model = model
+        self._modules: dict[str, Any] | None = None
         self._registered: dict[str, type] = {}
         self._registered_count = -1
 
@@ -95,6 +112,15 @@ class ClassIndex:
     def by_name(self) -> Mapping[str, type]:
         """The classes that the caller passed, by the names that tapes have for them."""
         return self._given
+
+    def key(self, name: str) -> Hashable:
+        """The module of the model that stands on a tape by this name; without a model, or if it has
+        no such part, the name as a :class:`ModuleKey`."""
+        if self._modules is None:
+            named = getattr(self._model, "named_modules", None)
+            self._modules = {} if named is None else dict(named(remove_duplicate=False))
+        found = self._modules.get(name)
+        return ModuleKey(name) if found is None else found
 
     def renamed(self, name: str) -> str:
         """The name that a class has in this process; ``name`` is its name on the tape."""
@@ -117,6 +143,8 @@ class ClassIndex:
         above. A registration with torch's pytree is not enough: libraries register classes without
         asking anybody."""
         found = self._given.get(name)
+        if found is None and name == "collections:deque":  # torch's own registration
+            return collections.deque
         return found if found is not None else _known_class(name)
 
     def registered(self, cls: type) -> Any | None:
@@ -160,7 +188,21 @@ def _known_class(name: str) -> type | None:
     found = _loaded(module, qualname)
     if not isinstance(found, type) or name_of(found) != name:
         return None
-    return found if has_known_state(found) or _is_dataclass_of_transformers(found) else None
+    is_known = has_known_state(found) or _is_dataclass_of_transformers(found)
+    return found if is_known or issubclass(found, collections.UserDict) else None
+
+
+def loaded_batch_classes() -> list[type]:
+    """The mappings of transformers that this process has loaded: what tokenizers and processors
+    give."""
+    waiting: list[type[Any]] = [collections.UserDict]
+    found: list[type] = []
+    while waiting:
+        for cls in waiting.pop().__subclasses__():
+            waiting.append(cls)
+            if cls.__module__.startswith(_OF_TRANSFORMERS):
+                found.append(cls)
+    return list(dict.fromkeys(found))
 
 
 def _is_dataclass_of_transformers(cls: type) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -66,6 +66,7 @@ class Description:
         node: describes it.
         tensors, scalars: what the node refers to by number.
         classes: the classes of objects in the value, by the names that tapes have for them.
+        module_names: gives the names of modules that may be keys of dicts, by their identity.
     """
 
     value: Any
@@ -73,6 +74,7 @@ class Description:
     tensors: list[Any] = field(default_factory=list)
     scalars: list[Any] = field(default_factory=list)
     classes: dict[str, type] = field(default_factory=dict)
+    module_names: Callable[[], Mapping[int, str]] | None = None
 
     def form(self) -> FlatTree:
         """Its flattened form. :func:`describe` has flattened registered classes already."""

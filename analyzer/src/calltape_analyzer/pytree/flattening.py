@@ -79,7 +79,7 @@ class FlatTree:
             stack.extend(reversed(form.children))
 
 
-Registered = Callable[[FieldsNode, str], "FlatTree | None"]
+Registered = Callable[["FieldsNode | DictNode | SequenceNode", str], "FlatTree | None"]
 """Returns the flat tree of an object whose class is registered in this process, or None."""
 
 
@@ -106,7 +106,18 @@ def flatten(node: Node, registered: Registered | None = None, path: str = "") ->
     if isinstance(node, FieldsNode):
         found = registered(node, path) if registered is not None else None
         return found if found is not None else _flatten_fields(node, registered, path)
+    if is_container_of_a_class(node):
+        found = registered(node, path) if registered is not None else None
+        return found or FlatTree("list", children=tuple(_tensors(node, registered, path)))
     return FlatTree("slot", slot=Slot(path, node.leaf if _is_tensor(node) else None, node))
+
+
+def is_container_of_a_class(node: Any) -> TypeGuard[SequenceNode | DictNode]:
+    """Whether a node is a dict or a list of a class that torch does not take apart by itself. It
+    flattens to the tensors in it, as an object does."""
+    if isinstance(node, DictNode):
+        return node.type is not None and node.type not in _MAPPINGS
+    return isinstance(node, SequenceNode) and node.type is not None and node.kind == "list"
 
 
 def _is_tensor(node: Any) -> TypeGuard[TensorNode]:
@@ -137,10 +148,11 @@ def _flatten_fields(node: FieldsNode, registered: Registered | None, path: str) 
 
 
 def _attributes(node: FieldsNode, registered: Registered | None, path: str) -> Iterator[FlatTree]:
-    """The tensors in the public attributes of an object, in the order of the attributes and as one
-    flat list (``k0, v0, k1, v1``). A cache inside the object stays a list by itself."""
+    """The tensors in the attributes of an object, in the order of the attributes and as one flat
+    list (``k0, v0, k1, v1``). A cache inside the object stays a list by itself."""
     for name, child in zip(node.fields, node.children, strict=True):
-        if not name.startswith("_"):
+        # A private tensor is context. A private container is where a mapping keeps its items.
+        if not (name.startswith("_") and _is_tensor(child)):
             yield from _tensors(child, registered, f"{path}.{name}")
 
 
@@ -208,12 +220,14 @@ class Flattener:
         """The flat tree of an argument, by the rule of the module."""
         return flatten(node, self._registered_form if _supported_nodes() else None)
 
-    def _registered_form(self, node: FieldsNode, path: str) -> FlatTree | None:
+    def _registered_form(
+        self, node: FieldsNode | DictNode | SequenceNode, path: str
+    ) -> FlatTree | None:
         from calltape_analyzer.pytree.rebuilding import rebuild
 
         if node.kind == "namedtuple":
             return None  # torch keeps named tuples as they are, registered or not
-        cls = self._classes.get(node.type)
+        cls = self._classes.get(node.type or "")
         if cls is None or cls not in _supported_nodes():
             return None
         try:

@@ -13,13 +13,14 @@ number, it would give each step of a generation another input structure.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.caches import is_cache_name, is_same_size
 from calltape_analyzer.pytree.classes import ClassIndex, name_of
 from calltape_analyzer.pytree.tensors import dtype_of
+from calltape_analyzer.pytree.wrappers import content_of, filled_list, filled_mapping
 from calltape_schema.cache_classes import COUNTERS, DERIVED
 
 __all__ = ["Context", "from_state", "remember", "to_state"]
@@ -78,6 +79,9 @@ def from_state(children: Any, context: Any) -> Any:
 
 def _object(value: Any, children: list[Any]) -> dict[str, Any]:
     remember(type(value))
+    content = content_of(value)
+    if content is not None:
+        return {"container": name_of(type(value)), "content": _part(content, children)}
     state: dict[str, Any] = {}
     for name, held in vars(value).items():
         state[name] = _attribute(value, name, held, children)
@@ -146,10 +150,10 @@ def _part(held: Any, children: list[Any]) -> Any:
 def _container(held: Any, children: list[Any]) -> Any:
     if type(held) in (list, tuple):
         return {type(held).__name__: [_part(item, children) for item in held]}
-    if isinstance(held, Mapping):
+    if type(held) is dict:
         items = [[_part(key, children), _part(item, children)] for key, item in held.items()]
         return {"dict": items}
-    if hasattr(held, "__dict__") and not callable(held):
+    if content_of(held) is not None or (hasattr(held, "__dict__") and not callable(held)):
         return _object(held, children)
     raise UsageError(
         f"a {type(held).__name__} inside a cache cannot be flattened",
@@ -164,6 +168,10 @@ def _made(context: Any, children: Sequence[Any]) -> Any:
         return context
     if "object" in context:
         return _made_object(context, children)
+    if "container" in context:
+        cls, content = _class_of(context["container"]), _made(context["content"], children)
+        is_list = isinstance(content, list)
+        return filled_list(cls, content) if is_list else filled_mapping(cls, content.items())
     if "child" in context:
         return children[context["child"]]
     if "dtype" in context and "values" in context:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from calltape_analyzer.errors import InferenceError
@@ -192,7 +193,9 @@ def _placeholders_in(value: Any, seen: set[int] | None = None) -> Iterator[Place
     if isinstance(value, Placeholder):
         yield value
     parts: list[Any] = list(value) if isinstance(value, list | tuple | set | frozenset) else []
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
+        parts += dict.values(value)
+    if isinstance(value, MappingProxyType):
         parts += value.values()
     parts += getattr(value, "__dict__", {}).values()
     for part in parts:

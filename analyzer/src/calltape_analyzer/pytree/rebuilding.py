@@ -25,6 +25,7 @@ from calltape_analyzer.pytree.placeholder import (
     withheld_words,
 )
 from calltape_analyzer.pytree.tensors import torch_constant
+from calltape_analyzer.pytree.wrappers import filled_list, filled_mapping
 from calltape_schema.attributes import slots_of
 from calltape_schema.errors import TapeError
 from calltape_schema.tree import (
@@ -143,13 +144,16 @@ class _Rebuilding:
 
     def dict_node(self, node: DictNode) -> Any:
         items = self.values(node.children)
+        keys: list[Any] = list(node.keys)
+        for at in node.modules or ():
+            keys[at] = self.classes.key(keys[at])
+        pairs = list(zip(keys, items, strict=True))
         if node.type is None:
-            return dict(zip(node.keys, items, strict=True))
+            return dict(pairs)
         cls = self.classes.get(node.type)
         if cls is None:
             return Placeholder(node.type, NOT_KNOWN, node.keys, items)
-        pairs = list(zip(node.keys, items, strict=True))
-        return self._guarded(node.type, node.keys, items, lambda: _mapping_of(cls, pairs))
+        return self._guarded(node.type, node.keys, items, lambda: filled_mapping(cls, pairs))
 
     def fields_node(self, node: FieldsNode) -> Any:
         items = self.values(node.children)
@@ -242,10 +246,8 @@ def _blank(cls: Any) -> Any:
 def _sequence_of(cls: type, items: tuple[Any, ...]) -> Any:
     """An instance of a subclass of a built-in sequence. It is filled by methods of the built-in, so
     that no method of the subclass runs."""
-    if issubclass(cls, list):
-        made = _blank(cls)
-        list.extend(made, items)
-        return made
+    if issubclass(cls, (list, collections.UserList)):
+        return filled_list(cls, items)
     if issubclass(cls, collections.deque):
         made = _blank(cls)
         collections.deque.extend(made, items)
@@ -259,16 +261,6 @@ def _sequence_of(cls: type, items: tuple[Any, ...]) -> Any:
     if issubclass(cls, frozenset):
         return frozenset.__new__(cls, _distinct(items))
     raise TypeError(f"{cls.__name__} is not a sequence")
-
-
-def _mapping_of(cls: type, pairs: list[tuple[Any, Any]]) -> Any:
-    if not issubclass(cls, dict):
-        raise TypeError(f"{cls.__name__} is not a dict")
-    base: Any = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
-    made = _blank(cls)
-    for key, value in pairs:
-        base.__setitem__(made, key, value)
-    return made
 
 
 def _tuple_of(cls: Any, items: tuple[Any, ...]) -> Any:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections import UserDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from calltape_analyzer.pytree.classes import name_of
+from calltape_analyzer.pytree.classes import ModuleKey, name_of
 from calltape_analyzer.pytree.description import (
     SCALARS,
     SEQUENCES,
@@ -36,6 +35,7 @@ from calltape_schema.attributes import (
     names_on_tensor,
 )
 from calltape_schema.cache_classes import is_cache
+from calltape_schema.containers import WRAPPERS, held_by, is_wrapped
 from calltape_schema.tree import (
     BoolNode,
     DictNode,
@@ -46,7 +46,10 @@ from calltape_schema.tree import (
     TensorNode,
 )
 
-__all__ = ["describe_as_recorded", "describe_result"]
+__all__ = ["MODULE_KEYS", "describe_as_recorded", "describe_result"]
+
+MODULE_KEYS = "keys that are modules"
+"""Why a dict was not described: nobody knows which model they are parts of."""
 
 # How the plain value of a subclass is read without calling what the subclass overrides.
 _PLAIN_VALUES: dict[type, tuple[ScalarKind, Callable[[Any], Any]]] = {
@@ -59,9 +62,16 @@ _PLAIN_VALUES: dict[type, tuple[ScalarKind, Callable[[Any], Any]]] = {
 }
 
 
-def describe_as_recorded(value: Any) -> Description:
-    """Describes an argument as the recorder does. A tensor that occurs twice is two leaves."""
-    description = Description(value)
+def describe_as_recorded(
+    value: Any, module_names: Callable[[], Mapping[int, str]] | None = None
+) -> Description:
+    """Describes an argument as the recorder does. A tensor that occurs twice is two leaves.
+
+    Args:
+        value: the argument.
+        module_names: gives the names of modules that are keys of dicts, by their identity.
+    """
+    description = Description(value, module_names=module_names)
     description.node = _AsRecorded(description).node(value)
     return description
 
@@ -153,8 +163,8 @@ class _AsRecorded(Describer):
             return self.custom(value, cls, registered)
         if isinstance(value, dict):
             return self.mapping(value, cls)
-        if isinstance(value, UserDict):
-            return self.mapping(vars(value)["data"], cls)
+        if isinstance(value, WRAPPERS):
+            return self.wrapper(held_by(value), cls)
         for base, kind in SEQUENCES.items():
             if isinstance(value, base):
                 plain: Any = base  # its method, not that of the subclass
@@ -173,10 +183,36 @@ class _AsRecorded(Describer):
             kind="tuple", children=self.nodes(children), type=name_of(cls)
         )
 
+    def wrapper(self, held: Any, cls: type) -> Node | None:
+        if held is None:
+            return self.opaque(cls)
+        if isinstance(held, dict):
+            return self.mapping(held, cls)
+        self.to.classes[name_of(cls)] = cls
+        children = self.nodes(list.__iter__(held))
+        return SequenceNode.model_construct(kind="list", children=children, type=name_of(cls))
+
+    def unknown(self, value: Any, cls: type) -> Node:
+        registered = registration_of(cls)
+        if self.in_context or registered is not None or not is_wrapped(cls):
+            return self.opaque(cls)
+        attributes, reason = attributes_of(value)
+        if reason is not None:
+            return self.opaque(cls)
+        self.open.add(id(value))
+        try:
+            return self.fields("object", cls, attributes)
+        finally:
+            self.open.discard(id(value))
+
     def mapping(self, value: dict[Any, Any], cls: type) -> Node | None:
         items = dict(dict.items(value))
+        modules: list[int] = []
         if not all(map(_is_key, items)):
-            return None
+            known = self.to.module_names
+            items, modules = _by_name(items, {} if known is None else known())
+        if not all(map(_is_key, items)):
+            return self.opaque(cls, MODULE_KEYS) if _has_modules(items) else None
         if cls is not dict:
             self.to.classes[name_of(cls)] = cls
         return DictNode.model_construct(
@@ -184,6 +220,7 @@ class _AsRecorded(Describer):
             keys=tuple(items),
             children=self.nodes(items.values()),
             type=None if cls is dict else name_of(cls),
+            modules=tuple(modules) or None,
         )
 
     def context(self, value: Any) -> Node:
@@ -257,13 +294,30 @@ def _beside(value: Any, node: Node) -> tuple[str, ...]:
     is_subclass = isinstance(node, ScalarNode | SequenceNode | DictNode) and node.type is not None
     if not is_subclass or cls.__module__ == "numpy":
         return ()
-    return names_beside(value, ("data",) if issubclass(cls, UserDict) else ())
+    return names_beside(value, ("data",) if issubclass(cls, WRAPPERS) else ())
 
 
 def _is_bare(cls: type) -> bool:
     """Whether a class is no container. A container that comes here could not be described because
     of what it holds, such as a dict with keys that no tape can hold."""
-    return not issubclass(cls, dict | list | tuple | set | frozenset | UserDict)
+    return not issubclass(cls, (dict, list, tuple, set, frozenset, *WRAPPERS))
+
+
+def _by_name(items: dict[Any, Any], names: Mapping[int, str]) -> tuple[dict[Any, Any], list[int]]:
+    """The items of a dict, with the name of each module that is a key, and the positions of these
+    keys."""
+    found = [(key.name if type(key) is ModuleKey else names.get(id(key)), key) for key in items]
+    known = {name is None or name not in items for name, _ in found}
+    if not all(known):
+        return items, []
+    keys = [key if name is None else name for name, key in found]
+    places = [i for i, (name, _) in enumerate(found) if name is not None]
+    return dict(zip(keys, items.values(), strict=True)), places
+
+
+def _has_modules(items: Iterable[Any]) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and any(issubclass(type(key), torch.nn.Module) for key in items)
 
 
 def _is_key(key: Any) -> bool:

@@ -23,7 +23,9 @@ from typing import Any, Protocol
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.caches import loaded_cache_classes
+from calltape_analyzer.pytree.classes import loaded_batch_classes
 from calltape_analyzer.pytree.object_state import Context, from_state, remember, to_state
+from calltape_schema.containers import WRAPPERS
 
 __all__ = ["register_flattening_functions"]
 
@@ -51,8 +53,9 @@ def register_flattening_functions(
 
     A dataclass flattens to its fields, as with ``torch.export.register_dataclass``. A cache, or
     another object, flattens to the tensors in its public attributes (``k0, v0, k1, v1``); the rest
-    of its state is context, which is compared and is saved with the program. Blocks may be nested,
-    and several threads may run one.
+    of its state is context, which is compared and is saved with the program. A container of a class
+    of its own (a subclass of dict or list, ``UserDict``, ``UserList``, a view of a dict) flattens
+    to the tensors in it. Blocks may be nested, and several threads may run one.
 
     Args:
         classes: classes to register, besides the ones below. A named tuple can be exported without
@@ -73,6 +76,7 @@ def register_flattening_functions(
         import transformers.cache_utils  # noqa: F401
     if patch_transformers is not False:
         wanted += loaded_cache_classes()
+    wanted += [*WRAPPERS, *loaded_batch_classes()]
     held = [cls for cls in dict.fromkeys(wanted) if _hold(cls)]
     try:
         yield

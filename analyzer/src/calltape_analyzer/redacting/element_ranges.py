@@ -35,7 +35,8 @@ class ElementRanges:
 
     def _groups_of(self, tape: Tape) -> list[Group]:
         """The groups of the calls, divided by the texts that divide variants."""
-        made, sorter = self._sorter.observations(tape.calls), self._sorter
+        self._sorter, made = CallSorter.of(tape).settled(tape.calls)
+        sorter = self._sorter
         counters = counters_of_evidence(tape.counters, tape.calls, made.left_out)
         made.set_counted_calls(counted_calls(counters, sorter.signature, sorter.renamed))
         return list(made.groups.values())

@@ -79,7 +79,10 @@ class ValueFacts:
                     if isinstance(node, TensorNode):
                         self._widen(call, side, node.leaf, treatments.of(path))
         if treatments.has("permute"):
-            for variant in tape.variants():
+            variants = tape.variants()
+            layouts = (variant.facts.group.layout for variant in variants)
+            self._sorter = self._sorter.agreeing(layouts)
+            for variant in variants:
                 rules = value_rules(variant.facts, tape.calls.at, self._sorter)
                 self._rules.append((variant.facts, rules))
 

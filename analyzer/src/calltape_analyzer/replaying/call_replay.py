@@ -189,7 +189,8 @@ class CallReplay:
                 found = compared(returned.leaves, again.leaves, self._tolerances, again.omitted)
         except _FAILURES:
             return
-        if found.error is not None and not found.agrees:
+        has_leaves = bool(returned.leaves or again.leaves)  # None differs from nothing
+        if has_leaves and found.error is not None and not found.agrees:
             self._unsteady, self._draws = call.number, places_of(draws)
 
     def _within_time(self, call: Call, run: Run, row: ReportRow) -> ReportRow:

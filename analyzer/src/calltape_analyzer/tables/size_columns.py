@@ -72,7 +72,7 @@ class SizeColumns:
     def __init__(
         self, tape: CallSource, variants: Sequence[VariantFacts], taken: Iterable[str]
     ) -> None:
-        self._sorter = CallSorter.of(tape)
+        self._sorter = CallSorter.of(tape).agreeing(one.group.layout for one in variants)
         found: dict[tuple[str, str], list[tuple[int, Column]]] = {}
         symbols: dict[tuple[str, str], list[tuple[int, Column]]] = {}
         for at, facts in enumerate(variants):

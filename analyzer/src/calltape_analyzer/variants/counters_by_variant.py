@@ -139,7 +139,12 @@ def _values_of(layout: ArgumentLayout, group: CountedGroup) -> Iterator[tuple[_N
         for axis, values in enumerate(group.leaves[path.number]):
             yield (str(path), axis), values
     for path in layout.ints:
-        number = group.scalars[path.number]
+        number: Values | None
+        if path.number < len(group.scalars):
+            number = group.scalars[path.number]
+        else:  # these calls leave it out
+            value = layout.defaults[path.number - len(group.scalars)]
+            number = Values(value, value, {value: group.calls})
         if number is not None:
             yield (str(path), None), number
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from calltape_schema.tree import (
     MAX_ALIKE,
@@ -14,7 +14,17 @@ from calltape_schema.tree import (
     fits_as_key,
 )
 
-__all__ = ["key_token", "names_fit", "why_unfit"]
+__all__ = ["MODULE", "ModuleKey", "key_token", "names_fit", "why_unfit"]
+
+MODULE = "module"
+"""The kind of the token of a key that is a module."""
+
+
+class ModuleKey(NamedTuple):
+    """The name of a module that is a key of a dict."""
+
+    name: str
+
 
 _KEY_TYPES = frozenset({str, int, float, bool, bytes, type(None)})
 _MAX_NAME = 1000
@@ -44,6 +54,8 @@ def names_fit(names: tuple[Any, ...]) -> bool:
 
 
 def _key_fits(key: Any) -> bool:
+    if type(key) is ModuleKey:
+        return fits_as_key(key.name)
     if type(key) is tuple:
         return len(key) <= MAX_KEY_PARTS and all(map(_part_fits, key))
     return _part_fits(key)
@@ -58,4 +70,6 @@ def key_token(key: Any) -> Any:
     tape."""
     if type(key) is tuple:
         return ("tuple", *(key_token(part) for part in key))
+    if type(key) is ModuleKey:
+        return (MODULE, None, key.name)
     return key if type(key) is str else (type(key).__name__, repr(key), key)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from calltape_recorder.capture.module_names import ModuleNames
 from calltape_schema.attributes import is_in_its_module, names_beside, names_on_tensor
 from calltape_schema.packing import MAX_STRING_BYTES
 
@@ -46,11 +47,13 @@ class Walk:
     """The state of one walk."""
 
     __slots__ = (
-        "context", "depth", "known", "leaves", "limit", "nested", "path", "scalars", "text",
-        "tokens",
+        "context", "depth", "known", "leaves", "limit", "module_names", "nested", "path", "scalars",
+        "text", "tokens",
     )  # fmt: skip
 
-    def __init__(self, limit: int, nested: int | None = None) -> None:
+    def __init__(
+        self, limit: int, nested: int | None = None, module_names: ModuleNames | None = None
+    ) -> None:
         self.tokens: list[Any] = []
         self.leaves: list[Any] = []
         self.scalars: list[Any] = []
@@ -63,6 +66,7 @@ class Walk:
         # How many objects of unknown classes are around the current value; None if the walk does
         # not look into them.
         self.nested = nested
+        self.module_names = module_names
 
 
 Visitor = Callable[[Walk, Any], None]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from calltape_recorder.capture.contexts import context_document
+from calltape_recorder.capture.keys import MODULE
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.pseudonyms import of_number, of_value
 from calltape_recorder.capture.withholding import MANY, Degree, Withholding, is_name
@@ -306,9 +307,13 @@ class _Builder:
 
     def _dict(self, token: Any, at: _At) -> dict[str, Any]:
         keys = [_key_of(key) for key in token[1]]
-        shown = self._shown(keys, at)
+        modules = [i for i, key in enumerate(token[1]) if type(key) is tuple and key[0] == MODULE]
+        # The names of modules stand in code.
+        shown = self._shown(keys, at, [keys[i] for i in modules])
         children = [self._node(child) for child in self._below(shown, keys, at)]
         node = {"kind": "dict", "keys": [_packed(key) for key in shown], "children": children}
+        if modules:
+            node["modules"] = modules
         return node if token[2] is None else {**node, "type": self._type(token[2])}
 
     def _fields(self, token: Any, at: _At) -> dict[str, Any]:

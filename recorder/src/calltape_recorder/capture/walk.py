@@ -16,7 +16,7 @@ import dataclasses
 import enum
 import functools
 import types
-from collections import UserDict
+from collections import UserDict, UserList
 from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
@@ -24,8 +24,9 @@ import torch
 from torch.utils._pytree import SUPPORTED_NODES
 
 from calltape_recorder.capture.contexts import Context, context_now
-from calltape_recorder.capture.keys import key_token, names_fit, why_unfit
+from calltape_recorder.capture.keys import ModuleKey, key_token, names_fit, why_unfit
 from calltape_recorder.capture.known_classes import is_named_tuple, is_record
+from calltape_recorder.capture.module_names import ModuleNames
 from calltape_recorder.capture.nested_tensors import jagged
 from calltape_recorder.capture.scalars import (
     Visitor,
@@ -56,6 +57,7 @@ from calltape_schema.attributes import (
     slots_of,
 )
 from calltape_schema.cache_classes import is_cache
+from calltape_schema.containers import held_by, is_wrapped
 from calltape_schema.interning import MAX_DEPTH, MAX_NODES
 from calltape_schema.nested_tensors import is_jagged_class
 from calltape_schema.tree import MAX_KEY_CHARACTERS
@@ -76,9 +78,15 @@ class Capture(NamedTuple):
     scalars: list[Any]
 
 
-def capture_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
+def capture_inputs(
+    args: tuple[Any, ...], kwargs: dict[str, Any], module_names: ModuleNames | None = None
+) -> Capture:
     """Captures the inputs: a tuple of the positional arguments, and a dict of the named ones. The
     first token is the context of the call.
+
+    Args:
+        args, kwargs: of the call.
+        module_names: the names of modules that are keys of dicts.
 
     Raises:
         ValueError: there are more arguments than a tape can hold.
@@ -92,7 +100,7 @@ def capture_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Capture:
         if len({id(value) for value in leaves}) == len(leaves):
             tokens = _flat_tokens(context, len(args), tuple(kwargs))
             return _new(Capture, (tokens, leaves, _NO_SCALARS))
-    walk = Walk(_MAX_TOKENS)
+    walk = Walk(_MAX_TOKENS, module_names=module_names)
     found = walk.tokens
     # The visitors of containers are not needed for these two: no cycle leads to them, because they
     # exist only for this call.
@@ -194,6 +202,8 @@ def _parts(kind: str) -> Visitor:
 def _mapping(walk: Walk, value: Any, items: list[tuple[Any, Any]], cls: type | None) -> None:
     for key, _ in items:
         if type(key) is not str or len(key) > MAX_KEY_CHARACTERS:
+            if walk.module_names is not None:
+                items = _with_names(items, walk.module_names)
             reason = why_unfit([key for key, _ in items])
             if reason is not None:
                 opaque(walk, value, reason)
@@ -206,6 +216,19 @@ def _mapping(walk: Walk, value: Any, items: list[tuple[Any, Any]], cls: type | N
         _children(walk, value, [child for _, child in items])
 
 
+def _with_names(items: list[tuple[Any, Any]], names: ModuleNames) -> list[tuple[Any, Any]]:
+    """The items of a dict, with a :class:`ModuleKey` for each key that is a part of the model."""
+    named = [
+        (names.of(key) if issubclass(type(key), torch.nn.Module) else None, key, value)
+        for key, value in items
+    ]
+    taken = {key for name, key, _ in named if name is None and type(key) is str}
+    return [
+        (key if name is None or name in taken else ModuleKey(name), value)
+        for name, key, value in named
+    ]
+
+
 def _dict(walk: Walk, value: dict[Any, Any]) -> None:
     _mapping(walk, value, list(value.items()), None)
 
@@ -214,8 +237,19 @@ def _dict_subclass(walk: Walk, value: Any) -> None:
     _mapping(walk, value, list(dict.items(value)), type(value))
 
 
-def _user_dict(walk: Walk, value: Any) -> None:
-    _mapping(walk, value, list(dict.items(vars(value)["data"])), type(value))
+def _wrapper(walk: Walk, value: Any) -> None:
+    """Describes a ``UserDict``, a ``UserList`` or a view of a dict by what it holds."""
+    held = held_by(value)
+    if held is None:
+        opaque(walk, value, "it holds no plain dict or list")
+    elif isinstance(held, dict):
+        _mapping(walk, value, list(dict.items(held)), type(value))
+    else:
+        children = tuple(list.__iter__(held))
+        if _enter(walk, value, len(children)):
+            _beside(walk, value, ("data",))
+            walk.tokens.append(("list", len(children), type(value)))
+            _children(walk, value, children)
 
 
 def _fields(
@@ -282,8 +316,14 @@ def _registered(walk: Walk, value: Any) -> None:
 
 
 def _unknown(walk: Walk, value: Any) -> None:
-    """Describes an object of any other class. Its attributes are described only among outputs, and
-    without running its code."""
+    """Describes an object of any other class by its attributes, without running its code. Among
+    inputs this is done with mappings and sequences only: a program cannot be made of any object."""
+    if walk.nested is None and not walk.context and is_wrapped(type(value)):
+        parts = attributes_of(value)
+        if parts.reason is None:
+            names = tuple(parts.attributes)
+            _fields(walk, value, "object", names, tuple(parts.attributes.values()))
+            return
     if walk.nested is None or walk.context:
         opaque(walk, value, "a class that calltape does not know")
         return
@@ -332,6 +372,7 @@ _visitors: dict[type, Visitor] = {
     torch.layout: constant("layout"),
     torch.memory_format: constant("memory_format"),
     types.SimpleNamespace: _object,
+    types.MappingProxyType: _wrapper,
 }
 
 # The first match decides. int.__add__ and similar methods give the plain value, even if a subclass
@@ -349,7 +390,8 @@ _by_base: tuple[tuple[type, Visitor], ...] = (
 )
 _by_container: tuple[tuple[type, Visitor], ...] = (
     (dict, _dict_subclass),
-    (UserDict, _user_dict),
+    (UserDict, _wrapper),
+    (UserList, _wrapper),
     (list, _sequence("list", typed=True)),
     (set, _sequence("set", typed=True)),
     (frozenset, _sequence("frozenset", typed=True)),
