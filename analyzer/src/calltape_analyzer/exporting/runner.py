@@ -21,6 +21,7 @@ from calltape_analyzer.comparison.comparing import (
     recorded_leaves,
 )
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.exporting.apart import Death, apart
 from calltape_analyzer.exporting.hit_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.patching import PATCHING
 from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 _MAX_LOOKED = 4
+_SECONDS = 60.0
+"""How long a run with arguments that a call lacks may take."""
 
 
 @dataclass
@@ -98,6 +101,10 @@ class Runner:
             return sample
         return resized(sample, variant, sizing.row, sizing.values, self._rules_of(variant))
 
+    def prepare(self, variant: VariantFacts) -> None:
+        """Learns once what the values of tensors have to do with sizes."""
+        self._rules_of(variant)
+
     def _rules_of(self, variant: VariantFacts) -> Mapping[int, ValueRule]:
         key = variant.group.key, tuple(tuple(symbol.columns) for symbol in variant.symbols)
         if key not in self._rules:
@@ -147,8 +154,31 @@ class Runner:
 
         with unchanged(self.module) as changed:
             yield changed
+        self.add_state({name: in_words(value) for name, value in changed.items()})
+
+    def add_state(self, changed: Mapping[str, str]) -> None:
+        """Adds what a call changed in the model, with what it was, in words."""
         for name, value in changed.items():
-            self.state.setdefault(name, in_words(value))
+            self.state.setdefault(name, value)
+
+    def apart(self, function: Callable[[], Any], seconds: float) -> Any:
+        """What a function returns that runs the model with arguments that nobody recorded.
+
+        Args:
+            function: returns plain data.
+            seconds: how long it may take.
+
+        Raises:
+            Death, TimeoutError: as :meth:`~calltape_analyzer.exporting.apart.Apart.ask`.
+        """
+
+        def answer(_: Any, __: Any) -> Any:
+            return function(), self.state
+
+        with apart(answer, self.device) as runs:
+            found, state = runs.ask(None, seconds)
+        self.add_state(state)
+        return found
 
     def harmless_loops(self, variant: VariantFacts) -> frozenset[Line]:
         """The model's loops over what is hit that may run for every item, as recorded calls of a
@@ -178,21 +208,32 @@ class Runner:
         found = compared(expected, got, self.tolerances)
         return found.agrees and found.compared > 0
 
-    def completes(self, variant: VariantFacts, call: Call) -> bool:
-        """Whether the model itself returns what was recorded, if a call is given what it lacks in a
-        variant: an empty cache. Also true if that is unknown: no program was tried."""
-        sample = sample_in(variant, call, self.sorter, self.device)
+    def why_incomplete(self, variant: VariantFacts, call: Call) -> str | None:
+        """Why the model itself does not return what was recorded, if a call is given what it lacks
+        in a variant: an empty cache. None if it does. Also if that is unknown: no program was
+        tried."""
         expected = recorded_leaves(call)
         if expected is None or not is_described(expected) or not has_values(expected):
-            return True
+            return None
+        try:
+            differs = self.apart(lambda: self._differs(variant, call, expected), _SECONDS)
+        except Death as death:
+            return f"ended its process with an empty cache ({death.how})"
+        except TimeoutError:  # a trace may do without what fails here
+            return None
+        return "returns other values with an empty cache" if differs else None
+
+    def _differs(self, variant: VariantFacts, call: Call, expected: Mapping[str, Any]) -> bool:
+        """Whether the model returns something else than was recorded, in what both have."""
+        sample = sample_in(variant, call, self.sorter, self.device)
         try:
             got = self.eager(Plan.of(variant, sample, self.sorter.signature), sample)
         except Exception:  # a trace may do without what fails here
-            return True
+            return False
         found = {path: leaf for path, leaf in got.items() if path in expected}
         wanted = {path: expected[path] for path in found}
         difference = compared(wanted, found, self.tolerances)
-        return difference.agrees or not difference.compared
+        return bool(difference.compared) and not difference.agrees
 
     def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool:
         """Whether a program of a model with state does what the model does from its state now. The
