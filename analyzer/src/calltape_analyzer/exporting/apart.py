@@ -17,6 +17,7 @@ import gc
 import os
 import pickle
 import random
+import re
 import select
 import signal
 import sys
@@ -29,7 +30,7 @@ from typing import Any, NoReturn
 from calltape_analyzer.exporting.free_memory import half_of_free
 from calltape_analyzer.exporting.time_limit import time_limit
 
-__all__ = ["Apart", "Death", "apart", "may_fork"]
+__all__ = ["AnswerError", "Apart", "DeathError", "apart", "may_fork"]
 
 Say = Callable[[str], None]
 """Is told what a run does next."""
@@ -42,29 +43,39 @@ _LOOKED = 0.2
 _SETTLING = 10.0
 """Seconds that a fork gets to begin, and for a run that took no longer here."""
 _PARENT_DEATH_SIGNAL = 1
+_OPENMP = re.compile(r"/lib(gomp|iomp5|omp)\b[^/]*\.so[^/]*$")
+_PAUSE_SOFT = 1
 _ADDED = 2**28
 """Bytes of addresses that a fork may take in any case."""
 
 
-class Death(Exception):
+_unfit: list[str] = []
+"""Why forks of this process are of no use, once one was not."""
+
+
+class DeathError(Exception):
     """A run ended the process that it was in.
 
     Attributes:
-        how: in words.
+        how: the signal, or the exit code.
         doing: what it did then, if it said so.
     """
 
     def __init__(self, how: str, doing: str) -> None:
-        super().__init__(how)
+        super().__init__(f"the process was ended ({how})")
         self.how = how
         self.doing = doing
+
+
+class AnswerError(RuntimeError):
+    """A function gave no answer, and its process lives."""
 
 
 def may_fork(device: str) -> bool:
     """Whether a fork of this process can run a model on a device."""
     import torch
 
-    if sys.platform != "linux" or not device.startswith("cpu"):
+    if _unfit or sys.platform != "linux" or not device.startswith("cpu"):
         return False
     # A context of CUDA does not outlive a fork.
     return not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -129,8 +140,9 @@ class Apart:
             seconds: how long it may take.
 
         Raises:
-            Death: the run ended the fork.
+            DeathError: the run ended the fork.
             TimeoutError: it takes too long, and was ended.
+            AnswerError: the function raised an error, or its answer cannot be sent.
         """
         if self._fork is None and self._forks:
             self._fork = self._begun()
@@ -139,7 +151,9 @@ class Apart:
                 return self._function(question, _unheard)
         try:
             return self._fork.ask(question, seconds)
-        except BaseException:  # it died, or is not to be trusted any more; or Ctrl-C
+        except AnswerError:
+            raise
+        except BaseException:  # it died, or does not come to its end; or Ctrl-C
             self.close()
             raise
 
@@ -155,9 +169,10 @@ class Apart:
             if self._first is not None and _has_other_threads():
                 fork.ask(self._first, _SETTLING)
                 self._first = None
-        except (Death, TimeoutError):
+        except (DeathError, TimeoutError) as error:
             fork.end()
             self._forks = False
+            _unfit.append(str(error))
             return None
         except BaseException:
             fork.end()
@@ -190,7 +205,7 @@ class _Fork:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # what is not written yet would be written twice
                 stream.flush()
-        room = int(2 * half_of_free())
+        room, threads = int(2 * half_of_free()), _threads_after_fork()
         state = random.getstate()  # a fork gets another one
         asked, answered = os.pipe(), os.pipe()
         try:
@@ -206,7 +221,7 @@ class _Fork:
                 os.close(asked[1])
                 os.close(answered[0])
                 random.setstate(state)
-                _settle(room)
+                _settle(room, threads)
                 if begin is not None:
                     begin()
                 _answer_all(function, asked[0], answered[1])
@@ -215,14 +230,15 @@ class _Fork:
         os.close(asked[0])
         os.close(answered[1])
         self._questions, self._answers = asked[1], answered[0]
+        self._code = 0
         self._doing = ""
 
     def ask(self, question: Any, seconds: float) -> Any:
         """The answer to a question.
 
         Raises:
-            Death, TimeoutError: as :meth:`Apart.ask`.
-            RuntimeError: the function raised an error, or its answer cannot be sent.
+            DeathError, TimeoutError: as :meth:`Apart.ask`.
+            AnswerError: as there.
         """
         try:
             _write(self._questions, question)
@@ -234,7 +250,7 @@ class _Fork:
         """The next answer. Each thing that it does may take so many seconds.
 
         Raises:
-            Death, TimeoutError, RuntimeError: as :meth:`ask`.
+            DeathError, TimeoutError, AnswerError: as :meth:`ask`.
         """
         until = time.monotonic() + seconds
         self._doing = ""
@@ -245,7 +261,7 @@ class _Fork:
             elif kind == "answer":
                 return value
             else:
-                raise RuntimeError(value)
+                raise AnswerError(value)
 
     def _read(self, until: float, seconds: float) -> bytes:
         size = int.from_bytes(self._exactly(_HEAD, until, seconds), "big")
@@ -269,11 +285,11 @@ class _Fork:
             found += part
         return bytes(found)
 
-    def _death(self) -> Death:
+    def _death(self) -> DeathError:
         until = time.monotonic() + 1
         while (status := self._status()) is None and time.monotonic() < until:
             time.sleep(0.001)
-        return Death(_how(status), self._doing)
+        return DeathError(_how(status), self._doing)
 
     def _status(self) -> int | None:
         """Its exit code if it has ended, negative for a signal; None if it has not."""
@@ -305,13 +321,31 @@ class _Fork:
 
 def _how(code: int | None) -> str:
     if code is None or code >= 0:
-        return "ended its process" + (f" with exit code {code}" if code else "")
+        return f"exit code {code}"
     with suppress(ValueError):
-        return f"ended its process ({signal.Signals(-code).name})"
-    return f"ended its process (signal {-code})"
+        return signal.Signals(-code).name
+    return f"signal {-code}"
 
 
-def _settle(room: int) -> None:
+def _threads_after_fork() -> int:
+    """How many threads torch may use in a fork that is made next. A pool of threads does not
+    outlive a fork, and a kernel would wait for it for ever: the pool is given up, and each process
+    makes its own when it needs one. Where that cannot be, there is no pool for one thread."""
+    import torch
+
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return 1
+    with suppress(OSError, AttributeError):
+        with open("/proc/self/maps") as file:
+            paths = {line.split()[-1] for line in file if _OPENMP.search(line)}
+        given_up = [ctypes.CDLL(path).omp_pause_resource_all(_PAUSE_SOFT) for path in paths]
+        if given_up and not any(given_up):
+            return threads
+    return 1
+
+
+def _settle(room: int, threads: int) -> None:
     """Makes a fork harmless: it prints nothing, leaves nothing, ends with its parent, and gets no
     more memory than is free."""
     import torch
@@ -325,8 +359,7 @@ def _settle(room: int) -> None:
             signal.signal(number, signal.SIG_DFL)
     faulthandler.disable()
     gc.freeze()  # a collection would write to all of the memory that both have
-    # A pool of threads does not outlive a fork, and a kernel would wait for it for ever.
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     with suppress(OSError, ValueError):
         import resource
 
@@ -343,7 +376,7 @@ def _settle(room: int) -> None:
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
         # Another thread may have held the locks of the ones before.
-        sys.stdout = sys.stderr = open(os.devnull, "w")
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _addresses() -> int:

@@ -21,7 +21,7 @@ from calltape_analyzer.arguments.sizings import (
 )
 from calltape_analyzer.arguments.tracing_sizings import sizing_of_batch, sizings_for_tracing
 from calltape_analyzer.comparison.comparing import compared
-from calltape_analyzer.exporting.apart import Death
+from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.causes import cause_of
 from calltape_analyzer.exporting.empty_results import NotEmpty
 from calltape_analyzer.exporting.empty_selections import settle_assertions
@@ -37,7 +37,7 @@ from calltape_analyzer.exporting.zero_probes import try_zeros
 from calltape_analyzer.model.calls import preserved
 from calltape_analyzer.model.state import unchanged
 from calltape_analyzer.observing.columns import SizeRow
-from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
+from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.program import Program, unchanged_note
@@ -387,7 +387,7 @@ class Exporter:
         verifier = self.verifier
 
         def tried(check: Callable[[], bool]) -> bool:
-            with suppress(Death, TimeoutError):  # nobody recorded that nothing is found
+            with suppress(DeathError, TimeoutError):  # nobody recorded that nothing is found
                 limit = verifier.budget.within(verifier.probing.seconds)
                 return bool(verifier.apart(check, limit))
             return False

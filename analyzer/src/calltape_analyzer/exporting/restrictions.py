@@ -64,9 +64,7 @@ class _Evidence:
             )
             if not counts:
                 return None
-            best = max(
-                counts, key=lambda s: (s in first, counts[s], s.value in _SPECIAL, -s.value)
-            )
+            best = max(counts, key=lambda s: (s in first, counts[s], s.value in _SPECIAL, -s.value))
             found.append(best)
             left = [values for values in left if values[best.symbol] != best.value]
         per_symbol = Counter(size.symbol for size in found)
@@ -163,9 +161,7 @@ def _excluded(
     return None
 
 
-def _to_try(
-    variant: VariantFacts, evidence: _Evidence, found: Sequence[_Size]
-) -> Iterator[Sizing]:
+def _to_try(variant: VariantFacts, evidence: _Evidence, found: Sequence[_Size]) -> Iterator[Sizing]:
     """Sizes at which one that explains something is alone, among those at which the program was
     right; and sizes beside it."""
     rows = [values_at(variant, row) for row in range(len(variant.rows))]

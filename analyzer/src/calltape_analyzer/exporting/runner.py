@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, resized, sample_in
+from calltape_analyzer.arguments.samples import Sample, resized, resized_row, sample_in
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
 from calltape_analyzer.comparison.comparing import (
@@ -21,7 +21,7 @@ from calltape_analyzer.comparison.comparing import (
     recorded_leaves,
 )
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting.apart import Death, apart
+from calltape_analyzer.exporting.apart import DeathError, apart
 from calltape_analyzer.exporting.hit_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.patching import PATCHING
 from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
@@ -105,6 +105,15 @@ class Runner:
         """Learns once what the values of tensors have to do with sizes."""
         self._rules_of(variant)
 
+    def points_to_nothing(self, variant: VariantFacts, sizing: Sizing) -> str | None:
+        """The argument whose values point into a size that would be 0; None if there is none."""
+        shapes = resized_row(variant, sizing.row, sizing.values).shapes
+        for number, rule in self._rules_of(variant).items():
+            is_zero = rule.symbol is not None and sizing.values[rule.symbol] == 0
+            if rule.needs_one and is_zero and 0 not in shapes[number]:
+                return str(variant.group.layout.tensors[number])
+        return None
+
     def _rules_of(self, variant: VariantFacts) -> Mapping[int, ValueRule]:
         key = variant.group.key, tuple(tuple(symbol.columns) for symbol in variant.symbols)
         if key not in self._rules:
@@ -169,7 +178,7 @@ class Runner:
             seconds: how long it may take.
 
         Raises:
-            Death, TimeoutError: as :meth:`~calltape_analyzer.exporting.apart.Apart.ask`.
+            DeathError, TimeoutError: as :meth:`~calltape_analyzer.exporting.apart.Apart.ask`.
         """
 
         def answer(_: Any, __: Any) -> Any:
@@ -217,7 +226,7 @@ class Runner:
             return None
         try:
             differs = self.apart(lambda: self._differs(variant, call, expected), _SECONDS)
-        except Death as death:
+        except DeathError as death:
             return f"ended its process with an empty cache ({death.how})"
         except TimeoutError:  # a trace may do without what fails here
             return None

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.comparison.comparing import Difference, compared
-from calltape_analyzer.exporting.apart import Apart, Death, apart
+from calltape_analyzer.exporting.apart import Apart, DeathError, apart
 from calltape_analyzer.exporting.doubts import doubt_of
 from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.exporting.run_costs import Cost
@@ -126,7 +126,7 @@ class UnseenRuns:
                 ran = self.apart.ask((sizing, with_program), seconds)
         except TimeoutError as error:
             ran = Ran(unrun=str(error), is_late=True)
-        except Death as death:
+        except DeathError as death:
             told = f"ended its process when that was tried ({death.how})"
             if death.doing == _PROGRAM:
                 ran = Ran(died=f"{runtime} {told}")

@@ -17,7 +17,7 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import resized_row, sample_in
 from calltape_analyzer.arguments.sizings import Sizing, is_between, is_part_way, sizes_in_words
 from calltape_analyzer.comparison.comparing import compared
-from calltape_analyzer.exporting.apart import Death
+from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.budget import Budget
 from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.exporting.runner import Runner
@@ -178,11 +178,12 @@ class Verifier(Runner):
         """Why the model does not come to its end at sizes that no call had; None if it does."""
         limit = self.budget.within(self.probing.seconds)
         try:
-            return self.apart(lambda: self._failure(variant, sizing), limit)
+            why: str | None = self.apart(lambda: self._failure(variant, sizing), limit)
+            return why
         except TimeoutError as error:
             self.probing.note_slow(variant)
             return str(error)
-        except Death as death:
+        except DeathError as death:
             return f"ended its process when that was tried ({death.how})"
 
     def _failure(self, variant: VariantFacts, sizing: Sizing) -> str | None:
@@ -213,9 +214,7 @@ class Verifier(Runner):
                 lambda: eager(self.entry, plan, sample.cloned(), self.classes, self.device)
             )
 
-    def probe(
-        self, program: Program, attempt: Attempt, sizing: Sizing, runs: UnseenRuns
-    ) -> None:
+    def probe(self, program: Program, attempt: Attempt, sizing: Sizing, runs: UnseenRuns) -> None:
         """Runs one size that no call had. What the model returns is right.
 
         Args:

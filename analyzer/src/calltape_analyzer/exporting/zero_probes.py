@@ -47,6 +47,9 @@ def try_zeros(program: Program, verifier: Verifier, seconds: float, runs: Unseen
             refused[columns] = "there was no time to try it"
             continue
         reason = verifier.refuses(program.variant, sizing)
+        pointing = verifier.points_to_nothing(program.variant, sizing)
+        if pointing is not None:
+            reason = f"values of {pointing} point into it"
         if reason is not None:
             refused[columns] = f"it was not tried ({reason})"
             continue

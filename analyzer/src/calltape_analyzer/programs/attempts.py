@@ -131,8 +131,10 @@ class Attempt(BaseModel):
     @property
     def refuses(self) -> bool:
         """Whether nothing came of it, or the program refuses a size that was tried."""
-        return not self.tried or bool(self.refused) or not {"refused", "failed"}.isdisjoint(
-            self.rows.values()
+        return (
+            not self.tried
+            or bool(self.refused)
+            or not {"refused", "failed"}.isdisjoint(self.rows.values())
         )
 
     @property
