@@ -157,9 +157,9 @@ class Harmful(torch.nn.Module):
         self.register_buffer("counted", torch.zeros(()))
 
     def forward(self, x: Any) -> Any:
-        if not isinstance(x, FakeTensor) and not torch.compiler.is_exporting():
-            if x.shape[0] in self.rows:
-                answered(self.harm, lambda _: None)
+        is_run = not isinstance(x, FakeTensor) and not torch.compiler.is_exporting()
+        if is_run and x.shape[0] in self.rows:
+            answered(self.harm, lambda _: None)
         return x * 2
 
 
