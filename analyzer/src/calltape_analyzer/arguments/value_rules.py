@@ -113,7 +113,8 @@ def _may_have(variant: VariantFacts, number: int) -> bool:
     """Whether a tensor may have a rule: it has integers, or is a small table of floats."""
     dtype = variant.group.facts[number].dtype
     shapes = [row.shapes[number] for row in variant.rows]
-    is_table = all(len(s) == 2 and 1 < s[1] <= _MAX_COLUMNS for s in shapes)
+    widths = {shape[1] if len(shape) == 2 else 0 for shape in shapes}
+    is_table = len(widths) == 1 and 1 < max(widths) <= _MAX_COLUMNS
     is_small = all(math.prod(shape) <= _MAX_ELEMENTS for shape in shapes)
     return dtype in _DTYPES or (dtype in _FLOATS and is_table and is_small)
 

@@ -27,7 +27,9 @@ __all__ = ["restrict"]
 
 _MAX_OF_A_SYMBOL = 2
 """A program that is wrong at more sizes of a symbol is wrong at a range of them."""
-_MAX_TRIED = 24
+_MAX_TRIED = 32
+_STEPS, _FACTORS = (1, -1, 2, -2, 3, -3), (2, 3)
+"""Which sizes are beside one: near it, and multiples, since a model may ask for a remainder."""
 _MAX_ROUNDS = 4
 _SPECIAL = (0, 1)
 """Models treat these in a special way; that needs no further proof."""
@@ -146,9 +148,12 @@ def _excluded(
         ]
         if not waiting:
             is_shown = all(
-                size.value in _SPECIAL or _is_beside_right(size, evidence) for size in found
+                size.value in _SPECIAL or _is_beside_right(program.variant, size, evidence, may_run)
+                for size in found
             )
             return found if is_shown else None
+        if verifier.budget.is_spent:
+            return None
         for sizing in waiting:
             tried.add(sizing.values)
             scratch = Attempt(variant=program.name, what="sizes beside those that were wrong")
@@ -176,7 +181,8 @@ def _to_try(variant: VariantFacts, evidence: _Evidence, found: Sequence[_Size]) 
     }
     for size in (*found, *sorted(doubtful.difference(found))):
         unit = variant.symbols[size.symbol].unit if size.value else 1
-        beside = [size.value + step * unit for step in (1, -1, 2, -2)] + [2 * size.value]
+        beside = [size.value + step * unit for step in _STEPS]
+        beside += [factor * size.value for factor in _FACTORS]
         for value in (size.value, *(beside if size in found else ())):
             if value < 0 or (value == 0 and size.value not in (0, 1)):
                 continue
@@ -195,11 +201,16 @@ def _alone(evidence: _Evidence, values: _Values) -> set[_Size]:
     return new if len(new) == 1 else set()
 
 
-def _is_beside_right(size: _Size, evidence: _Evidence) -> bool:
-    """Whether the program was right at a smaller and at a larger size of a symbol, or at several
-    of one side."""
-    values = {right[size.symbol] for right in evidence.right}
-    return len(values) > 1
+def _is_beside_right(
+    variant: VariantFacts, size: _Size, evidence: _Evidence, was_tried: bool
+) -> bool:
+    """Whether the program was right at smaller and at larger sizes of a symbol; or near one side,
+    if the other side was tried and the model takes no such sizes."""
+    away = [right[size.symbol] - size.value for right in evidence.right]
+    if min(away) < 0 < max(away):
+        return True
+    near = max(_STEPS) * variant.symbols[size.symbol].unit
+    return was_tried and any(abs(distance) <= near for distance in away)
 
 
 def _exclude(program: Program, sizes: Sequence[_Size]) -> None:

@@ -140,15 +140,12 @@ class UnseenRuns:
 
     def _here(self, sizing: Sizing, seconds: float) -> Ran:
         """A run in this process, which the program must not end."""
-        ran: Ran = self.apart.ask((sizing, False), seconds)
-        if ran.unrun or ran.raised:
-            return ran
         sample = self._runner.sample(self._program.variant, sizing)
         (death,) = self._program.model.deaths([self._program.inputs(sample)], seconds)
-        if death is not None:
+        ran: Ran = self.apart.ask((sizing, death is None), seconds)
+        if death is not None and not ran.raised:
             return replace(ran, died=f"{self._program.model.runtime} {death}")
-        again: Ran = self.apart.ask((sizing, True), seconds)
-        return again
+        return ran
 
     def answer(self, question: tuple[Sizing, bool], say: Any) -> Ran:
         """Answers where it is apart."""
