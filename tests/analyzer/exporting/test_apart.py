@@ -15,6 +15,7 @@ import torch
 from torch._subclasses import FakeTensor
 
 from calltape_analyzer import Programs, export
+from calltape_analyzer.errors import ExportError
 from calltape_analyzer.exporting import apart as module_apart
 from calltape_analyzer.exporting.apart import AnswerError, Apart, DeathError, apart
 from tests.analyzer.exported import assert_same, call, taped
@@ -183,6 +184,20 @@ def test_harm_at_sizes_that_nobody_recorded_is_a_reason(
         assert_same(args[0] * 2, programs(*args))
     if 0 in rows:
         _assert_refuses_no_rows(programs, harm)
+
+
+def test_harm_of_values_that_are_made_up_is_a_reason(tmp_path: Path) -> None:
+    class Indexing(torch.nn.Module):
+        def forward(self, x: Any, places: Any) -> Any:
+            if not isinstance(x, FakeTensor) and not torch.compiler.is_exporting() and x.any():
+                answered("kill", lambda _: None)
+            return x[places]
+
+    model = Indexing()
+    calls = [call(torch.zeros(n, 4), torch.zeros(n, dtype=torch.long)) for n in (2, 3, 7)]
+    tape = taped(tmp_path, model, calls, values="none")
+    with pytest.raises(ExportError, match=r"made-up ones the model does not come .*SIGSEGV"):
+        export(tape, model)
 
 
 def _assert_refuses_no_rows(programs: Programs, harm: str) -> None:

@@ -96,6 +96,7 @@ class ProgramSearch:
     def _can_be_traced(self, variant: VariantFacts) -> bool:
         """Whether a trace is worth trying. If not, it is noted why."""
         reason = why_untraceable(variant, self.tape.calls.at(variant.rows.first))
+        reason = reason or self.exporter.verifier.why_harmful(variant)
         if reason is None:
             return True
         self.missing[variant.name] = reason

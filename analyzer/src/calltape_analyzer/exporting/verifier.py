@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import resized_row, sample_in
-from calltape_analyzer.arguments.sizings import Sizing, is_between, is_part_way, sizes_in_words
+from calltape_analyzer.arguments.sizings import (
+    Sizing,
+    is_between,
+    is_part_way,
+    sizes_in_words,
+    values_at,
+)
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.budget import Budget
@@ -185,6 +191,22 @@ class Verifier(Runner):
             return str(error)
         except DeathError as death:
             return f"ended its process when that was tried ({death.how})"
+
+    def why_harmful(self, variant: VariantFacts) -> str | None:
+        """Why the model is not run with a recorded call whose values are not on the tape: with the
+        values that are made up it ends its process, or does not come to its end."""
+        call = self.find(variant.rows.first)
+        if all(leaf.key for leaf in call.record.inputs.facts()):
+            return None
+        recorded = Sizing(0, values_at(variant, 0), False)
+        try:
+            self.apart(lambda: self._failure(variant, recorded), self.probing.seconds)
+        except (TimeoutError, DeathError) as error:
+            return (
+                f"call {call.number}: its values are not on the tape, and with made-up ones the "
+                f"model does not come to its end: {error} (record values, or leave the call out)"
+            )
+        return None
 
     def _failure(self, variant: VariantFacts, sizing: Sizing) -> str | None:
         try:
