@@ -18,6 +18,7 @@ from calltape_analyzer import Programs, export
 from calltape_analyzer.errors import ExportError
 from calltape_analyzer.exporting import apart as module_apart
 from calltape_analyzer.exporting.apart import AnswerError, Apart, DeathError, apart
+from calltape_recorder import record
 from tests.analyzer.exported import assert_same, call, taped
 
 pytestmark = pytest.mark.skipif(
@@ -96,6 +97,17 @@ def test_generators_of_the_host_stay_as_they_were() -> None:
         numbers, number = runs.ask(None, 60)
     assert torch.rand(3).tolist() == numbers
     assert random.random() == number
+
+
+def test_recorder_of_the_host_does_not_see_what_runs_apart(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 3)
+    with record(model, tmp_path / "calls.tape") as recorder, torch.no_grad():
+        model(torch.rand(2, 3))
+        with apart(lambda rows, say: model(torch.rand(rows, 3)).shape, "cpu") as runs:
+            assert runs.ask(4, 60) == (4, 3)
+        model(torch.rand(5, 3))
+    assert recorder.stats().kept == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["calls.tape"]
 
 
 def test_kernels_run_in_a_fork_beside_a_pool_of_threads() -> None:
