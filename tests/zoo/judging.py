@@ -14,6 +14,7 @@ import torch
 from calltape_analyzer import open_tape
 from tests.zoo.case import Arguments, Case, fresh
 from tests.zoo.comparing import difference, is_rounding, leaves, nudged
+from tests.zoo.needless import needless
 
 __all__ = ["Verdict", "judge"]
 
@@ -36,6 +37,9 @@ class Verdict:
             not changed alike by the program. Not part of the other counts.
         verified: rows that ``verify()`` called ok.
         refused: unseen calls that no variant accepted (``NoVariant``): honest, but missing.
+        needless: of those, the ones where a program would have been right without what calltape
+            keeps it from.
+        needless_guards: the others where one would have been right without torch's guards as well.
         variants: how many programs.
         attempts: as the exporter tells them, if it does.
         details: the first reasons, in words.
@@ -51,6 +55,8 @@ class Verdict:
     mutations_lost: int = 0
     verified: int = 0
     refused: int = 0
+    needless: int = 0
+    needless_guards: int = 0
     variants: int = 0
     seconds: float = 0.0
     error: str | None = None
@@ -102,7 +108,10 @@ def _judge(case: Case, path: Path, target: str, verdict: Verdict) -> None:
             _recorded(programs, call, rows.get(call.number), verdict, near(call.inputs))
         build = _continued(case) if case.continues else case.make
         for position, arguments in enumerate(unseen):
-            _unseen(programs, build, arguments, position, verdict, near(arguments))
+            keeps = not case.continues  # a run without restrictions would be one more call
+            _unseen(
+                programs, build, arguments, position, verdict, near(arguments), keeps_state=keeps
+            )
 
 
 def _number(call: Any) -> int:
@@ -150,7 +159,7 @@ def _continued(case: Case) -> Callable[[], torch.nn.Module]:
 
 def _unseen(
     programs: Any, build: Callable[[], torch.nn.Module], arguments: Arguments, position: int,
-    verdict: Verdict, near: Near | None = None,
+    verdict: Verdict, near: Near | None = None, *, keeps_state: bool = True,
 ) -> None:  # fmt: skip
     """A module of its own for what is expected: nothing that exporting did to the other counts."""
     ours, theirs = fresh(arguments), fresh(arguments)
@@ -160,7 +169,13 @@ def _unseen(
         got = programs(*theirs[0], **theirs[1])
     except Exception as error:  # refused, or a program that fails
         verdict.refused += type(error).__name__ == "NoVariant"
-        verdict.details.append(f"unseen {position}: {_said(error)}"[:300])
+        why = None
+        if keeps_state:
+            why = needless(programs, arguments, lambda got: difference(expected, got) is None)
+        verdict.needless += why == "ours"
+        verdict.needless_guards += why == "guards"
+        said = f"needless ({why}): " if why else ""
+        verdict.details.append(f"unseen {position}: {said}{_said(error)}"[:300])
         return
     found = difference(expected, got)
     if found is None:

@@ -33,8 +33,10 @@ _TIMEOUT = 600  # seconds that one step may take
 _LIBRARIES = "torch", "transformers", "diffusers", "timm", "torchvision", "torch_geometric"
 _forks = multiprocessing.get_context("forkserver")
 
-_COLUMNS = "case", "recorded", "unseen", "wrong", "mutations", "variants", "seconds"
-_WIDTHS = 28, 10, 8, 6, 10, 9, 8
+_COLUMNS = (
+    "case", "recorded", "unseen", "wrong", "needless", "mutations", "variants", "seconds",
+)  # fmt: skip
+_WIDTHS = 28, 10, 8, 6, 9, 10, 9, 8
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -171,7 +173,9 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
     return (
         row["case"], share("reproduced", "calls"), share("unseen_reproduced", "unseen"),
-        str(row.get("silent_wrong", "")), str(row.get("mutations_lost", "")),
+        str(row.get("silent_wrong", "")),
+        f"{row.get('needless', '')}+{row.get('needless_guards', '')}",
+        str(row.get("mutations_lost", "")),
         str(row.get("variants", "")), str(row.get("seconds", "")),
     )  # fmt: skip
 
@@ -192,8 +196,14 @@ def _summary(rows: list[dict[str, Any]]) -> str:
     return (
         f"reproduced every recorded call: {len(recorded)}/{len(rows)}; "
         f"and every unseen call: {len(both)}/{len(rows)}\n"
-        f"calls with wrong values that nothing reported: {wrong}"
+        f"calls with wrong values that nothing reported: {wrong}\n"
+        f"needless refusals of unseen calls: {_sum(rows, 'needless')} by calltape, "
+        f"{_sum(rows, 'needless_guards')} by guards of torch; of {_sum(rows, 'unseen')} calls"
     )
+
+
+def _sum(rows: list[dict[str, Any]], count: str) -> int:
+    return sum(row.get(count, 0) for row in rows)
 
 
 _COMMANDS = {"record": _record, "export": _export, "all": _all, "table": _table}

@@ -169,3 +169,32 @@ def test_values_that_are_not_on_the_tape_have_no_rule(tmp_path: Path) -> None:
 def test_a_rule_that_one_call_breaks_is_none(tmp_path: Path) -> None:
     calls = [given(nodes(8), ids(0, 3, 8)), given(nodes(9), ids(0, 9)), given(nodes(5), ids(5, 0))]
     assert "offsets" not in names(tmp_path, calls)
+
+
+def boxes(count: int, pictures: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """The picture of each box, and corners."""
+    numbers = torch.arange(count).remainder(pictures)[:, None]
+    return torch.cat([numbers, torch.rand(count, 4) * 7 + 0.3], 1).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_boxes_stay_with_the_pictures_that_are_left(tmp_path: Path, dtype: torch.dtype) -> None:
+    calls = [given(nodes(n), boxes(count, n, dtype)) for n, count in ((4, 9), (2, 5), (3, 7))]
+    for pictures in (1, 2, 3, 6):
+        _, made = at_sizes(tmp_path, calls, {"x[0]": pictures, "mask[0]": 11})
+        assert made.dtype is dtype
+        assert made.shape == (11, 5)
+        assert made[:, 0].max() == min(pictures, 4) - 1
+        assert (made[:, 1:] == calls[0][0][1].to(dtype)[torch.arange(11) % 9, 1:]).all()
+
+
+def test_tables_of_whole_numbers_and_features_have_no_column_of_numbers(tmp_path: Path) -> None:
+    whole = [given(nodes(n), torch.randint(0, n, (c, 3)).float()) for n, c in ((4, 9), (3, 7))]
+    assert names(tmp_path, whole) == []
+    zeros = [given(nodes(n), boxes(c, 1)) for n, c in ((4, 9), (3, 7))]
+    assert names(tmp_path, zeros) == []
+    beyond = [given(nodes(n), boxes(c, n + 1)) for n, c in ((4, 10), (3, 8))]
+    rules = names(tmp_path, beyond)
+    assert rules == ["index column"]  # of the boxes themselves: there are more of them
+    of_any_width = [given(nodes(n), boxes(c, n)[:, : n + 1]) for n, c in ((4, 9), (2, 5), (3, 7))]
+    assert names(tmp_path, of_any_width) == []

@@ -86,6 +86,7 @@ def test_no_time_at_all(tmp_path: Path) -> None:
         export(tape, Masked(), max_seconds=0)
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_sizes_that_were_not_probed_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

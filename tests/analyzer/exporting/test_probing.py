@@ -17,6 +17,8 @@ from calltape_analyzer.programs.attempts import Attempt
 from calltape_recorder import record
 from tests.analyzer.exported import Call, call, taped
 
+pytestmark = pytest.mark.usefixtures("runs_here")
+
 # What a model notes of itself is put back after each call.
 SEEN: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
 

@@ -14,6 +14,8 @@ from calltape_analyzer.exporting import probing
 from calltape_analyzer.exporting.memory import measured
 from tests.analyzer.exported import call, taped
 
+pytestmark = pytest.mark.usefixtures("runs_here")
+
 SEEN: list[tuple[int, ...]] = []
 
 

@@ -2,13 +2,15 @@
 
 Many integer tensors are valid only together with sizes: the offsets of sequences that lie one after
 another end at the number of tokens, the nodes of edges are below the number of nodes, a mask of
-padding is ones and then zeros. Such a rule is learned from recorded calls. It holds in all of them,
+padding is ones and then zeros. A table of floats may have a column of such numbers: the picture of
+each box. Such a rule is learned from recorded calls. It holds in all of them,
 or it is none. In come recorded calls of a variant; out go rules, one per tensor at most, which make
 the values of a resized tensor valid (docs/decisions/0040).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,8 +30,11 @@ __all__ = ["ValueRule", "value_rules"]
 _MAX_ROWS = 16
 _MAX_ELEMENTS = 2**16
 """A larger tensor of integers is data (an image), and no index."""
+_MAX_COLUMNS = 16
+"""Of a table of floats; a wider one is features."""
 
 _UNSIGNED = frozenset(("uint16", "uint32", "uint64"))
+_FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
 _DTYPES = _UNSIGNED | {"bool", "uint8", "int8", "int16", "int32", "int64"}
 """Those below a byte hold no numbers that torch knows."""
 
@@ -49,15 +54,18 @@ class ValueRule:
 
     Attributes:
         name: of the rule: ``offsets``, ``segments``, ``permutation``, ``consecutive``, ``one-hot``,
-            ``prefix mask``, ``suffix mask``, ``lengths``, ``sorted`` or ``indices``.
+            ``prefix mask``, ``suffix mask``, ``lengths``, ``sorted``, ``indices`` or
+            ``index column``.
         make: from the recorded tensor, the new shape, and the new value of the rule's symbol (0
             without one).
         symbol: the number of the symbol that the values depend on, beside the tensor's own shape.
+        needs_one: whether no value is valid if that symbol is 0, and a kernel may not look.
     """
 
     name: str
     make: Callable[[torch.Tensor, _Sizes, int], torch.Tensor]
     symbol: int | None = None
+    needs_one: bool = False
 
     def resized(
         self, tensor: torch.Tensor, shape: _Sizes, before: _Sizes, now: _Sizes
@@ -88,7 +96,7 @@ def value_rules(
     Raises:
         TapeError: the tensors cannot be read.
     """
-    numbers = [number for number, facts in enumerate(variant.group.facts) if facts.dtype in _DTYPES]
+    numbers = [number for number in range(len(variant.group.facts)) if _may_have(variant, number)]
     seen: dict[int, list[_Seen]] = {number: [] for number in numbers}
     for call, sizes in _calls(variant, find, sorter) if numbers else ():
         for number in numbers:
@@ -99,6 +107,16 @@ def value_rules(
                 seen[number].append(_Seen(_wide(tensor.detach()), sizes))
     found = {number: _rule(of_tensor) for number, of_tensor in seen.items() if of_tensor}
     return {number: rule for number, rule in found.items() if rule is not None}
+
+
+def _may_have(variant: VariantFacts, number: int) -> bool:
+    """Whether a tensor may have a rule: it has integers, or is a small table of floats."""
+    dtype = variant.group.facts[number].dtype
+    shapes = [row.shapes[number] for row in variant.rows]
+    widths = {shape[1] if len(shape) == 2 else 0 for shape in shapes}
+    is_table = len(widths) == 1 and 1 < max(widths) <= _MAX_COLUMNS
+    is_small = all(math.prod(shape) <= _MAX_ELEMENTS for shape in shapes)
+    return dtype in _DTYPES or (dtype in _FLOATS and is_table and is_small)
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
@@ -120,6 +138,8 @@ def _calls(
 
 
 def _rule(seen: Sequence[_Seen]) -> ValueRule | None:
+    if seen[0].tensor.is_floating_point():
+        return _index_column(seen)
     for detect in (_mask, _segments, _offsets, _permutation, _consecutive, _lengths, _indices):
         found = detect(seen)
         if found is not None:
@@ -314,10 +334,43 @@ def _indices(seen: Sequence[_Seen]) -> ValueRule | None:
     return ValueRule("sorted" if in_order else "indices", make, bound)
 
 
+def _index_column(seen: Sequence[_Seen]) -> ValueRule | None:
+    """Whole numbers below a size in one column of a table of floats: the picture of each box.
+    Pictures of fewer than these would leave boxes that point beyond the batch."""
+    whole = [
+        column
+        for column in range(seen[0].tensor.shape[-1])
+        if all(bool(_is_whole(one.tensor[:, column]).all()) for one in seen)
+    ]
+    if len(whole) != 1:
+        return None  # none, or a table of numbers that all are whole
+    column = whole[0]
+    numbers = [one._replace(tensor=one.tensor[:, column].long()) for one in seen]
+    bound = _nearest_above(numbers)
+    if bound is None or not any(bool(one.tensor.any()) for one in numbers):
+        return None
+
+    def make(tensor: torch.Tensor, shape: _Sizes, new: int) -> torch.Tensor:
+        made = _tiled(tensor, shape).clone()
+        if new:
+            made[:, column] %= new
+        return made
+
+    return ValueRule("index column", make, bound, needs_one=True)
+
+
+def _is_whole(column: torch.Tensor) -> torch.Tensor:
+    return (column >= 0) & (column == column.floor())
+
+
 def _bound(seen: Sequence[_Seen]) -> int | None:
     """The symbol that all values are below, the nearest one if they are below several."""
     if _is_of_bits(seen):
         return None  # a mask
+    return _nearest_above(seen)
+
+
+def _nearest_above(seen: Sequence[_Seen]) -> int | None:
     slack: dict[int, int] = {}
     for symbol in range(len(seen[0].sizes)):
         left = [one.sizes[symbol] - 1 - int(one.tensor.max()) for one in seen]

@@ -32,7 +32,7 @@ _SAYS = re.compile(r"expression (?:Ne\((.+), 0\)|(.+) > 0|0 < (.+)|(.+) >= 1|1 <
 def settle_assertions(
     exported: Any,
     assumed: NotEmpty,
-    is_tried: bool,
+    tried: Callable[[Callable[[], bool]], bool] | None,
     model: Callable[[], Any],
     program: Callable[[], Any],
     agree: Callable[[Any, Any], bool],
@@ -42,7 +42,7 @@ def settle_assertions(
     Args:
         exported: a ``torch.export.ExportedProgram``.
         assumed: what its trace took not to be empty.
-        is_tried: whether it is tried without assertions.
+        tried: runs what tries it without assertions; None if that is not tried.
         model: runs the model with the sample of the trace.
         program: runs the program with it.
         agree: compares what they return.
@@ -53,7 +53,7 @@ def settle_assertions(
     nodes = {node.args[1]: node for node in exported.graph.nodes if _size_in(node) is not None}
     if not nodes:
         return None
-    if is_tried and _need_none(set(nodes), model, program, agree):
+    if tried and tried(lambda: _need_none(set(nodes), model, program, agree)):
         for node in nodes.values():
             exported.graph.erase_node(node)
         exported.graph.eliminate_dead_code()

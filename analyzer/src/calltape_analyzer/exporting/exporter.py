@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from calltape_analyzer.arguments.sizings import (
 )
 from calltape_analyzer.arguments.tracing_sizings import sizing_of_batch, sizings_for_tracing
 from calltape_analyzer.comparison.comparing import compared
+from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.causes import cause_of
 from calltape_analyzer.exporting.empty_results import NotEmpty
 from calltape_analyzer.exporting.empty_selections import settle_assertions
@@ -30,6 +31,7 @@ from calltape_analyzer.exporting.restrictions import restrict
 from calltape_analyzer.exporting.time_limit import default_seconds, time_limit
 from calltape_analyzer.exporting.tracing import Traced
 from calltape_analyzer.exporting.unread_inputs import unread_inputs
+from calltape_analyzer.exporting.unseen_runs import unseen_runs
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.exporting.ways import Narrow, Way
 from calltape_analyzer.exporting.zero_probes import try_zeros
@@ -37,7 +39,7 @@ from calltape_analyzer.model.calls import preserved
 from calltape_analyzer.model.contexts import as_called
 from calltape_analyzer.model.state import unchanged
 from calltape_analyzer.observing.columns import SizeRow
-from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
+from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.memory_as_traced import as_traced
@@ -160,9 +162,11 @@ class Exporter:
         """Keeps a program from sizes at which it is wrong, and finds out whether it takes 0."""
         if outcome.program is None or outcome.attempt is None:
             return
-        restrict(outcome.program, outcome.attempt)
-        if outcome.attempt.agreed or outcome.attempt.ok:
-            try_zeros(outcome.program, self.verifier, outcome.attempt.seconds)
+        program, attempt, verifier = outcome.program, outcome.attempt, self.verifier
+        with unseen_runs(verifier, verifier.probing, program) as runs:
+            restrict(program, attempt, verifier, runs)
+            if attempt.agreed or attempt.ok:
+                try_zeros(program, verifier, attempt.seconds, runs)
 
     def _all_ways(
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, static: Static
@@ -180,7 +184,7 @@ class Exporter:
         if batch is not None and static != "only":
             sample = self.verifier.sample(variant, batch)
             what = f"{self._described(variant, batch)}, only first dimensions open"
-            if not batch.resized or self._runs(variant, sample, what):
+            if not batch.resized or self._runs(variant, batch, what):
                 yield what, sample, Way(batch=True)
         what = f"{self._described(variant, recorded)}, for these sizes only"
         yield what, self.verifier.sample(variant, recorded), Way(static=True)
@@ -197,7 +201,7 @@ class Exporter:
             what = self._described(variant, sizing)
             # A trace computes nothing, so sizes that would cost too much to run can be traced.
             is_cheap = sizing.resized and self.verifier.refuses(variant, sizing) is None
-            if is_cheap and not self._runs(variant, sample, what):
+            if is_cheap and not self._runs(variant, sizing, what):
                 continue
             samples.append((what, sample))
             if has_recurrence(self.verifier.module):
@@ -304,16 +308,12 @@ class Exporter:
             return f"call {number} as recorded"
         return f"call {number} resized to {sizes_in_words(variant, sizing)}"
 
-    def _runs(self, variant: VariantFacts, sample: Sample, what: str) -> bool:
-        plan = Plan.of(variant, sample, self.verifier.sorter.signature)
-        try:
-            self.verifier.eager(plan, sample)
-        except Exception as error:  # models raise errors of any type
-            failure = f"the model itself: {error_text(error)}"
-            attempt = Attempt(variant=variant.name, what=what, error=failure)
+    def _runs(self, variant: VariantFacts, sizing: Sizing, what: str) -> bool:
+        why = self.verifier.why_not(variant, sizing)
+        if why is not None:
+            attempt = Attempt(variant=variant.name, what=what, error=f"the model itself: {why}")
             self.attempts.append(attempt)
-            return False
-        return True
+        return why is None
 
     def _try(
         self,
@@ -393,10 +393,17 @@ class Exporter:
         """Takes out of a program what it wants to be found, if it needs that not. Another runtime
         may do something else with what is empty, so that a program for it keeps it."""
         verifier = self.verifier
+
+        def tried(check: Callable[[], bool]) -> bool:
+            with suppress(DeathError, TimeoutError):  # nobody recorded that nothing is found
+                limit = verifier.budget.within(verifier.probing.seconds)
+                return bool(verifier.apart(check, limit))
+            return False
+
         return settle_assertions(
             exported,
             assumed,
-            self.convert is None,
+            tried if self.convert is None else None,
             lambda: verifier.eager(program.plan, sample),
             lambda: verifier.outputs(program, sample),
             lambda expected, got: compared(expected, got, verifier.tolerances).agrees,

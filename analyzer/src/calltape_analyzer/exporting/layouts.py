@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -18,6 +19,7 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared, is_described, recorded_leaves
 from calltape_analyzer.errors import TapeError
+from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.doubts import doubt_of
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.observing.evidence import has_raised
@@ -51,31 +53,43 @@ class LayoutsRead(NamedTuple):
 
 
 def layouts_read(
-    runner: Runner, variants: Sequence[VariantFacts], calls: Iterable[Call]
+    runner: Runner, variants: Sequence[VariantFacts], calls: Iterable[Call], seconds: float
 ) -> LayoutsRead:
-    """The tensors whose layout in memory changes what the model returns.
+    """The tensors whose layout in memory changes what the model returns. A model that ends its
+    process or does not come to an end in another layout says nothing.
 
     Args:
         runner: has the model.
         variants: of which recorded calls are run: one of each, and one of each other layout that
             was recorded. Of very many, the first ones.
         calls: on the tape.
+        seconds: how long the runs of one variant may take.
     """
     layouts: set[str] = set()
     begins: set[str] = set()
     others = _calls_of_other_layouts(runner, variants, calls)
     for variant in variants[:_MAX_VARIANTS]:
-        places = variant.group.layout.tensors
-        call = runner.find(variant.rows.seen(_telling_row(variant)).first)
         own = others.get(variant.group.key, [])
-        if probe := _Probe.of(runner, variant, call):
-            read, begun = probe.read()
-            layouts.update(str(places[i]) for i in read)
-            begins.update(str(places[i]) for i in begun)
-        every = (_Probe.of(runner, variant, one) for one in own)
-        for number in {i for probe in every if probe for i in probe.read_as([_contiguous])}:
-            layouts.add(str(places[number]))
+        ask = partial(_read_in, runner, variant, own)
+        with suppress(DeathError, TimeoutError):
+            read, begun = runner.apart(ask, seconds)
+            layouts.update(read)
+            begins.update(begun)
     return LayoutsRead(frozenset(layouts), frozenset(begins))
+
+
+def _read_in(
+    runner: Runner, variant: VariantFacts, others: Sequence[Call]
+) -> tuple[list[str], list[str]]:
+    """The paths of the tensors whose layout one variant reads, and of those of which it reads where
+    they begin."""
+    places = variant.group.layout.tensors
+    call = runner.find(variant.rows.seen(_telling_row(variant)).first)
+    probe = _Probe.of(runner, variant, call)
+    read, begun = probe.read() if probe is not None else ([], [])
+    every = (_Probe.of(runner, variant, one) for one in others)
+    plain = {i for probe in every if probe is not None for i in probe.read_as([_contiguous])}
+    return [str(places[i]) for i in {*read, *plain}], [str(places[i]) for i in begun]
 
 
 def _calls_of_other_layouts(

@@ -112,9 +112,10 @@ class Merging:
         shows that, and saves a trace."""
         made = self._merged(larger, [smaller])
         call = self.tape.calls.at(smaller.rows.first)
-        if self.exporter.verifier.completes(made, call):
+        why = self.exporter.verifier.why_incomplete(made, call)
+        if why is None:
             return True
-        error = f"call {call.number}: the model itself returns other values with an empty cache"
+        error = f"call {call.number}: the model itself {why}"
         self.exporter.attempts.append(
             Attempt(variant=made.name, what="one program for both", error=error)
         )

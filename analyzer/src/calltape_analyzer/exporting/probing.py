@@ -202,21 +202,37 @@ class Probing:
         Raises:
             TimeoutError: it takes too long.
         """
-        from calltape_analyzer.exporting.memory import measured
-
         try:
             with time_limit(self.seconds if seconds is None else seconds):
-                if sizing.resized and self.probe != "far":
-                    return function()
-                begin = time.perf_counter()
-                value, peak = measured(function, fused=self.fused)
-                seconds = time.perf_counter() - begin
+                value, cost = self.measured(variant, sizing, function)
         except TimeoutError:
-            self._slow.add(variant_key(variant))
+            self.note_slow(variant)
             raise
-        cost = Cost(sizing.values, elements_at(variant, sizing), peak, seconds)
-        self._costs.add(variant, cost)
+        if cost is not None:
+            self.learn(variant, cost)
         return value
+
+    def measured(
+        self, variant: VariantFacts, sizing: Sizing, function: Callable[[], Any]
+    ) -> tuple[Any, Cost | None]:
+        """What a function returns at some sizes, and what it costs if other runs are predicted from
+        it."""
+        from calltape_analyzer.exporting.memory import measured
+
+        if sizing.resized and self.probe != "far":
+            return function(), None
+        begin = time.perf_counter()
+        value, peak = measured(function, fused=self.fused)
+        seconds = time.perf_counter() - begin
+        return value, Cost(sizing.values, elements_at(variant, sizing), peak, seconds)
+
+    def learn(self, variant: VariantFacts, cost: Cost) -> None:
+        """Learns from a run that was measured."""
+        self._costs.add(variant, cost)
+
+    def note_slow(self, variant: VariantFacts) -> None:
+        """Notes that a run took too long: no other sizes of the variant are run."""
+        self._slow.add(variant_key(variant))
 
     def memory_of(self, function: Callable[[], Any]) -> int:
         """The bytes that the tensors of a run take at once."""

@@ -101,7 +101,8 @@ class ProgramSearch:
                 "returns something else: calls with and without it have programs of their own"
             )
         traced = [variant for variant in variants if not self._why_untraceable(variant)]
-        laid_out, begins = layouts_read(verifier, traced, self.tape.calls)
+        seconds = verifier.budget.within(verifier.probing.seconds)
+        laid_out, begins = layouts_read(verifier, traced, self.tape.calls, seconds)
         if begins:
             raise ExportError(
                 f"nothing could be exported: the model reads where {named(sorted(begins), 5)} "
@@ -134,7 +135,7 @@ class ProgramSearch:
 
     def _can_be_traced(self, variant: VariantFacts) -> bool:
         """Whether a trace is worth trying. If not, it is noted why."""
-        reason = self._why_untraceable(variant)
+        reason = self._why_untraceable(variant) or self.exporter.verifier.why_harmful(variant)
         if reason is None:
             return True
         self.missing[variant.name] = reason

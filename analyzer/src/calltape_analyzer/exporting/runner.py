@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, resized, sample_in
+from calltape_analyzer.arguments.samples import Sample, resized, resized_row, sample_in
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
 from calltape_analyzer.comparison.comparing import (
@@ -22,6 +22,7 @@ from calltape_analyzer.comparison.comparing import (
     recorded_leaves,
 )
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.exporting.apart import DeathError, apart
 from calltape_analyzer.exporting.causes import places_of
 from calltape_analyzer.exporting.hit_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.patching import PATCHING
@@ -47,6 +48,8 @@ __all__ = ["Runner"]
 _MAX_LOOKED = 4
 _MAX_ASKED = 2
 """Variants of which a call is run with and without a mode, if the model's code names the mode."""
+_SECONDS = 60.0
+"""How long a run with arguments that a call lacks may take."""
 
 
 @dataclass
@@ -105,6 +108,19 @@ class Runner:
         if not sizing.resized:
             return sample
         return resized(sample, variant, sizing.row, sizing.values, self._rules_of(variant))
+
+    def prepare(self, variant: VariantFacts) -> None:
+        """Learns once what the values of tensors have to do with sizes."""
+        self._rules_of(variant)
+
+    def points_to_nothing(self, variant: VariantFacts, sizing: Sizing) -> str | None:
+        """The argument whose values point into a size that would be 0; None if there is none."""
+        shapes = resized_row(variant, sizing.row, sizing.values).shapes
+        for number, rule in self._rules_of(variant).items():
+            is_zero = rule.symbol is not None and sizing.values[rule.symbol] == 0
+            if rule.needs_one and is_zero and 0 not in shapes[number]:
+                return str(variant.group.layout.tensors[number])
+        return None
 
     def _rules_of(self, variant: VariantFacts) -> Mapping[int, ValueRule]:
         key = variant.group.key, tuple(tuple(symbol.columns) for symbol in variant.symbols)
@@ -196,8 +212,31 @@ class Runner:
 
         with generators_kept(self.module), unchanged(self.module) as changed:
             yield changed
+        self.add_state({name: in_words(value) for name, value in changed.items()})
+
+    def add_state(self, changed: Mapping[str, str]) -> None:
+        """Adds what a call changed in the model, with what it was, in words."""
         for name, value in changed.items():
-            self.state.setdefault(name, in_words(value))
+            self.state.setdefault(name, value)
+
+    def apart(self, function: Callable[[], Any], seconds: float) -> Any:
+        """What a function returns that runs the model with arguments that nobody recorded.
+
+        Args:
+            function: returns plain data.
+            seconds: how long it may take.
+
+        Raises:
+            DeathError, TimeoutError: as :meth:`~calltape_analyzer.exporting.apart.Apart.ask`.
+        """
+
+        def answer(_: Any, __: Any) -> Any:
+            return function(), self.state
+
+        with apart(answer, self.device) as runs:
+            found, state = runs.ask(None, seconds)
+        self.add_state(state)
+        return found
 
     def harmless_loops(self, variant: VariantFacts) -> frozenset[Line]:
         """The model's loops over what is hit that may run for every item, as recorded calls of a
@@ -227,21 +266,32 @@ class Runner:
         found = compared(expected, got, self.tolerances)
         return found.agrees and found.compared > 0
 
-    def completes(self, variant: VariantFacts, call: Call) -> bool:
-        """Whether the model itself returns what was recorded, if a call is given what it lacks in a
-        variant: an empty cache. Also true if that is unknown: no program was tried."""
-        sample = sample_in(variant, call, self.sorter, self.device)
+    def why_incomplete(self, variant: VariantFacts, call: Call) -> str | None:
+        """Why the model itself does not return what was recorded, if a call is given what it lacks
+        in a variant: an empty cache. None if it does. Also if that is unknown: no program was
+        tried."""
         expected = recorded_leaves(call)
         if expected is None or not is_described(expected) or not has_values(expected):
-            return True
+            return None
+        try:
+            differs = self.apart(lambda: self._differs(variant, call, expected), _SECONDS)
+        except DeathError as death:
+            return f"ended its process with an empty cache ({death.how})"
+        except TimeoutError:  # a trace may do without what fails here
+            return None
+        return "returns other values with an empty cache" if differs else None
+
+    def _differs(self, variant: VariantFacts, call: Call, expected: Mapping[str, Any]) -> bool:
+        """Whether the model returns something else than was recorded, in what both have."""
+        sample = sample_in(variant, call, self.sorter, self.device)
         try:
             got = self.eager(Plan.of(variant, sample, self.sorter.signature), sample)
         except Exception:  # a trace may do without what fails here
-            return True
+            return False
         found = {path: leaf for path, leaf in got.items() if path in expected}
         wanted = {path: expected[path] for path in found}
         difference = compared(wanted, found, self.tolerances)
-        return difference.agrees or not difference.compared
+        return bool(difference.compared) and not difference.agrees
 
     def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool:
         """Whether a program of a model with state does what the model does from its state now. The

@@ -15,14 +15,21 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import resized_row, sample_in
-from calltape_analyzer.arguments.sizings import Sizing, is_between, is_part_way, sizes_in_words
+from calltape_analyzer.arguments.sizings import (
+    Sizing,
+    is_between,
+    is_part_way,
+    sizes_in_words,
+    values_at,
+)
 from calltape_analyzer.comparison.comparing import compared
+from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.budget import Budget
-from calltape_analyzer.exporting.doubts import doubt_of
 from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.exporting.runner import Runner
+from calltape_analyzer.exporting.unseen_runs import UnseenRuns, unseen_runs
 from calltape_analyzer.model.calls import eager
-from calltape_analyzer.programs.attempts import Attempt, error_text
+from calltape_analyzer.programs.attempts import Attempt, RowOutcome, error_text
 from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.program import Program, because_of_state
 from calltape_analyzer.reading.call import Call
@@ -42,6 +49,13 @@ class Replayed(NamedTuple):
     ran: bool
     error: str | None
     broke: bool = False
+
+    @property
+    def outcome(self) -> RowOutcome:
+        """As :attr:`Attempt.rows` has it."""
+        if self.ran:
+            return "ok" if self.ok else "wrong"
+        return "failed" if self.broke else "refused"
 
     @property
     def is_error(self) -> bool:
@@ -95,13 +109,11 @@ class Verifier(Runner):
                 continue
             attempt.tried += 1
             found = self.replayed(program, self.find(seen.first), attempt)
-            attempt.reproduced += found.ok
-            attempt.failed += found.broke
             if found.is_error:
                 attempt.error = attempt.error or found.error
             elif found.error is not None:
                 attempt.note(found.error)
-            attempt.rows[row] = "ok" if found.ok else "wrong" if found.ran else "refused"
+            attempt.note_row(row, found.outcome)
         if attempt.reproduced and not attempt.compared:
             # All outputs are empty, or not a number: any program returns that.
             attempt.reproduced, attempt.rows = 0, dict.fromkeys(attempt.rows, "wrong")
@@ -124,13 +136,14 @@ class Verifier(Runner):
     def _probe_all(
         self, program: Program, attempt: Attempt, sizings: Sequence[Sizing], until: float
     ) -> None:
-        for sizing in sizings:
-            is_late = time.perf_counter() > until
-            if is_late or self.budget.is_spent:
-                why = _LATE if is_late else self.budget.reason
-                attempt.untried.append(f"{sizes_in_words(program.variant, sizing)}: {why}")
-                continue
-            self._probe(program, attempt, sizing)
+        with unseen_runs(self, self.probing, program) as runs:
+            for sizing in sizings:
+                is_late = time.perf_counter() > until
+                if is_late or self.budget.is_spent:
+                    why = _LATE if is_late else self.budget.reason
+                    attempt.untried.append(f"{sizes_in_words(program.variant, sizing)}: {why}")
+                    continue
+                self.probe(program, attempt, sizing, runs)
 
     def replayed(self, program: Program, call: Call, attempt: Attempt) -> Replayed:
         """What became of a recorded call."""
@@ -168,14 +181,44 @@ class Verifier(Runner):
 
     def takes(self, variant: VariantFacts, sizing: Sizing) -> bool:
         """Whether the model itself takes sizes that no call had. It is run there, if it may be."""
-        if self.refuses(variant, sizing) is not None:
-            return False
+        return self.refuses(variant, sizing) is None and self.why_not(variant, sizing) is None
+
+    def why_not(self, variant: VariantFacts, sizing: Sizing) -> str | None:
+        """Why the model does not come to its end at sizes that no call had; None if it does."""
         limit = self.budget.within(self.probing.seconds)
         try:
-            self.probing.run(variant, sizing, lambda: self._run(variant, sizing), limit)
-        except Exception:  # models raise errors of any type; or it takes too long
-            return False
-        return True
+            why: str | None = self.apart(lambda: self._failure(variant, sizing), limit)
+            return why
+        except TimeoutError as error:
+            self.probing.note_slow(variant)
+            return str(error)
+        except DeathError as death:
+            return f"ended its process when that was tried ({death.how})"
+
+    def why_harmful(self, variant: VariantFacts) -> str | None:
+        """Why the model is not run with a recorded call whose values are not on the tape: with the
+        values that are made up it ends its process, or does not come to its end."""
+        call = self.find(variant.rows.first)
+        if all(leaf.key for leaf in call.record.inputs.facts()):
+            return None
+        recorded = Sizing(0, values_at(variant, 0), False)
+        try:
+            self.apart(lambda: self._failure(variant, recorded), self.probing.seconds)
+        except (TimeoutError, DeathError) as error:
+            return (
+                f"call {call.number}: its values are not on the tape, and with made-up ones the "
+                f"model does not come to its end: {error} (record values, or leave the call out)"
+            )
+        return None
+
+    def _failure(self, variant: VariantFacts, sizing: Sizing) -> str | None:
+        try:
+            self.probing.measured(variant, sizing, lambda: self._run(variant, sizing))
+        except TimeoutError:
+            raise
+        except Exception as error:  # models raise errors of any type
+            return error_text(error)
+        return None
 
     def _run(self, variant: VariantFacts, sizing: Sizing) -> Any:
         sample = self.sample(variant, sizing)
@@ -196,54 +239,55 @@ class Verifier(Runner):
                 lambda: eager(self.entry, plan, sample.cloned(), self.classes, self.device)
             )
 
-    def _probe(self, program: Program, attempt: Attempt, sizing: Sizing) -> None:
-        """Runs one size that no call had. What the model returns is right."""
+    def probe(self, program: Program, attempt: Attempt, sizing: Sizing, runs: UnseenRuns) -> None:
+        """Runs one size that no call had. What the model returns is right.
+
+        Args:
+            program: is compared with the model.
+            attempt: is filled in.
+            sizing: the sizes.
+            runs: of the program.
+        """
         variant = program.variant
         reason = self.refuses(variant, sizing)
         if reason is not None:
             attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {reason}")
             return
-        sample = self.sample(variant, sizing)
-        try:
-            run = self.probing.run
-            limit = self.budget.within(self.probing.seconds)
-            expected = run(variant, sizing, lambda: self.eager(program.plan, sample), limit)
-        except TimeoutError as error:
-            attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {error}")
-            return
-        except Exception:  # the model does not take these sizes: that is no evidence
+        refusal = program.refuses(resized_row(variant, sizing.row, sizing.values))
+        limit = self.budget.within(self.probing.seconds)
+        ran = runs.at(sizing, limit, with_program=refusal is None)
+        if ran.is_late:
+            self.probing.note_slow(variant)
+        if ran.unrun is not None:
+            attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {ran.unrun}")
+        elif ran.raised is not None:  # the model does not take these sizes: that is no evidence
             attempt.declined += 1
-            return
-        refusal = program.refuses(resized_row(program.variant, sizing.row, sizing.values))
-        if refusal is not None and is_between(variant, sizing):
+        elif refusal is not None:
+            self._note_refused(variant, attempt, sizing, refusal)
+        elif ran.died is not None:
+            attempt.probed += 1
+            attempt.note_wrong(sizing)
+            attempt.note(f"at unseen sizes: {ran.died}")
+        elif ran.failed is not None:  # it refuses
+            attempt.probed += 1
+            attempt.note(f"at unseen sizes: {ran.failed.text}")
+            attempt.refused.append(sizing)
+            if not ran.failed.is_condition:
+                attempt.note_failed(sizing)
+        elif ran.doubt is not None:
+            attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {ran.doubt}")
+        elif ran.found is not None:
+            attempt.note_compared(sizing, ran.found)
+
+    def _note_refused(
+        self, variant: VariantFacts, attempt: Attempt, sizing: Sizing, refusal: str
+    ) -> None:
+        """Notes sizes that the model takes and the program refuses."""
+        if is_between(variant, sizing):
             # A condition that all recorded sizes keep. Another program may be for the others.
             attempt.refused += [sizing] if is_part_way(variant, sizing) else []
             return
-        if refusal is not None:
-            attempt.probed += 1
-            attempt.note(f"at unseen sizes: {refusal}")
-            if 1 not in sizing.values:
-                attempt.refused.append(sizing)
-            return
-        try:
-            got = self.outputs(program, sample)
-        except Exception as error:  # it refuses
-            attempt.probed += 1
-            attempt.note(f"at unseen sizes: {error_text(error)}")
-            attempt.refused.append(sizing)
-            attempt.failed += not isinstance(error, ConditionError)
-            return
-        found = compared(expected, got, self.tolerances)
-        doubt = None
-        if not found.agrees:
-            model = partial(self.eager, program.plan)
-            doubt = doubt_of(model, sample, expected, got, self.tolerances)
-        if doubt is not None:
-            attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {doubt}")
-            return
         attempt.probed += 1
-        attempt.add(found)
-        attempt.agreed += found.agrees
-        if not found.agrees:
-            attempt.note_wrong(sizing)
-            attempt.note(f"at unseen sizes: {found.error}")
+        attempt.note(f"at unseen sizes: {refusal}")
+        if 1 not in sizing.values:
+            attempt.refused.append(sizing)

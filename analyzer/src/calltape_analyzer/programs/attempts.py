@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, SkipValidation
 
@@ -15,7 +15,9 @@ from calltape_analyzer.comparison.json_values import JsonText
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.programs.program import Program
 
-__all__ = ["Attempt", "Outcome", "error_text"]
+__all__ = ["Attempt", "Outcome", "RowOutcome", "error_text"]
+
+RowOutcome = Literal["ok", "wrong", "refused", "failed", "untried"]
 
 _MAX_UNVERIFIED = 5
 """Parts of an output that could not be compared, as many as an attempt names."""
@@ -27,7 +29,7 @@ def _of_use_to_the_export(make: Callable[[], Any]) -> Any:
 
 class Attempt(BaseModel):
     """One try to make a program, and what came of it. ``model_dump_json()`` gives it as JSON,
-    without ``rows``, ``refused`` and ``wrong_at``, which are of use to the export only.
+    without ``rows``, and the sizes in ``refused`` and others, which are of use to the export only.
 
     Attributes:
         variant: its name.
@@ -42,11 +44,12 @@ class Attempt(BaseModel):
         remark: what is no error: the first condition of the program that a recorded call does not
             meet, what came of the first size that no call had, or that the time was up.
         seconds: how long it took.
-        rows: what became of each recorded size: ``ok``, ``wrong``, ``refused``, or ``untried`` if
-            the time was up.
+        rows: what became of each recorded size: ``ok``, ``wrong``, ``refused``, ``failed`` if the
+            program raised an error although its conditions allow the size, or ``untried`` if the
+            time was up.
         failed: at how many sizes that its conditions allow the program raised an error.
-        refused, wrong_at: the sizes that no call had and that the program refused, or at which it
-            returned other values.
+        refused, wrong_at, failed_at, agreed_at: the sizes that no call had and that the program
+            refused, or at which it returned other values, raised an error, or agreed.
         untried: the sizes that no call had and at which the model was not run, with the reason.
         compared: how many values were compared in all of these runs.
         unverified: what could not be compared: where it is in the outputs, and why.
@@ -65,10 +68,12 @@ class Attempt(BaseModel):
     error: JsonText | None = None
     remark: JsonText | None = None
     seconds: float = 0.0
-    rows: SkipValidation[dict[SizeRow, str]] = _of_use_to_the_export(dict)
+    rows: SkipValidation[dict[SizeRow, RowOutcome]] = _of_use_to_the_export(dict)
     failed: int = 0
     refused: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
     wrong_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
+    failed_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
+    agreed_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
     untried: list[JsonText] = Field(default_factory=list)
     compared: int = 0
     unverified: tuple[JsonText, ...] = ()
@@ -95,6 +100,29 @@ class Attempt(BaseModel):
         self.wrong += 1
         self.wrong_at.append(sizing)
 
+    def note_failed(self, sizing: Sizing) -> None:
+        """Counts a size that no call had and at which the program raised an error, although its
+        conditions allow it."""
+        self.failed += 1
+        self.failed_at.append(sizing)
+
+    def note_row(self, row: SizeRow, outcome: RowOutcome) -> None:
+        """Counts a recorded size."""
+        self.rows[row] = outcome
+        self.reproduced += outcome == "ok"
+        self.failed += outcome == "failed"
+
+    def note_compared(self, sizing: Sizing, found: Difference) -> None:
+        """Counts a size that no call had, at which the program ran to its end."""
+        self.probed += 1
+        self.add(found)
+        if found.agrees:
+            self.agreed += 1
+            self.agreed_at.append(sizing)
+            return
+        self.note_wrong(sizing)
+        self.note(f"at unseen sizes: {found.error}")
+
     @property
     def ok(self) -> bool:
         """Whether all recorded sizes were reproduced, and there was one."""
@@ -103,7 +131,11 @@ class Attempt(BaseModel):
     @property
     def refuses(self) -> bool:
         """Whether nothing came of it, or the program refuses a size that was tried."""
-        return not self.tried or bool(self.refused) or "refused" in self.rows.values()
+        return (
+            not self.tried
+            or bool(self.refused)
+            or not {"refused", "failed"}.isdisjoint(self.rows.values())
+        )
 
     @property
     def perfect(self) -> bool:

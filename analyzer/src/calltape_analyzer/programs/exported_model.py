@@ -120,6 +120,9 @@ class ExportedModel(ABC):
             TapeError: ``invalid`` if the runtime cannot load the file.
         """
 
+    def renew(self) -> None:  # noqa: B027
+        """Forgets what does not outlive a fork, in which it is called: threads of a runtime."""
+
     def close(self) -> None:  # noqa: B027
         """Gives back what :meth:`open` took, such as temporary files."""
 

@@ -75,6 +75,7 @@ class OnnxModel(ExportedModel):
         self._make_session = initializer
         self._session = exported if hasattr(exported, "run_with_ort_values") else None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._lost: list[Any] = []
 
     @classmethod
     def takes(cls, source: Any) -> bool:
@@ -100,18 +101,25 @@ class OnnxModel(ExportedModel):
         make = self._make_session or session_of_model
         if isinstance(model, str | os.PathLike | bytes):
             return make(model if isinstance(model, bytes) else os.fspath(model))
-        self._folder = tempfile.TemporaryDirectory(prefix="calltape-")
-        path = str(Path(self._folder.name) / _FILE)
-        if hasattr(model, "save"):
-            # To a file, because a protobuf message ends at 2 GiB. The weights lie beside it: a
-            # message with them would be in memory as well.
-            model.save(path, external_data=True)
-            if self._make_session is None:
-                return session_of_program(model, path)
-        else:
-            refuse_data_outside(model, None)
-            Path(path).write_bytes(model.SerializeToString())
+        path = self._saved()
+        if hasattr(model, "save") and self._make_session is None:
+            return session_of_program(model, path)
         return make(path)
+
+    def _saved(self) -> str:
+        """The path of a file with the model, written when it is first needed."""
+        if self._folder is None:
+            folder = tempfile.TemporaryDirectory(prefix="calltape-")
+            model, path = self.exported, Path(folder.name) / _FILE
+            if hasattr(model, "save"):
+                # To a file, because a protobuf message ends at 2 GiB. The weights lie beside it: a
+                # message with them would be in memory as well.
+                model.save(str(path), external_data=True)
+            else:
+                refuse_data_outside(model, None)
+                path.write_bytes(model.SerializeToString())
+            self._folder = folder
+        return str(Path(self._folder.name) / _FILE)
 
     def open(self) -> None:
         try:
@@ -123,6 +131,12 @@ class OnnxModel(ExportedModel):
                 raise
             reason = f"ONNX Runtime cannot load it: {type(error).__name__}: {str(error)[:200]}"
             raise TapeError("invalid", reason, path=self.exported, advice=WANTED) from None
+
+    def renew(self) -> None:
+        # To delete a session waits for its threads, which are not there.
+        self._lost.append(self._session)
+        if self.exported is not self._session:
+            self._session = None
 
     def close(self) -> None:
         if self._folder is not None:

@@ -160,7 +160,7 @@ class VariantFacts:
         layout = self.group.layout
         for condition in self.conditions:
             if not condition.holds(row):
-                return f"not {condition.text(layout)}"
+                return condition.refusal(layout)
         zeros = self.new_zeros(row)
         if zeros:
             reason = self.zeros.refusal(set(zeros), ", ".join(map(layout.column_name, zeros)))

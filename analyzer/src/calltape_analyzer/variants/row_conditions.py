@@ -30,6 +30,10 @@ class Condition(Protocol):
         """The condition in words."""
         ...
 
+    def refusal(self, layout: ArgumentLayout) -> str:
+        """Why a row that does not meet it is refused."""
+        ...
+
 
 @dataclass(frozen=True)
 class Fixed:
@@ -46,8 +50,14 @@ class Fixed:
         return [(value == self.value) is not self.negated for value in rows.values(self.column)]
 
     def text(self, layout: ArgumentLayout) -> str:
-        sign = ">" if self.negated else "="
+        sign = "=" if not self.negated else ">" if self.value == 1 else "!="
         return f"{layout.column_name(self.column)} {sign} {self.value}"
+
+    def refusal(self, layout: ArgumentLayout) -> str:
+        if not self.negated:
+            return f"not {self.text(layout)}"
+        what = "values" if self.column.is_int else "sizes"
+        return f"{layout.column_name(self.column)} is {self.value}; it is for other {what}"
 
 
 @dataclass(frozen=True)
@@ -73,3 +83,6 @@ class CounterIs:
 
     def text(self, layout: ArgumentLayout) -> str:
         return "window open" if self.open else "window full"
+
+    def refusal(self, layout: ArgumentLayout) -> str:
+        return f"not {self.text(layout)}"

@@ -1,0 +1,13 @@
+"""Fixtures of the tests of exports."""
+
+from __future__ import annotations
+
+import pytest
+
+from calltape_analyzer.exporting import apart
+
+
+@pytest.fixture
+def runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs at sizes that no call had are made in this process, where a test sees them."""
+    monkeypatch.setattr(apart, "may_fork", lambda device: False)

@@ -1,0 +1,159 @@
+"""Single sizes that explain what is wrong are excluded, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import Programs, export, load_programs
+from calltape_analyzer.errors import NoVariant
+from tests.analyzer.exported import Call, assert_same, call, taped
+
+
+def hint(size: Any) -> int:
+    """A size as a trace has it: no condition is left of an ``if`` on it."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
+
+
+class Special(torch.nn.Module):
+    """Does something else at some sizes, of which no trace keeps a condition."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.sizes = sizes
+
+    def forward(self, x: Any) -> Any:
+        return x * (-1 if hint(x.shape[0]) in self.sizes else 2)
+
+
+class UpTo(Special):
+    def forward(self, x: Any) -> Any:
+        return x * (-1 if hint(x.shape[0]) <= self.sizes[0] else 2)
+
+
+class Mean(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.new_full((4,), -1.0) if x.shape[0] == 0 else x.mean(0)
+
+
+class Multiples(Special):
+    def forward(self, x: Any) -> Any:
+        return x * (2 if hint(x.shape[0]) % self.sizes[0] else -1)
+
+
+class TwoSizes(Special):
+    """One of two sizes is special."""
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return x.sum() * y * (-1 if hint(y.shape[0]) == self.sizes[0] else 2)
+
+
+class Both(Special):
+    """Only two sizes together are special."""
+
+    def forward(self, x: Any, y: Any) -> Any:
+        is_special = (hint(x.shape[0]), hint(y.shape[0])) == self.sizes
+        return x.sum() * y * (-1 if is_special else 2)
+
+
+class Times(torch.nn.Module):
+    """An int has a special value."""
+
+    def forward(self, x: Any, times: Any) -> Any:
+        return x * (100 if hint(times) == 3 else times)
+
+
+def rows(*sizes: int) -> list[Call]:
+    return [call(torch.rand(n, 4) + 0.5) for n in sizes]
+
+
+def pairs(*sizes: tuple[int, int]) -> list[Call]:
+    return [call(torch.rand(m, 3) + 0.5, torch.rand(n) + 0.5) for m, n in sizes]
+
+
+def outcome(model: torch.nn.Module, programs: Programs, given: Call) -> bool:
+    """Whether programs take a call. If they do, they return what the model returns."""
+    args, kwargs = given
+    try:
+        got = programs(*args, **kwargs)
+    except NoVariant:
+        return False
+    assert_same(model(*args, **kwargs), got)
+    return True
+
+
+CASES: list[Any] = [
+    pytest.param(Mean(), rows(0, 4, 7), rows(1, 2, 5, 30), [], id="0"),
+    pytest.param(Special(0), rows(0, 4, 1, 7), rows(2, 30), [], id="0-beside-1"),
+    pytest.param(Special(1), rows(1, 4, 7), rows(2, 3, 9), [], id="1"),
+    pytest.param(Special(2), rows(2, 5, 9), rows(3, 4, 6, 20), [], id="2"),
+    pytest.param(Special(2, 6), rows(2, 6, 5, 9), rows(3, 4, 7, 20), [], id="two"),
+    pytest.param(Special(0, 3), rows(0, 3, 5, 8), rows(2, 4, 9), [], id="0-and-another"),
+    pytest.param(TwoSizes(3), pairs((2, 3), (5, 7), (6, 8)), pairs((2, 9), (7, 4)), [], id="one"),
+    pytest.param(UpTo(6), rows(5, 9, 14), [], rows(2, 3, 4, 6), id="up-to"),
+    pytest.param(Multiples(2), rows(4, 5, 7), [], rows(2, 6, 8), id="even"),
+    pytest.param(Multiples(3), rows(6, 5, 7), [], rows(3, 9, 12, 24), id="of-three"),
+    pytest.param(Multiples(5), rows(10, 3, 7), [], rows(5, 15, 20, 40), id="of-five"),
+    pytest.param(Both(2, 3), pairs((2, 3), (5, 7), (6, 8)), [], [], id="both"),
+]
+
+
+@pytest.mark.parametrize(("model", "recorded", "taken", "refused"), CASES)
+def test_size_that_explains_what_is_wrong_is_excluded(
+    tmp_path: Path,
+    model: torch.nn.Module,
+    recorded: list[Call],
+    taken: list[Call],
+    refused: list[Call],
+) -> None:
+    made = export(taped(tmp_path, model, recorded), model)
+    assert made.verify().ok
+    made.save(tmp_path / "programs")
+    for programs in (made, load_programs(tmp_path / "programs", trusted=True)):
+        assert all(outcome(model, programs, given) for given in [*recorded, *taken])
+        assert not any(outcome(model, programs, given) for given in refused)
+        assert any(program.only is None for program in programs.values()) is bool(taken)
+
+
+def test_it_is_said_which_size_is_excluded(tmp_path: Path) -> None:
+    model = Mean()
+    programs = export(taped(tmp_path, model, rows(0, 4, 7)), model)
+    first = next(iter(programs.values()))
+    assert "does not take a size of 0 for x[0]: the model does something else there" in first.notes
+    with pytest.raises(NoVariant, match=r"main: x\[0\] is 0; it is for other sizes"):
+        Programs([first], programs._sorter)(torch.rand(0, 4))
+
+
+def test_value_of_an_int_is_excluded(tmp_path: Path) -> None:
+    model = Times()
+    given = [call(torch.rand(2, 2), times) for times in (3, 5, 9)]
+    programs = export(taped(tmp_path, model, given), model)
+    unseen = [call(torch.rand(2, 2), times) for times in (2, 4, 6, 18)]
+    assert all(outcome(model, programs, one) for one in [*given, *unseen])
+
+
+def test_size_that_only_an_unseen_size_shows_is_excluded(tmp_path: Path) -> None:
+    model = Special(1)
+    programs = export(taped(tmp_path, model, rows(4, 7)), model)
+    assert all(outcome(model, programs, one) for one in rows(2, 3, 4, 7, 14))
+    assert not outcome(model, programs, rows(1)[0])
+
+
+def test_special_size_of_the_middle_is_no_proof_where_nothing_else_is_run(tmp_path: Path) -> None:
+    model = UpTo(5)
+    programs = export(taped(tmp_path, model, rows(5, 6, 9)), model, probe="none")
+    assert not any(outcome(model, programs, one) for one in rows(2, 3, 4))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("recorded", [rows(0, 4, 7), rows(0, 4, 1, 7)])
+def test_size_is_excluded_from_an_onnx_program(tmp_path: Path, recorded: list[Call]) -> None:
+    model = Mean()
+    made = export(taped(tmp_path, model, recorded), model, to="onnx")
+    made.save(tmp_path / "programs")
+    for programs in (made, load_programs(tmp_path / "programs")):
+        for given in [*recorded, *rows(1, 2, 5, 30)]:
+            torch.testing.assert_close(programs(*given[0]), model(*given[0]), rtol=1e-3, atol=1e-4)
