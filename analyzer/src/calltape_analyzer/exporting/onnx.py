@@ -12,6 +12,7 @@ from typing import Any
 from calltape_analyzer.arguments.forms import PlainForm
 from calltape_analyzer.arguments.plan import Plan, identifier
 from calltape_analyzer.arguments.templates import Template
+from calltape_analyzer.exporting.kept_assertions import kept_assertions
 from calltape_analyzer.exporting.kernel_casts import cast_for_kernels
 from calltape_analyzer.exporting.onnx_checks import checks_kept, join_checks
 from calltape_analyzer.exporting.storage_order import order_as_stored
@@ -53,7 +54,12 @@ def to_onnx(
     given["custom_translation_table"] = {**translations(), **own}
     _widen_indices(exported.graph_module)
     order_as_stored(exported.graph_module)
-    with warnings.catch_warnings(), _small_constants(), checks_kept() as checks:
+    with (
+        warnings.catch_warnings(),
+        _small_constants(),
+        kept_assertions(),
+        checks_kept() as checks,
+    ):
         warnings.simplefilter("ignore")
         program: Any = torch.onnx.export(exported, (), None, **given)
     if program is None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from calltape_analyzer.exporting.exact_checks import number, number_translation
 from calltape_analyzer.exporting.norm_translations import norm_translations
 from calltape_analyzer.exporting.onnx_checks import check, check_translation
 from calltape_analyzer.exporting.order_translations import order_translations
@@ -25,7 +26,10 @@ def translations() -> dict[Any, Any]:
         from onnxscript import opset18
     except ImportError:
         return {}
-    found: dict[Any, Any] = {check: check_translation(opset18)}
+    found: dict[Any, Any] = {
+        check: check_translation(opset18),
+        number: number_translation(opset18),
+    }
     for name, made in _by_name(opset18).items():
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
