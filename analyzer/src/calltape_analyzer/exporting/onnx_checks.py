@@ -43,9 +43,12 @@ def check_translation(op: Any) -> Callable[..., Any]:
 
 
 @contextmanager
-def checks_kept() -> Iterator[list[str]]:
+def checks_kept(change: Callable[[Any], None]) -> Iterator[list[str]]:
     """Keeps the assertions of a program that is converted within the block, each as an output
     behind its own.
+
+    Args:
+        change: changes its graph when torch has taken its operators apart.
 
     Yields:
         What each says if it does not hold, in torch's words; filled in by the conversion.
@@ -60,6 +63,7 @@ def checks_kept() -> Iterator[list[str]]:
 
     def keep(module: Any) -> Any:
         _refuse_within(module)
+        change(module)
         messages[:] = _replace(module.graph)
         return remove(module)
 
