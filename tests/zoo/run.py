@@ -3,7 +3,8 @@
 ``python -m tests.zoo.run record CASE DIR`` writes ``DIR/CASE.tape``;
 ``python -m tests.zoo.run export CASE DIR --to torch|onnx`` prints one line of JSON about it;
 ``python -m tests.zoo.run all DIR --to torch --jobs 2 [--core | --only a,b] [--reuse]`` does both
-for every case, each step in a process of its own, and prints a table; the rows are in
+for every case, each step in a process of its own, and prints a table (*bare*: calls that ours does
+not reproduce and ``torch.onnx.export`` does, with the same arguments and shapes); the rows are in
 ``DIR/results.torch.json`` as well, beside those of earlier runs. ``--reuse`` does not record again
 what is recorded;
 ``python -m tests.zoo.run table DIR... -o docs/zoo.md`` puts such results into
@@ -33,8 +34,8 @@ _TIMEOUT = 600  # seconds that one step may take
 _LIBRARIES = "torch", "transformers", "diffusers", "timm", "torchvision", "torch_geometric"
 _forks = multiprocessing.get_context("forkserver")
 
-_COLUMNS = "case", "recorded", "unseen", "wrong", "mutations", "variants", "seconds"
-_WIDTHS = 28, 10, 8, 6, 10, 9, 8
+_COLUMNS = "case", "recorded", "unseen", "wrong", "bare", "mutations", "variants", "seconds"
+_WIDTHS = 28, 10, 8, 6, 5, 10, 9, 8
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -171,7 +172,8 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
     return (
         row["case"], share("reproduced", "calls"), share("unseen_reproduced", "unseen"),
-        str(row.get("silent_wrong", "")), str(row.get("mutations_lost", "")),
+        str(row.get("silent_wrong", "")), str(row.get("bare_right", "")),
+        str(row.get("mutations_lost", "")),
         str(row.get("variants", "")), str(row.get("seconds", "")),
     )  # fmt: skip
 
@@ -189,10 +191,12 @@ def _summary(rows: list[dict[str, Any]]) -> str:
     recorded = [row for row in rows if whole(row, "reproduced", "calls")]
     both = [row for row in recorded if whole(row, "unseen_reproduced", "unseen")]
     wrong = sum(row.get("silent_wrong", 0) for row in rows)
+    bare = sum(row.get("bare_right", 0) for row in rows)
     return (
         f"reproduced every recorded call: {len(recorded)}/{len(rows)}; "
         f"and every unseen call: {len(both)}/{len(rows)}\n"
-        f"calls with wrong values that nothing reported: {wrong}"
+        f"calls with wrong values that nothing reported: {wrong}\n"
+        f"calls that the bare exporter reproduces and ours does not: {bare}"
     )
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tests.analyzer.exported import call, made
+from calltape_analyzer import export
+from tests.analyzer.exported import call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 
 pytest.importorskip("onnxruntime")
@@ -46,28 +47,31 @@ def test_a_batch_is_squeezed_to_a_number(tmp_path: Path) -> None:
 class Scaled(Model):
     """Computes in float32 what is held as float8."""
 
-    def __init__(self, dtype: torch.dtype | None) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
-        torch.manual_seed(0)
-        self.linear = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.linear(x.to(torch.float32))
-        return y if self.dtype is None else y.to(self.dtype)
+        return (x.to(torch.float32) * 0.5).to(self.dtype)
 
 
-@pytest.mark.parametrize("given", [torch.float8_e4m3fn, torch.float8_e5m2])
-@pytest.mark.parametrize("returned", [None, torch.float8_e4m3fn, torch.float8_e5m2])
+_FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("given", _FLOAT8)
+@pytest.mark.parametrize("returned", [torch.float32, *_FLOAT8])
 def test_float8_goes_in_and_comes_out(
-    tmp_path: Path, given: torch.dtype, returned: torch.dtype | None
+    tmp_path: Path, given: torch.dtype, returned: torch.dtype
 ) -> None:
     torch.manual_seed(0)
     calls = [call(torch.randn(n, 4).to(given)) for n in (2, 3, 5)]
-    model = Scaled(returned).eval()
-    programs = made(tmp_path, model, calls, to="onnx")
+    model = Scaled(returned)
+    programs = export(taped(tmp_path, model, calls), model, to="onnx")
+    assert programs.verify().ok
     unseen = torch.randn(7, 4).to(given)
-    assert torch.equal(programs(unseen).float(), model(unseen).float())
+    got = programs(unseen)
+    assert got.dtype is returned
+    assert torch.equal(got.float(), model(unseen).float())
 
 
 class Inverse(Model):
