@@ -268,7 +268,7 @@ class _Comparing(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = kwargs or {}
+        given: dict[str, Any] = kwargs or {}
         if func in (torch.equal, torch.Tensor.equal):
             one, other = *args, *given.values()
             return one.shape == other.shape and builtins.bool((one == other).all())
