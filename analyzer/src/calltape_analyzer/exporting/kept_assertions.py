@@ -31,9 +31,13 @@ _UNLIMITED = 2**62
 
 
 @contextlib.contextmanager
-def kept_assertions() -> Iterator[None]:
+def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
     """Lets a trace, or a conversion, write all assertions into the graph. Does nothing if this
-    torch writes them in another way; then :func:`demand_assertions` finds out."""
+    torch writes them in another way; then :func:`demand_assertions` finds out.
+
+    Args:
+        of_model: whether the model itself runs, so that its lines are known.
+    """
     # Not imported above, because torch imports a computer algebra system for them.
     passes: list[Any] = [importlib.import_module(name) for name in _INSERTING]
     shapes: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes")
@@ -47,7 +51,7 @@ def kept_assertions() -> Iterator[None]:
 
     def insert(module: Any, environment: Any, *args: Any, **kwargs: Any) -> Any:
         for found in environment.deferred_runtime_asserts.values():
-            found[:] = [_in_kept_form(_placed(one)) for one in found]
+            found[:] = [_in_kept_form(_placed(one) if of_model else one) for one in found]
         with _patched([(shapes, _LACKS_OPERATOR, lacks)]):
             returned = own(module, environment, *args, **kwargs)
         _say_where(module.graph, environment)

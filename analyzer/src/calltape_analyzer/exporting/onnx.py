@@ -56,7 +56,7 @@ def to_onnx(
     with (
         warnings.catch_warnings(),
         _small_constants(),
-        kept_assertions(),
+        kept_assertions(of_model=False),
         checks_kept(_translatable) as checks,
     ):
         warnings.simplefilter("ignore")
