@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from calltape_analyzer import open_tape
+from tests.zoo.bare import Bare
 from tests.zoo.case import Arguments, Case, fresh
 from tests.zoo.comparing import difference, is_rounding, leaves, nudged
 from tests.zoo.needless import needless
@@ -40,6 +41,8 @@ class Verdict:
         needless: of those, the ones where a program would have been right without what calltape
             keeps it from.
         needless_guards: the others where one would have been right without torch's guards as well.
+        bare_right: calls that ours does not reproduce and that ``torch.onnx.export`` does, with the
+            arguments and dynamic shapes of the tape: faults of ours.
         variants: how many programs.
         attempts: as the exporter tells them, if it does.
         details: the first reasons, in words.
@@ -57,6 +60,7 @@ class Verdict:
     refused: int = 0
     needless: int = 0
     needless_guards: int = 0
+    bare_right: int = 0
     variants: int = 0
     seconds: float = 0.0
     error: str | None = None
@@ -104,14 +108,22 @@ def _judge(case: Case, path: Path, target: str, verdict: Verdict) -> None:
             exact = target == "torch" or case.continues
             return None if exact else lambda: _near(case, arguments)
 
+        bare = Bare(case, tape) if target == "onnx" else None
         for call in calls:
+            before = verdict.reproduced
             _recorded(programs, call, rows.get(call.number), verdict, near(call.inputs))
+            if verdict.reproduced == before and bare is not None:
+                verdict.bare_right += bare.is_right(call.inputs, call.outputs)
         build = _continued(case) if case.continues else case.make
         for position, arguments in enumerate(unseen):
             keeps = not case.continues  # a run without restrictions would be one more call
+            before = verdict.unseen_reproduced
             _unseen(
                 programs, build, arguments, position, verdict, near(arguments), keeps_state=keeps
             )
+            if verdict.unseen_reproduced == before and bare is not None and not case.continues:
+                args, kwargs = fresh(arguments)
+                verdict.bare_right += bare.is_right(arguments, case.make()(*args, **kwargs))
 
 
 def _number(call: Any) -> int:

@@ -3,7 +3,8 @@
 ``python -m tests.zoo.run record CASE DIR`` writes ``DIR/CASE.tape``;
 ``python -m tests.zoo.run export CASE DIR --to torch|onnx`` prints one line of JSON about it;
 ``python -m tests.zoo.run all DIR --to torch --jobs 2 [--core | --only a,b] [--reuse]`` does both
-for every case, each step in a process of its own, and prints a table; the rows are in
+for every case, each step in a process of its own, and prints a table (*bare*: calls that ours does
+not reproduce and ``torch.onnx.export`` does, with the same arguments and shapes); the rows are in
 ``DIR/results.torch.json`` as well, beside those of earlier runs. ``--reuse`` does not record again
 what is recorded;
 ``python -m tests.zoo.run table DIR... -o docs/zoo.md`` puts such results into
@@ -34,9 +35,9 @@ _LIBRARIES = "torch", "transformers", "diffusers", "timm", "torchvision", "torch
 _forks = multiprocessing.get_context("forkserver")
 
 _COLUMNS = (
-    "case", "recorded", "unseen", "wrong", "needless", "mutations", "variants", "seconds",
+    "case", "recorded", "unseen", "wrong", "needless", "bare", "mutations", "variants", "seconds",
 )  # fmt: skip
-_WIDTHS = 28, 10, 8, 6, 9, 10, 9, 8
+_WIDTHS = 28, 10, 8, 6, 9, 5, 10, 9, 8
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -175,6 +176,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         row["case"], share("reproduced", "calls"), share("unseen_reproduced", "unseen"),
         str(row.get("silent_wrong", "")),
         f"{row.get('needless', '')}+{row.get('needless_guards', '')}",
+        str(row.get("bare_right", "")),
         str(row.get("mutations_lost", "")),
         str(row.get("variants", "")), str(row.get("seconds", "")),
     )  # fmt: skip
@@ -193,12 +195,14 @@ def _summary(rows: list[dict[str, Any]]) -> str:
     recorded = [row for row in rows if whole(row, "reproduced", "calls")]
     both = [row for row in recorded if whole(row, "unseen_reproduced", "unseen")]
     wrong = sum(row.get("silent_wrong", 0) for row in rows)
+    bare = sum(row.get("bare_right", 0) for row in rows)
     return (
         f"reproduced every recorded call: {len(recorded)}/{len(rows)}; "
         f"and every unseen call: {len(both)}/{len(rows)}\n"
         f"calls with wrong values that nothing reported: {wrong}\n"
         f"needless refusals of unseen calls: {_sum(rows, 'needless')} by calltape, "
-        f"{_sum(rows, 'needless_guards')} by guards of torch; of {_sum(rows, 'unseen')} calls"
+        f"{_sum(rows, 'needless_guards')} by guards of torch; of {_sum(rows, 'unseen')} calls\n"
+        f"calls that the bare exporter reproduces and ours does not: {bare}"
     )
 
 

@@ -17,7 +17,7 @@ from torch.utils._sympy.functions import CeilToInt, FloorDiv, FloorToInt, IntTru
 from calltape_analyzer import export
 from calltape_analyzer.errors import ExportError, NoVariant
 from calltape_analyzer.exporting.known_maxima import _bounds
-from calltape_analyzer.exporting.python_values import symbolic_ints, symbolic_sizes
+from calltape_analyzer.exporting.python_values import symbolic_numbers, symbolic_sizes
 from tests.analyzer.exported import assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 
@@ -272,7 +272,7 @@ def test_int_is_a_dtype_where_ints_of_tensors_are_open(tmp_path: Path, to: str) 
 def test_what_stands_for_int_is_a_dtype_and_equal_to_int() -> None:
     names = vars(sys.modules[__name__])
     before = {name: vars(torch.Tensor).get(name) for name in ("to", "sum", "new_zeros")}
-    with symbolic_ints(Counted()):
+    with symbolic_numbers(Counted(), ints=True):
         stands, seen = names["int"], names["torch"]
         assert stands is not builtins.int
         assert names["zeros"](2, dtype=stands).dtype is torch.int64
@@ -293,7 +293,7 @@ def test_the_names_of_a_model_are_as_before() -> None:
     names = vars(sys.modules[__name__])
     before, sqrt = dict(names), math.sqrt
     model = Pooled()
-    with symbolic_sizes(model), symbolic_ints(model):
+    with symbolic_sizes(model), symbolic_numbers(model, ints=True):
         assert math.sqrt(16.0) == 4.0
         assert names["len"](torch.zeros(3, 2)) == names["len"]("abc") == 3
         assert torch.as_tensor([2, 3], dtype=torch.int32).dtype is torch.int32
@@ -347,7 +347,7 @@ def test_numbers_of_tensors_are_keys_and_lengths(tmp_path: Path) -> None:
 
 def test_float_is_a_dtype_as_well() -> None:
     names = vars(sys.modules[__name__])
-    with symbolic_ints(Counted(), floats=True):
+    with symbolic_numbers(Counted(), ints=True, floats=True):
         stands, seen = names["float"], names["torch"]
         assert seen.ones(2).to(stands).dtype is torch.float64
         assert seen.zeros(2, dtype=stands).dtype is torch.float64

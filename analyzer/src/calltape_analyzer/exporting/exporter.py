@@ -25,6 +25,7 @@ from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.causes import cause_of
 from calltape_analyzer.exporting.empty_results import NotEmpty
 from calltape_analyzer.exporting.empty_selections import settle_assertions
+from calltape_analyzer.exporting.kept_assertions import demand_assertions
 from calltape_analyzer.exporting.python_values import reads_values
 from calltape_analyzer.exporting.recurrence import has_recurrence
 from calltape_analyzer.exporting.restrictions import restrict
@@ -55,6 +56,9 @@ __all__ = ["Exporter", "Static"]
 
 _MAX_TRIED = 3
 _INTS_OPEN = ", ints of sizes open"
+_NUMBERS_OPEN = (
+    ", numbers of tensors open", Way(real_values=True, symbolic_ints=True, symbolic_floats=True)
+)  # fmt: skip
 _WAITING = 4
 """By the clock, a trace may take so many times the processor time that it may take: others may use
 the processor as well."""
@@ -154,7 +158,11 @@ class Exporter:
         about these values; an ONNX model has them as an output."""
         sample = sample_in(variant, call, self.verifier.sorter, self.verifier.device)
         what = f"call {call.number} as recorded, by its values"
-        outcome = self._try(variant, what, sample, Way(real_values=True))
+        outcome = Outcome()
+        for how, way in (_NUMBERS_OPEN, ("", Way(real_values=True))):
+            outcome = self._try(variant, what + how, sample, way)
+            if outcome.program is not None:
+                break
         self._bound(outcome)
         return outcome
 
@@ -238,13 +246,17 @@ class Exporter:
 
         def failed() -> bool:
             own = [a for a in self.attempts if a.variant == variant.name]
-            return bool(own) and all(not a.tried for a in own) and reads_values(own[-1].error or "")
+            if not own or any(a.reproduced for a in own):
+                return False
+            # A model may want a number where the last way had a symbol.
+            return any(reads_values(a.summary or "") for a in own[-2:])
 
         ints, values = Way(symbolic_ints=True), Way(real_values=True)
         both = replace(values, symbolic_ints=True, open_lengths=True)
         ways = [
             ("ints of tensors open", ints),
             ("results not empty", replace(ints, never_empty=True)),
+            (f"by its values{_NUMBERS_OPEN[0]}", _NUMBERS_OPEN[1]),
             ("by its values", values),
             ("by its values, ints of tensors open", both),
         ]
@@ -435,6 +447,7 @@ class Exporter:
             as_called(plan.context, verifier.device),
         ):
             exported = torch.export.export(traced, args, kwargs, dynamic_shapes=shapes, **options)
+            demand_assertions(exported)
         if time.thread_time() - begin > self._seconds / 2:
             self._note_slow(variant, way)
         return exported, assumed

@@ -12,6 +12,7 @@ from typing import Any
 from calltape_analyzer.arguments.forms import PlainForm
 from calltape_analyzer.arguments.plan import Plan, identifier
 from calltape_analyzer.arguments.templates import Template
+from calltape_analyzer.exporting.kept_assertions import kept_assertions
 from calltape_analyzer.exporting.kernel_casts import cast_for_kernels
 from calltape_analyzer.exporting.onnx_checks import checks_kept, join_checks
 from calltape_analyzer.exporting.storage_order import order_as_stored
@@ -51,9 +52,13 @@ def to_onnx(
     given = {"dynamo": True, "verbose": False, **options}
     own = dict(given.get("custom_translation_table") or {})
     given["custom_translation_table"] = {**translations(), **own}
-    _widen_indices(exported.graph_module)
     order_as_stored(exported.graph_module)
-    with warnings.catch_warnings(), _small_constants(), checks_kept() as checks:
+    with (
+        warnings.catch_warnings(),
+        _small_constants(),
+        kept_assertions(of_model=False),
+        checks_kept(_translatable) as checks,
+    ):
         warnings.simplefilter("ignore")
         program: Any = torch.onnx.export(exported, (), None, **given)
     if program is None:
@@ -71,13 +76,39 @@ def to_onnx(
     return OnnxModel(program)
 
 
+def _translatable(module: Any) -> None:
+    """Changes a graph of single operators to one of which ONNX has each."""
+    _widen_indices(module)
+    _ask_pairs_for_sizes(module)
+
+
+def _ask_pairs_for_sizes(module: Any) -> None:
+    """Lets the sizes of complex tensors be asked for of the pairs that stand for them: torch.onnx
+    (2.15) has no size of a complex tensor."""
+    import torch
+
+    aten = torch.ops.aten
+    for node in list(module.graph.nodes):
+        value = node.args[0].meta.get("val") if node.target is aten.sym_size.int else None
+        if value is None or not value.is_complex() or node.args[1] < 0:
+            continue
+        with module.graph.inserting_before(node):
+            pairs = module.graph.call_function(aten.view_as_real.default, (node.args[0],))
+        pairs.meta["val"] = torch.view_as_real(value)
+        node.args = (pairs, node.args[1])
+    module.recompile()
+
+
 def _widen_indices(module: Any) -> None:
     """Makes int32 tensors that index int64: ONNX's ``GatherND`` takes no other (torch 2.15 does not
     convert them). Offsets of sequences are often int32."""
     import torch
 
     aten = torch.ops.aten
-    indexing = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
+    indexing = {
+        aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_put.default,
+        aten.index_put_.default, aten._unsafe_index_put.default,
+    }  # fmt: skip
     for node in list(module.graph.nodes):
         if node.op != "call_function" or node.target not in indexing:
             continue

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from calltape_analyzer.exporting.exact_checks import erase_unused, exact_condition
 from calltape_analyzer.programs.onnx_checks import CHECKS
 
 __all__ = ["check", "check_translation", "checks_kept", "join_checks"]
@@ -41,9 +43,12 @@ def check_translation(op: Any) -> Callable[..., Any]:
 
 
 @contextmanager
-def checks_kept() -> Iterator[list[str]]:
+def checks_kept(change: Callable[[Any], None]) -> Iterator[list[str]]:
     """Keeps the assertions of a program that is converted within the block, each as an output
     behind its own.
+
+    Args:
+        change: changes its graph when torch has taken its operators apart.
 
     Yields:
         What each says if it does not hold, in torch's words; filled in by the conversion.
@@ -57,6 +62,8 @@ def checks_kept() -> Iterator[list[str]]:
         return
 
     def keep(module: Any) -> Any:
+        _refuse_within(module)
+        change(module)
         messages[:] = _replace(module.graph)
         return remove(module)
 
@@ -74,17 +81,38 @@ def checks_kept() -> Iterator[list[str]]:
         setattr(core, _PREPARE, prepare)
 
 
+def _refuse_within(module: Any) -> None:
+    """Refuses assertions within a branch or a loop, whose conditions the graph around it does not
+    see. That a size is not negative always holds."""
+    for name, part in module.named_modules():
+        for node in part.graph.nodes if name and hasattr(part, "graph") else ():
+            text = str(node.args[1]) if node.target in _kinds() and len(node.args) > 1 else ""
+            if text and not _HOLDS.search(text):
+                raise NotImplementedError(
+                    f"an ONNX model cannot check what a branch or a loop of it asserts: {text}"
+                )
+
+
+_HOLDS = re.compile(r"expression (?:u\d+ >= 0|0 <= u\d+) on node")
+
+
+def _kinds() -> set[Any]:
+    """The operators that assert something."""
+    import torch
+
+    aten = torch.ops.aten
+    return {aten._assert_scalar.default, aten._assert_async.msg, aten._assert_async.default}
+
+
 def _replace(graph: Any) -> list[str]:
-    """Puts a check in the place of each assertion of a graph. One within a branch or a loop goes:
-    the graph around it does not see its condition.
+    """Puts a check in the place of each assertion of a graph.
 
     Returns:
         The texts of the assertions.
     """
     import torch
 
-    aten = torch.ops.aten
-    kinds = {aten._assert_scalar.default, aten._assert_async.msg}
+    kinds = _kinds()
     texts: dict[Any, str] = {}
     for node in list(graph.nodes):
         condition = node.args[0] if node.args else None
@@ -92,10 +120,12 @@ def _replace(graph: Any) -> list[str]:
             continue
         if condition in texts:
             continue
-        texts[condition] = str(node.args[1])
+        texts[condition] = str(node.args[1]) if len(node.args) > 1 else "a tensor is false"
         with graph.inserting_before(node):
-            made = graph.call_function(check, (condition,))
+            made = graph.call_function(check, (exact_condition(graph, condition),))
         made.meta = {**node.meta, "val": torch.ones(1, dtype=torch.bool)}
+        graph.erase_node(node)
+    erase_unused(graph)
     return list(texts.values())
 
 

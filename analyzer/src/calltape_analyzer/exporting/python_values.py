@@ -3,9 +3,10 @@
 A trace that is not strict runs the model's Python. ``int()`` and ``len()`` have to return a number
 then, which a trace does not have (docs/decisions/0042). :func:`symbolic_sizes` lets the model's own
 code take symbols for ints, and is there in every trace. Two more ways out are tried if something is
-missing then. :func:`symbolic_ints` lets ``int``, ``tolist`` and slices (and ``float``) give symbols
-as well. :func:`real_values` computes the values of the sample beside the trace, so that an ``if``
-takes the branch of these values; torch keeps that as an assertion in the program.
+missing then. :func:`symbolic_numbers` lets ``int``, ``tolist`` and slices, and ``float``, give
+symbols as well. :func:`real_values` computes the values of the sample beside the trace, so that an
+``if`` takes the branch of these values; that is an assertion in the program
+(:mod:`calltape_analyzer.exporting.kept_assertions`).
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from calltape_analyzer.exporting.model_names import modules_of, named
 from calltape_analyzer.exporting.python_dtypes import python_dtypes
 from calltape_analyzer.exporting.symbol_sets import SymbolicSet
 
-__all__ = ["reads_values", "real_values", "symbolic_ints", "symbolic_sizes"]
+__all__ = ["reads_values", "real_values", "symbolic_numbers", "symbolic_sizes"]
 
 _SIGNS = re.compile(
     r"data-dependent|DataDependent|specialized integer|Could not guard|unbacked|\bu\d+\b|\.item\(\)"
     r"|without concrete values|symbolically traced variables|non-nested SymInt"
+    r"|nothing is found, and the model asks"
 )
 _PYTHON_SQRT = math.sqrt
 _TENSOR_LENGTH = torch.Tensor.__len__
@@ -188,17 +190,23 @@ def symbolic_sizes(model: torch.nn.Module, *, unnoticed: bool = False) -> Iterat
 
 
 @contextlib.contextmanager
-def symbolic_ints(model: torch.nn.Module, *, floats: bool = False) -> Iterator[None]:
-    """Lets ``int(tensor)``, ``int(size / 2)``, ``tensor.tolist()`` and slices with tensors give
-    symbols while a model is traced.
+def symbolic_numbers(
+    model: torch.nn.Module, *, ints: bool = False, floats: bool = False
+) -> Iterator[None]:
+    """Lets Python's numbers of tensors and sizes be symbols while a model is traced.
 
     Args:
         model: what is traced.
-        floats: whether ``float(size)`` and ``float(tensor)`` do so as well.
+        ints: whether ``int(tensor)``, ``int(size / 2)``, ``tensor.tolist()`` and slices with
+            tensors give symbols.
+        floats: whether ``float(size)`` and ``float(tensor)`` do.
     """
-    modules, stand_ins = modules_of(model), _NUMBERS if floats else {"int": _SymbolicInt}
+    wanted = {"int": ints, "float": floats}
+    stand_ins = {name: stand_in for name, stand_in in _NUMBERS.items() if wanted[name]}
+    modules = modules_of(model)
     dtypes = {stand_ins[name]: getattr(builtins, name) for name in stand_ins}
-    with named(modules, stand_ins), python_dtypes(modules, dtypes), _Reading():
+    reading = _Reading() if ints else contextlib.nullcontext()
+    with named(modules, stand_ins), python_dtypes(modules, dtypes), reading:
         yield
 
 
@@ -246,11 +254,27 @@ def real_values(wanted: bool) -> Iterator[None]:
         return
     with (
         config.patch(setting, True),
+        _Comparing(),
         _offsets_not_compared(),
         _parts_not_compared(),
         _hashes_of_values(),
     ):
         yield
+
+
+class _Comparing(TorchFunctionMode):
+    """Takes comparisons that return a bool apart, into tensors and a value of theirs."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given: dict[str, Any] = kwargs or {}
+        if func in (torch.equal, torch.Tensor.equal):
+            one, other = *args, *given.values()
+            return one.shape == other.shape and builtins.bool((one == other).all())
+        if func in (torch.allclose, torch.Tensor.allclose):
+            return builtins.bool(torch.isclose(*args, **given).all())
+        return func(*args, **given)
 
 
 @contextlib.contextmanager

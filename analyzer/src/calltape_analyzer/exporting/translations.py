@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from calltape_analyzer.exporting.exact_checks import number, number_translation
 from calltape_analyzer.exporting.norm_translations import norm_translations
 from calltape_analyzer.exporting.onnx_checks import check, check_translation
 from calltape_analyzer.exporting.order_translations import order_translations
@@ -25,7 +26,10 @@ def translations() -> dict[Any, Any]:
         from onnxscript import opset18
     except ImportError:
         return {}
-    found: dict[Any, Any] = {check: check_translation(opset18)}
+    found: dict[Any, Any] = {
+        check: check_translation(opset18),
+        number: number_translation(opset18),
+    }
     for name, made in _by_name(opset18).items():
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
@@ -88,11 +92,20 @@ def _by_name(op: Any) -> dict[str, Callable[..., Any]]:
 
 def _squeezed(op: Any, tensor: Any, dim: Any) -> Any:
     """A tensor without dimensions of size 1. torch leaves one of another size as it is; ONNX's
-    ``Squeeze``, which torch.onnx (2.15) makes of it, fails."""
+    ``Squeeze``, which torch.onnx (2.15) makes of it, fails. Of an open size only the call tells
+    whether it is 1."""
     rank = len(tensor.shape)
     asked = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
-    # A size that is open is not 1: the trace has taken it for another.
-    found = sorted({axis % rank for axis in asked if rank and tensor.shape[axis] == 1})
+    axes = sorted({axis % rank for axis in asked}) if rank else []
+    if not all(isinstance(tensor.shape[axis], int) for axis in axes):
+        if len(axes) == rank:
+            return op.Squeeze(tensor)
+        sizes = op.Shape(tensor)
+        stays = op.Constant(value_ints=[int(axis not in axes) for axis in range(rank)])
+        is_one = op.Equal(sizes, op.Constant(value_ints=[1]))
+        left = op.Compress(sizes, op.Or(op.Cast(stays, to=_BOOL), op.Not(is_one)), axis=0)
+        return op.Reshape(tensor, left, allowzero=1)
+    found = [axis for axis in axes if tensor.shape[axis] == 1]
     return op.Squeeze(tensor, op.Constant(value_ints=found)) if found else op.Identity(tensor)
 
 

@@ -4,7 +4,7 @@ the model meanwhile."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,13 +13,14 @@ from calltape_analyzer.arguments.sizings import is_batch
 from calltape_analyzer.exporting.constants import known_constants
 from calltape_analyzer.exporting.empty_results import NotEmpty, never_empty
 from calltape_analyzer.exporting.hit_loops import Line, every_item
+from calltape_analyzer.exporting.kept_assertions import kept_assertions
 from calltape_analyzer.exporting.least_counts import least_counts
 from calltape_analyzer.exporting.module_casts import unneeded_casts
 from calltape_analyzer.exporting.open_operators import OpenOperators
 from calltape_analyzer.exporting.patching import PATCHING
 from calltape_analyzer.exporting.python_values import (
     real_values,
-    symbolic_ints,
+    symbolic_numbers,
     symbolic_sizes,
 )
 from calltape_analyzer.exporting.recurrence import open_lengths
@@ -48,7 +49,7 @@ class Way:
         batch: whether only first dimensions are.
         open_lengths: whether recurrent layers are traced for any length.
         symbolic_ints: whether ints that the model reads from tensors are open.
-        symbolic_floats: whether floats that it makes of sizes are open, if ints are.
+        symbolic_floats: whether floats that it makes of tensors and sizes are.
         real_values: whether the trace knows the values of its sample, and asserts them.
         never_empty: whether results whose size only values tell are taken not to be empty, which is
             asserted.
@@ -125,9 +126,8 @@ class Way:
                 whole_floats(),
                 unneeded_casts(),
                 scripted_parts(module),
-                symbolic_ints(module, floats=self.symbolic_floats)
-                if self.symbolic_ints
-                else nullcontext(),
+                kept_assertions(),
+                symbolic_numbers(module, ints=self.symbolic_ints, floats=self.symbolic_floats),
                 real_values(self.real_values),
                 every_item(self.every_item),
             ):

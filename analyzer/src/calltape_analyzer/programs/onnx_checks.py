@@ -11,6 +11,8 @@ __all__ = ["CHECKS", "demand"]
 
 CHECKS = "calltape_checks"
 """The name of the output, a boolean per assertion, and of the metadata that has their texts."""
+PLACED = " at "
+"""What is in a text that says where in the model it comes from."""
 _MAX_TEXT = 300
 
 
@@ -30,9 +32,11 @@ def demand(holds: Sequence[bool], metadata: Mapping[str, str]) -> None:
         texts = json.loads(metadata.get(CHECKS, "[]"))
     except ValueError:
         texts = []
-    place = list(holds).index(False)
-    known = isinstance(texts, list) and place < len(texts)
-    text = str(texts[place])[:_MAX_TEXT] if known else f"number {place}"
+    failed = [place for place, one in enumerate(holds) if not one]
+    known = [str(texts[i]) for i in failed if isinstance(texts, list) and i < len(texts)]
+    # Some assertions are there twice, and only one says where in the model it comes from.
+    known.sort(key=lambda text: PLACED not in text)
+    text = known[0][:_MAX_TEXT] if known else f"number {failed[0]}"
     if not text.startswith("Runtime assertion failed"):
         text = f"Runtime assertion failed: {text}"
     raise ConditionError(text)

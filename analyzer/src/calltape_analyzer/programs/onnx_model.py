@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -22,7 +23,7 @@ from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_refusal import InputRefusal
 from calltape_analyzer.programs.onnx_checks import CHECKS, demand
 from calltape_analyzer.programs.onnx_session import (
-    BFLOAT16,
+    NOT_OF_NUMPY,
     session_of_model,
     session_of_program,
     value_of,
@@ -278,15 +279,22 @@ def _declared_by_session(value: Any) -> DeclaredInput:
 
 def _dtype(name: str) -> str | None:
     """The name that torch has for a dtype of ONNX; None if it is not declared."""
-    return {"float": "float32", "double": "float64", "undefined": None}.get(name, name)
+    named = {"float": "float32", "double": "float64", "undefined": None}
+    return named.get(name, _FLOAT8.sub(r"\1_\2", name))
+
+
+_FLOAT8 = re.compile(r"^(float8)(e\d)")
+"""``float8e4m3fn`` is ``float8_e4m3fn`` in torch."""
 
 
 def _feed(tensor: Any) -> Feed:
     import torch
 
     plain = tensor.detach().cpu().contiguous()
-    if plain.dtype is torch.bfloat16:
-        return plain.view(torch.int16).numpy(), BFLOAT16
+    name = str(plain.dtype).removeprefix("torch.")
+    if name in NOT_OF_NUMPY:
+        bits = torch.int16 if plain.element_size() == 2 else torch.uint8
+        return plain.view(bits).numpy(), NOT_OF_NUMPY[name]
     return plain.numpy(), None
 
 

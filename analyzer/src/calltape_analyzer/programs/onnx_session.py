@@ -11,13 +11,20 @@ from typing import Any
 
 from calltape_analyzer.programs.untrusted_files import load_onnx_proto
 
-__all__ = ["BFLOAT16", "session_of_model", "session_of_program", "session_of_trial", "value_of"]
+__all__ = ["NOT_OF_NUMPY", "session_of_model", "session_of_program", "session_of_trial", "value_of"]
 
 _FEWEST = 1024
 """Smaller weights stay with the runtime: constants that shapes are computed from are among them,
 which its optimizer has to see."""
-BFLOAT16 = 16
-"""The number of the type in ONNX. NumPy does not have it: its bits are an array of int16."""
+NOT_OF_NUMPY = {
+    "bfloat16": 16,
+    "float8_e4m3fn": 17,
+    "float8_e4m3fnuz": 18,
+    "float8_e5m2": 19,
+    "float8_e5m2fnuz": 20,
+}
+"""The numbers in ONNX of dtypes that NumPy does not have: their bits are an array of ints."""
+_BFLOAT16 = NOT_OF_NUMPY["bfloat16"]
 
 
 def session_of_model(model: str | bytes) -> Any:
@@ -103,8 +110,8 @@ def _weights(initializers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
         array = tensor.numpy()
         if not array.flags.c_contiguous:
             continue  # a copy is made in any case, and the runtime makes its own
-        if tensor.dtype.value == BFLOAT16:
+        if tensor.dtype.value == _BFLOAT16:
             array = array.view(numpy.int16)
-            yield name, value_of(array, BFLOAT16), array
+            yield name, value_of(array, _BFLOAT16), array
         elif array.dtype.isbuiltin == 1 and array.dtype.kind in "biufc":
             yield name, value_of(array), array

@@ -1,0 +1,200 @@
+"""An ``if`` on a float: a program serves the side that it was traced for, and no other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from calltape_analyzer import export, load_programs
+from calltape_analyzer.errors import NoVariant
+from calltape_analyzer.exporting.exact_checks import exact_condition
+from calltape_analyzer.exporting.kept_assertions import demand_assertions, kept_assertions
+from calltape_analyzer.exporting.python_values import real_values
+from tests.analyzer.exported import Call, assert_as_module, call, made, taped
+from tests.analyzer.exporting.test_arguments import Model
+
+_RUNTIMES = ["torch", pytest.param("onnx", marks=pytest.mark.integration)]
+
+
+class Branching(Model):
+    """Asks one question, and does something else for each answer."""
+
+    def __init__(self, asks: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.asks = asks
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.asks(x):
+            return x * 2
+        return x - 1
+
+
+class Halving(Model):
+    """Goes on until an error is small."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        turns = 0
+        while x.amax().item() > 0.2:
+            x, turns = x / 2, turns + 1
+        return x + turns
+
+
+class TwoParts(Model):
+    """Asks within submodules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = Branching(lambda x: x.mean().item() > 0.5)
+        self.other = Branching(lambda x: x.amin().item() <= 0.35)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.one(x) + self.other(x)
+
+
+def full(rows: int, value: float) -> Tensor:
+    return torch.full((rows, 4), value)
+
+
+LOW = [call(full(n, 0.25)) for n in (2, 3, 5)]
+HIGH = [call(full(n, 0.75)) for n in (2, 3, 5)]
+MORE_LOW, MORE_HIGH = call(full(4, 0.3)), call(full(4, 0.8))
+
+QUESTIONS: dict[str, Callable[[Tensor], Any]] = {
+    "above": lambda x: x.mean().item() > 0.5,
+    "not below": lambda x: x.mean().item() >= 0.5,
+    "below": lambda x: x.mean().item() < 0.5,
+    "at most": lambda x: x.mean().item() <= 0.5,
+    "minus": lambda x: -x.mean().item() < -0.5,
+    "between": lambda x: 0.4 < x.mean().item() < 1,
+    "beside a size": lambda x: x.sum().item() > x.shape[0] * 2,
+    "over a size": lambda x: x.sum().item() / x.numel() > 0.5,
+    "float of a tensor": lambda x: float(x.mean()) > 0.5,
+    "int of a float": lambda x: int(x.max().item() * 4) > 2,
+    "int of a tensor": lambda x: int(x.max() * 4) > 2,
+    "floor": lambda x: math.floor(x.mean().item() * 2) >= 1,
+    "ceil": lambda x: math.ceil(x.mean().item() * 2) >= 2,
+    "round": lambda x: round(x.mean().item()) == 1,
+    "floor division": lambda x: x.mean().item() // 0.5 > 0,
+    "greatest": lambda x: max(x.mean().item(), x.amin().item()) > 0.5,
+    "some": lambda x: (x > 0.5).any().item(),
+    "count": lambda x: (x > 0.5).sum().item(),
+    "close": lambda x: not torch.allclose(x, torch.full_like(x, 0.25), atol=0.1),
+    "equal": lambda x: not torch.equal(x.round(), torch.zeros_like(x)),
+}
+"""Questions that are answered no at 0.25 and yes at 0.75, or the other way round."""
+
+# A few of them for each runtime and side in the fast tier.
+_FEW = ["above", "at most", "beside a size", "int of a float", "floor", "equal"]
+
+
+def _questions() -> list[Any]:
+    integration = pytest.mark.integration
+    return [pytest.param(n, marks=() if n in _FEW else integration) for n in QUESTIONS]
+
+
+@pytest.mark.parametrize("to", _RUNTIMES)
+@pytest.mark.parametrize("question", _questions())
+def test_the_side_that_was_never_recorded_is_refused(
+    tmp_path: Path, question: str, to: str
+) -> None:
+    model = Branching(QUESTIONS[question])
+    for name, recorded, same, other in (
+        ("low", LOW, MORE_LOW, MORE_HIGH), ("high", HIGH, MORE_HIGH, MORE_LOW),
+    ):  # fmt: skip
+        folder = tmp_path / name
+        folder.mkdir()
+        programs = made(folder, model, recorded, [same], to=to)
+        with pytest.raises(NoVariant, match=r"the model asks at .*\.py:\d+") as caught:
+            programs(*other[0])
+        assert "test_float_branches.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("to", _RUNTIMES)
+@pytest.mark.parametrize("question", ["above", "float of a tensor", "int of a tensor", "count"])
+def test_each_side_has_a_program(tmp_path: Path, question: str, to: str) -> None:
+    model = Branching(QUESTIONS[question])
+    programs = made(tmp_path, model, [*LOW, *HIGH], [MORE_LOW, MORE_HIGH], to=to)
+    assert len(programs) == 2
+
+
+@pytest.mark.parametrize("to", _RUNTIMES)
+def test_several_questions_in_parts(tmp_path: Path, to: str) -> None:
+    model = TwoParts()
+    programs = made(tmp_path, model, [*LOW, *HIGH], [MORE_LOW, MORE_HIGH], to=to)
+    with pytest.raises(NoVariant, match="the model asks at"):
+        programs(full(4, 0.4))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("to", ["torch", "onnx"])
+def test_a_value_at_the_limit_is_compared_as_python_compares_it(
+    tmp_path: Path, dtype: torch.dtype, to: str
+) -> None:
+    # 0.2 of float32 is 0.20000000298, and of bfloat16 0.2001953125.
+    calls = [call(full(n, value).to(dtype)) for n in (2, 3) for value in (0.1, 0.3)]
+    model = Halving()
+    programs = made(tmp_path, model, calls, to=to)
+    for value in (0.2, 0.4, math.nextafter(0.2, 1)):
+        given = call(full(4, 1.0).to(dtype) * value)
+        try:
+            got = programs(*given[0])
+        except NoVariant:
+            continue
+        assert got.allclose(model(*given[0]))
+
+
+@pytest.mark.integration
+def test_programs_that_were_saved_refuse_as_before(tmp_path: Path) -> None:
+    for question in ("above", "beside a size", "int of a float"):
+        model = Branching(QUESTIONS[question])
+        folder = tmp_path / question.replace(" ", "-")
+        folder.mkdir()
+        made(folder, model, LOW).save(folder / "saved")
+        programs = load_programs(folder / "saved", trusted=True)
+        assert_as_module(programs, model, [MORE_LOW])
+        with pytest.raises(NoVariant, match="Runtime assertion failed"):
+            programs(*MORE_HIGH[0])
+
+
+def traced(model: Model, given: Call) -> Any:
+    with real_values(True):
+        return torch.export.export(model, given[0], strict=False)
+
+
+def test_a_program_without_an_assertion_of_its_trace_is_none(tmp_path: Path) -> None:
+    model = Branching(QUESTIONS["above"])
+    with pytest.raises(RuntimeError, match=r"leaves an assertion out of the program, zuf0 <= 0\.5"):
+        demand_assertions(traced(model, MORE_LOW))  # torch's own way
+    with kept_assertions():
+        demand_assertions(traced(model, MORE_LOW))
+
+
+def test_without_the_passes_the_search_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another torch, which writes assertions in another way, no program is silently wrong."""
+    from calltape_analyzer.exporting import kept_assertions as kept
+
+    monkeypatch.setattr(kept, "_INSERT", "of another version")
+    with pytest.raises(Exception, match="nothing could be exported"):
+        export(taped(tmp_path, Branching(QUESTIONS["above"]), LOW), Branching(QUESTIONS["above"]))
+
+
+def test_a_condition_is_a_double(tmp_path: Path) -> None:
+    with kept_assertions():
+        exported = traced(Branching(lambda x: x.amax().item() * 3 > 0.5 + x.shape[0]), MORE_LOW)
+    graph = exported.graph
+    asserts = torch.ops.aten._assert_scalar.default
+    condition = next(node.args[0] for node in graph.nodes if node.target is asserts)
+    with graph.inserting_before(graph.output_node()):
+        exact = exact_condition(graph, condition)
+    dtypes = {node.meta["val"].dtype for node in exact.all_input_nodes}
+    assert exact is not condition
+    assert dtypes == {torch.float64}
