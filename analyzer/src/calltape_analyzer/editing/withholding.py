@@ -30,7 +30,10 @@ from calltape_schema.tree import (
     encode_structure,
 )
 
-__all__ = ["Withholding", "WithholdingPlan", "left_of", "names_of_path", "opaque", "without_value"]
+__all__ = [
+    "Withholding", "WithholdingPlan", "leaf_document", "left_of", "names_of_path", "opaque",
+    "without_value",
+]  # fmt: skip
 
 _OUTPUTS = "left out by calltape filter"
 _MAX_KNOWN = 4096
@@ -172,7 +175,7 @@ class WithholdingPlan:
             facts = tree.facts()
             changes["leaves"] = encode_leaves(
                 [
-                    without_value(leaf) if i in self._leaves else _document(leaf)
+                    without_value(leaf) if i in self._leaves else leaf_document(leaf)
                     for i, leaf in enumerate(facts)
                 ]
             )
@@ -220,15 +223,17 @@ def left_of(kind: str, value: Any) -> Any:
 
 
 def without_value(leaf: Leaf) -> dict[str, Any]:
-    """The facts of a tensor whose bytes are left out, as they are encoded."""
-    document = _document(leaf)
-    if leaf.key is not None:
-        del document["key"]
+    """The facts of a tensor whose bytes are left out, as they are encoded. A quantizer is left out
+    too: scale and zero point follow from the elements."""
+    document = leaf_document(leaf)
+    document.pop("quantizer", None)
+    if document.pop("key", None) is not None:
         document["missing"] = "policy"
     return document
 
 
-def _document(leaf: Leaf) -> dict[str, Any]:
+def leaf_document(leaf: Leaf) -> dict[str, Any]:
+    """The facts of a tensor as they are encoded."""
     return leaf.model_dump(exclude_none=True, exclude_defaults=True)
 
 

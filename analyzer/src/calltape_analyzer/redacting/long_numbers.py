@@ -151,7 +151,7 @@ class _Places:
         return found
 
     def _named(self, root: Node) -> Iterator[tuple[int, str]]:
-        for placed in placed_nodes(root):
+        for placed in placed_nodes(root, named=self._signature.positional):
             node = placed.node
             if not isinstance(node, ScalarNode) or node.kind in ("str", "bytes"):
                 continue

@@ -94,7 +94,7 @@ class TreePlan:
         self._side = side
         self.scalars: dict[int, tuple[Fate, str]] = {}
         self.tensors: dict[int, tuple[str, Treatment | None]] = {}
-        for placed in placed_nodes(root, side):
+        for placed in placed_nodes(root, side, fates.signature.positional):
             if isinstance(placed.node, TensorNode):
                 self._tensor(placed.node.leaf, placed.path)
             elif isinstance(placed.node, ScalarNode) and placed.is_setting:

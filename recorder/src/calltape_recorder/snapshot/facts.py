@@ -240,7 +240,8 @@ def leaf_document(facts: Facts, key: str | None, storage: int | None) -> dict[st
         document["subclass"] = type_name(facts.subclass)
     if storage is not None:
         document["storage"] = storage
-    if facts.quantizer is not None:
+    if facts.quantizer is not None and "key" in document:
+        # Scale and zero point follow from the elements, so they are told together or not at all.
         scheme, scale, zero_point = facts.quantizer
         document["quantizer"] = {"scheme": scheme, "scale": scale, "zero_point": zero_point}
     return document

@@ -1,0 +1,82 @@
+"""Finds the lists of a call whose numbers are data, as those of a prompt of token ids are.
+
+Tokens come in. Out go the places of such lists among them. A list has no names for its elements, so
+nothing tells a setting from what a user sent but that there are few of them: the sizes of an image
+are two or three numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calltape_schema.privacy import FEW_NUMBERS
+
+__all__ = ["data_lists"]
+
+_NUMBERS = frozenset(("int", "float", "complex"))
+_LISTS = frozenset(("list", "tuple", "set", "frozenset"))
+_NAMED = frozenset(("dict", "namedtuple", "dataclass", "object", "nested"))
+
+
+def data_lists(tokens: tuple[Any, ...], named: int) -> dict[int, bool]:
+    """Per list whose numbers are data its place in ``tokens``, and whether its numbers are data
+    within a cache too: they stand in the list itself, not in objects that are its elements.
+
+    Args:
+        tokens: of one side of a call.
+        named: how many positional arguments have names. The others are a list.
+    """
+    walk = _Walk(tokens)
+    if tokens[0] == "inputs":
+        walk.arguments(named)
+    else:
+        walk.node()
+    return walk.found
+
+
+class _Walk:
+    def __init__(self, tokens: tuple[Any, ...]) -> None:
+        self._tokens = tokens
+        self._at = 1  # after the name of the side
+        self.found: dict[int, bool] = {}
+
+    def arguments(self, named: int) -> None:
+        place, count = self._at, self._tokens[self._at][1]
+        self._at += 1
+        for _ in range(min(named, count)):
+            self.node()
+        self._list(place, count - named)
+        self.node()
+
+    def node(self) -> tuple[int, int]:
+        """Goes over a node and all below it. Returns how many numbers without names it has, and how
+        many elements with names that have numbers."""
+        place, token = self._at, self._tokens[self._at]
+        self._at += 1
+        if type(token) is str:
+            return int(token in _NUMBERS), 0
+        kind = token[0]
+        if kind == "beside":
+            return self.node()
+        if kind == "scalar":
+            return int(token[1] in _NUMBERS), 0
+        if kind in _LISTS:
+            return self._list(place, token[1])
+        if kind == "custom":
+            self.node()  # its context
+            return self._list(place, token[1])
+        if kind in ("size", "slice", "range"):
+            has_number = [any(self.node()) for _ in range(token[1])]
+            return 0, int(kind != "size" and any(has_number))
+        if kind in _NAMED:
+            return 0, int(any(any(self.node()) for _ in token[1]))
+        return 0, 0
+
+    def _list(self, place: int, count: int) -> tuple[int, int]:
+        plain = named = 0
+        for _ in range(count):
+            more, others = self.node()
+            plain, named = plain + more, named + others
+        if plain + named > FEW_NUMBERS:
+            self.found[place] = plain > FEW_NUMBERS
+        return plain, named
