@@ -66,11 +66,16 @@ class _Walk:
             self.node()  # its context
             return self._list(place, token[1])
         if kind in ("size", "slice", "range"):
-            has_number = [any(self.node()) for _ in range(token[1])]
-            return 0, int(kind != "size" and any(has_number))
+            has_number = self._has_number(token[1])
+            return 0, int(has_number and kind != "size")
         if kind in _NAMED:
-            return 0, int(any(any(self.node()) for _ in token[1]))
+            return 0, int(self._has_number(len(token[1])))
         return 0, 0
+
+    def _has_number(self, count: int) -> bool:
+        """Goes over so many nodes. Whether any has a number."""
+        found = [self.node() for _ in range(count)]
+        return any(plain or named for plain, named in found)
 
     def _list(self, place: int, count: int) -> tuple[int, int]:
         plain = named = 0
