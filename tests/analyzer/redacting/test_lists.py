@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import filter_tape, open_tape, redact
-from calltape_analyzer.redacting.placed_nodes import placed_nodes
+from calltape_analyzer.pytree.placed_nodes import placed_nodes
 from calltape_recorder import record
 from calltape_recorder.capture.structures import Structures
 from calltape_recorder.capture.walk import capture_inputs
@@ -103,3 +103,26 @@ def test_scale_and_zero_point_go_with_the_elements(tmp_path: Path) -> None:
         "t": [True, True], "filtered": [False, True], "kept": [True, False],
         "noise": [False, False], "permute": [False, False], "shapes_only": [False, False],
     }  # fmt: skip
+
+
+def test_filter_leaves_what_the_recorder_would_have_left(tmp_path: Path) -> None:
+    """A pattern with a wildcard takes numbers that are data, and no settings."""
+    model, given = Echo([5, 6]), {"ids": [15339, 1917, 30, 7, 11], "k": 5, "size": [224, 225]}
+    for values in ("all", "none"):
+        with record(model, tmp_path / f"{values}.tape", values=values):  # type: ignore[arg-type]
+            model(given, **given)
+    with open_tape(tmp_path / "all.tape") as tape:
+        filter_tape(tape, tmp_path / "filtered.tape", drop=["*"])
+    trees = []
+    for name in ("none", "filtered"):
+        with open_tape(tmp_path / f"{name}.tape") as tape:
+            found = tape.calls[0].record
+            trees.append((found.inputs.spec(), found.outputs.spec()))  # type: ignore[union-attr]
+            assert tape.calls[0].inputs.kwargs["k"] == 5
+            assert tape.calls[0].inputs.kwargs["size"] == [224, 225]
+    for recorded, filtered in zip(*trees, strict=True):
+        shown = [
+            [(p.path, type(p.node).__name__) for p in placed_nodes(one.root)]
+            for one in (recorded, filtered)
+        ]
+        assert shown[0] == shown[1]

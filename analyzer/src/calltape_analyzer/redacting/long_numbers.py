@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.traffic_counters import Values
-from calltape_analyzer.redacting.placed_nodes import placed_nodes
+from calltape_analyzer.pytree.placed_nodes import placed_nodes
 from calltape_analyzer.redacting.treatment import Treatments
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.variants.facts import VariantFacts

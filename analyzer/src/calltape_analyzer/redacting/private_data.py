@@ -16,9 +16,9 @@ from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.node_paths import names_of_children
+from calltape_analyzer.pytree.placed_nodes import is_private_key, placed_nodes
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.redacting.long_numbers import is_long
-from calltape_analyzer.redacting.placed_nodes import is_private_key, placed_nodes
 from calltape_analyzer.redacting.tape_facts import plain_platform
 from calltape_analyzer.redacting.varying_keys import varying_keys
 from calltape_analyzer.tape import Tape, check_tape
