@@ -13,6 +13,7 @@ __all__ = [
     "LARGEST_SIZE",
     "SMALL",
     "is_name",
+    "is_position",
     "is_setting",
     "is_without_text",
     "length_of_text",
@@ -51,6 +52,11 @@ def is_name(key: Any) -> bool:
     if kind is tuple:
         return all(map(is_name, key))
     return key is None or kind is bool
+
+
+def is_position(key: Any) -> bool:
+    """Whether a dict key names nothing, because it is a number, or digits."""
+    return type(key) is int or (type(key) is str and key.isdecimal())
 
 
 def is_setting(value: float) -> bool:

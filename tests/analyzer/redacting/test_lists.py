@@ -35,6 +35,8 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         lists.map(tuple),
         lists.map(deque),
         st.lists(inner, max_size=3).map(lambda found: dict(zip("abc", found, strict=False))),
+        lists.map(lambda found: dict(enumerate(found))),
+        lists.map(lambda found: {str(n): one for n, one in enumerate(found)}),
         inner.map(lambda found: SimpleNamespace(state=found)),
         inner.map(SomeCache),
         st.builds(slice, st.just(7), st.just(8)),

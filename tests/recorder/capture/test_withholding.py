@@ -206,6 +206,9 @@ def test_numbers_stay_but_where_a_path_names_them(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+NAMED = {0: 1, 1: 2, 2: 3, 3: 4, "k": 5}
+
+
 def test_many_numbers_are_data(tmp_path: Path) -> None:
     ids, gone = list(range(100, 107)), ("int", None)
     given: dict[str, tuple[Any, Any]] = {
@@ -221,6 +224,11 @@ def test_many_numbers_are_data(tmp_path: Path) -> None:
             gone, ("str", 1), gone, "none", gone, gone, ("float", None),
         ]),
         "with names": (dict.fromkeys("abcdefghi", 5), dict.fromkeys("abcdefghi", 5)),
+        "by position": (dict(enumerate(ids)), dict.fromkeys(range(7), gone)),
+        "by digits": ({str(n): i for n, i in enumerate(ids)},
+                      dict.fromkeys(map(str, range(7)), gone)),
+        "by a few positions": ({0: 5, 1: 6}, {0: 5, 1: 6}),
+        "by position and name": ({0: 1, 1: 2, 2: 3, 3: 4, "k": 5}, NAMED),
         "in dicts": ([{"id": 7}] * 5, [{"id": gone}] * 5),
         "in few dicts": ([{"id": 7}] * 4, [{"id": 7}] * 4),
         "in a deque": (deque(ids), [gone] * 7),

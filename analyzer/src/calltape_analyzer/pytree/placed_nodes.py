@@ -13,9 +13,10 @@ from calltape_analyzer.pytree.caches import is_cache_part
 from calltape_analyzer.pytree.nested_tensors import is_ragged_dimension
 from calltape_analyzer.pytree.node_paths import names_of_children
 from calltape_schema.interning import MAX_NODES
-from calltape_schema.privacy import FEW_NUMBERS, is_name
+from calltape_schema.privacy import FEW_NUMBERS, is_name, is_position
 from calltape_schema.tree import (
     CustomNode,
+    DictNode,
     FieldsNode,
     Node,
     OpaqueNode,
@@ -97,6 +98,8 @@ def _count(node: Node, lists: dict[int, bool]) -> tuple[int, int]:
         _count(node.context, lists)
         return _count_list(node, node.children, lists)
     if isinstance(node, SequenceNode) and node.kind in _LISTS:
+        return _count_list(node, node.children, lists)
+    if isinstance(node, DictNode) and node.keys and all(map(is_position, node.keys)):
         return _count_list(node, node.children, lists)
     has_number = [any(_count(child, lists)) for child in children_of(node)]
     is_size = isinstance(node, SequenceNode) and node.kind == "size"

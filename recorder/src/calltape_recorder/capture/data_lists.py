@@ -1,15 +1,15 @@
 """Finds the lists of a call whose numbers are data, as those of a prompt of token ids are.
 
-Tokens come in. Out go the places of such lists among them. A list has no names for its elements, so
-nothing tells a setting from what a user sent but that there are few of them: the sizes of an image
-are two or three numbers.
+Tokens come in. Out go the places of such lists among them. A list has no names for its elements,
+nor has a dict whose keys are numbers. So nothing tells a setting from what a user sent but that
+there are few of them: the sizes of an image are two or three numbers.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from calltape_schema.privacy import FEW_NUMBERS
+from calltape_schema.privacy import FEW_NUMBERS, is_position
 
 __all__ = ["data_lists"]
 
@@ -32,6 +32,11 @@ def data_lists(tokens: tuple[Any, ...], named: int) -> dict[int, bool]:
     else:
         walk.node()
     return walk.found
+
+
+def _counts(key: Any) -> bool:
+    """Whether a token of a key is a position, which names nothing: 7, or "7"."""
+    return is_position(key[2] if type(key) is tuple and key[0] == "int" else key)
 
 
 class _Walk:
@@ -68,6 +73,8 @@ class _Walk:
         if kind in ("size", "slice", "range"):
             has_number = self._has_number(token[1])
             return 0, int(has_number and kind != "size")
+        if kind == "dict" and token[1] and all(map(_counts, token[1])):
+            return self._list(place, len(token[1]))
         if kind in _NAMED:
             return 0, int(self._has_number(len(token[1])))
         return 0, 0

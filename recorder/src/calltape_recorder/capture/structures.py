@@ -308,7 +308,8 @@ class _Builder:
     def _dict(self, token: Any, at: _At) -> dict[str, Any]:
         keys = [_key_of(key) for key in token[1]]
         shown = self._shown(keys, at)
-        children = [self._node(child) for child in self._below(shown, keys, at)]
+        inside = self._in_list(at)
+        children = [self._node(child) for child in self._below(shown, keys, inside)]
         node = {"kind": "dict", "keys": [_packed(key) for key in shown], "children": children}
         return node if token[2] is None else {**node, "type": self._type(token[2])}
 
