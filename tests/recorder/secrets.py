@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import os
 import struct
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,7 +39,13 @@ TABLE = table()
 # What is not a secret that bytes can be searched for.
 STATED = {
     "shapes, strides, dtypes, devices, flags, what shares memory",
-    "None, bools",
+    "None, bools, torch's constants (`torch.float16`)",
+    "which containers there are, and how many elements they have",
+    "why a value is not on the tape; the class of what was raised when it was read",
+    "class, method and module that are recorded",
+    "ids of tapes, numbers of calls and files, when a file was begun and ended",
+    "what the recorder was asked for otherwise; since when it sees calls",
+    "what tools did to the tape, and which files they read",
     "that an integer tensor of 1,024 elements or more has no elements but 0 and 1",
     "default of a parameter: None, bool, a number up to 1,024",
     "how many calls there were, and why they are not on the tape",
@@ -85,6 +92,12 @@ class Secrets:
         self.traces[row][name] = list(traces)
         return number
 
+    def small(self, row: str, name: str) -> int:
+        """An int of 31 bits."""
+        number = 0x5EC00000 + len(repr(self.traces)) * 7919
+        self.note(row, name, msgpack.packb(number), struct.pack("<i", number))
+        return number
+
     def floats(self, row: str, name: str) -> torch.Tensor:
         value = torch.rand(5, generator=torch.Generator().manual_seed(len(repr(self.traces))))
         self.note(row, name, value.numpy().tobytes())
@@ -116,6 +129,8 @@ _NAMES = "names of classes, and of fields of dataclasses"
 _KEYS = "keys of dicts, and names of keyword arguments, that look like names"
 _OTHER_KEYS = "keys of dicts, and names of keyword arguments, that do not"
 FEW = "smallest and largest of an integer tensor of fewer than 1,024 different elements"
+_MANY = "more than four numbers in a list, tuple or set, and in those within it"
+_QUANTIZER = "scale and zero point of a quantized tensor"
 _PADDED = "a number that fills or pads an integer tensor, and the few others in it"
 _MACHINE = "environment, command line, host name, user name, paths"
 YOURS = "name of a predicate (`When`), patterns of `values`, reason of a dump"
@@ -181,6 +196,7 @@ class QuokkaCache:
     def __init__(self) -> None:
         self.length = S.int("ints in a cache (lengths and settings)", "length")
         self.note = S.text(_NESTED, "attribute of a cache")
+        self.seen = [S.int(_MANY, f"list in a cache {n}") for n in range(5)]
 
 
 class Style(str, enum.Enum):
@@ -211,7 +227,7 @@ S.note("names of parameters", "name", b"quokka_parameter")
 def planted() -> tuple[dict[str, Any], dict[str, Any]]:
     """The argument ``secret``, and further keyword arguments."""
     filled = S.int(_PADDED, "number")
-    many = "numbers in a list, tuple or set of more than 8"
+    many = _MANY
     secret = {
         "tensor": S.floats(_ELEMENTS, "tensor"),
         "array": S.floats(_ELEMENTS, "array").numpy(),
@@ -241,9 +257,15 @@ def planted() -> tuple[dict[str, Any], dict[str, Any]]:
         "int": S.int("ints that are arguments", "int"),
         "float": S.float("floats and complex numbers that are arguments", "float"),
         "complex": complex(S.float("floats and complex numbers that are arguments", "real"), 1),
-        "ids": [S.int(many, f"list {n}") for n in range(9)],
+        "quantized": torch.quantize_per_tensor(
+            torch.ones(3), S.float(_QUANTIZER, "scale"), S.small(_QUANTIZER, "zero"), torch.qint32
+        ),
+        "ids": [S.int(many, f"list {n}") for n in range(5)],
+        "tuple of ids": tuple(S.int(many, f"tuple {n}") for n in range(7)),
         "set of ids": {S.int(many, f"set {n}") for n in range(9)},
-        "nested ids": [[S.int(many, f"list of lists {n}")] for n in range(9)],
+        "prompts": [[S.int(many, f"prompt {n}"), S.int(many, f"its end {n}")] for n in range(3)],
+        "deque of ids": deque(S.int(many, f"deque {n}") for n in range(7)),
+        "pairs": [Pair(S.int(many, f"pair {n}"), "x") for n in range(5)],
         "cache": QuokkaCache(),
         S.word(_KEYS, "key"): 1,
         S.text(_OTHER_KEYS, "key"): 1,

@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from calltape_analyzer.editing.failure_shown import ShownFailure, shown_failure
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.markdown.disclosure import public_variant
 from calltape_analyzer.observing.evidence import has_raised
-from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.stand_ins import StandIns, stand_ins_of
 from calltape_analyzer.tape import Tape, check_tape
@@ -336,12 +334,11 @@ def _facts(tape: Tape) -> Iterator[str]:
         yield target.name
     producer = tape.manifest.producer.model_dump(include=set(_PRODUCERS), exclude_none=True)
     yield ", ".join(f"{name} {version}" for name, version in producer.items())
-    parameters = {p.name for p in Signature.of(target).parameters}
     variants = tape.variants()
-    for number, variant in enumerate(variants[:_MAX_VARIANTS]):
+    for variant in variants[:_MAX_VARIANTS]:
         found = variant.findings
-        name = _name(found, number, parameters)
-        yield f"{name}: {counted(found.calls, 'call')}, first call {found.first_call}"
+        calls = f"{counted(found.calls, 'call')}, first call {found.first_call}"
+        yield f"{variant.public_name}: {calls}"
         yield from islice(_arguments(found), _MAX_ARGUMENTS)
     if len(variants) > _MAX_VARIANTS:
         yield f"and {counted(len(variants) - _MAX_VARIANTS, 'variant')} more"
@@ -358,11 +355,6 @@ def _arguments(found: VariantFindings) -> Iterator[str]:
     for name, kinds in held.items():
         shown = [f"{kind} ({n} of them)" if n > 1 else kind for kind, n in kinds.items()]
         yield f"  {name}: {named(shown, _MAX_HELD)}"
-
-
-def _name(found: VariantFindings, number: int, parameters: set[str]) -> str:
-    """The name of a variant, if it says nothing of what was passed."""
-    return public_variant(found.name, parameters) or f"variant {number}"
 
 
 def _argument(name: str) -> str:

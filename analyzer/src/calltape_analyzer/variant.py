@@ -141,6 +141,12 @@ class Variant(ProgramSource, Shown):
         """What tells it apart from the others, for people: ``prefill``, ``mask present``."""
         return self.facts.name
 
+    @property
+    def public_name(self) -> str:
+        """The same if it has nothing that was passed, else ``variant`` and its number: tables and
+        texts for the public name it so."""
+        return self.facts.public_name
+
     @cached_property
     def calls(self) -> list[Call]:
         """Its calls, in the order of the tape. Calls that raised are not among them, unless all

@@ -89,14 +89,15 @@ class Call:
     """One call on its way to the tape. Times are in nanoseconds.
 
     ``home`` is the pipeline that records the call. ``held`` tells whether the call is for the
-    flight recorder only. ``ahead_file`` is the file that its inputs were written to before the
-    model ran. ``chunks`` is what a generator yielded so far. ``node`` is the call's place in the
-    tree of recorded calls.
+    flight recorder only, ``is_evidence`` whether it is kept because none before was like it.
+    ``ahead_file`` is the file that its inputs were written to before the model ran. ``chunks`` is
+    what a generator yielded so far. ``node`` is the call's place in the tree of recorded calls.
     """
 
     __slots__ = (
         "ahead_file", "chunks", "duration_ns", "error", "held", "home", "inputs", "is_accounted",
-        "nbytes", "node", "number", "outputs", "outputs_missing", "started", "thread", "time_ns",
+        "is_evidence", "nbytes", "node", "number", "outputs", "outputs_missing", "started",
+        "thread", "time_ns",
     )  # fmt: skip
 
     def __init__(self, number: int, time_ns: int, thread: int) -> None:
@@ -111,6 +112,7 @@ class Call:
         self.error: tuple[str, str] | None = None
         self.nbytes = 0
         self.is_accounted = False
+        self.is_evidence = False
         self.home: Home | None = None
         self.held = False
         self.ahead_file: object | None = None

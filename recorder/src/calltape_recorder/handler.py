@@ -23,6 +23,7 @@ from calltape_recorder.host.calltree import leave, node_of, set_innermost
 from calltape_recorder.host.chunks import capture_chunk
 from calltape_recorder.host.compilers import dispatch_modes, is_tracing
 from calltape_recorder.keep.admission import Admission
+from calltape_recorder.keep.policies import EVIDENCE
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.sides import (
     NO_SCALARS,
@@ -108,7 +109,7 @@ class CallHandler:
         call: Call | None = None
         try:
             first, end = admission.passes_over[0]
-            kept: bool | None = False
+            kept: int | None = False
             if not first <= number < end:
                 ask = admission.by_number
                 kept = ask if ask is None or ask is True else ask(number, None)
@@ -162,7 +163,7 @@ class CallHandler:
 
     def _begun(
         self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
-        kept: bool | None, repeat: Repeat | None,
+        kept: int | None, repeat: Repeat | None,
     ) -> Call | None:  # fmt: skip
         try:
             if repeat is not None and kept:
@@ -315,7 +316,7 @@ class CallHandler:
 
     def _inputs(
         self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
-        kept: bool | None, repeat: Repeat | None,
+        kept: int | None, repeat: Repeat | None,
     ) -> bool:  # fmt: skip
         """Counts the structure and sizes of the call, and copies it if it is kept or held.
 
@@ -329,7 +330,7 @@ class CallHandler:
 
     def _plain_inputs(
         self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
-        kept: bool | None, repeat: Repeat | None,
+        kept: int | None, repeat: Repeat | None,
     ) -> bool:  # fmt: skip
         if repeat is None:
             structure, leaves, scalars, row, repeat = counted(pipeline, args, kwargs)
@@ -339,6 +340,7 @@ class CallHandler:
             leaves, scalars = [*args, *kwargs.values()], NO_SCALARS
         if kept is None:
             kept = pipeline.decide(CallView(call.number, args, kwargs, structure, row, scalars))
+            call.is_evidence = kept == EVIDENCE
         if not kept:
             if pipeline.held_calls is None:
                 return False

@@ -82,7 +82,8 @@ class Options(TypedDict, total=False):
         max_disk_bytes: the most bytes of all files together.
         min_free_bytes: how much space of the disk stays free.
         when_full: what happens if one of these two is reached. ``"stop"`` drops calls until there
-            is space again, ``"delete_oldest"`` deletes the oldest file of this recorder.
+            is space again, ``"delete_oldest"`` deletes the oldest file of this recorder; files of
+            samples before those with calls that were like none before.
         max_age_seconds: delete sealed files of this recorder that ended so long ago. Their calls
             count as ``expired``. If ``segment_seconds`` is not given, it is an eighth of this. So a
             call is deleted at most ``max_age_seconds + segment_seconds`` after it was recorded.

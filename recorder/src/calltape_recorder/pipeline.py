@@ -57,7 +57,7 @@ __all__ = ["Pipeline", "Settings", "child_path", "free_path"]
 _LIVE_SEED = 0x5EED
 # After a loss, policies forget what they kept, so more calls are kept. If these calls are what does
 # not fit, more losses follow. So policies forget at most once in this time.
-_REMEMBER_SECONDS = 10.0
+_REMEMBER_SECONDS, _MOST_REMEMBER_SECONDS = 10.0, 3600.0
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,8 @@ class Pipeline:
         is_plain = flight is None and not settings.write_ahead
         self.hand_over: Callable[[Call], None] = self.writer.put if is_plain else self._hand_over
         self._is_evidence_lost = False
+        self._is_short_of_room = False
+        self._remember_seconds = _REMEMBER_SECONDS
         self._remembers_until = 0.0
         self.set_rate(None)
         stem = path.removesuffix(".tape")
@@ -228,7 +230,7 @@ class Pipeline:
         rate = None if fraction is None or fraction == 1 else Rate(fraction, _LIVE_SEED)
         self.admission.follow(answer, None if rate is None else rate.decider())
 
-    def decide(self, view: CallView) -> bool:
+    def decide(self, view: CallView) -> int:
         """Whether a call is kept, if the admission cannot tell. An exception of the host's
         predicate passes through; no lock is held while the predicate runs."""
         if self._is_evidence_lost:
@@ -240,6 +242,13 @@ class Pipeline:
         keep calls like it again. Takes no lock."""
         self._is_evidence_lost = True
 
+    def _evidence_deleted(self) -> None:
+        """Notes that a file with evidence made room for others. If the bound is too small for all
+        evidence, to gather it anew each time would delete it each time: so it is done more and more
+        seldom."""
+        self._is_evidence_lost = True
+        self._is_short_of_room = True
+
     def _written(self, call: Call) -> None:
         """Notes that a call is on the tape, so its structure may stand in traffic counters."""
         if call.inputs is not None:
@@ -248,8 +257,10 @@ class Pipeline:
     def _start_over(self) -> None:
         now = time.monotonic()
         if now >= self._remembers_until:
-            self._remembers_until = now + _REMEMBER_SECONDS
-            self._is_evidence_lost = False
+            longer = min(2 * self._remember_seconds, _MOST_REMEMBER_SECONDS)
+            self._remember_seconds = longer if self._is_short_of_room else _REMEMBER_SECONDS
+            self._remembers_until = now + self._remember_seconds
+            self._is_evidence_lost = self._is_short_of_room = False
             start_over(self._decider)
 
     def _hand_over(self, call: Call) -> None:
@@ -356,11 +367,12 @@ class Pipeline:
             () if self.held_calls is None else self.held_calls.drain_dumps(),
         )
 
-    def _gone(self, traffic: Traffic) -> None:
-        """Notes that a file is gone: its traffic is counted again, and calls like the ones in it
-        may be kept again."""
+    def _gone(self, traffic: Traffic, reason: str, evidence: int) -> None:
+        """Notes that a file is gone: its traffic is counted again, and calls like those that were
+        evidence in it may be kept again."""
         self.traffic.absorb(traffic)
-        self.evidence_lost()
+        if evidence:
+            self._evidence_deleted() if reason == "deleted" else self.evidence_lost()
 
     def _fresh_manifest(self) -> Manifest:
         assert self._manifest is not None

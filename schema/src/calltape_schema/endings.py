@@ -25,6 +25,7 @@ UNWANTED = frozenset(
         "max_seconds",
         "flight_recorder",
         "tracing",
+        "deleted",
         "expired",
         "not extracted",
     )

@@ -9,10 +9,11 @@ from typing import Any
 
 __all__ = [
     "FEWEST_RANGED",
+    "FEW_NUMBERS",
     "LARGEST_SIZE",
-    "MANY",
     "SMALL",
     "is_name",
+    "is_position",
     "is_setting",
     "is_without_text",
     "length_of_text",
@@ -23,9 +24,10 @@ __all__ = [
 FEWEST_RANGED = 1024
 """With at least this many different elements, the range of a withheld integer tensor says little of
 each element."""
-MANY = 8
-"""Numbers of a container with more children than this are data, not sizes. They are withheld like
-the values of a tensor."""
+FEW_NUMBERS = 4
+"""More numbers than this without names, in a list and the lists within it, are data, as the ids of
+a prompt are. They are withheld like the values of a tensor. The sizes of an image, a kernel or a
+padding are as few or fewer."""
 LARGEST_SIZE = 2**20
 """A larger int is hardly a number of tokens or pixels, but may be a time or the number of a
 customer. A recorder sees one call at a time, and cannot ask what the int has to do with sizes."""
@@ -50,6 +52,11 @@ def is_name(key: Any) -> bool:
     if kind is tuple:
         return all(map(is_name, key))
     return key is None or kind is bool
+
+
+def is_position(key: Any) -> bool:
+    """Whether a dict key names nothing, because it is a number, or digits."""
+    return type(key) is int or (type(key) is str and key.isdecimal())
 
 
 def is_setting(value: float) -> bool:

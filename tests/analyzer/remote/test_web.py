@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import os
@@ -10,15 +11,17 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+import fsspec.config
 import pytest
 import torch
+from fsspec.implementations.http import HTTPFileSystem
 
 import calltape_analyzer.reading.remote_names as remote_names
 from calltape_analyzer import TapeError, granted, open_tape
 from calltape_analyzer.reading.remote_file import RemoteFile
 from calltape_recorder import record
 from tests.analyzer.cli.commands import run
-from tests.analyzer.remote.counted import Site, send
+from tests.analyzer.remote.counted import Site, send, served
 from tests.analyzer.tapes import write_tape
 
 CALLS = [((torch.full((2 + n % 7, 3), float(n)),), {}) for n in range(300)]
@@ -190,7 +193,10 @@ LIES: dict[str, tuple[Any, str]] = {
     ),
     "refused": (lambda c, h: (403, b"", {}), "refuses access"),
     "broken": (lambda c, h: (500, b"", {}), "status 500"),
-    "a redirect to itself": (lambda c, h: (302, b"", {"Location": "/a.tape"}), "TooManyRedirects"),
+    "a redirect to itself": (
+        lambda c, h: (302, b"", {"Location": "/a.tape"}),
+        "more than 10 times",
+    ),
     "a redirect elsewhere": (
         lambda c, h: (302, b"", {"Location": "file:///etc"}),
         "cannot be read",
@@ -207,6 +213,62 @@ def test_a_server_that_lies_is_refused(
     site.answer["/a.tape"] = ranged(change)
     assert said in refused(f"{site.address}/a.tape?token=hidden123").replace("hidden123", "LEAK")
     assert len(site.traffic) < 15
+
+
+@pytest.mark.parametrize("status", [302, 308])
+@pytest.mark.parametrize("given", ["headers", "client_kwargs", "cookies", "user"])
+def test_no_header_and_no_password_goes_to_another_host(
+    site: Site, data: bytes, monkeypatch: pytest.MonkeyPatch, status: int, given: str
+) -> None:
+    """The first host may have been taken over, or may redirect to an open store. A redirect on the
+    same host takes them along."""
+    options: dict[str, Any] = {
+        "headers": {"headers": {"X-Api-Key": "hidden123", "Cookie": "c=hidden123"}},
+        "client_kwargs": {"client_kwargs": {"headers": {"X-Api-Key": "hidden123"}}},
+        "cookies": {"cookies": {"session": "hidden123"}},
+        "user": {},
+    }[given]
+    HTTPFileSystem.clear_instance_cache()
+    monkeypatch.setitem(fsspec.config.conf, "http", options)
+    seen: dict[str, list[str]] = {"home": [], "stranger": []}
+
+    def redirects(host: str, to: str) -> Callable[[BaseHTTPRequestHandler], None]:
+        def answer(handler: BaseHTTPRequestHandler) -> None:
+            seen[host].append(str(handler.headers))
+            send(handler, status, b"", {"Location": to})
+
+        return answer
+
+    with served() as other:
+        site.answer["/a.tape"] = redirects("home", "/b.tape")
+        site.answer["/b.tape"] = redirects("home", f"{other.address}/c.tape")
+        other.answer["/c.tape"] = redirects("stranger", f"{other.address}/d.tape?x=%2F")
+        other.files["/d.tape"] = data
+        serve = other.answer
+
+        def last(handler: BaseHTTPRequestHandler) -> None:
+            seen["stranger"].append(str(handler.headers))
+            del serve["/d.tape"]
+            handler.do_GET()  # type: ignore[attr-defined]
+            serve["/d.tape"] = last
+
+        serve["/d.tape"] = last
+        where = (
+            site.address.replace("://", "://ada:hidden123@") if given == "user" else site.address
+        )
+        with open_tape(f"{where}/a.tape") as tape:
+            assert len(tape.calls)
+        assert any("x=%2F" in one.path for one in other.traffic.asked)
+    HTTPFileSystem.clear_instance_cache()
+    secret = base64.b64encode(b"ada:hidden123").decode() if given == "user" else "hidden123"
+    assert len(seen["home"]) >= 2
+    assert all(secret in one for one in seen["home"][:2]) or given == "user"
+    assert secret in seen["home"][0]
+    assert len(seen["stranger"]) >= 2
+    for one in seen["stranger"]:
+        assert "hidden123" not in one
+        assert "Authorization" not in one
+        assert "Range: bytes=" in one
 
 
 def test_a_huge_claim_costs_nothing(site: Site, data: bytes) -> None:

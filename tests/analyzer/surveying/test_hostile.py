@@ -109,14 +109,64 @@ class TestSurveyFiles:
         monkeypatch.setattr(survey_file, "MAX_SURVEY_BYTES", 10_000)
         path = tmp_path / "s.json.gz"
         path.write_bytes(gzip.compress(bytes(2_000_000)))
-        with pytest.raises(TapeError, match="more than 10000 bytes"):
+        with pytest.raises(TapeError, match="more than 10,000 bytes"):
             read_survey(path)
         (tmp_path / "s.json").write_bytes(bytes(20_000))
-        with pytest.raises(TapeError, match="more than 10000 bytes"):
+        with pytest.raises(TapeError, match="larger than 10,000 bytes"):
             read_survey(tmp_path / "s.json")
         path.write_bytes(gzip.compress(b"{}")[:-3])
         with pytest.raises(TapeError, match="cut short"):
             read_survey(path)
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [('"",', "values"), ("0,", "values"), ("{},", "values"), ("[],", "values"), (" ", "bytes")],
+    )
+    def test_little_becomes_not_much(self, tmp_path: Path, text: str, said: str) -> None:
+        """What 45 KB of gzip may take: they have millions of values, or blanks."""
+        path = tmp_path / "s.json.gz"
+        heads = b'{"format":"calltape-survey","version":1,"targets":[{"heads":['
+        size = 10_000_000 if said == "values" else 60_000_000
+        path.write_bytes(gzip.compress(heads + text.encode() * size, 9))
+        assert path.stat().st_size < 500_000
+        with pytest.raises(TapeError) as caught:
+            read_survey(path)
+        assert caught.value.kind == "limit"
+        assert said in caught.value.reason
+        assert "--max-memory" in caught.value.advice
+
+    def test_a_field_that_is_missing_costs_nothing(self) -> None:
+        """An error of pydantic for a missing field holds all that is there: of 25 fields that are
+        missing, 25 times."""
+        rest = b'"z":[' + b'{"aa":"bb"},' * 100_000 + b"1]"
+        for inner in (
+            b'"targets":[{%s}]' % rest,
+            b'"targets":[{"files":[{%s}]}]' % rest,
+            b'"targets":[{"files":[{"dumps":[{%s}]}]}]' % rest,
+            b'"targets":[{"final":{"rows":[{%s}]}}]' % rest,
+            rest,
+        ):
+            data = b'{"format":"calltape-survey","version":1,%s}' % inner
+            tracemalloc.start()
+            with pytest.raises(TapeError):
+                survey_from_json(data)
+            most = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert most < 100 * 2**20, (inner[:50], most)
+
+    def test_a_pipe_a_device_and_a_link(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "p.json")
+        (tmp_path / "d.json").symlink_to("/dev/zero")
+        (tmp_path / "f.json").mkdir()
+        for name in "pdf":
+            with pytest.raises(TapeError, match="it is no file"):
+                read_survey(tmp_path / f"{name}.json")
+        with pytest.raises(TapeError) as caught:
+            read_survey(tmp_path / "gone.json")
+        assert caught.value.kind == "not_found"
+        write_survey(survey(fleet(tmp_path), Loop()), tmp_path / "monday.json")
+        (tmp_path / "latest.json").symlink_to("monday.json")
+        assert len(read_survey(tmp_path / "latest.json").tapes) == 1
 
     def test_each_part_may_lie(self, tmp_path: Path) -> None:
         """Whatever is changed: it is read, or refused with a TapeError."""

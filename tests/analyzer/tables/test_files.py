@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import stat
 from pathlib import Path
@@ -120,3 +121,33 @@ def test_left_out_columns_are_said(made: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(size_columns, "MOST_COLUMNS", 1)
     shown = run("table", made, "-o", made.with_name("t.parquet"))
     assert "more symbols and axes have no column" in shown.err
+
+
+@pytest.mark.parametrize("begin", list("=+-@\t\r＝＋－＠"))
+def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path, begin: str) -> None:
+    """Spreadsheets run them. Numbers stay numbers."""
+    key = f"{begin}cmd|' /C calc'!A0"
+    given = [Recorded((), {key: torch.full((n,), -3), "n": {key: -n}}) for n in (2, 3)]
+    path = write_tape(tmp_path / "a.tape", given)
+    for options in ([], ["--leaves"]):
+        out = tmp_path / "t.csv"
+        assert run("table", path, "-o", out, "--force", *options).code == 0
+        with out.open(newline="") as file:
+            rows = list(csv.reader(file))
+        assert len(rows) == 3
+        cells = [cell for row in rows for cell in row]
+        assert any("calc" in cell for cell in cells)
+        for cell in cells:
+            assert not cell.startswith(tuple("=+-@\t\r＝＋－＠")) or int(cell) < 0, cell
+        assert "-3" in cells
+
+
+def test_a_table_of_two_commas(tmp_path: Path) -> None:
+    """A csv is read back with what a record says, also null."""
+    path = write_tape(
+        tmp_path / "a.tape", [Recorded((torch.zeros(2, 3),), {'a,"b': torch.ones(1)})]
+    )
+    assert run("table", path, "-o", tmp_path / "t.csv", "--leaves").code == 0
+    table = pa.csv.read_csv(str(tmp_path / "t.csv"))
+    assert table.column("path").to_pylist()[-1].endswith('a,"b')
+    assert table.column("min").to_pylist() == [None, None]

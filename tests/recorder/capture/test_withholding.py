@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -119,7 +121,12 @@ class Request:
 class DynamicCache:
     def __init__(self) -> None:
         self.seen = 7
+        self.tokens: Any = None
         self.name = "secret"
+
+
+class UserIds(list[int]):
+    pass
 
 
 class Mode(str, enum.Enum):
@@ -199,13 +206,56 @@ def test_numbers_stay_but_where_a_path_names_them(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+NAMED = {0: 1, 1: 2, 2: 3, 3: 4, "k": 5}
+
+
 def test_many_numbers_are_data(tmp_path: Path) -> None:
-    ids = list(range(100, 109))
-    found = inputs(call_of(tmp_path, ids, ids[1:], (3, 4), [[i] for i in ids], torch.Size(ids)))[0]
-    gone = ("int", None)
-    assert found == [[gone] * 9, ids[1:], [3, 4], [[gone]] * 9, ids]
+    ids, gone = list(range(100, 107)), ("int", None)
+    given: dict[str, tuple[Any, Any]] = {
+        "a prompt": (ids, [gone] * 7),
+        "on the edge": (ids[:5], [gone] * 5),
+        "of few": (ids[:4], ids[:4]),
+        "prompts of few": ([ids[:2], ids[:2], (5,)], [[gone] * 2, [gone] * 2, [gone]]),
+        "a size": ((3, 4), [3, 4]),
+        "sizes": ([(3, 4), [5, 6]], [[3, 4], [5, 6]]),
+        "of axes": (torch.Size(ids), ids),
+        "sizes of axes": ([torch.Size(ids)] * 2, [ids] * 2),
+        "among texts": ([5, "x", 6, None, 7, 8, 9.5], [
+            gone, ("str", 1), gone, "none", gone, gone, ("float", None),
+        ]),
+        "with names": (dict.fromkeys("abcdefghi", 5), dict.fromkeys("abcdefghi", 5)),
+        "by position": (dict(enumerate(ids)), dict.fromkeys(range(7), gone)),
+        "by digits": ({str(n): i for n, i in enumerate(ids)},
+                      dict.fromkeys(map(str, range(7)), gone)),
+        "by a few positions": ({0: 5, 1: 6}, {0: 5, 1: 6}),
+        "by position and name": ({0: 1, 1: 2, 2: 3, 3: 4, "k": 5}, NAMED),
+        "in dicts": ([{"id": 7}] * 5, [{"id": gone}] * 5),
+        "in few dicts": ([{"id": 7}] * 4, [{"id": 7}] * 4),
+        "in a deque": (deque(ids), [gone] * 7),
+        "of a subclass": (UserIds(ids), [gone] * 7),
+        "numpy's": ([np.int64(5)] * 5, [gone] * 5),
+        "slices": ((slice(0, 4, 2),) * 4, [[0, 4, 2]] * 4),
+        "in one slice of many": ([range(5)] * 5, [[gone] * 3] * 5),
+    }  # fmt: skip
+    for what, (value, expected) in given.items():
+        assert inputs(call_of(tmp_path, value))[0] == [expected], what
     # Arguments of *args are a list as well.
-    assert inputs(call_of(tmp_path, *ids))[0] == [gone] * 9
+    assert inputs(call_of(tmp_path, *ids))[0] == [gone] * 7
+
+
+def test_a_list_whose_path_is_kept(tmp_path: Path) -> None:
+    call = call_of(tmp_path, sizes=[1, 2, 3, 4, 5], values={"*": "none", "sizes": "all"})
+    assert inputs(call)[1] == {"sizes": [1, 2, 3, 4, 5]}
+
+
+@pytest.mark.parametrize("values", ["none", {"*": "all", "args.0.*": "none"}])
+def test_scale_and_zero_point_are_values(tmp_path: Path, values: Any) -> None:
+    quantized = torch.quantize_per_tensor(ROW.float(), 0.5, 3, torch.quint8)
+    call = call_of(tmp_path, [quantized], result=quantized, values=values)
+    kept = [leaf.quantizer is not None for leaf in call.record.inputs.facts()]
+    assert kept == [False]
+    (leaf,) = call.record.outputs.facts()  # type: ignore[union-attr]
+    assert (leaf.dtype, leaf.quantizer is None) == ("quint8", values == "none")
 
 
 def test_arguments_with_names_are_no_list(tmp_path: Path) -> None:
@@ -225,14 +275,24 @@ def test_numbers_that_a_model_returns(tmp_path: Path) -> None:
     found = outputs(call_of(tmp_path, result=(5, {"score": 0.5}, True, "text", cache)))
     assert found == [
         ("int", None), {"score": ("float", None)}, "bool", ("str", 4),
-        {"seen": 7, "name": ("str", 6)},
+        {"seen": 7, "tokens": "none", "name": ("str", 6)},
     ]  # fmt: skip
 
 
 def test_a_cache_keeps_its_sizes(tmp_path: Path) -> None:
     values = {"*": "all", "past": "none"}
-    found = inputs(call_of(tmp_path, values=values, past=DynamicCache()))[1]
-    assert found == {"past": {"seen": 7, "name": ("str", 6)}}
+    cache = DynamicCache()
+    found = inputs(call_of(tmp_path, values=values, past=cache))[1]
+    assert found == {"past": {"seen": 7, "tokens": "none", "name": ("str", 6)}}
+    cache.tokens = [5, 6, 7, 8]
+    found = inputs(call_of(tmp_path, values=values, past=cache))[1]
+    assert found["past"]["tokens"] == [5, 6, 7, 8]
+    cache.tokens = [SimpleNamespace(length=n) for n in range(9)]  # a layer each
+    found = inputs(call_of(tmp_path, values=values, past=cache))[1]
+    assert found["past"]["tokens"] == [{"length": n} for n in range(9)]
+    cache.tokens = [5, 6, 7, 8, 9]  # ids
+    found = inputs(call_of(tmp_path, values=values, past=cache))[1]
+    assert found["past"]["tokens"] == [("int", None)] * 5
 
 
 def test_keys_that_are_no_names(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import open_tape
 from calltape_recorder import Every, First, Novelty, PerStructure, When, record
-from calltape_recorder.keep.policies import Keep, start_over
+from calltape_recorder.keep.policies import EVIDENCE, Keep, start_over
 from calltape_recorder.write import tape_writer
 from tests.recorder.models import Echo, Identity
 from tests.recorder.reading import read
@@ -195,9 +195,9 @@ def view_of(*scalars: Any) -> Any:
 )  # fmt: skip
 def test_what_is_forgotten_is_kept_again(keep: Keep) -> None:
     decide, view = keep.decider(), view_of("a")
-    assert [decide(n, view) for n in range(3)] == [True, False, False]
+    assert [decide(n, view) for n in range(3)] == [EVIDENCE, False, False]
     start_over(decide)
-    assert [decide(n, view) for n in range(3)] == [True, False, False]
+    assert [decide(n, view) for n in range(3)] == [EVIDENCE, False, False]
 
 
 def test_a_decider_without_a_memory_forgets_nothing() -> None:

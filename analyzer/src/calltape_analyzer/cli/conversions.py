@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calltape_analyzer.cli.budget import reading
 from calltape_analyzer.cli.edits import Out
 from calltape_analyzer.cli.output import Json, command, line, print_json
 from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Variants, opened
@@ -95,11 +97,19 @@ def convert(
     if source is not None:
         if len(paths) != 1:
             raise typer.BadParameter("--from takes one folder")
-        _end(_from(source, paths[0], out, function), out, json)
+        with reading(_files_in(paths[0])):
+            made = _from(source, paths[0], out, function)
+        _end(made, out, json)
         return
     with opened(paths, Part(calls, variant, target=target), runs=True) as tape:
         assert to is not None
         _end(_to(to, tape, out, model, batched), out, json)
+
+
+def _files_in(folder: str) -> Iterator[str]:
+    """All files of a folder, and of the folders in it; no link is followed."""
+    for parent, _, names in os.walk(folder):
+        yield from (os.path.join(parent, name) for name in names)
 
 
 def _refuse_unmeant(form: Form | Source, given: dict[str, object]) -> None:

@@ -46,7 +46,7 @@ from calltape_analyzer.cli.tapes import (
     opened,
 )
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.programs.program_files import MANIFEST
+from calltape_analyzer.programs.manifest import MANIFEST
 from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from calltape_analyzer.cli.tapes import (
     opened,
 )
 from calltape_analyzer.listing import recordings
-from calltape_analyzer.programs.program_files import MANIFEST
+from calltape_analyzer.programs.manifest import MANIFEST
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.targets import TargetsError
 from calltape_analyzer.surveying.survey_file import is_survey_file

@@ -39,6 +39,7 @@ __all__ = ["print_survey", "print_targets", "survey", "survey_facts", "surveyed"
 
 _MOST = 3
 _EVERY_SECONDS = 10.0
+_EFFORT = 4  # the numbers of a packed survey are many more than those of a tape of its size
 
 
 @command
@@ -151,20 +152,23 @@ def surveyed(
 
 def _read(name: str, unreadable: list[TapeError]) -> Survey | None:
     try:
-        return read_survey(name)
+        with _bounded(limits.seconds, limits.nbytes, [name], _EFFORT):
+            return read_survey(name)
     except TapeError as error:
         unreadable.append(error.at(path=name))
         return None
 
 
 @contextmanager
-def _bounded(seconds: float | None, nbytes: int | None, paths: Sequence[str]) -> Iterator[None]:
+def _bounded(
+    seconds: float | None, nbytes: int | None, paths: Sequence[str], effort: int = 1
+) -> Iterator[None]:
     """Bounds what reading these files may cost, in any process. In another thread than the main
     one, such as that of a Dask worker, its time only."""
     limits.seconds, limits.nbytes = seconds, nbytes
     is_main = threading.current_thread() is threading.main_thread()
     try:
-        with reading(paths) if is_main else reading_in_thread(paths):
+        with reading(paths, effort) if is_main else reading_in_thread(paths):
             yield
     except Exceeded as exceeded:
         raise exceeded.error from None

@@ -10,9 +10,10 @@ author (``weights_only``).
 from __future__ import annotations
 
 import ast
-import json
+import io
 import os
 import re
+import zipfile
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,10 +21,15 @@ from typing import Any
 
 from calltape_analyzer.converting.new_tape import manifest_of_form
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
+from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_analyzer.pytree.tensors import torch_constant
+from calltape_analyzer.reading.regular_files import json_of, read_regular, told_of
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
 from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_schema.blob import header_size, parse_header
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Parameter, Target
 
@@ -78,14 +84,9 @@ def read_flashinfer_dumps(
     manifest = manifest_of_form("flashinfer", _target(wanted[0][1]))
     with TapeWriter(out, manifest, overwrite=overwrite) as writer:
         for number, (folder, known) in enumerate(wanted):
-            try:
+            with told_of(folder, "the dump"):
                 args, kwargs, outputs = _values(folder, known)
                 writer.write(*build_call(number, args, kwargs, outputs, time_ns=_time(known)))
-            except (ValueError, TypeError, KeyError, RecursionError, AttributeError) as error:
-                if isinstance(error, TapeError):
-                    raise
-                reason = f"the dump cannot be read: {type(error).__name__}: {error}"
-                raise TapeError("invalid", reason[:500], path=str(folder)) from None
         writer.seal(coverage_of_numbers(writer.calls - 1, writer.calls))
         return writer.calls
 
@@ -99,15 +100,8 @@ def _dumps_in(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _metadata(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _MAX_METADATA:
-            raise TapeError("limit", f"it has more than {_MAX_METADATA} bytes", path=str(path))
-        lines = [one for one in path.read_text(encoding="utf-8").splitlines() if one.strip()]
-        found = json.loads(lines[-1]) if lines else None
-    except OSError as error:
-        raise TapeError("io", error.strerror or "cannot read it", path=str(path)) from None
-    except (ValueError, RecursionError) as error:
-        raise TapeError("invalid", f"its last line is not JSON: {error}", path=str(path)) from None
+    lines = [one for one in read_regular(path, _MAX_METADATA).splitlines() if one.strip()]
+    found = json_of(lines[-1], path) if lines else None
     if not isinstance(found, dict):
         raise TapeError("invalid", "its last line is not an object", path=str(path))
     return found
@@ -164,32 +158,41 @@ class _Unknown:
 
 
 def _dtype(text: str) -> Any:
-    import torch
-
-    found = getattr(torch, text.removeprefix("torch."), None)
-    return found if isinstance(found, torch.dtype) else _Unknown()
+    found = torch_constant("dtype", text.removeprefix("torch."))
+    return _Unknown() if isinstance(found, Placeholder) else found
 
 
 def _tensors(folder: Path, side: str) -> dict[str, Any]:
-    import pickle
-
     import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
-    try:
-        if (folder / f"{side}.safetensors").exists():
-            loaded: dict[str, Any] = load_file(folder / f"{side}.safetensors")
-            return loaded
-        if not (folder / f"{side}.pt").exists():
-            return {}
-        found = torch.load(folder / f"{side}.pt", map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-        reason = f"{side} cannot be loaded: {str(error)[:200]}"
-        raise TapeError("invalid", reason, path=str(folder)) from None
+    path = folder / f"{side}.safetensors"
+    if os.path.lexists(path):
+        data = read_regular(path)
+        parse_header(data[: header_size(data[:8], len(data))], len(data))
+        return dict(load(data))
+    path = folder / f"{side}.pt"
+    if not os.path.lexists(path):
+        return {}
+    data = read_regular(path)
+    _check_pt(data)
+    found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     if not isinstance(found, dict) or not all(isinstance(t, torch.Tensor) for t in found.values()):
         raise TapeError("invalid", f"{side} are not named tensors", path=str(folder))
+    # A view may claim more elements than its memory has.
+    shapes = [(t.shape, t.itemsize) for t in found.values()]
+    check_memory(memory_limit_of(len(data)), shapes, f"the tensors of {side}")
     return {str(key): tensor for key, tensor in found.items()}
+
+
+def _check_pt(data: bytes) -> None:
+    """Refuses a ``.pt`` of which torch would make more than it has: one whose parts are packed, and
+    the form that torch wrote before 1.6, which says how much memory to take."""
+    with zipfile.ZipFile(io.BytesIO(data)) as parts:
+        if any(one.compress_type != zipfile.ZIP_STORED for one in parts.infolist()):
+            raise TapeError("invalid", "its parts are packed, which torch.save does not do")
+        if sum(one.file_size for one in parts.infolist()) > len(data):
+            raise TapeError("invalid", "its parts are larger than the file")
 
 
 def _time(known: Mapping[str, Any]) -> int:

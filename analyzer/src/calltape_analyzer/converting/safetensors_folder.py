@@ -21,6 +21,7 @@ from typing import Any
 from calltape_analyzer.converting.new_folder import create_file, new_folder
 from calltape_analyzer.converting.new_tape import manifest_of_form
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.reading.regular_files import read_json, read_regular, told_of
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
@@ -102,10 +103,8 @@ def read_safetensors_folder(
     manifest = manifest_of_form("safetensors", None, _manifest_in(folder))
     with TapeWriter(out, manifest, overwrite=overwrite) as writer:
         for number, stem in sorted(calls.items()):
-            try:
+            with told_of(f"{stem}.*", "the call"):
                 _add(writer, number, stem)
-            except TapeError as error:
-                raise error.at(path=f"{stem}.*") from None
         writer.seal(coverage_of_numbers(max(calls), writer.calls))
         return writer.calls
 
@@ -129,13 +128,16 @@ def _calls_in(folder: Path) -> dict[int, Path]:
 
 def _manifest_in(folder: Path) -> Manifest | None:
     path = folder / _MANIFEST
-    return decode_manifest(seal_envelope(pack(_read_json(path)))) if path.exists() else None
+    if not os.path.lexists(path):
+        return None
+    with told_of(path, "the manifest"):
+        return decode_manifest(seal_envelope(pack(_read_json(path))))
 
 
 def _add(writer: TapeWriter, number: int, stem: Path) -> None:
     tensors = stem.with_suffix(".safetensors")
     described = stem.with_suffix(".json")
-    if not described.exists():
+    if not os.path.lexists(described):
         _add_tensors(writer, number, tensors)
         return
     document = _read_json(described)
@@ -146,7 +148,7 @@ def _add(writer: TapeWriter, number: int, stem: Path) -> None:
         if is_map(tree):
             document[side] = {k: pack(v) if k in _DOCUMENTS else v for k, v in tree.items()}
     record = decode_call(seal_envelope(pack({**document, "call": number})))
-    values = _stored(tensors) if tensors.exists() else {}
+    values = _stored(tensors)[1] if os.path.lexists(tensors) else {}
     trees = [tree for tree in (record.inputs, record.outputs) if tree is not None]
     keys = [leaf.key for tree in trees for leaf in tree.facts()]
     lacking = [key for key in keys if key is not None and key not in values]
@@ -160,14 +162,10 @@ def _add(writer: TapeWriter, number: int, stem: Path) -> None:
 
 
 def _add_tensors(writer: TapeWriter, number: int, path: Path) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
-    _ = _stored(path)  # the same limits as for a tape
-    try:
-        found = load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise TapeError("invalid", f"not a safetensors file: {error}") from None
+    data, _ = _stored(path)  # the same limits as for a tape
+    found = load(data)
     arguments = {name: one for name, one in found.items() if not name.startswith(_OUTPUTS)}
     outputs: Any = {
         name.removeprefix(_OUTPUTS): one for name, one in found.items() if name not in arguments
@@ -175,16 +173,13 @@ def _add_tensors(writer: TapeWriter, number: int, path: Path) -> None:
     writer.write(*build_call(number, (), arguments, outputs or ABSENT))
 
 
-def _stored(path: Path) -> dict[str, memoryview]:
-    """The bytes of each tensor of a file."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise TapeError("io", error.strerror or "cannot read it") from None
+def _stored(path: Path) -> tuple[bytes, dict[str, memoryview]]:
+    """The bytes of a file, and of each tensor in it."""
+    data = read_regular(path)
     start = header_size(data[:8], len(data))
     view = memoryview(data)
     entries = parse_header(data[:start], len(data))
-    return {name: view[start + one.begin : start + one.end] for name, one in entries.items()}
+    return data, {name: view[start + one.begin : start + one.end] for name, one in entries.items()}
 
 
 def _write_json(path: Path, document: Any) -> None:
@@ -194,14 +189,7 @@ def _write_json(path: Path, document: Any) -> None:
 
 
 def _read_json(path: Path) -> Any:
-    try:
-        if path.stat().st_size > MAX_DOCUMENT_BYTES:
-            raise TapeError("limit", f"it has more than {MAX_DOCUMENT_BYTES} bytes", path=str(path))
-        return _from_json(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise TapeError("io", error.strerror or "cannot read it", path=str(path)) from None
-    except (ValueError, RecursionError, TypeError) as error:
-        raise TapeError("invalid", f"not such JSON: {error}", path=str(path)) from None
+    return _from_json(read_json(path, MAX_DOCUMENT_BYTES))
 
 
 def _to_json(value: Any) -> Any:

@@ -11,6 +11,7 @@ from calltape_analyzer.editing.storage_symptoms import storage_symptoms
 from calltape_analyzer.editing.symptom import Symptom
 from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.reading.damage import RepeatedCallsError
+from calltape_analyzer.reading.missing_outputs import advice_on_outputs
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, listed, printable, some_of
 from calltape_analyzer.writing.coverage import DAMAGED
@@ -176,7 +177,7 @@ def _content_symptoms(found: Contents) -> Iterator[Symptom]:
             kind="outputs_missing",
             level="note",
             text=f"{counted(calls, 'call')} without outputs, or without a part of them ({reasons})",
-            advice="record with outputs=True to compare a program with the model",
+            advice=advice_on_outputs(found.outputs_missing),
         )
     if found.withheld:
         yield Symptom(

@@ -12,8 +12,9 @@ from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
 from calltape_analyzer.reading.call import Call, Side
+from calltape_schema.interning import MAX_NODES
 from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.patterns import is_exact, matches_whole
 from calltape_schema.privacy import FEWEST_RANGED
@@ -31,7 +32,10 @@ from calltape_schema.tree import (
     encode_structure,
 )
 
-__all__ = ["Withholding", "WithholdingPlan", "left_of", "names_of_path", "opaque", "without_value"]
+__all__ = [
+    "Withholding", "WithholdingPlan", "leaf_document", "left_of", "names_of_path", "opaque",
+    "without_value",
+]  # fmt: skip
 
 _OUTPUTS = "left out by calltape filter"
 _MAX_KNOWN = 4096
@@ -112,7 +116,7 @@ class Withholding:
             structure, spec: the structure, encoded and decoded.
             path: of its root.
         """
-        return WithholdingPlan(spec, path, self._degree)
+        return WithholdingPlan(spec, path, self._degree, self._signature.positional)
 
     def _degree(self, path: str) -> str:
         """What is taken at a path: ``nothing``, ``values``, or ``numbers`` too."""
@@ -144,20 +148,24 @@ class WithholdingPlan:
     Args:
         spec: the structure.
         path: of its root.
-        degree: what is taken at a path: ``nothing``, ``tensors``, ``values`` (texts too), or
-            ``numbers`` too.
+        degree: what is taken at a path: ``nothing``, ``tensors``, ``values`` (texts, and numbers
+            that are data, too), or ``numbers`` too.
+        named: how many positional arguments have names.
     """
 
-    def __init__(self, spec: Structure, path: str, degree: Callable[[str], str]) -> None:
+    def __init__(
+        self, spec: Structure, path: str, degree: Callable[[str], str], named: int = MAX_NODES
+    ) -> None:
         self._spec = spec
         self._leaves: set[int] = set()
         self._scalars: dict[int, str] = {}
-        for at, node in nodes_with_paths(spec.root, path):
+        for placed in placed_nodes(spec.root, path, named):
+            at, node = placed.path, placed.node
             found = degree(at) if at else "nothing"
             if isinstance(node, TensorNode) and found != "nothing":
                 self._leaves.add(node.leaf)
             elif isinstance(node, ScalarNode) and (
-                found == "numbers" or (found == "values" and node.kind in ("str", "bytes"))
+                found == "numbers" or (found == "values" and _is_data(placed, node, path))
             ):
                 self._scalars[node.scalar] = node.kind
 
@@ -173,7 +181,7 @@ class WithholdingPlan:
             facts = tree.facts()
             changes["leaves"] = encode_leaves(
                 [
-                    without_value(leaf) if i in self._leaves else _document(leaf)
+                    without_value(leaf) if i in self._leaves else leaf_document(leaf)
                     for i, leaf in enumerate(facts)
                 ]
             )
@@ -208,6 +216,14 @@ class WithholdingPlan:
         return node.model_copy(update=changes) if changes else node
 
 
+def _is_data(placed: PlacedNode, node: ScalarNode, side: str) -> bool:
+    """Whether a scalar is data by the recorder's rule: a text, or a number that is returned, or one
+    of many."""
+    if node.kind in ("str", "bytes"):
+        return True
+    return not placed.in_cache and (placed.in_list or side != "")
+
+
 def opaque(node: ScalarNode) -> OpaqueNode:
     """What stands for a scalar that was not wanted."""
     length = node.scalar if node.kind in ("str", "bytes") else None
@@ -221,15 +237,17 @@ def left_of(kind: str, value: Any) -> Any:
 
 
 def without_value(leaf: Leaf) -> dict[str, Any]:
-    """The facts of a tensor whose bytes are left out, as they are encoded."""
-    document = _document(leaf)
-    if leaf.key is not None:
-        del document["key"]
+    """The facts of a tensor whose bytes are left out, as they are encoded. A quantizer is left out
+    too: scale and zero point follow from the elements."""
+    document = leaf_document(leaf)
+    document.pop("quantizer", None)
+    if document.pop("key", None) is not None:
         document["missing"] = "policy"
     return document
 
 
-def _document(leaf: Leaf) -> dict[str, Any]:
+def leaf_document(leaf: Leaf) -> dict[str, Any]:
+    """The facts of a tensor as they are encoded."""
     return leaf.model_dump(exclude_none=True, exclude_defaults=True)
 
 

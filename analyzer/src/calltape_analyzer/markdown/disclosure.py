@@ -8,18 +8,18 @@ argument; every other word is ``?``. ``private`` tells all.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from contextlib import suppress
+from functools import cached_property
 
+from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.observing.public_paths import LEFT_OUT, is_name, is_public, public_path
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.tape import Tape
+from calltape_schema.errors import TapeError
 
-__all__ = ["LEFT_OUT", "Disclosure", "is_name", "public_variant"]
+__all__ = ["Disclosure"]
 
-LEFT_OUT = "?"
-
-_MAX_NAME, _MAX_DIGITS = 64, 4
-_NAME = re.compile(r"[A-Za-z_][\w\-/]*", re.ASCII)
-_STEP = re.compile(r"\d{1,9}|\*", re.ASCII)
+_MAX_NAME = 64
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]*(:[A-Za-z_][\w.<>]*)?", re.ASCII)
 _VERSION = re.compile(r"[\w.+\-() ]{1,100}", re.ASCII)
 _DTYPE = re.compile(r"(u?int|b?float|complex|bool|quint|qint)[\w]{0,16}", re.ASCII)
@@ -49,27 +49,8 @@ _OUR_WORDS = """
 _WORDS = frozenset(_OUR_WORDS.split())
 """The words that explanations, checks and differences are written with."""
 
-_VARIANT_WORDS = frozenset(
-    ("prefill", "decode", "merged", "main", "window", "open", "full", "present", "no", "tensors",
-     "flags", "in", "of", "rank", "True", "False", "float16", "bfloat16", "float32", "float64",
-     "int8", "int16", "int32", "int64", "uint8", "bool")
-)  # fmt: skip
-"""Of the words that names of variants are made of, those that tell nothing of what was passed."""
-
-
-def public_variant(name: str, parameters: Iterable[str]) -> str | None:
-    """The name of a variant, if it says nothing of what was passed; else None."""
-    known = {*parameters, *_VARIANT_WORDS}
-    if "'" in name or '"' in name:
-        return None
-    words = re.findall(r"\w+", name)
-    return name if all(word in known or word.isdecimal() for word in words) else None
-
-
-def is_name(text: str) -> bool:
-    """Whether a key or keyword looks like a name, as in the recorder's rule for what it keeps."""
-    digits = sum(char.isdigit() for char in text)
-    return len(text) <= _MAX_NAME and digits <= _MAX_DIGITS and _NAME.fullmatch(text) is not None
+_USUAL_VARIANTS = frozenset(("prefill", "decode", "merged", "main"))
+"""Names of variants that tell nothing, whatever tape they are of."""
 
 
 class Disclosure:
@@ -82,6 +63,7 @@ class Disclosure:
 
     def __init__(self, *tapes: Tape, private: bool = False) -> None:
         self.private = private
+        self._tapes = tapes
         self.parameters = {
             parameter.name for tape in tapes for parameter in Signature.of(tape.target).parameters
         }
@@ -97,11 +79,8 @@ class Disclosure:
             path, more = path[: listed.start()], listed[0]
         if not re.fullmatch(r"[\d, *\]\[.]*", axes):
             bracket = axes = ""
-        first, *rest = path.split(".")
-        if not (is_name(first) or _STEP.fullmatch(first)):
-            return LEFT_OUT
-        if not all(is_name(step) or _STEP.fullmatch(step) for step in rest):
-            return f"{first}.{LEFT_OUT}"
+        if not is_public(path):
+            return public_path(path)
         return f"{path}{bracket}{axes}{more}"
 
     def text(self, text: str, *, numbers: bool = True) -> str:
@@ -131,13 +110,22 @@ class Disclosure:
             return token.replace(core, self.place(core))
         return LEFT_OUT
 
+    @cached_property
+    def _variants(self) -> dict[str, str]:
+        """Per name of a variant of the tapes the one that may be told."""
+        found: dict[str, str] = {name: name for name in _USUAL_VARIANTS}
+        for tape in self._tapes:
+            with suppress(InferenceError, TapeError):
+                found |= {one.name: one.public_name for one in tape.variants()}
+        return found
+
     def variant(self, name: str | None, number: int | None = None) -> str:
         """The name of a variant, or its number if the name may have what was passed."""
         if name is None:
             return "-"
-        if self.private or public_variant(name, self.parameters) is not None:
+        if self.private:
             return name
-        return "a variant" if number is None else f"variant {number}"
+        return self._variants.get(name, "a variant" if number is None else f"variant {number}")
 
     def symbol(self, name: str) -> str:
         """The name of a symbol, which may be made of keys."""

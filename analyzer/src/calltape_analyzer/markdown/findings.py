@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from calltape_analyzer.differences.change import Change
 from calltape_analyzer.differences.difference import TapeDifference
 from calltape_analyzer.explanation.explanation import DimensionExplanation, Explanation
-from calltape_analyzer.markdown.disclosure import LEFT_OUT, Disclosure
+from calltape_analyzer.markdown.disclosure import Disclosure
 from calltape_analyzer.markdown.document import LIMIT, Document, span
 from calltape_analyzer.markdown.versions import add_versions
 from calltape_analyzer.observing.memory_layout import layouts_in_words
+from calltape_analyzer.observing.public_paths import LEFT_OUT
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 
 from calltape_analyzer.comparison.reports import Report, ReportRow, shown_distance
-from calltape_analyzer.markdown.disclosure import LEFT_OUT, Disclosure
+from calltape_analyzer.markdown.disclosure import Disclosure
 from calltape_analyzer.markdown.document import LIMIT, Document, span
 from calltape_analyzer.markdown.versions import add_versions
+from calltape_analyzer.observing.public_paths import LEFT_OUT
 from calltape_analyzer.replaying.check_report import CheckReport, CheckRow
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 
-from calltape_analyzer.markdown.disclosure import LEFT_OUT, Disclosure, is_name
+from calltape_analyzer.markdown.disclosure import Disclosure
 from calltape_analyzer.markdown.document import LIMIT, Document
 from calltape_analyzer.markdown.versions import add_versions
+from calltape_analyzer.observing.public_paths import LEFT_OUT, is_name
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.tape import Tape

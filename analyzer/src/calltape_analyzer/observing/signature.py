@@ -72,6 +72,11 @@ class Signature:
         return None
 
     @cached_property
+    def positional(self) -> int:
+        """How many arguments have a name if they are passed by position."""
+        return sum(p.kind.startswith("POSITIONAL") for p in self.parameters)
+
+    @cached_property
     def variadic_keyword(self) -> str | None:
         """Name of ``**kwargs``."""
         return next((p.name for p in self.parameters if p.kind == "VAR_KEYWORD"), None)

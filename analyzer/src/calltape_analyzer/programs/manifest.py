@@ -17,11 +17,13 @@ from typing_extensions import NotRequired, TypedDict
 
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.programs.conditions import MAX_TEXT
-from calltape_analyzer.programs.program_files import MANIFEST, read_regular
+from calltape_analyzer.reading.regular_files import read_regular
 from calltape_schema.interning import problems_of
 
 __all__ = [
     "FORMAT",
+    "MANIFEST",
+    "SHAPES",
     "VERSION",
     "FileFacts",
     "Manifest",
@@ -32,6 +34,7 @@ __all__ = [
 
 FORMAT, VERSION = "calltape-programs", 1
 
+MANIFEST, SHAPES = "manifest.json", "shapes.json"
 _MAX_BYTES = 64 * 1024 * 1024
 _MAX_PROGRAMS = 1000
 _MAX_LEAVES = 50_000

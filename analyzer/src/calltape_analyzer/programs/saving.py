@@ -26,13 +26,15 @@ from calltape_analyzer.programs.documents import document_of, signature_document
 from calltape_analyzer.programs.history import MAX_NOTE, attempt_documents
 from calltape_analyzer.programs.manifest import (
     FORMAT,
+    MANIFEST,
+    SHAPES,
     VERSION,
     FileFacts,
     encode_manifest,
     read_manifest,
 )
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.program_files import MANIFEST, SHAPES, digest_of
+from calltape_analyzer.reading.regular_files import digest_of
 from calltape_analyzer.text import some_of
 from calltape_analyzer.variants.variant_findings import findings_of
 

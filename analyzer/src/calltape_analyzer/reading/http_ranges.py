@@ -8,6 +8,7 @@ offsets; out go exactly these bytes.
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
@@ -30,6 +31,11 @@ _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 _EMPTY = re.compile(r"bytes \*/0")
 _VALIDATORS = ("ETag", "Last-Modified")
 _GONE = (404, 410)
+_REDIRECTS = (301, 302, 303, 307, 308)
+_MOST_REDIRECTS = 10
+_OF_THE_WAY = frozenset({"proxy", "proxy_auth", "proxy_headers", "ssl"})
+"""Options of a request that say how a host is reached."""
+_strangers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 _CHECK = "check the URL"
 _DOWNLOAD = "download the file, and open it from a disk"
 
@@ -165,22 +171,51 @@ async def _answered(system: Any, url: str, limit: int, headers: Mapping[str, str
     import aiohttp
     import yarl
 
-    options = dict(system.kwargs)
-    options["headers"] = {
-        **options.get("headers", {}), **headers, "Accept-Encoding": "identity",
-    }  # fmt: skip
-    options["timeout"] = aiohttp.ClientTimeout(total=seconds_allowed())
-    session = await system.set_session()
+    headers = {**headers, "Accept-Encoding": "identity"}
     # A signature holds for the spelling that was signed.
-    address = yarl.URL(url, encoded="%" in url)
-    async with session.get(address, **options) as answer:
-        if answer.status not in (200, 206):
-            return _Answer(answer.status, answer.headers, b"")
-        if answer.status == 200 and "Range" in headers:
-            return _Answer(answer.status, answer.headers, b"")
-        data = bytearray()
-        async for piece in answer.content.iter_chunked(_PIECE):
-            data += piece
-            if len(data) > limit:
-                break
-        return _Answer(answer.status, answer.headers, bytes(data))
+    address = home = yarl.URL(url, encoded="%" in url)
+    for _ in range(_MOST_REDIRECTS):
+        if address.origin() == home.origin():
+            session, options = await system.set_session(), dict(system.kwargs)
+        else:
+            session, options = _session_for_strangers(system), _for_strangers(system.kwargs)
+        options["headers"] = {**options.get("headers", {}), **headers}
+        options["timeout"] = aiohttp.ClientTimeout(total=seconds_allowed())
+        options["allow_redirects"] = False
+        async with session.get(address, **options) as answer:
+            if answer.status not in _REDIRECTS or "Location" not in answer.headers:
+                return await _read(answer, limit, "Range" in headers)
+            given = answer.headers["Location"]
+        address = address.join(yarl.URL(given, encoded="%" in given))
+        if address.scheme not in ("http", "https") or not address.host:
+            raise RemoteError("io", "cannot be read: it redirects to what is no web server")
+    raise RemoteError("io", f"cannot be read: it redirects more than {_MOST_REDIRECTS} times")
+
+
+def _session_for_strangers(system: Any) -> Any:
+    """A session without the headers and cookies of the other one, which is kept as long as it."""
+    import aiohttp
+
+    found = _strangers.get(system)
+    if found is None:
+        trusts = system.client_kwargs.get("trust_env", False)
+        found = _strangers[system] = aiohttp.ClientSession(trust_env=trusts)
+        weakref.finalize(system, system.close_session, system.loop, found)
+    return found
+
+
+def _for_strangers(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the options of a request another host may have. Headers, cookies and credentials are
+    for the host of the URL alone: aiohttp keeps a header such as X-Api-Key after a redirect."""
+    return {name: value for name, value in options.items() if name in _OF_THE_WAY}
+
+
+async def _read(answer: Any, limit: int, is_range: bool) -> _Answer:
+    if answer.status not in (200, 206) or (answer.status == 200 and is_range):
+        return _Answer(answer.status, answer.headers, b"")
+    data = bytearray()
+    async for piece in answer.content.iter_chunked(_PIECE):
+        data += piece
+        if len(data) > limit:
+            break
+    return _Answer(answer.status, answer.headers, bytes(data))

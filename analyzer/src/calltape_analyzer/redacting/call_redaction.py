@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-from calltape_analyzer.editing.withholding import without_value
+from calltape_analyzer.editing.withholding import leaf_document, without_value
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.redacting.element_ranges import ElementRanges
@@ -167,20 +167,18 @@ class CallRedaction:
         self, call: Call, side: Side, place: int, leaf: Leaf, plan: TreePlan, kept: dict[str, Any]
     ) -> dict[str, Any]:
         path, treatment = plan.tensors.get(place, ("", None))
-        document = without_value(leaf)
         if leaf.key is None:
-            return document
+            return without_value(leaf)
         found = self._new_value(call, side, place, path, treatment)
         if found is None or found.drawn is not None:
             drawn = None if found is None else found.drawn
             self._removed.rows(call, side, place, leaf, drawn)
         if found is None:
             self.withheld += 1
-            return document
+            return without_value(leaf)
         # The name of a blob's entry is a path, which may have a private key in it.
         kept[found.key] = found.data
-        del document["missing"]
-        return {**document, "key": found.key}
+        return {**leaf_document(leaf), "key": found.key}
 
     def _new_value(
         self, call: Call, side: Side, place: int, path: str, treatment: Treatment | None

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.traffic_counters import Values
-from calltape_analyzer.redacting.placed_nodes import placed_nodes
+from calltape_analyzer.pytree.placed_nodes import placed_nodes
 from calltape_analyzer.redacting.treatment import Treatments
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.variants.facts import VariantFacts
@@ -151,7 +151,7 @@ class _Places:
         return found
 
     def _named(self, root: Node) -> Iterator[tuple[int, str]]:
-        for placed in placed_nodes(root):
+        for placed in placed_nodes(root, named=self._signature.positional):
             node = placed.node
             if not isinstance(node, ScalarNode) or node.kind in ("str", "bytes"):
                 continue

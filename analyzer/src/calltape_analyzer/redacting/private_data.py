@@ -16,9 +16,9 @@ from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.node_paths import names_of_children
+from calltape_analyzer.pytree.placed_nodes import is_private_key, placed_nodes
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.redacting.long_numbers import is_long
-from calltape_analyzer.redacting.placed_nodes import is_long_list, is_private_key, placed_nodes
 from calltape_analyzer.redacting.tape_facts import plain_platform
 from calltape_analyzer.redacting.varying_keys import varying_keys
 from calltape_analyzer.tape import Tape, check_tape
@@ -279,7 +279,7 @@ def _of_call(
     record = call.record
     for tree, root in ((record.inputs, ""), (record.outputs, "outputs")):
         if tree is not None:
-            for path, kind in _of_tree(tree, root):
+            for path, kind in _of_tree(tree, root, tape.signature.positional):
                 names = list(names_of_path(path, tape.signature))
                 if kind not in _REPLACED or not pseudonyms.at(record.tape, names):
                     yield kind, names[-1]
@@ -287,9 +287,9 @@ def _of_call(
         yield "exception", None
 
 
-def _of_tree(tree: Tree, root: str) -> Iterator[tuple[str, str]]:
+def _of_tree(tree: Tree, root: str, named: int) -> Iterator[tuple[str, str]]:
     facts, masks = tree.facts(), masks_of(tree)
-    for placed in placed_nodes(tree.spec().root, root):
+    for placed in placed_nodes(tree.spec().root, root, named):
         path, node = placed.pattern, placed.node
         if isinstance(node, ScalarNode) and node.kind in ("str", "bytes"):
             if tree.scalars[node.scalar]:
@@ -303,7 +303,7 @@ def _of_tree(tree: Tree, root: str) -> Iterator[tuple[str, str]]:
             yield from ((path, kind) for kind in kinds)
         elif isinstance(node, EnumNode) and isinstance(node.value, str | bytes):
             yield path, "enum_value"
-        elif is_long_list(placed):
+        elif placed.is_data:
             if any(isinstance(child, ScalarNode) for child in children_of(node)):
                 yield path, "long_list"
         elif isinstance(node, DictNode | FieldsNode):

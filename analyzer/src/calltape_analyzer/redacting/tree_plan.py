@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from calltape_analyzer.editing.withholding import left_of, names_of_path, opaque
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.node_paths import names_of_children
-from calltape_analyzer.redacting.placed_nodes import PlacedNode, placed_nodes
+from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_analyzer.redacting.treatment import Treatment, Treatments
 from calltape_schema.privacy import is_name
@@ -95,7 +95,7 @@ class TreePlan:
         self._side = side
         self.scalars: dict[int, tuple[Fate, str]] = {}
         self.tensors: dict[int, tuple[str, Treatment | None]] = {}
-        for placed in placed_nodes(spec.root, side):
+        for placed in placed_nodes(spec.root, side, fates.signature.positional):
             if isinstance(placed.node, TensorNode):
                 self._tensor(placed.node.leaf, placed.path)
             elif isinstance(placed.node, ScalarNode) and placed.is_setting:

@@ -10,7 +10,7 @@ from typing import Any
 
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.pytree.node_paths import names_of_children
-from calltape_analyzer.redacting.placed_nodes import is_private_key, placed_nodes
+from calltape_analyzer.pytree.placed_nodes import is_private_key, placed_nodes
 from calltape_analyzer.tape import Tape
 from calltape_schema.records import Tree
 from calltape_schema.tree import DictNode

@@ -31,7 +31,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.replaying.exceptions import has_message, other_exception, same_class
 from calltape_analyzer.replaying.runners import Run, Runner, UnmadeError
 from calltape_analyzer.replaying.time_bound import RUNS, TimeBound
-from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.text import counted, printable, some_of
 
 __all__ = ["CallReplay", "Expect", "Outcomes"]
 
@@ -83,7 +83,9 @@ class CallReplay:
         try:
             expected = recorded_leaves(call)
             if expected is None and call.error is None and self._expect == "recorded":
-                return _untried(call, "its outputs are not on the tape")
+                missing = call.record.outputs_missing
+                why = f" ({printable(missing)})" if missing else ""
+                return _untried(call, f"its outputs are not on the tape{why}")
             run = self._runner.prepared(call)
         except UnmadeError as error:
             self._unmade |= error.classes

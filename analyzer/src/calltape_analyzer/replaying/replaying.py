@@ -15,6 +15,7 @@ from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.missing_outputs import advice_on_outputs
 from calltape_analyzer.replaying.call_replay import CallReplay, Expect, Outcomes
 from calltape_analyzer.replaying.exceptions import was_interrupted
 from calltape_analyzer.replaying.runners import runner_of
@@ -132,16 +133,16 @@ def replay_with(
 
 def _check_outputs(tape: Tape) -> None:
     """Raises InferenceError if the tape has nothing to compare with."""
-    silent = 0
+    silent: set[str | None] = set()
     for call in tape.calls:
         if call.under_way or was_interrupted(call):
             continue
         if call.record.outputs is not None or has_raised(call):
             return
-        silent += 1
+        silent.add(call.record.outputs_missing)
     if silent:
         raise InferenceError(
             "no outputs are on the tape",
-            advice="with expect='success' (--expect success) calls only have to return; record "
-            "with outputs=True to compare outputs",
+            advice="with expect='success' (--expect success) calls only have to return; to compare "
+            f"outputs, {advice_on_outputs(silent)}",
         )

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.memory_limit import granted_bytes
+from calltape_analyzer.reading.regular_files import read_regular
 from calltape_analyzer.reading.urls import is_url, local_path, name_of
 from calltape_analyzer.surveying.document_models import SurveyDocument
 from calltape_analyzer.surveying.documents import document_of, survey_of_document
@@ -39,10 +40,17 @@ MAX_VALUES = 32 * 1024 * 1024
 """Numbers, texts, arrays and maps of the JSON, give or take the commas in texts. A tape takes about
 60; a parser takes 40 bytes for each."""
 
-_VALUE_BYTES = 64
+_LEAST_BYTES, _TIMES_PACKED = 48 * 1024 * 1024, 32
+"""Of the JSON of a packed file, if it is small; and how often as large as the file it may be."""
+_VALUE_BYTES, _LEAST_MEMORY, _TIMES_FILE = 64, 96 * 1024 * 1024, 256
+"""Of memory for a value; and what all values may take together: of a small file, and how often as
+much as the file. Without such a limit 45 KB of gzip are 15 million empty texts."""
 
 _SUFFIXES = (".json", ".json.gz")
 _GZIP = 16 + zlib.MAX_WBITS
+_TOO_MUCH = (
+    "survey fewer tapes at once; if you trust the file, `calltape --max-memory 8192` allows more"
+)
 _ADVICE = "make it anew with calltape survey PATH... -o FILE"
 
 
@@ -56,14 +64,18 @@ def survey_to_json(survey: Survey) -> bytes:
     return document_of(survey).model_dump_json(warnings=False).encode("utf-8", "surrogatepass")
 
 
-def survey_from_json(data: bytes) -> Survey:
+def survey_from_json(data: bytes, stored: int | None = None) -> Survey:
     """The survey of a JSON text.
+
+    Args:
+        data: the text.
+        stored: how many bytes of a file it was read from; by default its own.
 
     Raises:
         TapeError: ``not_a_tape`` if it is no survey; ``version``; ``invalid``, ``damaged`` or
             ``limit`` if it breaks the form, or contradicts itself.
     """
-    _check_values(data)
+    _check_values(data, len(data) if stored is None else stored)
     try:
         document = SurveyDocument.model_validate_json(data)
     except ValidationError as error:
@@ -90,13 +102,14 @@ def _invalid(error: ValidationError) -> TapeError:
     return TapeError("invalid", "the survey breaks its form", problems=problems, advice=_ADVICE)
 
 
-def _check_values(data: bytes) -> None:
+def _check_values(data: bytes, stored: int) -> None:
     given = granted_bytes()
-    most = MAX_VALUES if given is None else min(MAX_VALUES, given // _VALUE_BYTES)
+    memory = max(_LEAST_MEMORY, _TIMES_FILE * stored) if given is None else given
+    most = min(MAX_VALUES, memory // _VALUE_BYTES)
     values = sum(map(data.count, (b",", b"[", b"{")))
     if values > most:
         reason = f"the survey has about {values:,} values; at most {most:,} are read"
-        raise TapeError("limit", reason, advice="survey fewer tapes at once")
+        raise TapeError("limit", reason, advice=_TOO_MUCH)
 
 
 def read_survey(path: str | os.PathLike[str]) -> Survey:
@@ -108,51 +121,45 @@ def read_survey(path: str | os.PathLike[str]) -> Survey:
     """
     name = os.fspath(path)
     try:
-        return survey_from_json(_content(name))
-    except FileNotFoundError:
-        raise TapeError("not_found", "no such file", path=name) from None
-    except OSError as error:
-        raise TapeError("io", f"cannot read the file: {error.strerror}", path=name) from None
+        return survey_from_json(*_content(name))
     except TapeError as error:
         raise error.at(path=name) from None
 
 
-def _content(path: str) -> bytes:
+def _content(path: str) -> tuple[bytes, int]:
+    """The JSON of a file, and how many bytes the file has."""
     if is_url(path):
         from calltape_analyzer.reading.remote_file import RemoteFile
 
         with closing(RemoteFile(path)) as file:
-            _check_size(file.size)
+            if file.size > MAX_SURVEY_BYTES:
+                raise _too_large(MAX_SURVEY_BYTES)
             data = file.read(0, file.size)
     else:
-        path = local_path(path)
-        _check_size(os.stat(path).st_size)
-        data = Path(path).read_bytes()
+        data = read_regular(Path(local_path(path)), MAX_SURVEY_BYTES, follow=True)
     is_packed = (name_of(path) if is_url(path) else path).endswith(".gz")
-    return _unpacked(data) if is_packed else data
-
-
-def _check_size(size: int) -> None:
-    if size > MAX_SURVEY_BYTES:
-        raise _too_large()
+    return _unpacked(data) if is_packed else data, len(data)
 
 
 def _unpacked(data: bytes) -> bytes:
     inflater = zlib.decompressobj(_GZIP)
+    most = min(MAX_SURVEY_BYTES, max(_LEAST_BYTES, _TIMES_PACKED * len(data)))
+    given = granted_bytes()
+    most = most if given is None else min(MAX_SURVEY_BYTES, given)
     try:
-        found = inflater.decompress(data, MAX_SURVEY_BYTES + 1)
+        found = inflater.decompress(data, most + 1)
     except zlib.error as error:
         raise TapeError("damaged", f"it is no gzip: {error}", advice=_ADVICE) from None
-    if len(found) > MAX_SURVEY_BYTES:
-        raise _too_large()
+    if len(found) > most:
+        raise _too_large(most)
     if not inflater.eof or inflater.unused_data:
         raise TapeError("damaged", "the gzip is cut short, or something follows it", advice=_ADVICE)
     return found
 
 
-def _too_large() -> TapeError:
-    reason = f"the survey has more than {MAX_SURVEY_BYTES} bytes"
-    return TapeError("limit", reason, advice="survey fewer tapes at once")
+def _too_large(most: int) -> TapeError:
+    reason = f"the survey has more than {most:,} bytes"
+    return TapeError("limit", reason, advice=_TOO_MUCH)
 
 
 def write_survey(survey: Survey, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:

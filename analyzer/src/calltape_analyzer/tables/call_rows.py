@@ -32,8 +32,8 @@ CALL_FIELDS: tuple[tuple[str, Any, str], ...] = (
     ("parent_tape", REPEATED, "Id of the recording of the call that this one ran within; null if "
      "there is none."),
     ("parent_number", pa.int64(), "Number of that call."),
-    ("variant", REPEATED, "Name of the variant that the arguments belong to; null if none takes "
-     "them."),
+    ("variant", REPEATED, "Variant that the arguments belong to, by its name, or by its number if "
+     "its name has what was passed; null if none takes them."),
     ("error", REPEATED, "Class of the exception that the call raised, without its message; null "
      "if it returned."),
     ("bytes", pa.int64(), "Size of the call's tensors on the tape, in bytes."),

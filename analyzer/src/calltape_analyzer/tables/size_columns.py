@@ -33,7 +33,7 @@ class SizeColumn(NamedTuple):
             and at most 200 characters long.
         kind: ``symbol``, ``axis`` or ``int``.
         told: the name on the tape, at most 1,000 characters of it.
-        variants: the names of some variants that have it.
+        variants: the public names of some variants that have it.
     """
 
     name: str
@@ -43,7 +43,8 @@ class SizeColumn(NamedTuple):
 
 
 class CallSizes(NamedTuple):
-    """The variant of a call, or None, and its value in each column (None if it has none there)."""
+    """The public name of the variant of a call, or None, and its value in each column (None if it
+    has none there)."""
 
     variant: str | None
     values: tuple[int | None, ...]
@@ -93,7 +94,7 @@ class SizeColumns:
         places: list[list[tuple[int, Column]]] = [[] for _ in variants]
         for index, ((kind, name), where) in enumerate(every[:MOST_COLUMNS]):
             told = some_of(
-                [printable(variants[at].name[:_MOST_NAME]) for at, _ in where],
+                [printable(variants[at].public_name[:_MOST_NAME]) for at, _ in where],
                 _MOST_VARIANTS_NAMED,
             )
             made = _column_name(name, names)
@@ -119,7 +120,7 @@ class SizeColumns:
             if facts.group.key.takes(placed.key) and all(
                 condition.holds(placed.row) for condition in facts.conditions
             ):
-                return CallSizes(facts.name, self._values(placed.row, known))
+                return CallSizes(facts.public_name, self._values(placed.row, known))
         return CallSizes(None, (None,) * len(self.columns))
 
     def _values(self, row: SizeRow, known: _Known) -> tuple[int | None, ...]:

@@ -143,16 +143,38 @@ def _csv(sink: _Sink, schema: pa.Schema) -> tuple[Any, _Plain]:
     for i in lists:
         plain = plain.set(i, plain.field(i).with_type(pa.string()))
 
+    texts = [i for i, field in enumerate(plain) if pa.types.is_string(field.type)]
+    plain = pa.schema([field.with_name(_no_formula(field.name)) for field in plain])
+
     def as_text(batch: Any) -> Any:
-        columns = [
-            pa.array([str(value) for value in column.to_pylist()], pa.string())
-            if i in lists
-            else column.cast(plain.field(i).type)
-            for i, column in enumerate(batch.columns)
-        ]
+        columns = list(batch.columns)
+        for i in texts:
+            if i in lists:
+                columns[i] = pa.array([str(value) for value in columns[i].to_pylist()], pa.string())
+            else:
+                columns[i] = _without_formulas(columns[i])
         return pa.RecordBatch.from_arrays(columns, schema=plain)
 
     return csv.CSVWriter(sink, plain), as_text
+
+
+_FORMULAS = tuple("=+-@\t\r\n＝＋－＠")
+
+
+def _no_formula(text: str) -> str:
+    """A text that no spreadsheet takes for a formula: with a quote before what begins one."""
+    return f"'{text}" if text.startswith(_FORMULAS) else text
+
+
+def _without_formulas(column: Any) -> Any:
+    """A column of repeated texts, of which none is a formula. Each distinct text is looked at
+    once."""
+    import pyarrow as pa
+
+    made = [_no_formula(text) for text in column.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(column.indices, pa.array(made, pa.string())).cast(
+        pa.string()
+    )
 
 
 def _without_dictionaries(schema: pa.Schema) -> Any:

@@ -19,6 +19,7 @@ from calltape_analyzer.inference.patterns import CallPattern
 from calltape_analyzer.observing.declarations import BatchFor, DimNames, is_batch
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener, Slot
+from calltape_analyzer.reading.missing_outputs import advice_on_outputs
 from calltape_analyzer.reading.seen_inputs import SeenInputs
 from calltape_analyzer.text import counted
 
@@ -122,8 +123,10 @@ def _slots(aligned: AlignedCalls) -> tuple[list[AlignedSlot], list[AlignedSlot]]
             assert slot.leaf is not None
             output.add(pattern, facts[slot.leaf].shape, facts[slot.leaf].dtype)
     if outputs is None:
+        missing = {call.record.outputs_missing for call in aligned.calls}
         raise InferenceError(
-            "No outputs are on the tape", advice="record with outputs=True, or use dynamic shapes"
+            "No outputs are on the tape",
+            advice=f"use dynamic shapes, or {advice_on_outputs(missing)}",
         )
     return inputs, outputs
 

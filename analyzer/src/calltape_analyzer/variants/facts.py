@@ -64,6 +64,7 @@ class VariantFacts:
         counted: per column its sizes over all counted calls, if the tape has traffic counters.
         all_calls: how many calls were counted, kept or not; None if that is unknown.
         name: unique among the variants of a tape.
+        public_name: likewise, and it has nothing that was passed.
         capped: whether it has so many dimensions that not all were compared with each other, to
             find broadcasting, or equal dimensions that differ in other variants.
         held: texts and floats, by their number among the layout's scalars, that vary over the calls
@@ -81,6 +82,7 @@ class VariantFacts:
     counted: dict[Column, CountedSizes] = field(default_factory=dict)
     all_calls: int | None = None
     name: str = ""
+    public_name: str = ""
     held: dict[int, Any] = field(default_factory=dict)
     capped: bool = False
     zeros: ZeroSizes = field(default_factory=ZeroSizes)

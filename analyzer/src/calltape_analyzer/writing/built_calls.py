@@ -135,7 +135,9 @@ class _Leaves:
             facts["missing"] = f"{facts['dtype']} has no encoding"
         if "missing" not in facts and self._values == "none":
             facts["missing"] = "policy"
-        if "missing" not in facts:
+        if "missing" in facts:
+            facts.pop("quantizer", None)  # it follows from the elements
+        else:
             key = path.encode("utf-8", "backslashreplace").decode()
             if len(key) > _MAX_KEY or key in self._found:
                 key = f"{key[:_MAX_KEY]}~{len(self._found)}"

@@ -7,10 +7,11 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from calltape_recorder.capture.contexts import context_document
+from calltape_recorder.capture.data_lists import data_lists
 from calltape_recorder.capture.keys import MODULE
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.pseudonyms import of_number, of_value
-from calltape_recorder.capture.withholding import MANY, Degree, Withholding, is_name
+from calltape_recorder.capture.withholding import Degree, Withholding, is_name
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.nested_tensors import NESTED_TENSOR
 from calltape_schema.packing import pack_int, pack_text
@@ -143,8 +144,10 @@ class _At(NamedTuple):
 class _Builder:
     def __init__(self, tokens: tuple[Any, ...], withholding: Withholding | None) -> None:
         self._root = tokens[0]
-        self._tokens = iter(tokens[1:])
+        self._tokens = tokens
+        self._place = 0  # of the current token
         self._withholding = withholding
+        self._lists = {} if withholding is None else data_lists(tokens, withholding.positional)
         self._keys: list[str] = []
         self._wanted: list[bool] = []
         self._taken: set[str] = set()
@@ -183,7 +186,8 @@ class _Builder:
     def _node(self, at: _At) -> dict[str, Any]:
         if self._withholding is not None:
             self._withholding.meet(at.real)
-        token = next(self._tokens)
+        self._place += 1
+        token = self._tokens[self._place]
         if type(token) is str:
             return self._plain(token, at)
         kind = token[0]
@@ -293,24 +297,27 @@ class _Builder:
 
     def _sequence(self, token: Any, at: _At) -> dict[str, Any]:
         kind, count, cls = token
-        inside = at._replace(many=at.many or (count > MANY and kind != "size"))
-        children = []
-        for index in range(count):
-            child = inside.below(index)
-            if at.path == "args":
-                # Arguments that have names are not a list of data, even if there are many.
-                named = 0 if self._withholding is None else self._withholding.positional
-                child = child._replace(many=count - named > MANY and index >= named)
-            children.append(self._node(child))
+        inside = self._in_list(at)
+        # Arguments that have names are not a list of data, even if there are many.
+        named = self._withholding.positional if self._withholding and at.path == "args" else 0
+        children = [
+            self._node((at if index < named else inside).below(index)) for index in range(count)
+        ]
         node = {"kind": kind, "children": children}
         return node if cls is None else {**node, "type": self._type(cls)}
+
+    def _in_list(self, at: _At) -> _At:
+        """Where the elements of the current token are, which is a list."""
+        told = self._lists.get(self._place)
+        return at if told is None else at._replace(many=True, is_state=at.is_state and not told)
 
     def _dict(self, token: Any, at: _At) -> dict[str, Any]:
         keys = [_key_of(key) for key in token[1]]
         modules = [i for i, key in enumerate(token[1]) if type(key) is tuple and key[0] == MODULE]
         # The names of modules stand in code.
         shown = self._shown(keys, at, [keys[i] for i in modules])
-        children = [self._node(child) for child in self._below(shown, keys, at)]
+        inside = self._in_list(at)
+        children = [self._node(child) for child in self._below(shown, keys, inside)]
         node = {"kind": "dict", "keys": [_packed(key) for key in shown], "children": children}
         if modules:
             node["modules"] = modules
@@ -363,8 +370,9 @@ class _Builder:
 
     def _custom(self, token: Any, at: _At) -> dict[str, Any]:
         _, count, cls = token
+        inside = self._in_list(at)
         context = self._node(at.below("context"))
-        children = [self._node(at.below(index)) for index in range(count)]
+        children = [self._node(inside.below(index)) for index in range(count)]
         return {"kind": "custom", "type": self._type(cls), "context": context, "children": children}
 
 

@@ -11,12 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from calltape_schema.patterns import deciding, is_exact, matches_whole
-from calltape_schema.privacy import FEWEST_RANGED, MANY, SMALL, is_name
+from calltape_schema.privacy import FEWEST_RANGED, SMALL, is_name
 from calltape_schema.records import Parameter
 
-__all__ = [
-    "FEWEST_RANGED", "MANY", "SMALL", "Degree", "Withholding", "is_name", "is_public_default",
-]  # fmt: skip
+__all__ = ["FEWEST_RANGED", "SMALL", "Degree", "Withholding", "is_name", "is_public_default"]
 
 _WHOLE = frozenset(("", "args", "kwargs", "outputs"))
 

@@ -11,7 +11,7 @@ from calltape_recorder.snapshot.repeats import Repeats
 
 __all__ = ["Admission", "Answer"]
 
-Answer = Callable[[int, Any], bool | None] | Literal[True] | None
+Answer = Callable[[int, Any], int | None] | Literal[True] | None
 """Tells by a call's number whether the call is kept. True if all calls are kept. None, or a
 function that returns None, if the recorder has to look at the call to know."""
 
@@ -52,7 +52,7 @@ class Admission(Generic[P]):
         passes_over = [(0, 0)]
         gap: Callable[[int], tuple[int, int]] | None = getattr(sample or answer, "gap", None)
 
-        def by_number(number: int, view: Any) -> bool | None:
+        def by_number(number: int, view: Any) -> int | None:
             if gap is not None:
                 passes_over[0] = gap(number)
             if sample is not None and not sample(number, view):

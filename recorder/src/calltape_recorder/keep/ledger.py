@@ -28,10 +28,14 @@ class Stats:
             something that traces it), ``queue_full`` (no memory left within the bound),
             ``flight_recorder`` (held for a while, and in no dump), ``max_disk_bytes``,
             ``disk_full`` (no room on the disk, or the floor of free space is reached), ``deleted``
-            (with an old segment, because there was no room), ``expired`` (``max_age_seconds``),
+            (with an old segment, as ``when_full="delete_oldest"`` asks for), ``expired``
+            (``max_age_seconds``),
             ``file_removed`` (somebody removed the file), ``io`` (the disk failed), ``internal`` (a
             fault of the recorder, or a predicate that raised), ``interrupted``, ``unfinished``
             (under way at the end).
+        outputs_lost: kept calls of which the outputs, or a part of them, are not on the tape
+            although they were wanted, by reason: ``queue_full`` or ``internal``. The record of each
+            says so too.
         queued: calls under way in the model, waiting to be written, or held in memory.
         queued_bytes: host memory that the queued calls hold, in bytes.
         written_bytes: length of the files on disk so far, in bytes.
@@ -57,6 +61,7 @@ class Stats:
     seen: int
     kept: int
     dropped: dict[str, int] = field(default_factory=dict)
+    outputs_lost: dict[str, int] = field(default_factory=dict)
     queued: int = 0
     queued_bytes: int = 0
     written_bytes: int = 0
@@ -76,7 +81,8 @@ class Stats:
     @property
     def unwanted(self) -> dict[str, int]:
         """The dropped calls that were not to be kept, because of ``policy`` or of other options
-        (``paused``, ``max_calls``, ``max_seconds``, ``flight_recorder``, ``tracing``)."""
+        (``paused``, ``max_calls``, ``max_seconds``, ``flight_recorder``, ``tracing``, ``deleted``,
+        ``expired``)."""
         return {reason: calls for reason, calls in self.dropped.items() if reason in UNWANTED}
 
     @property
@@ -90,11 +96,15 @@ _UNLOCKED = ("policy", "paused", "max_calls", "max_seconds")
 
 
 class Accounted(Protocol):
-    """What the accounts know of a call: the bytes that it reserved, and whether it was counted as
-    kept or dropped."""
+    """What the accounts know of a call: the bytes that it reserved, whether it was counted as kept
+    or dropped, and why outputs are missing."""
 
     nbytes: int
     is_accounted: bool
+    outputs_missing: str | None
+
+
+_OUTPUTS_LOST = ("queue_full", "internal")
 
 
 class Ledger:
@@ -123,6 +133,7 @@ class Ledger:
         self.kept = 0
         self.bytes = 0
         self._dropped: dict[str, int] = {}
+        self._outputs_lost: dict[str, int] = {}
         self._account: Counter[str] = Counter()  # of the current segment; "" counts kept calls
         # Every call runs these two. If nothing has to be checked, they are the counters themselves.
         self.see: Callable[[], int | None]
@@ -211,9 +222,17 @@ class Ledger:
             if reason is None:
                 self.kept += 1
                 self._account[""] += 1
+                if call.outputs_missing is not None:
+                    self._note_outputs(call.outputs_missing)
                 return
             self.accepted -= not written
             self._count(reason)
+
+    def _note_outputs(self, missing: str) -> None:
+        # Of a stream the reason stands at the end: 3 of 9 chunks kept: queue_full.
+        for reason in _OUTPUTS_LOST:
+            if reason in missing:
+                self._outputs_lost[reason] = self._outputs_lost.get(reason, 0) + 1
 
     def lose(self, coverage: Coverage, reason: str) -> None:
         """Counts the kept calls of a file that is gone as dropped, in the current segment. The
@@ -253,8 +272,8 @@ class Ledger:
             seen = self.seen  # read last, as a call is seen before it is kept or dropped
             queued = seen - self.kept - sum(dropped.values())
             return Stats(
-                seen, self.kept, dropped, queued, self.bytes, written_bytes, segments,
-                self._paused, state,
+                seen, self.kept, dropped, dict(self._outputs_lost), queued, self.bytes,
+                written_bytes, segments, self._paused, state,
             )  # fmt: skip
 
     def _all_dropped(self) -> dict[str, int]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calltape_recorder.capture.call_view import CallView
-from calltape_recorder.keep.policies import Decider, Keep
+from calltape_recorder.keep.policies import EVIDENCE, Decider, Keep
 from calltape_schema import TapeError
 
 __all__ = ["Novelty"]
@@ -45,7 +45,8 @@ class Novelty(Keep):
 
     If the constants (text, float) of a structure never repeat, the first 256 are kept. If a kept
     call is lost (the queue was full, the disk failed, its file was deleted), evidence is gathered
-    anew.
+    anew; the more seldom, the more often files with evidence are deleted for want of room. Files
+    without any are deleted first.
 
     Args:
         growth: more than 1.
@@ -76,7 +77,7 @@ class _Decider:
         self._groups: dict[Any, _Group] = {}
         self._patterns = 0
 
-    def __call__(self, number: int, view: CallView) -> bool:
+    def __call__(self, number: int, view: CallView) -> int:
         encoded = view.structure.encoded
         marks = [_mark(value) for value in view.scalars]
         key = hash((encoded, view.row, tuple(marks)))
@@ -88,7 +89,7 @@ class _Decider:
             if len(self._rows) >= _MAX_ROWS:
                 self._rows.clear()
             self._rows.add(key)
-            return self._adds(encoded, view.row, constants)
+            return EVIDENCE if self._adds(encoded, view.row, constants) else False
 
     def start_over(self) -> None:
         """Forgets all evidence, as if nothing was kept so far."""

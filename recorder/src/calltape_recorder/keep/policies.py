@@ -21,6 +21,7 @@ from calltape_recorder.capture.call_view import CallView
 from calltape_schema import TapeError
 
 __all__ = [
+    "EVIDENCE",
     "Decider",
     "Every",
     "First",
@@ -32,9 +33,14 @@ __all__ = [
     "start_over",
 ]
 
-Decider = Callable[[int, Any], bool]
-"""Tells by a call's number and its :class:`CallView` whether the call is kept. Several threads of
-the host call it at once. The decider of a policy ``by_number`` gets no view.
+EVIDENCE = 2
+"""The answer of a decider that keeps a call because none before was like it. Its file is deleted
+last."""
+
+Decider = Callable[[int, Any], int]
+"""Tells by a call's number and its :class:`CallView` whether the call is kept: False, True, or
+:data:`EVIDENCE`. Several threads of the host call it at once. The decider of a policy
+``by_number`` gets no view.
 
 If it remembers what it kept, it has a method ``start_over()``. This is called when kept calls were
 lost, so that calls like these are kept again. If it knows in advance what it will not keep, it has
@@ -241,12 +247,14 @@ class _Pair:
 
 
 class _BothOf(_Pair):
-    def __call__(self, number: int, view: Any) -> bool:
-        return self._left(number, view) and self._right(number, view)
+    def __call__(self, number: int, view: Any) -> int:
+        left = self._left(number, view)
+        right = left and self._right(number, view)
+        return right and max(left, right)
 
 
 class _EitherOf(_Pair):
-    def __call__(self, number: int, view: Any) -> bool:
+    def __call__(self, number: int, view: Any) -> int:
         return self._left(number, view) or self._right(number, view)
 
 
@@ -269,7 +277,7 @@ class _StructureLimit:
         self._seen: dict[bytes, int] = {}
         self._lock = threading.RLock()
 
-    def __call__(self, number: int, view: CallView) -> bool:
+    def __call__(self, number: int, view: CallView) -> int:
         key = view.structure.encoded
         if self._seen.get(key, 0) >= self._calls:
             return False
@@ -278,7 +286,7 @@ class _StructureLimit:
             if seen >= self._calls or (not seen and len(self._seen) >= _MAX_STRUCTURES):
                 return False
             self._seen[key] = seen + 1
-            return True
+            return EVIDENCE
 
     def start_over(self) -> None:
         with self._lock:

@@ -260,7 +260,8 @@ def _leaf_document(facts: Facts, key: str | None) -> dict[str, Any]:
             document[flag] = True
     if facts.subclass is not None:
         document["subclass"] = type_name(facts.subclass)
-    if facts.quantizer is not None:
+    if facts.quantizer is not None and "key" in document:
+        # Scale and zero point follow from the elements, so they are told together or not at all.
         scheme, scale, zero_point = facts.quantizer
         document["quantizer"] = {"scheme": scheme, "scale": scale, "zero_point": zero_point}
     return document

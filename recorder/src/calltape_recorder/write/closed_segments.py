@@ -38,6 +38,10 @@ class Unsealed(NamedTuple):
     dumps: tuple[Dump, ...]
 
 
+Gone: TypeAlias = Callable[[Traffic, str, int], None]
+"""Is told that a file is gone: with the counters that count on, why, and how many of its calls were
+evidence."""
+
 Finish: TypeAlias = Callable[[TapeWriter, Coverage, Traffic, tuple[Dump, ...]], None]
 """Writes the trailer of a file."""
 
@@ -48,14 +52,14 @@ class ClosedSegments:
 
     Args:
         ledger: is told of the calls of files that are deleted.
-        gone: is called for a file that is deleted, with the counters that count on.
+        gone: is called for a file that is deleted.
         notices: is told of files that are too old.
 
     Attributes:
         unsealed: the files that wait for their trailers.
     """
 
-    def __init__(self, ledger: Ledger, gone: Callable[[Traffic], None], notices: Notices) -> None:
+    def __init__(self, ledger: Ledger, gone: Gone, notices: Notices) -> None:
         self._ledger = ledger
         self._gone = gone
         self._notices = notices
@@ -77,9 +81,13 @@ class ClosedSegments:
         return len(self._all)
 
     @property
-    def oldest(self) -> TapeWriter | None:
+    def next_to_go(self) -> TapeWriter | None:
         """The file that is deleted first."""
-        return self._all[0].tape if self._all else None
+        return self._first().tape if self._all else None
+
+    def _first(self) -> Closed:
+        """The oldest of the files with the least evidence: what is only a sample goes first."""
+        return min(self._all, key=lambda closed: closed.tape.evidence)
 
     def add(
         self, tape: TapeWriter, coverage: Coverage, traffic: Traffic, dumps: tuple[Dump, ...]
@@ -155,10 +163,10 @@ class ClosedSegments:
             says = f"deleted what ended {seconds:g} s ago: files {files}, calls {calls}"
             self._notices.tell("expired", says)
 
-    def delete_oldest(self) -> bool:
-        """Deletes the oldest file, because its room is needed; False if it is still there."""
-        oldest = self._all[0]
-        return self._delete(oldest, "deleted", self._traffic_of(oldest))
+    def delete_one(self) -> bool:
+        """Deletes a file, because its room is needed; False if it is still there."""
+        first = self._first()
+        return self._delete(first, "deleted", self._traffic_of(first))
 
     def _delete(self, closed: Closed, reason: str | None, traffic: Traffic) -> bool:
         if not closed.tape.remove():
@@ -168,7 +176,7 @@ class ClosedSegments:
         closed.tape.close()
         if reason is not None:
             self._ledger.lose(closed.coverage, reason)
-            self._gone(traffic)
+            self._gone(traffic, reason, closed.tape.evidence)
         return True
 
     def _remove(self, closed: Closed) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from calltape_recorder.keep.ledger import Ledger
-from calltape_recorder.write.closed_segments import ClosedSegments
+from calltape_recorder.write.closed_segments import ClosedSegments, Gone
 from calltape_recorder.write.compression import Compression
 from calltape_recorder.write.disk_budget import Bounds, DiskBudget, Refusal, free_bytes
 from calltape_recorder.write.encoded_call import EncodedCall
@@ -47,7 +47,7 @@ class Segments:
         bounds: tell when the next file begins, and when to stop.
         ledger: tells what became of calls, and is told of files that are gone.
         drain_traffic: gives the counters and the dumps since it was called last.
-        gone: is called for a file that is gone, with the counters that it had.
+        gone: is called for a file that is gone.
         notices: what people are told.
         compress: the form in which complete files are kept: ``zstd``, ``gz``, or None.
 
@@ -67,7 +67,7 @@ class Segments:
         bounds: Bounds,
         ledger: Ledger,
         drain_traffic: Callable[[], tuple[Traffic, tuple[Dump, ...]]],
-        gone: Callable[[Traffic], None],
+        gone: Gone,
         notices: Notices,
         compress: str | None = None,
     ) -> None:
@@ -134,8 +134,9 @@ class Segments:
         self._new_bytes = manifest_bytes(manifest.model_copy(update={"segment": segment}))
         self.budget.claim(self._needed())
 
-    def append(self, calls: Sequence[EncodedCall]) -> None:
-        """Appends whole calls, to the next file if this one is full.
+    def append(self, calls: Sequence[EncodedCall], evidence: int = 0) -> None:
+        """Appends whole calls, to the next file if this one is full. ``evidence`` is how many of
+        them were like none before.
 
         Raises:
             OSError: none of these calls counts as written.
@@ -149,6 +150,7 @@ class Segments:
         tape = self._current(first)
         try:
             tape.append(calls)
+            tape.evidence += evidence
         except OSError:
             if not tape.is_there():
                 self._lose(tape)
@@ -220,7 +222,7 @@ class Segments:
         if not self._leaves_free(nbytes):
             return False
         while not self.budget.claim(self._needed() + nbytes):
-            if self._closed.oldest in (None, tape) or not self._delete_oldest():
+            if self._closed.next_to_go in (None, tape) or not self._delete_one():
                 return False
         return True
 
@@ -370,7 +372,7 @@ class Segments:
                 more += self._new_bytes + self._trailer_bytes
             if self.budget.claim(self._needed() + more):
                 break
-            if not self._delete_oldest():
+            if not self._delete_one():
                 raise Refusal("max_disk_bytes")
         floor = self._bounds.min_free_bytes
         if floor is None:
@@ -378,18 +380,18 @@ class Segments:
         self._free_left -= size
         if self._free_left < 0:
             while (missing := floor + size - free_bytes(self.first_path)) > 0:
-                if missing > self._tape_bytes or not self._delete_oldest():
+                if missing > self._tape_bytes or not self._delete_one():
                     raise Refusal("disk_full")
             self._free_left = min(_FREE_LOOK_BYTES, -missing // 2)
 
-    def _delete_oldest(self) -> bool:
+    def _delete_one(self) -> bool:
         if not self._bounds.deletes:
             return False
         if not self._closed.count:
             if self._tape is None or not self._tape.calls:
                 return False
             self.roll()
-        return self._closed.delete_oldest()
+        return self._closed.delete_one()
 
     def _lose(self, tape: TapeWriter) -> None:
         """Counts the calls of a file that somebody removed as dropped."""
@@ -397,7 +399,7 @@ class Segments:
         tape.close()
         coverage = self._ledger.drain_coverage()
         self._ledger.lose(coverage, "file_removed")
-        self._gone(Traffic())  # the next file gets its counters
+        self._gone(Traffic(), "file_removed", tape.evidence)  # the next file gets its counters
         error = FileNotFoundError(f"somebody removed {tape.path}")
         self._notices.complain(
             "calls of the tape are lost, and the next calls go to another file", error

@@ -91,6 +91,7 @@ class TapeWriter:
         self, path: str, overwrite: bool, mode: int = OWNER_ONLY, *, gathers: bool = True
     ) -> None:
         self.path = path
+        self.evidence = 0
         self._gathers = gathers
         self._sums = SummaryBuilder() if gathers else None
         self._position = Position.at(0)

@@ -262,7 +262,7 @@ class Writer:
 
     def _write(self, calls: list[Call], encoded: list[EncodedCall]) -> None:
         try:
-            self._segments.append(encoded)
+            self._segments.append(encoded, sum([call.is_evidence for call in calls]))
         except Refusal as refusal:
             self._refuse(calls, encoded, str(refusal))
             return

@@ -1,0 +1,111 @@
+"""The public name of a variant has nothing that was passed, whatever tells variants apart."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import open_tape
+from calltape_analyzer.markdown.disclosure import Disclosure
+from calltape_analyzer.markdown.tape_summary import tape_summary
+from tests.analyzer.cli.commands import run
+from tests.analyzer.tapes import Recorded, write_tape
+
+PHONE = 55512345
+NAMED = "quokka@example.com"
+
+
+class Mode(enum.Enum):
+    QUOKKA = 1
+    OTHER = 2
+
+
+class Model(torch.nn.Module):
+    def forward(
+        self, x: Any, mask: Any = None, mode: str = "quokka", n: int = PHONE, users: Any = None,
+        flag: bool = False, dtype: Any = None, **more: Any,
+    ) -> Any:  # fmt: skip
+        return x
+
+
+def t(*shape: int, dtype: Any = torch.float32) -> Any:
+    return torch.zeros(shape, dtype=dtype)
+
+
+PRIVATE: dict[str, list[dict[str, Any]]] = {
+    "texts": [{"mode": "quokka1"}, {"mode": "quokka2"}],
+    "a text like our words": [{"mode": "decode"}, {"mode": "x"}],
+    "ints": [{"n": PHONE + 1}, {}],
+    "floats": [{"more": 0.55512345}, {"more": 0.5}],
+    "enums": [{"more": Mode.QUOKKA}, {"more": Mode.OTHER}],
+    "a default": [{"n": 7}, {}],
+    "keys that are numbers": [{"users": {PHONE: t(2)}}, {"users": {PHONE + 1: t(2)}}],
+    "keys that are texts": [{"users": {NAMED: t(2)}}, {"users": {"a": t(2)}}],
+    "keys of digits": [{"users": {str(PHONE): t(2)}}, {"users": {"a": t(2)}}],
+    "keywords": [{NAMED: t(2)}, {}],
+    "bytes": [{"more": b"quokka"}, {"more": b"x"}],
+}  # fmt: skip
+PUBLIC: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
+    "an argument": ([{"users": t(2)}, {}], ["users present", "no users"]),
+    "a flag": ([{"flag": True}, {"flag": False}], ["flag=True", "flag=False"]),
+    "a dtype": ([{"dtype": torch.float16}, {"dtype": torch.int8}], ["dtype=float16", "dtype=int8"]),
+    "a rank": ([{"users": t(2)}, {"users": t(2, 2)}], ["users of rank 1", "users of rank 2"]),
+    "a key": ([{"users": {"image": t(2)}}, {"users": {"audio": t(2)}}],
+              ["users.image present", "no users.image"]),
+    "a position": ([{"users": [t(2)]}, {"users": [t(2), t(2)]}],
+                   ["1 tensor in users", "2 tensors in users"]),
+}  # fmt: skip
+
+
+def written(folder: Path, given: list[dict[str, Any]]) -> Path:
+    calls = [Recorded((t(size, 3),), one) for one in given for size in (2, 3)]
+    return write_tape(folder / "t.tape", calls, target=Model())
+
+
+@pytest.mark.parametrize("what", PRIVATE)
+def test_what_was_passed_is_in_no_public_text(tmp_path: Path, what: str) -> None:
+    path = written(tmp_path, PRIVATE[what])
+    with open_tape(path) as tape:
+        names = [one.name for one in tape.variants()]
+        public = [one.public_name for one in tape.variants()]
+        table = tape.to_arrow().read_all()
+        texts = [*public, tape_summary(tape), str(table.column("variant").to_pylist())]
+        texts += [Disclosure(tape).variant(name) for name in names]
+        if "key" not in what:  # docs/tables.md: they name columns
+            texts.append(str(table.schema))
+    assert len(names) > 1
+    assert len(set(public)) == len(public)
+    assert any(name.startswith("variant ") for name in public)
+    for verb in (["explain", path, "users"], ["explain", path, "x"], ["diff", path, path]):
+        texts.append(run(*verb, "--markdown").out)
+    for text in texts:
+        for secret in ("quokka", "QUOKKA", "555123", "example"):
+            assert secret not in text, (secret, text)
+
+
+@pytest.mark.parametrize("what", PUBLIC)
+def test_what_stands_in_code_is_told(tmp_path: Path, what: str) -> None:
+    given, expected = PUBLIC[what]
+    with open_tape(written(tmp_path, given)) as tape:
+        assert [one.public_name for one in tape.variants()] == expected
+        assert [one.name for one in tape.variants()] == expected
+        assert [Disclosure(tape).variant(name) for name in expected] == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("users.55512345", "users.?"), ("users.-5", "users.?"), ("users.4711", "users.?"),
+        ("users.1025", "users.?"), ("users.1024", "users.1024"), ("users.0", "users.0"),
+        ("users.007", "users.?"), ("55512345", "?"), ("users.1.2.keys", "users.1.2.keys"),
+        ("users.٣", "users.?"), ("users.1e9", "users.?"), ("x.*.keys[2]", "x.*.keys[2]"),
+        ("users.55512345[0]", "users.?"), ("users.5.5512345.x", "users.?"),
+    ],
+)  # fmt: skip
+def test_numbers_in_paths(tmp_path: Path, path: str, shown: str) -> None:
+    with open_tape(written(tmp_path, [{}])) as tape:
+        assert Disclosure(tape).place(path) == shown

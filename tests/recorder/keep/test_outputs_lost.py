@@ -1,0 +1,86 @@
+"""Outputs that found no memory: their call is kept, and the loss is counted and told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import InferenceError, diagnose, open_tape, replay
+from calltape_recorder import record
+
+
+class Grows(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.repeat(1000)
+
+
+class Engine:
+    def generate(self, x: Any) -> Iterator[Any]:
+        yield from (x, x.repeat(1000), x)
+
+
+def test_outputs_without_memory_are_counted(tmp_path: Path) -> None:
+    model = Grows()
+    with record(model, tmp_path / "t.tape", max_queue_bytes=2000) as recorder:
+        for _ in range(3):
+            model(torch.ones(4))
+            assert recorder.flush()
+        stats = recorder.stats()
+    assert (stats.kept, stats.lost, stats.outputs_lost) == (3, {}, {"queue_full": 3})
+    with open_tape(tmp_path / "t.tape") as tape:
+        assert {call.record.outputs_missing for call in tape} == {"queue_full"}
+        (told,) = [one for one in diagnose(tape).symptoms if one.kind == "outputs_missing"]
+        assert "max_queue_bytes" in told.advice
+        assert "outputs=True" not in told.advice
+        with pytest.raises(InferenceError) as caught:
+            replay(tape, model)
+        assert "max_queue_bytes" in caught.value.advice
+        assert "outputs=True" not in caught.value.advice
+
+
+def test_chunks_without_memory_are_counted(tmp_path: Path) -> None:
+    engine = Engine()
+    options: dict[str, Any] = {"method": "generate", "max_queue_bytes": 2000}
+    with record(engine, tmp_path / "t.tape", **options) as recorder:
+        list(engine.generate(torch.ones(4)))
+        assert recorder.flush()
+        assert recorder.stats().outputs_lost == {"queue_full": 1}
+    with open_tape(tmp_path / "t.tape") as tape:
+        (told,) = [one for one in diagnose(tape).symptoms if one.kind == "outputs_missing"]
+        assert "max_queue_bytes" in told.advice
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [({"outputs": False}, "outputs=True"), ({"max_queue_bytes": 10**6}, None)],
+)
+def test_outputs_that_were_not_wanted_are_no_loss(
+    tmp_path: Path, options: dict[str, Any], advice: str | None
+) -> None:
+    model = Grows()
+    with record(model, tmp_path / "t.tape", **options) as recorder:
+        model(torch.ones(4))
+        assert recorder.flush()
+        assert recorder.stats().outputs_lost == {}
+    with open_tape(tmp_path / "t.tape") as tape:
+        told = [one.advice for one in diagnose(tape).symptoms if one.kind == "outputs_missing"]
+    assert told == ([] if advice is None else [f"record with {advice}"])
+
+
+def test_what_the_bound_deletes_is_not_lost(tmp_path: Path) -> None:
+    model = Grows()
+    options: dict[str, Any] = {"max_disk_bytes": 400_000, "when_full": "delete_oldest"}
+    with record(model, tmp_path / "t.tape", **options) as recorder:
+        for _ in range(60):
+            model(torch.ones(4))
+            recorder.flush()
+    stats = recorder.stats()
+    assert stats.dropped["deleted"] == stats.unwanted["deleted"] > 0
+    assert stats.lost == {}
+    with open_tape(sorted(tmp_path.glob("*.tape"))) as tape:
+        assert tape.coverage.lost == {}
+        assert tape.coverage.unwanted["deleted"] > 0
