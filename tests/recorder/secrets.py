@@ -38,7 +38,7 @@ TABLE = table()
 
 # What is not a secret that bytes can be searched for.
 STATED = {
-    "shapes, strides, dtypes, devices, flags, what shares memory",
+    "shapes, strides, dtypes, devices, flags, autocast, what shares memory",
     "None, bools, torch's constants (`torch.float16`)",
     "which containers there are, and how many elements they have",
     "why a value is not on the tape; the class of what was raised when it was read",
