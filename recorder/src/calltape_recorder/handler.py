@@ -7,7 +7,6 @@ similar ones, which can arrive anywhere) pass through, and the counts are right 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +35,7 @@ from calltape_recorder.sides import (
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.repeats import Repeat
 from calltape_recorder.snapshot.side import Side
+from calltape_recorder.threads import get_ident
 from calltape_schema.privacy import length_of_text
 
 __all__ = ["CallHandler"]
@@ -125,7 +125,7 @@ class CallHandler:
                 else:
                     next(repeat.calls)
             else:
-                call = Call(number, time.time_ns(), threading.get_ident())
+                call = Call(number, time.time_ns(), get_ident())
         except _Traced:
             ledger.drop("tracing")
             return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
 from dataclasses import replace
 from types import TracebackType
@@ -30,6 +29,7 @@ from calltape_recorder.keep.ledger import State, Stats
 from calltape_recorder.keep.policies import Rate
 from calltape_recorder.options import Options, check_options, check_path, check_target
 from calltape_recorder.pipeline import Pipeline, child_path, free_path
+from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
 from calltape_schema.privacy import length_of_text
 from calltape_schema.records import Observed, Target
@@ -46,7 +46,7 @@ class _States:
     __slots__ = ("lock",)
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = RLock()
 
 
 class Recorder:
@@ -75,7 +75,7 @@ class Recorder:
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[Options]) -> None:
         self._choices = choices = check_options(options)
         self.classes: dict[str, type] = {}
-        self._lock = threading.RLock()  # for attach, detach and close; a call never takes it
+        self._lock = RLock()  # for attach, detach and close; a call never takes it
         self._state: State = "open"
         self._is_closing = False
         self._attachment: Attachment | None = None
@@ -219,7 +219,7 @@ class Recorder:
         another thread of the parent may have held it at the fork."""
         pipeline = self._handler.pipeline
         self._handler.set_pipeline(None)
-        self._lock, self._states = threading.RLock(), _States()
+        self._lock, self._states = RLock(), _States()
         if pipeline is not None:
             pipeline.abandon()
         if self._state != "closed":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.pseudonyms import of_number, of_value
 from calltape_recorder.capture.withholding import MANY, Degree, Withholding, is_name
+from calltape_recorder.threads import RLock
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.nested_tensors import NESTED_TENSOR
 from calltape_schema.packing import pack_int, pack_text
@@ -96,7 +96,7 @@ class Structures:
         self._withholding = withholding
         if withholding is not None and not withholding.withholds:
             self._withholding = None
-        self._lock = threading.RLock()  # guards _known
+        self._lock = RLock()  # guards _known
 
     def of(self, tokens: tuple[Any, ...]) -> Structure:
         """The structure of these tokens. It is built only if it is not remembered."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import weakref
 from collections.abc import Callable
-from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -23,11 +21,12 @@ from calltape_recorder.host.attachment import Attachment, vanishing
 from calltape_recorder.host.compilers import breaks_graph, off, skip_frame
 from calltape_recorder.host.listener import Listener
 from calltape_recorder.host.streams import KINDS, note_unfinished
+from calltape_recorder.threads import Local, get_ident
 
 __all__ = ["HookPair", "Running"]
 
 
-class _Thread(threading.local):
+class _Thread(Local):
     """Tells whether a thread ended: an object that only the thread holds is gone then.
 
     Attributes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from calltape_recorder.counting import Count, value_of
+from calltape_recorder.threads import RLock
 from calltape_schema.endings import UNWANTED, Coverage
 
 __all__ = ["Ledger", "State", "Stats"]
@@ -109,7 +109,7 @@ class Ledger:
     """
 
     def __init__(self, max_bytes: int, max_calls: int | None) -> None:
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self.max_bytes = max_bytes
         self._max_calls = max_calls
         self._stopped: str | None = None

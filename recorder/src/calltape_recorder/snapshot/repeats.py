@@ -7,7 +7,6 @@ tensors of a call takes one step in C++, with the guards that torch has for comp
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from calltape_recorder.counting import Count, value_of
 from calltape_recorder.snapshot.facts import INFERENCE
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.snapshot.side import Shared
+from calltape_recorder.threads import RLock
 
 __all__ = ["Repeat", "Repeats"]
 
@@ -179,7 +179,7 @@ class Repeats:
         self._replaced: list[Repeat] = []
         self.call: Repeat | None = None
         self.result: Repeat | None = None
-        self.lock = threading.RLock()  # reentrant: a signal handler may call the model in it
+        self.lock = RLock()  # reentrant: a signal handler may call the model in it
         self.of = self._known.get
         """The repeat of a structure, or None."""
 
