@@ -47,6 +47,7 @@ from calltape_recorder.capture.scalars import (
     tensor,
     text,
 )
+from calltape_recorder.interrupts import is_interrupt
 from calltape_schema.attributes import (
     MAX_NESTED,
     MAX_VALUES,
@@ -58,7 +59,13 @@ from calltape_schema.attributes import (
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.interning import MAX_DEPTH, MAX_NODES
 from calltape_schema.nested_tensors import is_jagged_class
-from calltape_schema.plain_classes import class_attribute, dict_offset, has_own_hash, module_of
+from calltape_schema.plain_classes import (
+    class_attribute,
+    dict_offset,
+    has_own_hash,
+    module_of,
+    name_of,
+)
 from calltape_schema.tree import MAX_KEY_CHARACTERS
 
 __all__ = ["Capture", "capture_inputs", "capture_output"]
@@ -281,8 +288,10 @@ def _registered(walk: Walk, value: Any) -> None:
     try:
         flattened, context = definition.flatten_fn(value)
         children = tuple(flattened)
-    except Exception as error:
-        opaque(walk, value, f"its registered flatten function raised {type(error).__name__}")
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        opaque(walk, value, f"its registered flatten function raised {name_of(type(error))}")
         return
     if not _enter(walk, value, len(children) + 1):
         return

@@ -10,7 +10,7 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from calltape_recorder.host.attachment import Attachment, vanishing
 from calltape_recorder.host.compilers import breaks_graph, off, skip_frame
 from calltape_recorder.host.listener import Listener
 from calltape_recorder.host.streams import KINDS, note_unfinished
+from calltape_recorder.interrupts import is_interrupt
 from calltape_recorder.threads import Local, get_ident
 
 __all__ = ["HookPair", "Running"]
@@ -177,13 +178,15 @@ def _passes_through(error: BaseException, frame: FrameType) -> bool:
     """Whether an exception left a call through this frame. The host may call the model while it
     handles another exception; that one did not."""
     around = (frame, frame.f_back)
-    trace = error.__traceback__
+    trace: TracebackType | None = _traceback_of(error)
     while trace is not None:
         if trace.tb_frame in around and trace.tb_frame.f_code.co_name in _CALL_FRAMES:
             return True
         trace = trace.tb_next
     return False
 
+
+_traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
 
 # Functions of torch.nn.Module: "inner" is within "_call_impl", and runs the hooks.
 _CALL_FRAMES = frozenset({"_call_impl", "inner"})
@@ -208,7 +211,9 @@ def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         call = pair.listener.begin(args, kwargs)
         if call is not None:
             pair.under_way.append(Running(call, kwargs, sys._getframe(2)))
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         pair.listener.fault(error)
     finally:
         off(previous)
@@ -241,10 +246,12 @@ def _run_after(pair: HookPair, kwargs: dict[str, Any], result: Any) -> None:
             return
         # A coroutine or generator is left as it is. If the hook returned another object, later
         # hooks would get that one, and somebody else may hold the first one.
-        if type(result) in KINDS:
+        if id(type(result)) in KINDS:
             note_unfinished(call, result)
         pair.listener.finish(call, result)
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         pair.listener.fault(error)
     finally:
         off(previous)

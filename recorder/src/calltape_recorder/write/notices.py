@@ -12,7 +12,11 @@ import logging
 import os
 import time
 from collections import deque
-from traceback import format_tb
+from traceback import extract_tb
+from typing import Any
+
+from calltape_recorder.interrupts import is_interrupt
+from calltape_schema.plain_classes import name_of
 
 __all__ = ["Notices"]
 
@@ -53,7 +57,7 @@ class Notices:
                 said = "process %d: %s: %s (said once; see Recorder.stats())"
                 log.warning(said, os.getpid(), about, what)
                 if self._withholds:
-                    log.debug("%s\n%s", about, "".join(format_tb(error.__traceback__)))
+                    log.debug("%s\n%s", about, _without_lines(error))
                 else:
                     log.debug("%s", about, exc_info=error)
 
@@ -100,17 +104,28 @@ class Notices:
         return True
 
 
+_errno_of: Any = OSError.__dict__["errno"].__get__
+
+
 def _without_text(error: BaseException) -> str:
     """The exception's type, and what the system says of its error number."""
-    number = error.errno if isinstance(error, OSError) else None
+    number = _errno_of(error) if issubclass(type(error), OSError) else None
     reason = f": {os.strerror(number)}" if type(number) is int else ""
-    return f"{type(error).__name__}{reason}"
+    return f"{name_of(type(error))}{reason}"
+
+
+def _without_lines(error: BaseException) -> str:
+    """The frames of the traceback. A line of code may have the text of the exception."""
+    frames = extract_tb(error.__traceback__)
+    return "\n".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
 
 
 def _one_line(error: BaseException) -> str:
     """The exception's type and message in one line, as torch's messages may have many."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # the host's own __str__ may raise
+    except BaseException as broken:  # the host's own __str__ may raise anything
+        if is_interrupt(broken):
+            raise
         text = "(no text)"
-    return f"{type(error).__name__}: {text[:_MAX_TEXT]}"
+    return f"{name_of(type(error))}: {text[:_MAX_TEXT]}"
