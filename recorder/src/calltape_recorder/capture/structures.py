@@ -12,6 +12,7 @@ from calltape_recorder.threads import RLock
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.nested_tensors import NESTED_TENSOR
 from calltape_schema.packing import pack_int, pack_text
+from calltape_schema.plain_classes import class_attribute, namespace_of
 from calltape_schema.tree import encode_structure
 
 __all__ = ["Structure", "Structures", "Wanted"]
@@ -266,7 +267,7 @@ class _Builder:
             # The names of members stand in code. A class may also make a member from a number or a
             # text that it is given, and then the name is data. The value of a member is withheld if
             # it is a text, because it may be a password.
-            members = vars(cls).get("_member_map_", ())
+            members = namespace_of(cls).get("_member_map_", ())
             if not all(part in members or _is_small(part) for part in name.split("|")):
                 return {"kind": "opaque", "type": self._type(cls), "reason": "policy"}
             value = value if type(value) in (bool, int) and is_name(value) else None
@@ -313,7 +314,7 @@ class _Builder:
         if is_cache(cls):
             inside = at._replace(is_state=True)
         elif kind != "namedtuple":
-            shown = self._shown(names, at, getattr(cls, "__dataclass_fields__", ()))
+            shown = self._shown(names, at, class_attribute(cls, "__dataclass_fields__", ()))
         return {
             "kind": kind,
             "type": self._type(cls),
