@@ -23,8 +23,8 @@ from calltape_schema.plain_classes import (
 )
 
 __all__ = [
-    "MAX_NESTED", "MAX_VALUES", "Held", "attributes_of", "dict_of", "is_in_its_module",
-    "names_beside", "names_on_tensor", "slots_of",
+    "MAX_NESTED", "MAX_VALUES", "Held", "attributes_of", "dict_getter", "dict_of",
+    "is_in_its_module", "names_beside", "names_on_tensor", "slots_of",
 ]  # fmt: skip
 
 MAX_NESTED = 8
@@ -150,7 +150,7 @@ def _slots_or_reason(cls: type[Any]) -> tuple[str | None, dict[str, Any]]:
     if module in sys.stdlib_module_names and module != "argparse":
         return "of a class of Python's own library", {}
     slots = slots_of(cls)
-    is_readable = _dict_getter(cls) is not None or not dict_offset(cls)
+    is_readable = dict_getter(cls) is not None or not dict_offset(cls)
     return (None if is_readable and not _has_hidden_state(cls, len(slots)) else _STATELESS), slots
 
 
@@ -186,15 +186,18 @@ def _has_hidden_state(cls: type, slots: int) -> bool:
 def dict_of(value: object) -> dict[str, Any] | None:
     """The instance's dict, also if its class has a property with the name ``__dict__``; None if it
     has none."""
-    getter = _dict_getter(type(value))
+    getter = dict_getter(type(value))
     found = None if getter is None else getter.__get__(value)
     return found if issubclass(type(found), dict) else None
 
 
-@functools.lru_cache(maxsize=1024)
-def _dict_getter(cls: type) -> Any:
+def _dict_getter(cls: Any) -> Any:
     for base in mro_of(cls):
         descriptor = namespace_of(base).get("__dict__")
         if type(descriptor) in _MADE_BY_C:
             return descriptor
     return None
+
+
+dict_getter: Callable[[type], Any] = functools.lru_cache(maxsize=1024)(_dict_getter)
+"""The descriptor that gives the dict of an instance, made by C code; None if there is none."""

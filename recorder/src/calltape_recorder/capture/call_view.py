@@ -17,8 +17,8 @@ Row = tuple[Any, ...]
 of another type."""
 
 _Tensor = torch.Tensor
-_dtype_of = torch._C.TensorBase.dtype.__get__
-_shape_of = torch._C.TensorBase.shape.__get__
+_Base: Any = torch._C.TensorBase
+_dtype_of, _shape_of = _Base.dtype.__get__, _Base.shape.__get__  # a property may hide them
 
 
 class CallView:

@@ -48,7 +48,8 @@ def fields_of(value: Any) -> dict[str, Any]:
     property, the property stands."""
     state = dict_of(value) or {}
     found: dict[str, Any] = {}
-    for name, own in _fields(type(value)):
+    cls: Any = type(value)
+    for name, own in _fields(cls):
         if type(own) is MemberDescriptorType:  # of __slots__
             try:
                 found[name] = own.__get__(value)
@@ -62,16 +63,17 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _fields(cls: type) -> tuple[tuple[str, Any], ...]:
+def _fields(cls: Any) -> tuple[tuple[str, Any], ...]:
     """The names of the fields, and what the class itself has under each."""
-    declared = class_attribute(cls, _DECLARED)
+    declared: dict[Any, Any] = class_attribute(cls, _DECLARED)
     return tuple(
         (name, class_attribute(cls, name, _MISSING))
         for name, field in declared.items()
-        if type(name) is str and type(field) is dataclasses.Field and field._field_type is _FIELD
+        if type(name) is str and type(field) is _Field and field._field_type is _FIELD
     )
 
 
 _DECLARED = "__dataclass_fields__"
+_Field: Any = dataclasses.Field
 _FIELD: Any = dataclasses._FIELD  # type: ignore[attr-defined]  # pyright: ignore
 _MISSING = object()

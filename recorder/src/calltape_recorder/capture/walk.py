@@ -52,6 +52,7 @@ from calltape_schema.attributes import (
     MAX_NESTED,
     MAX_VALUES,
     attributes_of,
+    dict_getter,
     dict_of,
     names_beside,
     slots_of,
@@ -61,7 +62,6 @@ from calltape_schema.interning import MAX_DEPTH, MAX_NODES
 from calltape_schema.nested_tensors import is_jagged_class
 from calltape_schema.plain_classes import (
     class_attribute,
-    dict_offset,
     has_own_hash,
     module_of,
     name_of,
@@ -148,21 +148,18 @@ def _enter(walk: Walk, value: Any, count: int) -> bool:
         opaque(walk, value, "contains itself")
     elif walk.depth >= _MAX_DEPTH:
         opaque(walk, value, f"nested deeper than {_MAX_DEPTH} levels")
-    elif not _is_too_long(walk, value, count):
+    elif len(walk.tokens) + len(walk.scalars) + count > walk.limit:
+        _note_too_long(walk, value)
+    else:
         walk.path.add(id(value))
         walk.depth += 1
         return True
     return False
 
 
-def _is_too_long(walk: Walk, value: Any, count: int) -> bool:
-    """Whether a container has more children than a tape can hold. Then a placeholder is noted. This
-    is found out before the children are looked at: a million keys would take half a second."""
-    if len(walk.tokens) + len(walk.scalars) + count <= walk.limit:
-        return False
+def _note_too_long(walk: Walk, value: Any) -> None:
     most, where = (_MAX_TOKENS, "call") if not walk.nested else (MAX_VALUES, "object")
     opaque(walk, value, f"more than {most} values in one {where}")
-    return True
 
 
 def _children(walk: Walk, value: Any, children: Iterable[Any]) -> None:
@@ -204,7 +201,9 @@ def _parts(kind: str) -> Visitor:
 
 
 def _mapping(walk: Walk, value: Any, held: dict[Any, Any], cls: type | None) -> None:
-    if _is_too_long(walk, value, dict.__len__(held)):
+    # To look at a million keys would take half a second.
+    if len(walk.tokens) + len(walk.scalars) + dict.__len__(held) > walk.limit:
+        _note_too_long(walk, value)
         return
     items = list(dict.items(held))
     for key, _ in items:
@@ -230,7 +229,7 @@ def _dict_subclass(walk: Walk, value: Any) -> None:
 
 
 def _user_dict(walk: Walk, value: Any) -> None:
-    held = (dict_of(value) or {}).get("data")
+    held: Any = (dict_of(value) or {}).get("data")
     if issubclass(type(held), dict):
         _mapping(walk, value, held, type(value))
     else:
@@ -269,13 +268,21 @@ def _dataclass(walk: Walk, value: Any) -> None:
     _fields(walk, value, "dataclass", tuple(present), tuple(present.values()), present)
 
 
-def _object(walk: Walk, value: Any) -> None:
-    state = dict_of(value) or {}
-    if _is_too_long(walk, value, len(state)):
-        return
-    attributes = dict.copy(state)  # because another thread may set some meanwhile
-    known = attributes if slots_of(type(value)) else None
-    _fields(walk, value, "object", tuple(attributes), tuple(attributes.values()), known)
+def _object(cls: type) -> Visitor:
+    """The visitor for objects of a class whose attributes are all of their state."""
+    getter = dict_getter(cls)
+    has_slots = bool(slots_of(cls))
+
+    def visitor(walk: Walk, value: Any) -> None:
+        state = getter.__get__(value)
+        if len(walk.tokens) + len(walk.scalars) + len(state) > walk.limit:
+            _note_too_long(walk, value)
+            return
+        attributes = dict.copy(state)  # because another thread may set some meanwhile
+        known = attributes if has_slots else None
+        _fields(walk, value, "object", tuple(attributes), tuple(attributes.values()), known)
+
+    return visitor
 
 
 def _registered(walk: Walk, value: Any) -> None:
@@ -352,7 +359,7 @@ _plain_visitors: dict[type, Visitor] = {
     torch.device: constant("device"),
     torch.layout: constant("layout"),
     torch.memory_format: constant("memory_format"),
-    types.SimpleNamespace: _object,
+    types.SimpleNamespace: _object(types.SimpleNamespace),
 }
 # By the id of the class, because the hash of a class may run code. The classes are held, so that
 # no other one gets the id.
@@ -409,8 +416,8 @@ def _classify(cls: type) -> Visitor:
     if scalar is not None:
         return scalar
     # An instance without a __dict__ (its class has __slots__) has no attributes to list.
-    if is_cache(cls) and dict_offset(cls) and not issubclass(cls, dict):
-        return _object
+    if is_cache(cls) and dict_getter(cls) is not None and not issubclass(cls, dict):
+        return _object(cls)
     if is_record(cls):
         return _dataclass
     return _known_container(cls) or _registered

@@ -27,7 +27,7 @@ from calltape_recorder.threads import Local, get_ident
 __all__ = ["HookPair", "Running"]
 
 
-class _Thread(Local):
+class _Thread(Local):  # type: ignore[misc]
     """Tells whether a thread ended: an object that only the thread holds is gone then.
 
     Attributes:
