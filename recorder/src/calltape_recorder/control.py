@@ -212,7 +212,7 @@ class ControlFile:
         if text not in self._said and len(self._said) < _MAX_SAID:
             self._said.add(text)
             with contextlib.suppress(Exception):  # the host's log handler may raise
-                _log.warning("process %d: %s", os.getpid(), text)
+                _log.warning("calltape, process %d: %s", os.getpid(), text)
 
 
 def _state_of(path: str) -> _FileState | None:

@@ -17,11 +17,12 @@ from typing_extensions import Self, Unpack
 
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.control import ControlFile
+from calltape_recorder.counting import value_of
 from calltape_recorder.functions import owner_of
 from calltape_recorder.handler import CallHandler
 from calltape_recorder.host import lifecycle
 from calltape_recorder.host.attachment import Attachment
-from calltape_recorder.host.compilers import may_be_inlined
+from calltape_recorder.host.blind_spots import blind_spots
 from calltape_recorder.host.hooks import HookPair
 from calltape_recorder.host.method import ReplacedMethod
 from calltape_recorder.host.target import describe_target
@@ -31,6 +32,7 @@ from calltape_recorder.options import Options, check_options, check_path, check_
 from calltape_recorder.pipeline import Pipeline, child_path, free_path
 from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
+from calltape_schema.empty_tapes import why_empty
 from calltape_schema.privacy import length_of_text
 from calltape_schema.records import Observed, Target
 
@@ -79,6 +81,8 @@ class Recorder:
         self._state: State = "open"
         self._is_closing = False
         self._attachment: Attachment | None = None
+        self._copies = 0  # of what was attached earlier
+        self._forks: int | None = None  # of this process, before a module was attached
         self._target: Target | None = None
         self._control = None if choices.control is None else ControlFile(choices.control)
         # These two hold in a forked child as well, from its first call.
@@ -123,16 +127,21 @@ class Recorder:
             observed = Observed(since_ns=time.time_ns(), reason=_FOUND) if running else None
             self._begin(pipeline, target, observed)
             self._attachment = self._attached(module, pipeline)
+            if self._forks is None:
+                self._forks = lifecycle.forks()
             self._state = "recording"
         return self
 
     def detach(self) -> None:
         """Stops seeing calls, and leaves the module as it was. The tape stays open."""
         with self._lock:
-            if self._attachment is not None:
-                self._attachment.hand_over_ended(None)
-                self._attachment.detach()
-                self._attachment = None
+            attachment = self._attachment
+            if attachment is not None:
+                attachment.hand_over_ended(None)
+                self._check_attachment()
+                self._copies += value_of(attachment.copies)
+                self._attachment = None  # before it is taken off: nobody else did that
+                attachment.detach()
             if self._state == "recording":
                 self._state = "open"
 
@@ -156,8 +165,10 @@ class Recorder:
             found = Stats(0, 0, paused=self._paused, state="forked")
         else:
             found = pipeline.stats(self._state)
+        attachment = self._attachment
+        copies = self._copies + (0 if attachment is None else value_of(attachment.copies))
         control = None if self._control is None else self._control.trouble
-        return found if control is None else replace(found, control=control)
+        return replace(found, control=control, copies=copies)
 
     def pause(self) -> None:
         """From now on only counts calls."""
@@ -245,7 +256,7 @@ class Recorder:
             made = self._handler.pipeline
         if trouble is not None:  # said without the lock, in which other threads' first calls wait
             with contextlib.suppress(Exception):  # the host's log handler may raise
-                said = "process %d: nothing is recorded in a forked process: %s"
+                said = "calltape, process %d: nothing is recorded in a forked process: %s"
                 log.warning(said, os.getpid(), trouble)
         return made
 
@@ -265,22 +276,33 @@ class Recorder:
         return pipeline
 
     def _attached(self, module: Any, pipeline: Pipeline) -> Attachment:
+        via = self._choices.via
         try:
-            if self._choices.via == "method":
-                return ReplacedMethod(module, self._choices.method, self._handler)
-            attachment = HookPair(module, self._handler)
+            attachment: Attachment
+            if via == "method":
+                attachment = ReplacedMethod(module, self._choices.method, self._handler)
+            else:
+                attachment = HookPair(module, self._handler)
         except Exception as error:
+            if via == "method":
+                raise
             raise TapeError(
                 "usage", f"a {type(module).__name__} takes no recorder: {error}", path=self.path,
                 advice='pass via="method", or record a module around it',
             ) from None  # fmt: skip
-        if may_be_inlined(module):
-            pipeline.notices.warn(
-                "graphs were compiled before attach(): if one of them contains the recorded module,"
-                " the calls in that graph are not seen. Attach before the first compiled call, or"
-                ' pass via="method"'
-            )
+        for says in blind_spots(module, via):
+            pipeline.notices.warn(says)
         return attachment
+
+    def _check_attachment(self) -> None:
+        """Warns if somebody took off what sees the calls."""
+        attachment, pipeline = self._attachment, self._handler.pipeline
+        if attachment is None or pipeline is None:
+            return
+        trouble = attachment.trouble()
+        # This thread may be the writer's, and another one may just have detached.
+        if trouble is not None and self._attachment is attachment:
+            pipeline.notices.warn(trouble)
 
     def _hand_over_ended(self) -> None:
         """Hands over calls that ended unnoticed, as far as this thread can know."""
@@ -294,6 +316,10 @@ class Recorder:
         self._hand_over_ended()
         if self._control is not None:
             self._control.poll(self)
+        self._check_attachment()
+        pipeline = self._handler.pipeline
+        if pipeline is not None and pipeline.ledger.seen and not self.stats().queued:
+            self._say_if_empty(pipeline)
 
     def discard(self) -> None:
         """Closes, and removes the tape if no call was seen. :func:`record` calls it if it fails."""
@@ -352,6 +378,20 @@ class Recorder:
         except Exception as trouble:
             pipeline.notices.complain(f"the tape {self.path} cannot be sealed", trouble)
         pipeline.close()
+        self._say_if_empty(pipeline)
+
+    def _say_if_empty(self, pipeline: Pipeline) -> None:
+        """Warns if no call is on the tape although some should be."""
+        stats = self.stats()
+        if stats.target is None or self._forks is None:
+            return  # nothing was attached
+        if not stats.seen and lifecycle.forks() > self._forks:
+            return  # the calls may be on the tapes of other processes
+        says = why_empty(stats.target, self._choices.via, stats.seen, stats.kept, stats.dropped)
+        # What else loses calls was said when it happened.
+        if says is not None and (not stats.seen or pipeline.notices.last_error is None):
+            copies = f". Copies of it that were made: {stats.copies}" if stats.copies else ""
+            pipeline.notices.warn(says + copies)
 
     def _met(self, structure: Structure) -> None:
         if len(self.classes) < _MAX_CLASSES:

@@ -249,7 +249,7 @@ def test_patterns_that_match_nothing_are_said(
     values: Any = {"*": "all", "X": "none", "y.*": "none", "outputs": "none", "[xz]": "all"}
     with record(Add(), tmp_path / "t.tape", values=values):
         pass
-    text = f"process {os.getpid()}: values: no argument matches 'X'"
+    text = f"calltape, process {os.getpid()}: values: no argument matches 'X'"
     assert [entry.message for entry in caplog.records] == [text]
     caplog.clear()
     with record(Echo(), tmp_path / "u.tape", values=values):  # takes any name

@@ -97,6 +97,8 @@ class HookPair(Attachment):
     """
 
     def __init__(self, module: torch.nn.Module, listener: Listener) -> None:
+        super().__init__()
+        self._module = weakref.ref(module)
         self.listener = listener
         self.under_way: list[Running] = []
         before = _Before(self, vanishing(listener, counts=True))
@@ -112,6 +114,20 @@ class HookPair(Attachment):
             )  # fmt: skip
             undo.pop_all()
         self._handles = [first, last]
+        self._hooks = before, after
+
+    def trouble(self) -> str | None:
+        registered = [handle.hooks_dict_ref() for handle in self._handles]
+        there = [
+            hooks is not None and hooks.get(handle.id) is hook
+            for hooks, handle, hook in zip(registered, self._handles, self._hooks, strict=True)
+        ]
+        if all(there) or self._module() is None:
+            return None
+        return (
+            "the hooks of the recorder were taken off the module: later calls are not seen. Attach"
+            ' after what takes hooks off, or pass via="method"'
+        )
 
     def detach(self) -> None:
         for handle in self._handles:
@@ -264,7 +280,10 @@ class _Inert:
     __slots__ = ()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return getattr, (contextlib.nullcontext(), "__exit__")
+        return _INERT
+
+
+_INERT = getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class _Before(_Inert):
@@ -273,6 +292,10 @@ class _Before(_Inert):
     def __init__(self, pair: HookPair, vanishes: Callable[[], bool]) -> None:
         self._pair = pair
         self._vanishes = vanishes
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        next(self._pair.copies)
+        return _INERT
 
     @skip_frame
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -50,6 +50,8 @@ class Stats:
         last_error: what went wrong last, as it was logged; None if nothing did.
         last_error_ns: when that was, Unix time in nanoseconds.
         compressed: files that were compressed.
+        copies: copies (deep ones and pickles) that were made of what is recorded. Nobody sees the
+            calls of a copy.
         uncompressed: complete files that stay as they are although ``compress`` was asked for,
             because they would hardly shrink, or because it failed.
     """
@@ -72,6 +74,7 @@ class Stats:
     last_error_ns: int | None = None
     compressed: int = 0
     uncompressed: int = 0
+    copies: int = 0
 
     @property
     def unwanted(self) -> dict[str, int]:

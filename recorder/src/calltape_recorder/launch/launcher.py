@@ -176,7 +176,7 @@ def _say_if_none(
 
 def _warn(text: str, *values: object) -> None:
     with contextlib.suppress(Exception):  # the host's log handler may raise
-        _log.warning(f"process %d: {text}", os.getpid(), *values)
+        _log.warning(f"calltape, process %d: {text}", os.getpid(), *values)
 
 
 def _after_init(cls: type, born: Callable[[Any], None]) -> None:

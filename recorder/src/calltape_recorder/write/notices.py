@@ -3,6 +3,10 @@
 Every line begins with the number of the process. Trouble is said at once, by the thread that has
 it, and once per kind. News (a file was sealed, recording stopped) is only noted, and the writer's
 thread says it: neither a call nor a fork waits for a log handler of the host.
+
+What goes well is said on the level INFO. Where nobody configured logging, Python shows warnings
+only, and an owner would not know whether anything is recorded. There, one line on stderr says what
+is recorded where. It is no warning, because nothing is wrong.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import time
 from collections import deque
 from traceback import extract_tb
@@ -18,9 +23,12 @@ from typing import Any
 from calltape_recorder.interrupts import is_interrupt
 from calltape_schema.plain_classes import name_of
 
-__all__ = ["Notices"]
+__all__ = ["BEGINNING", "Notices"]
 
 log = logging.getLogger("calltape")
+
+BEGINNING = "records"
+"""The kind of news that says what is recorded where."""
 
 _AGAIN_SECONDS = 60.0
 _MAX_NEWS = 100
@@ -54,7 +62,7 @@ class Notices:
         self._note(f"{about}: {what}")
         if self._is_new(about):
             with contextlib.suppress(Exception):  # a log handler of the host may raise
-                said = "process %d: %s: %s (said once; see Recorder.stats())"
+                said = "calltape, process %d: %s: %s (said once; see Recorder.stats())"
                 log.warning(said, os.getpid(), about, what)
                 if self._withholds:
                     log.debug("%s\n%s", about, _without_lines(error))
@@ -66,7 +74,7 @@ class Notices:
         self._note(text)
         if self._is_new(text):
             with contextlib.suppress(Exception):
-                log.warning("process %d: %s", os.getpid(), text)
+                log.warning("calltape, process %d: %s", os.getpid(), text)
 
     def tell(self, kind: str, text: str, *, level: int = logging.INFO) -> None:
         """Notes news for :meth:`say_news`. It takes no lock."""
@@ -85,7 +93,9 @@ class Notices:
             if more:
                 text += f" (and {more} times before, within a minute each)"
             with contextlib.suppress(Exception):
-                log.log(level, "process %d: %s", os.getpid(), text)
+                log.log(level, "calltape, process %d: %s", os.getpid(), text)
+                if kind == BEGINNING and _is_unconfigured():
+                    sys.stderr.write(f"calltape, process {os.getpid()}: {text}\n")
 
     def forget(self) -> None:
         """Lets trouble be said again, because it was over: at most once a minute."""
@@ -102,6 +112,12 @@ class Notices:
             return False
         self._said.add(text)
         return True
+
+
+def _is_unconfigured() -> bool:
+    """Whether nobody handles the log, so that Python prints warnings, and nobody forbade it."""
+    shows_warnings = logging.lastResort is not None and log.isEnabledFor(logging.WARNING)
+    return shows_warnings and not log.hasHandlers()
 
 
 _errno_of: Any = OSError.__dict__["errno"].__get__

@@ -377,7 +377,7 @@ def _recorder() -> Callable[..., None]:
 def _say(text: str) -> None:
     import logging
 
-    logging.getLogger("calltape").warning("process %d: %s", os.getpid(), text)
+    logging.getLogger("calltape").warning("calltape, process %d: %s", os.getpid(), text)
 
 
 def _explaining() -> Any:
