@@ -5,7 +5,6 @@ A module and options come in, and a tape of its calls goes out.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -28,6 +27,7 @@ from calltape_recorder.host.method import ReplacedMethod
 from calltape_recorder.host.target import describe_target
 from calltape_recorder.keep.ledger import State, Stats
 from calltape_recorder.keep.policies import Rate
+from calltape_recorder.log import say, say_kept
 from calltape_recorder.options import Options, check_options, check_path, check_target
 from calltape_recorder.pipeline import Pipeline, child_path, free_path
 from calltape_recorder.threads import RLock
@@ -37,8 +37,6 @@ from calltape_schema.privacy import length_of_text
 from calltape_schema.records import Observed, Target
 
 __all__ = ["Recorder", "record"]
-
-log = logging.getLogger("calltape")
 
 _MAX_CLASSES = 10_000
 _FOUND = "when the target was found"
@@ -152,7 +150,9 @@ class Recorder:
         if pipeline is None:
             return False
         self._hand_over_ended()
-        return pipeline.writer.flush(timeout)
+        done = pipeline.writer.flush(timeout)
+        say_kept()
+        return done
 
     def close(self) -> None:
         """Detaches, writes what is queued, and seals the tape. It may be called twice."""
@@ -168,6 +168,7 @@ class Recorder:
         attachment = self._attachment
         copies = self._copies + (0 if attachment is None else value_of(attachment.copies))
         control = None if self._control is None else self._control.trouble
+        say_kept()
         return replace(found, control=control, copies=copies)
 
     def pause(self) -> None:
@@ -255,9 +256,7 @@ class Recorder:
                     trouble = error
             made = self._handler.pipeline
         if trouble is not None:  # said without the lock, in which other threads' first calls wait
-            with contextlib.suppress(Exception):  # the host's log handler may raise
-                said = "calltape, process %d: nothing is recorded in a forked process: %s"
-                log.warning(said, os.getpid(), trouble)
+            say(logging.WARNING, f"nothing is recorded in a forked process: {trouble}")
         return made
 
     def _enter(self, pipeline: Pipeline) -> None:
@@ -378,6 +377,7 @@ class Recorder:
         except Exception as trouble:
             pipeline.notices.complain(f"the tape {self.path} cannot be sealed", trouble)
         pipeline.close()
+        say_kept()
         self._say_if_empty(pipeline)
 
     def _say_if_empty(self, pipeline: Pipeline) -> None:

@@ -17,7 +17,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Event", "Local", "RLock", "get_ident", "sleep", "start_thread", "wait_for"]
+__all__ = [
+    "Event", "Local", "RLock", "get_ident", "is_apart", "sleep", "start_thread", "wait_for",
+]  # fmt: skip
 
 _TURN_SECONDS = 0.005  # how long other greenlets run before a greenlet looks again
 
@@ -90,7 +92,24 @@ def start_thread(run: Callable[[], None], name: str) -> None:
     if _thread.start_new_thread is _start:
         threading.Thread(target=run, name=name, daemon=True).start()
     else:  # a Thread would be a greenlet
-        _start(run, ())
+        _start(_run_apart, (run,))
+
+
+def is_apart() -> bool:
+    """Whether this thread is the recorder's, beside one of greenlets: it must not take their locks,
+    such as those of logging."""
+    return get_ident() in _apart
+
+
+_apart: set[int] = set()
+
+
+def _run_apart(run: Callable[[], None]) -> None:
+    _apart.add(get_ident())
+    try:
+        run()
+    finally:
+        _apart.discard(get_ident())
 
 
 def wait_for(event: Event, seconds: float) -> bool:

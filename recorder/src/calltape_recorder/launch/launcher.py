@@ -40,6 +40,7 @@ from calltape_recorder.launch.startup.calltape_explaining import (
     has_tape,
 )
 from calltape_recorder.launch.startup.calltape_variable import seconds, split
+from calltape_recorder.log import say
 from calltape_recorder.recorder import Recorder, record
 from calltape_recorder.threads import RLock
 from calltape_recorder.write.permissions import OWNER_ONLY, make_folders
@@ -52,8 +53,6 @@ STARTUP = os.fspath(Path(__file__).with_name("startup"))
 
 _MAX_INSTANCES = 32
 _MAX_TAPES = 10_000
-
-_log = logging.getLogger("calltape")
 
 
 # --- in the server ------------------------------------------------------------------------------
@@ -175,8 +174,8 @@ def _say_if_none(
 
 
 def _warn(text: str, *values: object) -> None:
-    with contextlib.suppress(Exception):  # the host's log handler may raise
-        _log.warning(f"calltape, process %d: {text}", os.getpid(), *values)
+    with contextlib.suppress(Exception):  # the text of a value is the host's
+        say(logging.WARNING, text % values if values else text)
 
 
 def _after_init(cls: type, born: Callable[[Any], None]) -> None:

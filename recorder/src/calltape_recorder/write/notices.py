@@ -14,18 +14,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 import time
 from collections import deque
-from traceback import extract_tb
+from traceback import extract_tb, format_exception
 from typing import Any
 
 from calltape_recorder.interrupts import is_interrupt
+from calltape_recorder.log import log, say, write
 from calltape_schema.plain_classes import name_of
 
 __all__ = ["BEGINNING", "Notices"]
-
-log = logging.getLogger("calltape")
 
 BEGINNING = "records"
 """The kind of news that says what is recorded where."""
@@ -61,20 +59,18 @@ class Notices:
         what = _without_text(error) if self._withholds else _one_line(error)
         self._note(f"{about}: {what}")
         if self._is_new(about):
-            with contextlib.suppress(Exception):  # a log handler of the host may raise
-                said = "calltape, process %d: %s: %s (said once; see Recorder.stats())"
-                log.warning(said, os.getpid(), about, what)
-                if self._withholds:
-                    log.debug("%s\n%s", about, _without_lines(error))
-                else:
-                    log.debug("%s", about, exc_info=error)
+            say(logging.WARNING, f"{about}: {what} (said once; see Recorder.stats())")
+            if not log.isEnabledFor(logging.DEBUG):
+                return
+            with contextlib.suppress(Exception):  # the code of the exception may raise
+                lines = _without_lines if self._withholds else _with_lines
+                say(logging.DEBUG, f"{about}\n{lines(error)}")
 
     def warn(self, text: str) -> None:
         """Logs a text once."""
         self._note(text)
         if self._is_new(text):
-            with contextlib.suppress(Exception):
-                log.warning("calltape, process %d: %s", os.getpid(), text)
+            say(logging.WARNING, text)
 
     def tell(self, kind: str, text: str, *, level: int = logging.INFO) -> None:
         """Notes news for :meth:`say_news`. It takes no lock."""
@@ -92,10 +88,9 @@ class Notices:
             more = self._held_back.pop(kind, 0)
             if more:
                 text += f" (and {more} times before, within a minute each)"
-            with contextlib.suppress(Exception):
-                log.log(level, "calltape, process %d: %s", os.getpid(), text)
-                if kind == BEGINNING and _is_unconfigured():
-                    sys.stderr.write(f"calltape, process {os.getpid()}: {text}\n")
+            say(level, text)
+            if kind == BEGINNING:
+                write(text)
 
     def forget(self) -> None:
         """Lets trouble be said again, because it was over: at most once a minute."""
@@ -114,12 +109,6 @@ class Notices:
         return True
 
 
-def _is_unconfigured() -> bool:
-    """Whether nobody handles the log, so that Python prints warnings, and nobody forbade it."""
-    shows_warnings = logging.lastResort is not None and log.isEnabledFor(logging.WARNING)
-    return shows_warnings and not log.hasHandlers()
-
-
 _errno_of: Any = OSError.__dict__["errno"].__get__
 
 
@@ -128,6 +117,10 @@ def _without_text(error: BaseException) -> str:
     number = _errno_of(error) if issubclass(type(error), OSError) else None
     reason = f": {os.strerror(number)}" if type(number) is int else ""
     return f"{name_of(type(error))}{reason}"
+
+
+def _with_lines(error: BaseException) -> str:
+    return "".join(format_exception(error))
 
 
 def _without_lines(error: BaseException) -> str:
