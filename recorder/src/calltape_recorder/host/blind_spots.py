@@ -18,6 +18,7 @@ from calltape_schema.plain_classes import class_attribute, module_of, mro_of, na
 
 __all__ = ["blind_spots"]
 
+_C: Any = torch._C
 _RUN_HOOKS = {"__call__", "_call_impl", "_wrapped_call_impl"}
 _BEFORE = "the calls in that graph are not seen. Attach before it is compiled"
 
@@ -72,7 +73,7 @@ def _may_be_inlined(module: torch.nn.Module) -> bool:
     itself runs its hooks, so the answer for it is False.
     """
     convert: Any = sys.modules.get("torch._dynamo.convert_frame")
-    frames: Any = getattr(torch._C._dynamo, "eval_frame", None)
+    frames: Any = getattr(_C._dynamo, "eval_frame", None)
     entries = getattr(frames, "_debug_get_cache_entry_list", None)
     if convert is None or entries is None or not _guards_skip_hooks():
         return False
