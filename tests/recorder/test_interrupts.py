@@ -215,18 +215,15 @@ def test_an_interrupted_close_can_be_repeated(
     recorder = record(model, tmp_path / "t.tape")
     for _ in range(100):
         model(torch.ones(3))
-    pipeline: Any = recorder._handler.pipeline
-    wait = pipeline.writer._over.wait
 
     def interrupted(*_: Any) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline.writer._over, "wait", interrupted)
-    try:
-        recorder.close()
-    except KeyboardInterrupt:
-        monkeypatch.setattr(pipeline.writer._over, "wait", wait)
-        recorder.close()
+    with monkeypatch.context() as patched:
+        patched.setattr("calltape_recorder.write.writer.wait_for", interrupted)
+        with contextlib.suppress(KeyboardInterrupt):
+            recorder.close()
+    recorder.close()
     assert recorder.stats().state == "closed"
     tape = read(tmp_path / "t.tape")
     assert tape.trailer is not None

@@ -28,9 +28,9 @@ def test_a_recording_says_what_it_does(tmp_path: Path, caplog: pytest.LogCapture
     name = "torch.nn.modules.linear:Linear.forward"
     last = tmp_path / "a-00003.tape"
     assert caplog.messages == [
-        f"process {os.getpid()}: records {name} to {path}",
-        f"process {os.getpid()}: sealed {path}: the next calls go to another file",
-        f"process {os.getpid()}: sealed {last}: 4 of 4 calls are on the tape",
+        f"calltape, process {os.getpid()}: records {name} to {path}",
+        f"calltape, process {os.getpid()}: sealed {path}: the next calls go to another file",
+        f"calltape, process {os.getpid()}: sealed {last}: 4 of 4 calls are on the tape",
     ]
     assert all(record.levelno == logging.INFO for record in caplog.records)
 
@@ -73,4 +73,4 @@ def test_accounts_have_the_last_error(
     assert stats.dropped == {"io": 3}
     assert "Input/output error" in (stats.last_error or "")
     assert before <= (stats.last_error_ns or 0) <= time.time_ns()
-    assert [f"process {os.getpid()}: " in text for text in caplog.messages] == [True]
+    assert [f"calltape, process {os.getpid()}: " in text for text in caplog.messages] == [True]

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from calltape_recorder.log import say
 from calltape_recorder.write.permissions import foreign_hand
 from calltape_schema import TapeError
 
@@ -30,8 +31,6 @@ __all__ = ["ControlFile", "Controlled"]
 _MAX_BYTES = 64 * 1024
 _MAX_SHOWN = 300
 _MAX_SAID = 50
-
-_log = logging.getLogger("calltape")
 
 
 class Controlled(Protocol):
@@ -211,8 +210,7 @@ class ControlFile:
         """Logs each text once."""
         if text not in self._said and len(self._said) < _MAX_SAID:
             self._said.add(text)
-            with contextlib.suppress(Exception):  # the host's log handler may raise
-                _log.warning("process %d: %s", os.getpid(), text)
+            say(logging.WARNING, text)
 
 
 def _state_of(path: str) -> _FileState | None:

@@ -1,13 +1,12 @@
 """Handles one call: counts it, looks at it, decides, copies, and hands it over.
 
 This is the path inside the host's call. If something goes wrong in it, that is counted and logged
-once, and not raised. Only exceptions that are not errors of the recorder (``KeyboardInterrupt`` and
-similar ones, which can arrive anywhere) pass through, and the counts are right even then.
+once, and not raised. Only exceptions that were sent to the host (``KeyboardInterrupt`` and similar
+ones, which can arrive anywhere) pass through, and the counts are right even then.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +21,7 @@ from calltape_recorder.capture.walk import Capture, capture_output
 from calltape_recorder.host.calltree import leave, node_of, set_innermost
 from calltape_recorder.host.chunks import capture_chunk
 from calltape_recorder.host.compilers import dispatch_modes, is_tracing
+from calltape_recorder.interrupts import is_interrupt
 from calltape_recorder.keep.admission import Admission
 from calltape_recorder.keep.policies import EVIDENCE
 from calltape_recorder.pipeline import Pipeline
@@ -37,6 +37,8 @@ from calltape_recorder.sides import (
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.repeats import Repeat
 from calltape_recorder.snapshot.side import Side
+from calltape_recorder.threads import get_ident
+from calltape_schema.plain_classes import name_of
 from calltape_schema.privacy import length_of_text
 
 __all__ = ["CallHandler"]
@@ -126,12 +128,12 @@ class CallHandler:
                 else:
                     next(repeat.calls)
             else:
-                call = Call(number, time.time_ns(), threading.get_ident())
+                call = Call(number, time.time_ns(), get_ident())
         except _Traced:
             ledger.drop("tracing")
             return None
         except BaseException as error:
-            ledger.drop("internal" if isinstance(error, Exception) else "interrupted")
+            ledger.drop("interrupted" if is_interrupt(error) else "internal")
             raise
         if call is None:
             ledger.skip()
@@ -190,13 +192,13 @@ class CallHandler:
         except QueueFull:
             pipeline.drop(call, "queue_full")
             return None
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                pipeline.drop(call, "interrupted")
+                raise
             self.fault(error)
             pipeline.drop(call, "internal")
             return None
-        except BaseException:
-            pipeline.drop(call, "interrupted")
-            raise
         # The order matters if an interrupt comes: a node that other calls can see must be known to
         # the call, so that it is left.
         node = call.node = node_of(pipeline.tape_id, call.number)
@@ -231,13 +233,13 @@ class CallHandler:
                     self._outputs_of(pipeline, call, result)
             except QueueFull:
                 call.outputs_missing = "queue_full"
-            except Exception as error:
+            except BaseException as error:
+                if is_interrupt(error):
+                    pipeline.drop(call, "interrupted")
+                    raise
                 self.fault(error)
                 call.outputs_missing = "internal"
                 _release_chunks(pipeline, call)
-            except BaseException:
-                pipeline.drop(call, "interrupted")
-                raise
         pipeline.hand_over(call)
 
     def chunk(self, call: Call, value: Any) -> None:
@@ -251,7 +253,9 @@ class CallHandler:
             chunks.add(captured.tokens, side)
         except QueueFull:
             chunks.reason = "queue_full"
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             self.fault(error)
             chunks.reason = "internal"
 
@@ -381,5 +385,7 @@ def _release_chunks(pipeline: Pipeline, call: Call) -> None:
 def _message(error: BaseException) -> str:
     try:
         return str(error)[:_MAX_MESSAGE]
-    except Exception as broken:  # the host's own __str__
-        return f"(its text raised {type(broken).__name__})"
+    except BaseException as broken:  # the host's own __str__
+        if is_interrupt(broken):
+            raise
+        return f"(its text raised {name_of(type(broken))})"

@@ -19,7 +19,8 @@ class HasLock(Protocol):
     """An object that threads of the host and the writer's thread change.
 
     Attributes:
-        lock: a reentrant lock (``threading.RLock``), which nobody holds for more than a few steps.
+        lock: a reentrant lock (:data:`calltape_recorder.threads.RLock`), which nobody holds for
+            more than a few steps.
     """
 
     lock: Any

@@ -33,7 +33,7 @@ from calltape_recorder.snapshot.repeats import Repeats
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.flight_recorder import FlightRecorder, HeldCalls
 from calltape_recorder.write.heartbeat import Heartbeat
-from calltape_recorder.write.notices import Notices
+from calltape_recorder.write.notices import BEGINNING, Notices
 from calltape_recorder.write.permissions import OWNER_ONLY
 from calltape_recorder.write.segments import Bounds, Segments
 from calltape_recorder.write.status_file import StatusFile
@@ -218,7 +218,7 @@ class Pipeline:
         self.begun = True
         if target is not None:
             name = self.heartbeat.target = target.name
-            self.notices.tell("records", f"records {name} to {self.segments.first_path}")
+            self.notices.tell(BEGINNING, f"records {name} to {self.segments.first_path}")
         self.writer.start()
 
     def set_rate(self, fraction: float | None) -> None:

@@ -5,10 +5,8 @@ A module and options come in, and a tape of its calls goes out.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import threading
 import time
 from dataclasses import replace
 from types import TracebackType
@@ -19,25 +17,27 @@ from typing_extensions import Self, Unpack
 from calltape_recorder.capture.module_names import ModuleNames
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.control import ControlFile
+from calltape_recorder.counting import value_of
 from calltape_recorder.functions import owner_of
 from calltape_recorder.handler import CallHandler
 from calltape_recorder.host import lifecycle
 from calltape_recorder.host.attachment import Attachment
-from calltape_recorder.host.compilers import may_be_inlined
+from calltape_recorder.host.blind_spots import blind_spots
 from calltape_recorder.host.hooks import HookPair
 from calltape_recorder.host.method import ReplacedMethod
 from calltape_recorder.host.target import describe_target
 from calltape_recorder.keep.ledger import State, Stats
 from calltape_recorder.keep.policies import Rate
+from calltape_recorder.log import say, say_kept
 from calltape_recorder.options import Options, check_options, check_path, check_target
 from calltape_recorder.pipeline import Pipeline, child_path, free_path
+from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
+from calltape_schema.empty_tapes import why_empty
 from calltape_schema.privacy import length_of_text
 from calltape_schema.records import Observed, Target
 
 __all__ = ["Recorder", "record"]
-
-log = logging.getLogger("calltape")
 
 _MAX_CLASSES = 10_000
 _FOUND = "when the target was found"
@@ -47,7 +47,7 @@ class _States:
     __slots__ = ("lock",)
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = RLock()
 
 
 class Recorder:
@@ -76,10 +76,12 @@ class Recorder:
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[Options]) -> None:
         self._choices = choices = check_options(options)
         self.classes: dict[str, type] = {}
-        self._lock = threading.RLock()  # for attach, detach and close; a call never takes it
+        self._lock = RLock()  # for attach, detach and close; a call never takes it
         self._state: State = "open"
         self._is_closing = False
         self._attachment: Attachment | None = None
+        self._copies = 0  # of what was attached earlier
+        self._forks: int | None = None  # of this process, before a module was attached
         self._target: Target | None = None
         self._names = ModuleNames()
         self._control = None if choices.control is None else ControlFile(choices.control)
@@ -126,16 +128,21 @@ class Recorder:
             self._begin(pipeline, target, observed)
             self._names.set_root(module)
             self._attachment = self._attached(module, pipeline)
+            if self._forks is None:
+                self._forks = lifecycle.forks()
             self._state = "recording"
         return self
 
     def detach(self) -> None:
         """Stops seeing calls, and leaves the module as it was. The tape stays open."""
         with self._lock:
-            if self._attachment is not None:
-                self._attachment.hand_over_ended(None)
-                self._attachment.detach()
-                self._attachment = None
+            attachment = self._attachment
+            if attachment is not None:
+                attachment.hand_over_ended(None)
+                self._check_attachment()
+                self._copies += value_of(attachment.copies)
+                self._attachment = None  # before it is taken off: nobody else did that
+                attachment.detach()
             if self._state == "recording":
                 self._state = "open"
 
@@ -146,7 +153,9 @@ class Recorder:
         if pipeline is None:
             return False
         self._hand_over_ended()
-        return pipeline.writer.flush(timeout)
+        done = pipeline.writer.flush(timeout)
+        say_kept()
+        return done
 
     def close(self) -> None:
         """Detaches, writes what is queued, and seals the tape. It may be called twice."""
@@ -159,8 +168,11 @@ class Recorder:
             found = Stats(0, 0, paused=self._paused, state="forked")
         else:
             found = pipeline.stats(self._state)
+        attachment = self._attachment
+        copies = self._copies + (0 if attachment is None else value_of(attachment.copies))
         control = None if self._control is None else self._control.trouble
-        return found if control is None else replace(found, control=control)
+        say_kept()
+        return replace(found, control=control, copies=copies)
 
     def pause(self) -> None:
         """From now on only counts calls."""
@@ -222,7 +234,7 @@ class Recorder:
         another thread of the parent may have held it at the fork."""
         pipeline = self._handler.pipeline
         self._handler.set_pipeline(None)
-        self._lock, self._states = threading.RLock(), _States()
+        self._lock, self._states = RLock(), _States()
         if pipeline is not None:
             pipeline.abandon()
         if self._state != "closed":
@@ -249,9 +261,7 @@ class Recorder:
                     trouble = error
             made = self._handler.pipeline
         if trouble is not None:  # said without the lock, in which other threads' first calls wait
-            with contextlib.suppress(Exception):  # the host's log handler may raise
-                said = "process %d: nothing is recorded in a forked process: %s"
-                log.warning(said, os.getpid(), trouble)
+            say(logging.WARNING, f"nothing is recorded in a forked process: {trouble}")
         return made
 
     def _enter(self, pipeline: Pipeline) -> None:
@@ -270,22 +280,33 @@ class Recorder:
         return pipeline
 
     def _attached(self, module: Any, pipeline: Pipeline) -> Attachment:
+        via = self._choices.via
         try:
-            if self._choices.via == "method":
-                return ReplacedMethod(module, self._choices.method, self._handler)
-            attachment = HookPair(module, self._handler)
+            attachment: Attachment
+            if via == "method":
+                attachment = ReplacedMethod(module, self._choices.method, self._handler)
+            else:
+                attachment = HookPair(module, self._handler)
         except Exception as error:
+            if via == "method":
+                raise
             raise TapeError(
                 "usage", f"a {type(module).__name__} takes no recorder: {error}", path=self.path,
                 advice='pass via="method", or record a module around it',
             ) from None  # fmt: skip
-        if may_be_inlined(module):
-            pipeline.notices.warn(
-                "graphs were compiled before attach(): if one of them contains the recorded module,"
-                " the calls in that graph are not seen. Attach before the first compiled call, or"
-                ' pass via="method"'
-            )
+        for says in blind_spots(module, via):
+            pipeline.notices.warn(says)
         return attachment
+
+    def _check_attachment(self) -> None:
+        """Warns if somebody took off what sees the calls."""
+        attachment, pipeline = self._attachment, self._handler.pipeline
+        if attachment is None or pipeline is None:
+            return
+        trouble = attachment.trouble()
+        # This thread may be the writer's, and another one may just have detached.
+        if trouble is not None and self._attachment is attachment:
+            pipeline.notices.warn(trouble)
 
     def _hand_over_ended(self) -> None:
         """Hands over calls that ended unnoticed, as far as this thread can know."""
@@ -299,6 +320,10 @@ class Recorder:
         self._hand_over_ended()
         if self._control is not None:
             self._control.poll(self)
+        self._check_attachment()
+        pipeline = self._handler.pipeline
+        if pipeline is not None and pipeline.ledger.seen and not self.stats().queued:
+            self._say_if_empty(pipeline)
 
     def discard(self) -> None:
         """Closes, and removes the tape if no call was seen. :func:`record` calls it if it fails."""
@@ -357,6 +382,21 @@ class Recorder:
         except Exception as trouble:
             pipeline.notices.complain(f"the tape {self.path} cannot be sealed", trouble)
         pipeline.close()
+        say_kept()
+        self._say_if_empty(pipeline)
+
+    def _say_if_empty(self, pipeline: Pipeline) -> None:
+        """Warns if no call is on the tape although some should be."""
+        stats = self.stats()
+        if stats.target is None or self._forks is None:
+            return  # nothing was attached
+        if not stats.seen and lifecycle.forks() > self._forks:
+            return  # the calls may be on the tapes of other processes
+        says = why_empty(stats.target, self._choices.via, stats.seen, stats.kept, stats.dropped)
+        # What else loses calls was said when it happened.
+        if says is not None and (not stats.seen or pipeline.notices.last_error is None):
+            copies = f". Copies of it that were made: {stats.copies}" if stats.copies else ""
+            pipeline.notices.warn(says + copies)
 
     def _met(self, structure: Structure) -> None:
         if len(self.classes) < _MAX_CLASSES:

@@ -16,7 +16,6 @@ All metrics have the attribute ``calltape.tape``, the name of the tape's file.
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
@@ -26,6 +25,7 @@ from typing_extensions import Self
 
 from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.recorder import Recorder
+from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class _Instruments:
 
     def __init__(self, meter: Meter) -> None:
         self._observed: list[Observing] = []
-        self._lock = threading.Lock()
+        self._lock = RLock()
         count, size = "{call}", "By"
         counter, gauge = meter.create_observable_counter, meter.create_observable_gauge
         counter("calltape.calls.seen", [self._each(_seen)], count, "calls of the recorded method")
@@ -106,7 +106,7 @@ class _Instruments:
 
     def renew(self) -> None:
         """Makes a new lock in a fork: a thread that the fork does not have may hold the old one."""
-        self._lock = threading.Lock()
+        self._lock = RLock()
 
     def add(self, observing: Observing) -> None:
         with self._lock:
@@ -153,13 +153,13 @@ def _tape(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 _of_meter: weakref.WeakKeyDictionary[Any, _Instruments] = weakref.WeakKeyDictionary()
-_making = threading.Lock()
+_making = RLock()
 
 
 def _renew() -> None:
     """Makes new locks in a fork: a thread that the fork does not have may hold the old ones."""
     global _making
-    _making = threading.Lock()
+    _making = RLock()
     for instruments in list(_of_meter.values()):
         instruments.renew()
 

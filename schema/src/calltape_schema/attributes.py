@@ -13,9 +13,18 @@ import types
 from collections.abc import Callable, Container
 from typing import Any, NamedTuple
 
+from calltape_schema.plain_classes import (
+    dict_offset,
+    module_of,
+    mro_of,
+    name_of,
+    namespace_of,
+    qualname_of,
+)
+
 __all__ = [
-    "MAX_NESTED", "MAX_VALUES", "Held", "attributes_of", "is_in_its_module", "names_beside",
-    "names_on_tensor", "slots_of",
+    "MAX_NESTED", "MAX_VALUES", "Held", "attributes_of", "dict_getter", "dict_of",
+    "is_in_its_module", "names_beside", "names_on_tensor", "slots_of",
 ]  # fmt: skip
 
 MAX_NESTED = 8
@@ -31,8 +40,12 @@ _PLAIN_TENSORS = frozenset({"Tensor", "Parameter"})
 _NOTED = frozenset({"_is_buffer", "_is_hf_initialized", "_is_param", "persistent"})
 _WORD = 8
 _BARE = object.__basicsize__
-_namespace = type.__dict__["__dict__"].__get__
+_MADE_BY_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _HEAP_TYPE = 1 << 9  # of a class that a class statement made, and of a few others
+_flags, _item_size, _basic_size, _weakref_offset = (
+    type.__dict__[name].__get__
+    for name in ("__flags__", "__itemsize__", "__basicsize__", "__weakrefoffset__")
+)
 _STATELESS = "its state is not in Python attributes"
 
 
@@ -54,19 +67,17 @@ def attributes_of(value: object) -> Held:
     reason, slots = _slots_or_reason(cls)
     if reason is not None:
         return Held({}, reason)
-    found: dict[str, Any] = {}
-    if cls.__dictoffset__:
-        state = _dict_of(value, cls)
-        if state is None:
-            return Held({}, _STATELESS)
-        found = dict.copy(state)  # in one step: another thread may set attributes
+    state = dict_of(value) or {}
+    if len(state) > MAX_VALUES:
+        return Held({}, f"more than {MAX_VALUES} values in one object")
+    found: dict[str, Any] = dict.copy(state)  # in one step: another thread may set attributes
+    if any(type(name) is not str for name in found):
+        return Held({}, "attributes whose names are not texts")
     for name, slot in slots.items():
         try:
             found.setdefault(name, slot.__get__(value))
         except AttributeError:  # declared, but not set
             continue
-    if any(type(name) is not str for name in found):
-        return Held({}, "attributes whose names are not texts")
     return Held({name: held for name, held in found.items() if not _is_machinery(name)})
 
 
@@ -82,12 +93,14 @@ def names_beside(
         none_is_absent: whether an attribute that is None is left out.
     """
     cls: Any = type(value)
-    state = _dict_of(value, cls) if cls.__dictoffset__ else None
+    state = dict_of(value)
     slots = slots_of(cls)
     if not state and not slots:
         return ()
     found: list[str] = []
     for name, held in dict.copy(state or {}).items():
+        if len(found) >= _MAX_BESIDE:
+            break
         if held is None and none_is_absent:
             continue
         if type(name) is not str or len(name) > _MAX_NAME:
@@ -110,7 +123,7 @@ def names_on_tensor(value: Any) -> tuple[str, ...]:
     torch and transformers, which say nothing about the value, and the state of torch's own
     subclasses."""
     cls = type(value)
-    if cls.__module__.partition(".")[0] == "torch" and cls.__name__ not in _PLAIN_TENSORS:
+    if module_of(cls).partition(".")[0] == "torch" and name_of(cls) not in _PLAIN_TENSORS:
         return ()
     found = names_beside(value)
     return tuple(n for n in found if n not in _NOTED and not n.startswith("_dynamo"))
@@ -119,11 +132,11 @@ def names_on_tensor(value: Any) -> tuple[str, ...]:
 def is_in_its_module(cls: type) -> bool:
     """Whether a class is in its module under its name. A class that a call makes is not, and may
     have values of the call."""
-    found: Any = sys.modules.get(str(cls.__module__))
-    for part in str(cls.__qualname__).split("."):
-        if isinstance(found, type):
-            found = _namespace(found).get(part)
-        elif type(found) is types.ModuleType or isinstance(found, types.ModuleType):
+    found: Any = sys.modules.get(module_of(cls))
+    for part in qualname_of(cls).split("."):
+        if issubclass(type(found), type):
+            found = namespace_of(found).get(part)
+        elif issubclass(type(found), types.ModuleType):
             found = types.ModuleType.__getattribute__(found, "__dict__").get(part)
         else:
             return False
@@ -133,11 +146,12 @@ def is_in_its_module(cls: type) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _slots_or_reason(cls: type[Any]) -> tuple[str | None, dict[str, Any]]:
     """Why objects of a class cannot be described (None if they can), and the slots of the class."""
-    module = str(cls.__module__).partition(".")[0]
+    module = module_of(cls).partition(".")[0]
     if module in sys.stdlib_module_names and module != "argparse":
         return "of a class of Python's own library", {}
     slots = slots_of(cls)
-    return (_STATELESS if _has_hidden_state(cls, len(slots)) else None), slots
+    is_readable = dict_getter(cls) is not None or not dict_offset(cls)
+    return (None if is_readable and not _has_hidden_state(cls, len(slots)) else _STATELESS), slots
 
 
 def _is_machinery(name: str) -> bool:
@@ -147,9 +161,9 @@ def _is_machinery(name: str) -> bool:
 def _slots_of(cls: Any) -> dict[str, Any]:
     return {
         name: descriptor
-        for base in cls.__mro__
-        if base.__flags__ & _HEAP_TYPE and "__slots__" in _namespace(base)
-        for name, descriptor in _namespace(base).items()
+        for base in mro_of(cls)
+        if _flags(base) & _HEAP_TYPE and "__slots__" in namespace_of(base)
+        for name, descriptor in namespace_of(base).items()
         if type(descriptor) is types.MemberDescriptorType
     }
 
@@ -163,22 +177,27 @@ def _has_hidden_state(cls: type, slots: int) -> bool:
     """Whether an instance has memory for more than a ``__dict__``, weak references and slots. In
     this way :mod:`copyreg` finds the classes that cannot be copied by their attributes."""
     known = _BARE + _WORD * slots
-    known += _WORD * (cls.__dictoffset__ > 0) + _WORD * (cls.__weakrefoffset__ > 0)
-    is_plain = bool(cls.__dictoffset__) or slots > 0
-    return not is_plain or cls.__itemsize__ != 0 or cls.__basicsize__ > known
+    has_dict = dict_offset(cls) != 0
+    known += _WORD * (dict_offset(cls) > 0) + _WORD * (_weakref_offset(cls) > 0)
+    is_plain = has_dict or slots > 0
+    return not is_plain or _item_size(cls) != 0 or _basic_size(cls) > known
 
 
-def _dict_of(value: object, cls: type) -> dict[Any, Any] | None:
-    """The instance's dict, also if the class has a property with the name ``__dict__``."""
-    getter = _dict_getter(cls)
+def dict_of(value: object) -> dict[str, Any] | None:
+    """The instance's dict, also if its class has a property with the name ``__dict__``; None if it
+    has none."""
+    getter = dict_getter(type(value))
     found = None if getter is None else getter.__get__(value)
-    return found if isinstance(found, dict) else None
+    return found if issubclass(type(found), dict) else None
 
 
-@functools.lru_cache(maxsize=1024)
-def _dict_getter(cls: type) -> Any:
-    for base in cls.__mro__:
-        descriptor = _namespace(base).get("__dict__")
-        if type(descriptor) is types.GetSetDescriptorType:
+def _dict_getter(cls: Any) -> Any:
+    for base in mro_of(cls):
+        descriptor = namespace_of(base).get("__dict__")
+        if type(descriptor) in _MADE_BY_C:
             return descriptor
     return None
+
+
+dict_getter: Callable[[type], Any] = functools.lru_cache(maxsize=1024)(_dict_getter)
+"""The descriptor that gives the dict of an instance, made by C code; None if there is none."""

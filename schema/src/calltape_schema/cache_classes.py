@@ -8,6 +8,8 @@ for a name that stands here.
 
 from __future__ import annotations
 
+from calltape_schema.plain_classes import module_of, mro_of, name_of
+
 __all__ = [
     "ARGUMENT_WORDS", "CACHES", "CACHE_ENDING", "COUNTERS", "DERIVED", "LAYERS",
     "LAYERS_ATTRIBUTE", "LAYER_ENDING", "LIBRARIES", "PARTS", "WINDOW_ATTRIBUTE", "is_cache",
@@ -66,12 +68,12 @@ def is_cache(cls: type) -> bool:
     Only names are compared. Whether torch's pytree has a registration for the class makes no
     difference: a tape must not depend on what was registered in the server.
     """
-    for base in cls.__mro__:
-        name = base.__name__
+    for base in mro_of(cls):
+        name = name_of(base)
         if name.endswith(CACHE_ENDING):
             return True
         module = LAYERS.get(name) or CACHES.get(name)
-        if module is not None and _library(str(base.__module__)) == _library(module):
+        if module is not None and _library(module_of(base)) == _library(module):
             return True
     return False
 

@@ -14,6 +14,9 @@ from collections import UserDict, UserList
 from collections.abc import Callable
 from typing import Any
 
+from calltape_schema.attributes import dict_of
+from calltape_schema.plain_classes import mro_of
+
 __all__ = ["WRAPPERS", "held_by", "is_wrapped"]
 
 WRAPPERS: tuple[type, ...] = (UserDict, UserList, types.MappingProxyType)
@@ -26,16 +29,17 @@ _BUILT_IN = (dict, list, tuple, str, bytes, range, memoryview, *WRAPPERS)
 def held_by(value: Any) -> Any:
     """The dict or list in an instance of one of :data:`WRAPPERS`; None if it has another
     container."""
-    if isinstance(value, types.MappingProxyType):
+    cls = type(value)
+    if cls is types.MappingProxyType:
         found = next(iter(gc.get_referents(value)), None)  # a view shows it in no other way
-        return found if isinstance(found, dict) else None
-    kind = dict if isinstance(value, UserDict) else list
-    found = vars(value).get("data")
-    return found if isinstance(found, kind) else None
+        return found if issubclass(type(found), dict) else None
+    kind = dict if issubclass(cls, UserDict) else list
+    found = (dict_of(value) or {}).get("data")
+    return found if issubclass(type(found), kind) else None
 
 
 def _is_wrapped(cls: type) -> bool:
-    bases = cls.__mro__
+    bases = mro_of(cls)
     return any(base in bases for base in _ABSTRACT) and not any(one in bases for one in _BUILT_IN)
 
 

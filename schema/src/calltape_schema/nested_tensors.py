@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from calltape_schema.attributes import dict_of, is_in_its_module
+from calltape_schema.plain_classes import module_of, name_of
+
 __all__ = [
     "JAGGED_DIM", "JAGGED_FIELDS", "NESTED_TENSOR", "STRIDED_FIELDS", "is_jagged_class",
     "jagged_parts", "strided_parts",
@@ -28,7 +31,8 @@ STRIDED_FIELDS: Final = ("buffer", "sizes", "strides", "storage_offsets")
 
 def is_jagged_class(cls: type) -> bool:
     """Whether this is torch's class of nested tensors in the jagged layout, and no subclass."""
-    return cls.__name__ == "NestedTensor" and cls.__module__.startswith("torch.nested.")
+    is_named_so = name_of(cls) == "NestedTensor" and module_of(cls).startswith("torch.nested.")
+    return is_named_so and is_in_its_module(cls)
 
 
 def jagged_parts(value: Any, *, of_input: bool) -> dict[str, Any] | None:
@@ -39,7 +43,7 @@ def jagged_parts(value: Any, *, of_input: bool) -> dict[str, Any] | None:
         value: an instance of a class that :func:`is_jagged_class` knows.
         of_input: whether it is an argument. Of a result nobody asks whether it requires a gradient.
     """
-    state: dict[str, Any] = vars(value)
+    state = dict_of(value) or {}
     values: Any = state.get("_values")
     offsets: Any = state.get("_offsets")
     lengths, dim = state.get("_lengths"), state.get("_ragged_idx")

@@ -276,7 +276,7 @@ def test_an_object_whose_attributes_another_thread_sets_is_described() -> None:
     stop = threading.Event()
 
     def write() -> None:
-        for i in range(10_000):
+        for i in range(MAX_VALUES - 1):
             vars(held)[f"n{i}"] = i
             if stop.is_set():
                 return

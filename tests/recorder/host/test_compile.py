@@ -179,7 +179,7 @@ def test_graphs_compiled_before_attach_are_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def said() -> list[str]:
-        start = f"process {os.getpid()}: "
+        start = f"calltape, process {os.getpid()}: "
         lines = [entry.getMessage() for entry in caplog.records if entry.name == "calltape"]
         assert all(line.startswith(start) for line in lines)
         return [line.removeprefix(start)[:37] for line in lines]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import traceback
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def test_an_interrupt_within_the_recorder_passes_and_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*args: Any) -> Any:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     model = Add()
     with record(model, tmp_path / "t.tape") as recorder:

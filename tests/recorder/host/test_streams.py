@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -248,7 +249,7 @@ def test_an_interrupt_while_a_chunk_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*args: Any) -> Any:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     server, path = Server(), tmp_path / "t.tape"
     with record(server, path, method="stream") as recorder:

@@ -249,12 +249,12 @@ def test_patterns_that_match_nothing_are_said(
     values: Any = {"*": "all", "X": "none", "y.*": "none", "outputs": "none", "[xz]": "all"}
     with record(Add(), tmp_path / "t.tape", values=values):
         pass
-    text = f"process {os.getpid()}: values: no argument matches 'X'"
-    assert [entry.message for entry in caplog.records] == [text]
+    text = f"calltape, process {os.getpid()}: values: no argument matches 'X'"
+    assert [entry.message for entry in caplog.records if "values" in entry.message] == [text]
     caplog.clear()
     with record(Echo(), tmp_path / "u.tape", values=values):  # takes any name
         pass
-    assert not caplog.records
+    assert not any("values" in entry.message for entry in caplog.records)
 
 
 class Open(torch.nn.Module):
@@ -305,7 +305,7 @@ def test_patterns_without_a_call_or_an_effect_are_not_said(
     with record(model, tmp_path / "t.tape", **options):
         for _ in range(calls):
             model(ones(2), prompt="a")
-    assert warnings_of(caplog) == []
+    assert not any(text.startswith(("values", "redact")) for text in warnings_of(caplog))
 
 
 def test_of_many_patterns_that_match_nothing_ten_are_named(

@@ -160,7 +160,7 @@ def test_the_command_says_it_at_the_end_and_changes_nothing(
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (5, "served\n")
     assert re.search(says, done.stderr), done.stderr
-    assert re.match(r"process \d+: ", done.stderr)
+    assert re.match(r"calltape, process \d+: ", done.stderr)
     assert done.stderr.count("\n") == 1
 
 

@@ -47,6 +47,7 @@ from calltape_analyzer.surveying.survey_file import is_survey_file
 from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of, time_text
+from calltape_schema.empty_tapes import why_empty
 from calltape_schema.errors import TapeError
 from calltape_schema.history import Source
 from calltape_schema.records import CallRecord, Manifest, Target
@@ -169,6 +170,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "errors": totals.raised,
         "bytes": tape.nbytes,
         "tensor_bytes": totals.tensor_bytes,
+        "empty": _why_empty(tape),
         "coverage": tape.coverage.model_dump(exclude={"at_least"}),
         "unwanted": sum(tape.coverage.unwanted.values()),
         "lost": sum(tape.coverage.lost.values()),
@@ -310,6 +312,8 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
         ("checksums", _checksums(tape, facts)),
         ("source", _SOURCES[facts["source"]]),
     ]
+    if facts["empty"] is not None:
+        rows.append(("WARNING", facts["empty"]))
     for name, text in rows:
         if text is not None:
             line(name.ljust(10), text, indent=11)
@@ -320,6 +324,14 @@ def _since(tape: Tape) -> list[dict[str, Any]]:
         {"tape": tape_id.hex(), "time": time_text(observed.since_ns), "reason": observed.reason}
         for tape_id, observed in tape.observed.items()
     ]
+
+
+def _why_empty(tape: Tape) -> str | None:
+    """Why no call of a sealed tape is on it, and what to do."""
+    target, found = tape.target, tape.coverage
+    if target is None or not tape.sealed or len(tape) or tape.manifest.history:
+        return None
+    return why_empty(target.name, target.via, found.seen, found.kept, found.dropped)
 
 
 def _recordings(tape: Tape) -> str:

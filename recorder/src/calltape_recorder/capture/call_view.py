@@ -8,6 +8,7 @@ import torch
 
 from calltape_recorder.capture.nested_tensors import check_unnested
 from calltape_recorder.capture.structures import Structure
+from calltape_schema.plain_classes import name_of
 
 __all__ = ["CallView", "Row", "row_of", "with_ints"]
 
@@ -16,6 +17,8 @@ Row = tuple[Any, ...]
 of another type."""
 
 _Tensor = torch.Tensor
+_Base: Any = torch._C.TensorBase
+_dtype_of, _shape_of = _Base.dtype.__get__, _Base.shape.__get__  # a property may hide them
 
 
 class CallView:
@@ -72,6 +75,8 @@ def _careful(leaf: Any) -> tuple[Any, Any]:
     """The dtype and shape of an array, or of a tensor subclass, whose own code must not run."""
     try:
         with torch._C.DisableTorchFunctionSubclass():
+            if issubclass(type(leaf), _Tensor):
+                return _dtype_of(leaf), tuple([int(size) for size in _shape_of(leaf)])
             return leaf.dtype, tuple([int(size) for size in leaf.shape])
     except Exception:
-        return type(leaf).__name__, ()
+        return name_of(type(leaf)), ()

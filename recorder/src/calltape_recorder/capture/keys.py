@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from calltape_schema.plain_classes import name_of
 from calltape_schema.tree import (
     MAX_ALIKE,
     MAX_KEY_CHARACTERS,
@@ -26,7 +26,8 @@ class ModuleKey(NamedTuple):
     name: str
 
 
-_KEY_TYPES = frozenset({str, int, float, bool, bytes, type(None)})
+# By id: the hash of a class may run code.
+_KEY_TYPES = frozenset(map(id, (str, int, float, bool, bytes, type(None))))
 _MAX_NAME = 1000
 
 
@@ -39,18 +40,20 @@ def why_unfit(keys: Sequence[Any]) -> str | None:
 
 
 def _why_key_is_unfit(key: Any) -> str:
-    if type(key) in (str, bytes):
+    if type(key) is str or type(key) is bytes:
         what = "characters" if type(key) is str else "bytes"
         return f"a key of {len(key)} {what} (at most {MAX_KEY_CHARACTERS})"
     if type(key) is int:
         return f"a key of {key.bit_length()} bits (at most 64)"
-    return f"a key of type {type(key).__name__}"
+    return f"a key of type {name_of(type(key))}"
 
 
-@functools.lru_cache(maxsize=1024)
 def names_fit(names: tuple[Any, ...]) -> bool:
     """Whether all names of the fields of an object are short texts."""
-    return all(type(name) is str and len(name) <= _MAX_NAME for name in names)
+    for name in names:  # noqa: SIM110 - a generator takes longer
+        if type(name) is not str or len(name) > _MAX_NAME:
+            return False
+    return True
 
 
 def _key_fits(key: Any) -> bool:
@@ -62,7 +65,7 @@ def _key_fits(key: Any) -> bool:
 
 
 def _part_fits(part: Any) -> bool:
-    return type(part) in _KEY_TYPES and fits_as_key(part)
+    return id(type(part)) in _KEY_TYPES and fits_as_key(part)
 
 
 def key_token(key: Any) -> Any:

@@ -6,14 +6,16 @@ A visitor gets the state of the walk and a value, and appends the tokens of the 
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from calltape_recorder.capture.module_names import ModuleNames
-from calltape_schema.attributes import is_in_its_module, names_beside, names_on_tensor
+from calltape_schema.attributes import dict_of, is_in_its_module, names_beside, names_on_tensor
 from calltape_schema.packing import MAX_STRING_BYTES
+from calltape_schema.plain_classes import has_own_hash, module_of, mro_of, name_of, qualname_of
 
 __all__ = [
     "Visitor",
@@ -32,7 +34,9 @@ __all__ = [
     "none",
     "numpy_visitor",
     "opaque",
+    "opaque_as",
     "opaque_because",
+    "stand_in",
     "subclassed",
     "tensor",
     "text",
@@ -180,8 +184,9 @@ def constant(kind: str) -> Visitor:
 
 
 def enum_member(walk: Walk, value: enum.Enum) -> None:
-    name, plain = value._name_, value._value_
-    if type(plain) not in (str, bytes, int, float, bool) or not _fits(plain):
+    state = dict_of(value) or {}
+    name, plain = state.get("_name_"), state.get("_value_")
+    if id(type(plain)) not in _ENUM_VALUES or not _fits(plain):
         plain = None
     if type(name) is not str:
         # Before Python 3.11 a combination of flags has no name. An empty combination never has one.
@@ -193,15 +198,20 @@ def enum_member(walk: Walk, value: enum.Enum) -> None:
         walk.tokens.append(("enum", type(value), name, type(plain), plain))
 
 
+_ENUM_VALUES = frozenset(map(id, (str, bytes, int, float, bool)))
+
+
 def _fits(plain: Any) -> bool:
     return plain.bit_length() < 64 if type(plain) is int else len(str(plain)) <= _MAX_NAME
 
 
 def class_itself(walk: Walk, value: type) -> None:
-    if walk.nested is not None and not is_in_its_module(value):
+    if has_own_hash(value):
+        walk.tokens.append(("opaque", type(value), "a class whose hash is code"))
+    elif walk.nested is not None and not is_in_its_module(value):
         opaque(walk, value, "a class that its module does not have")
-        return
-    walk.tokens.append(("class", value))
+    else:
+        walk.tokens.append(("class", value))
 
 
 def opaque(walk: Walk, value: Any, reason: str) -> None:
@@ -213,13 +223,25 @@ def opaque_because(reason: str) -> Visitor:
     return lambda walk, value: opaque(walk, value, reason)
 
 
+def opaque_as(cls: type, reason: str) -> Visitor:
+    return lambda walk, value: walk.tokens.append(("opaque", cls, reason))
+
+
+def stand_in(cls: type) -> type:
+    """A class of the same name that has no code."""
+    return type(name_of(cls), (), {"__module__": module_of(cls), "__qualname__": qualname_of(cls)})
+
+
 def numpy_visitor(cls: type) -> Visitor | None:
-    """The visitor for a class of NumPy, found without importing NumPy."""
-    if cls.__name__ == "ndarray":
+    """The visitor for a class of NumPy itself, found without importing NumPy."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or module_of(cls) != "numpy" or vars(numpy).get(name_of(cls)) is not cls:
+        return None
+    if name_of(cls) == "ndarray":
         return array
-    names = {base.__name__ for base in cls.__mro__}
+    names = {name_of(base) for base in mro_of(cls)}
     for name, visit in _NUMPY_SCALARS:
-        if name in names and "timedelta64" not in names and cls.__name__ not in _WIDE:
+        if name in names and "timedelta64" not in names and name_of(cls) not in _WIDE:
             return subclassed(lambda value: value.item(), visit)
     is_bool = not names.isdisjoint({"bool", "bool_"})  # NumPy 2 and 1
     return subclassed(lambda value: value.item(), boolean) if is_bool else None

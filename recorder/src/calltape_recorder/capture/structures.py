@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -12,9 +11,11 @@ from calltape_recorder.capture.keys import MODULE
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.pseudonyms import of_number, of_value
 from calltape_recorder.capture.withholding import Degree, Withholding, is_name
+from calltape_recorder.threads import RLock
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.nested_tensors import NESTED_TENSOR
 from calltape_schema.packing import pack_int, pack_text
+from calltape_schema.plain_classes import class_attribute, namespace_of
 from calltape_schema.tree import encode_structure
 
 __all__ = ["Structure", "Structures", "Wanted"]
@@ -99,7 +100,7 @@ class Structures:
         self._withholding = withholding
         if withholding is not None and not withholding.withholds:
             self._withholding = None
-        self._lock = threading.RLock()  # guards _known
+        self._lock = RLock()  # guards _known
 
     def of(self, tokens: tuple[Any, ...]) -> Structure:
         """The structure of these tokens. It is built only if it is not remembered."""
@@ -276,7 +277,7 @@ class _Builder:
             # The names of members stand in code. A class may also make a member from a number or a
             # text that it is given, and then the name is data. The value of a member is withheld if
             # it is a text, because it may be a password.
-            members = vars(cls).get("_member_map_", ())
+            members = namespace_of(cls).get("_member_map_", ())
             if not all(part in members or _is_small(part) for part in name.split("|")):
                 return {"kind": "opaque", "type": self._type(cls), "reason": "policy"}
             value = value if type(value) in (bool, int) and is_name(value) else None
@@ -330,7 +331,7 @@ class _Builder:
         if is_cache(cls):
             inside = at._replace(is_state=True)
         elif kind != "namedtuple":
-            shown = self._shown(names, at, getattr(cls, "__dataclass_fields__", ()))
+            shown = self._shown(names, at, class_attribute(cls, "__dataclass_fields__", ()))
         return {
             "kind": kind,
             "type": self._type(cls),

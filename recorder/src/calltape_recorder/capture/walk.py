@@ -11,8 +11,6 @@ the number of children, keys or field names, and with the class if the format no
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import enum
 import functools
 import types
@@ -25,7 +23,7 @@ from torch.utils._pytree import SUPPORTED_NODES
 
 from calltape_recorder.capture.contexts import Context, context_now
 from calltape_recorder.capture.keys import ModuleKey, key_token, names_fit, why_unfit
-from calltape_recorder.capture.known_classes import is_named_tuple, is_record
+from calltape_recorder.capture.known_classes import fields_of, is_named_tuple, is_record
 from calltape_recorder.capture.module_names import ModuleNames
 from calltape_recorder.capture.nested_tensors import jagged
 from calltape_recorder.capture.scalars import (
@@ -44,15 +42,19 @@ from calltape_recorder.capture.scalars import (
     none,
     numpy_visitor,
     opaque,
+    opaque_as,
     opaque_because,
+    stand_in,
     subclassed,
     tensor,
     text,
 )
+from calltape_recorder.interrupts import is_interrupt
 from calltape_schema.attributes import (
     MAX_NESTED,
     MAX_VALUES,
     attributes_of,
+    dict_getter,
     names_beside,
     slots_of,
 )
@@ -60,6 +62,12 @@ from calltape_schema.cache_classes import is_cache
 from calltape_schema.containers import held_by, is_wrapped
 from calltape_schema.interning import MAX_DEPTH, MAX_NODES
 from calltape_schema.nested_tensors import is_jagged_class
+from calltape_schema.plain_classes import (
+    class_attribute,
+    has_own_hash,
+    module_of,
+    name_of,
+)
 from calltape_schema.tree import MAX_KEY_CHARACTERS
 
 __all__ = ["Capture", "capture_inputs", "capture_output"]
@@ -93,6 +101,8 @@ def capture_inputs(
     """
     context = context_now()
     leaves = [*args, *kwargs.values()]
+    if len(leaves) > _MAX_TOKENS:
+        raise ValueError(f"{len(leaves)} arguments")
     for value in leaves:
         if type(value) is not _Tensor:
             break
@@ -105,13 +115,11 @@ def capture_inputs(
     # The visitors of containers are not needed for these two: no cycle leads to them, because they
     # exist only for this call.
     found += (context, ("tuple", len(args), None))
-    if len(leaves) > _MAX_TOKENS:
-        raise ValueError(f"{len(leaves)} arguments")
     for value in args:
-        (_visitors.get(type(value)) or _visitor_of(value))(walk, value)
+        (_visitors.get(id(type(value))) or _visitor_of(value))(walk, value)
     found.append(("dict", tuple(kwargs), None))
     for value in kwargs.values():
-        (_visitors.get(type(value)) or _visitor_of(value))(walk, value)
+        (_visitors.get(id(type(value))) or _visitor_of(value))(walk, value)
     return _new(Capture, (tuple(found), walk.leaves, walk.scalars))
 
 
@@ -122,7 +130,7 @@ def capture_output(value: Any) -> Capture:
         return _new(Capture, (_ONE_TENSOR, [value], _NO_SCALARS))
     walk = Walk(_MAX_TOKENS, nested=0)
     walk.tokens.append("outputs")
-    (_visitors.get(type(value)) or _visitor_of(value))(walk, value)
+    (_visitors.get(id(type(value))) or _visitor_of(value))(walk, value)
     return _new(Capture, (tuple(walk.tokens), walk.leaves, walk.scalars))
 
 
@@ -152,8 +160,7 @@ def _enter(walk: Walk, value: Any, count: int) -> bool:
     elif walk.depth >= _MAX_DEPTH:
         opaque(walk, value, f"nested deeper than {_MAX_DEPTH} levels")
     elif len(walk.tokens) + len(walk.scalars) + count > walk.limit:
-        most, where = (_MAX_TOKENS, "call") if not walk.nested else (MAX_VALUES, "object")
-        opaque(walk, value, f"more than {most} values in one {where}")
+        _note_too_long(walk, value)
     else:
         walk.path.add(id(value))
         walk.depth += 1
@@ -161,9 +168,14 @@ def _enter(walk: Walk, value: Any, count: int) -> bool:
     return False
 
 
+def _note_too_long(walk: Walk, value: Any) -> None:
+    most, where = (_MAX_TOKENS, "call") if not walk.nested else (MAX_VALUES, "object")
+    opaque(walk, value, f"more than {most} values in one {where}")
+
+
 def _children(walk: Walk, value: Any, children: Iterable[Any]) -> None:
     for child in children:
-        (_visitors.get(type(child)) or _visitor_of(child))(walk, child)
+        (_visitors.get(id(type(child))) or _visitor_of(child))(walk, child)
     walk.depth -= 1
     walk.path.discard(id(value))
 
@@ -178,9 +190,9 @@ def _beside(
 
 def _sequence(kind: str, typed: bool = False) -> Visitor:
     def visitor(walk: Walk, value: Any) -> None:
-        # The walk goes over a copy: another thread may append meanwhile.
-        children = tuple(base.__iter__(value) if typed else value)
-        if _enter(walk, value, len(children)):
+        if _enter(walk, value, base.__len__(value) if typed else len(value)):
+            # The walk goes over a copy: another thread may append meanwhile.
+            children = tuple(base.__iter__(value) if typed else value)
             if typed:
                 _beside(walk, value)
             walk.tokens.append((kind, len(children), type(value) if typed else None))
@@ -199,7 +211,12 @@ def _parts(kind: str) -> Visitor:
     return visitor
 
 
-def _mapping(walk: Walk, value: Any, items: list[tuple[Any, Any]], cls: type | None) -> None:
+def _mapping(walk: Walk, value: Any, held: dict[Any, Any], cls: type | None) -> None:
+    # To look at a million keys would take half a second.
+    if len(walk.tokens) + len(walk.scalars) + dict.__len__(held) > walk.limit:
+        _note_too_long(walk, value)
+        return
+    items = list(dict.items(held))
     for key, _ in items:
         if type(key) is not str or len(key) > MAX_KEY_CHARACTERS:
             if walk.module_names is not None:
@@ -230,11 +247,11 @@ def _with_names(items: list[tuple[Any, Any]], names: ModuleNames) -> list[tuple[
 
 
 def _dict(walk: Walk, value: dict[Any, Any]) -> None:
-    _mapping(walk, value, list(value.items()), None)
+    _mapping(walk, value, value, None)
 
 
 def _dict_subclass(walk: Walk, value: Any) -> None:
-    _mapping(walk, value, list(dict.items(value)), type(value))
+    _mapping(walk, value, value, type(value))
 
 
 def _wrapper(walk: Walk, value: Any) -> None:
@@ -242,8 +259,8 @@ def _wrapper(walk: Walk, value: Any) -> None:
     held = held_by(value)
     if held is None:
         opaque(walk, value, "it holds no plain dict or list")
-    elif isinstance(held, dict):
-        _mapping(walk, value, list(dict.items(held)), type(value))
+    elif issubclass(type(held), dict):
+        _mapping(walk, value, held, type(value))
     else:
         children = tuple(list.__iter__(held))
         if _enter(walk, value, len(children)):
@@ -262,13 +279,13 @@ def _fields(
     elif _enter(walk, value, len(names)):
         if known is not None:
             # In a model output of transformers, a field that is not set is an attribute with None.
-            _beside(walk, value, known, none_is_absent=isinstance(value, dict))
+            _beside(walk, value, known, none_is_absent=issubclass(type(value), dict))
         walk.tokens.append((kind, names, type(value)))
         _children(walk, value, children)
 
 
 def _named_tuple(walk: Walk, value: Any) -> None:
-    names = type(value)._fields
+    names: tuple[str, ...] = class_attribute(type(value), "_fields")
     children = tuple(tuple.__iter__(value))
     if len(names) == len(children):
         _fields(walk, value, "namedtuple", names, children, ())
@@ -277,20 +294,28 @@ def _named_tuple(walk: Walk, value: Any) -> None:
 
 
 def _dataclass(walk: Walk, value: Any) -> None:
-    if isinstance(value, dict):  # ModelOutput of transformers has only the fields that are set
+    if issubclass(type(value), dict):  # ModelOutput of transformers has only fields that are set
         present = dict(dict.items(value))
     else:
-        present = {}
-        for declared in dataclasses.fields(value):
-            with contextlib.suppress(AttributeError):  # a field may be declared and not set
-                present[declared.name] = object.__getattribute__(value, declared.name)
+        present = fields_of(value)
     _fields(walk, value, "dataclass", tuple(present), tuple(present.values()), present)
 
 
-def _object(walk: Walk, value: Any) -> None:
-    attributes = dict(vars(value))  # a copy, because another thread may set some meanwhile
-    known = attributes if slots_of(type(value)) else None
-    _fields(walk, value, "object", tuple(attributes), tuple(attributes.values()), known)
+def _object(cls: type) -> Visitor:
+    """The visitor for objects of a class whose attributes are all of their state."""
+    getter = dict_getter(cls)
+    has_slots = bool(slots_of(cls))
+
+    def visitor(walk: Walk, value: Any) -> None:
+        state = getter.__get__(value)
+        if len(walk.tokens) + len(walk.scalars) + len(state) > walk.limit:
+            _note_too_long(walk, value)
+            return
+        attributes = dict.copy(state)  # because another thread may set some meanwhile
+        known = attributes if has_slots else None
+        _fields(walk, value, "object", tuple(attributes), tuple(attributes.values()), known)
+
+    return visitor
 
 
 def _registered(walk: Walk, value: Any) -> None:
@@ -303,14 +328,16 @@ def _registered(walk: Walk, value: Any) -> None:
     try:
         flattened, context = definition.flatten_fn(value)
         children = tuple(flattened)
-    except Exception as error:
-        opaque(walk, value, f"its registered flatten function raised {type(error).__name__}")
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        opaque(walk, value, f"its registered flatten function raised {name_of(type(error))}")
         return
     if not _enter(walk, value, len(children) + 1):
         return
     walk.tokens.append(("custom", len(children), type(value)))
     walk.context += 1
-    (_visitors.get(type(context)) or _visitor_of(context))(walk, context)
+    (_visitors.get(id(type(context))) or _visitor_of(context))(walk, context)
     walk.context -= 1
     _children(walk, value, children)
 
@@ -347,7 +374,7 @@ def _unknown(walk: Walk, value: Any) -> None:
 
 _tuple_subclass = _sequence("tuple", typed=True)
 
-_visitors: dict[type, Visitor] = {
+_plain_visitors: dict[type, Visitor] = {
     torch.Tensor: tensor,
     torch.nn.Parameter: tensor,
     type(None): none,
@@ -371,9 +398,13 @@ _visitors: dict[type, Visitor] = {
     torch.device: constant("device"),
     torch.layout: constant("layout"),
     torch.memory_format: constant("memory_format"),
-    types.SimpleNamespace: _object,
+    types.SimpleNamespace: _object(types.SimpleNamespace),
     types.MappingProxyType: _wrapper,
 }
+# By the id of the class, because the hash of a class may run code. The classes are held, so that
+# no other one gets the id.
+_visitors: dict[int, Visitor] = {id(cls): visitor for cls, visitor in _plain_visitors.items()}
+_held: list[type] = list(_plain_visitors)
 
 # The first match decides. int.__add__ and similar methods give the plain value, even if a subclass
 # overrides them.
@@ -402,6 +433,8 @@ def _visitor_of(value: Any) -> Visitor:
     """The visitor of a value. It is decided once per class, and by the class alone: ``isinstance``
     could run the host's code."""
     cls = type(value)
+    if has_own_hash(cls):
+        return opaque_as(stand_in(cls), "a class whose hash is code")
     if cls in SUPPORTED_NODES and not is_cache(cls) and not is_record(cls):
         # This is not remembered, because the host can take a registration back.
         known = _known_container(cls)
@@ -409,7 +442,8 @@ def _visitor_of(value: Any) -> Visitor:
         return known if known is not None and plain else _registered
     visitor = _classify(cls)
     if visitor is not _registered and len(_visitors) < _MAX_CLASSES:
-        _visitors[cls] = visitor
+        _held.append(cls)
+        _visitors[id(cls)] = visitor
     return visitor
 
 
@@ -419,13 +453,12 @@ def _classify(cls: type) -> Visitor:
     for base, visitor in _by_base:
         if issubclass(cls, base):
             return visitor
-    if cls.__module__ == "numpy":
-        scalar = numpy_visitor(cls)
-        if scalar is not None:
-            return scalar
+    scalar = numpy_visitor(cls)
+    if scalar is not None:
+        return scalar
     # An instance without a __dict__ (its class has __slots__) has no attributes to list.
-    if is_cache(cls) and cls.__dictoffset__ and not issubclass(cls, dict):
-        return _object
+    if is_cache(cls) and dict_getter(cls) is not None and not issubclass(cls, dict):
+        return _object(cls)
     if is_record(cls):
         return _dataclass
     return _known_container(cls) or _registered
@@ -440,6 +473,6 @@ def _known_container(cls: type) -> Visitor | None:
         if issubclass(cls, base):
             # Torch registers two classes of the standard library, and they are plain dicts. Any
             # other registered class is flattened by its own function.
-            registered = cls in SUPPORTED_NODES and cls.__module__ != "collections"
+            registered = cls in SUPPORTED_NODES and module_of(cls) != "collections"
             return None if registered else visitor
     return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 
+from calltape_recorder.counting import Count
 from calltape_recorder.host.compilers import assumed_constant, is_full_graph, one_graph
 from calltape_recorder.host.listener import Listener
 
@@ -18,7 +19,18 @@ __all__ = ["Attachment", "vanishing"]
 
 
 class Attachment(abc.ABC):
-    """Something that was put on a module to see its calls, and can be taken off."""
+    """Something that was put on a module to see its calls, and can be taken off.
+
+    Attributes:
+        copies: counts the copies that were made of it, with the module: nobody sees their calls.
+    """
+
+    def __init__(self) -> None:
+        self.copies: Count[int] = Count()
+
+    @abc.abstractmethod
+    def trouble(self) -> str | None:
+        """What somebody did to it since, so that calls may not be seen; None if it is in place."""
 
     @abc.abstractmethod
     def detach(self) -> None:

@@ -31,7 +31,6 @@ __all__ = [
     "dispatch_modes",
     "is_full_graph",
     "is_tracing",
-    "may_be_inlined",
     "off",
     "one_graph",
     "skip_frame",
@@ -143,31 +142,3 @@ def is_tracing() -> bool:
     return dispatch_modes() > 0 and any(
         _C._get_dispatch_mode(key) is not None for key in _tracing_keys
     )
-
-
-def may_be_inlined(module: torch.nn.Module) -> bool:
-    """Whether Dynamo may have compiled this module already, as a part of a larger graph.
-
-    Such a graph does not run hooks that are added later, because by default Dynamo has no guards
-    for them (``torch._dynamo.config.skip_nnmodule_hook_guards``). A module that was compiled by
-    itself runs its hooks, so the answer for it is False.
-    """
-    convert: Any = sys.modules.get("torch._dynamo.convert_frame")
-    frames: Any = getattr(_C._dynamo, "eval_frame", None)
-    entries = getattr(frames, "_debug_get_cache_entry_list", None)
-    if convert is None or entries is None or not _guards_skip_hooks():
-        return False
-    if getattr(module, "_compiled_call_impl", None) is not None or "_orig_mod" in module._modules:
-        return False
-    try:
-        own = getattr(type(module).forward, "__code__", None)
-        codes = [reference() for reference in list(convert.input_codes.seen)]
-        compiled = [code for code in codes if code is not None and entries(code)]
-    except Exception:  # another version of torch does not have these functions
-        return False
-    return bool(compiled) and own not in compiled
-
-
-def _guards_skip_hooks() -> bool:
-    config = sys.modules.get("torch._dynamo.config")
-    return bool(getattr(config, "skip_nnmodule_hook_guards", True))

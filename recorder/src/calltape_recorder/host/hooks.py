@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import weakref
 from collections.abc import Callable
-from threading import get_ident
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -23,11 +21,13 @@ from calltape_recorder.host.attachment import Attachment, vanishing
 from calltape_recorder.host.compilers import breaks_graph, off, skip_frame
 from calltape_recorder.host.listener import Listener
 from calltape_recorder.host.streams import KINDS, note_unfinished
+from calltape_recorder.interrupts import is_interrupt
+from calltape_recorder.threads import Local, get_ident
 
 __all__ = ["HookPair", "Running"]
 
 
-class _Thread(threading.local):
+class _Thread(Local):  # type: ignore[misc]
     """Tells whether a thread ended: an object that only the thread holds is gone then.
 
     Attributes:
@@ -97,6 +97,8 @@ class HookPair(Attachment):
     """
 
     def __init__(self, module: torch.nn.Module, listener: Listener) -> None:
+        super().__init__()
+        self._module = weakref.ref(module)
         self.listener = listener
         self.under_way: list[Running] = []
         before = _Before(self, vanishing(listener, counts=True))
@@ -112,6 +114,20 @@ class HookPair(Attachment):
             )  # fmt: skip
             undo.pop_all()
         self._handles = [first, last]
+        self._hooks = before, after
+
+    def trouble(self) -> str | None:
+        registered = [handle.hooks_dict_ref() for handle in self._handles]
+        there = [
+            hooks is not None and hooks.get(handle.id) is hook
+            for hooks, handle, hook in zip(registered, self._handles, self._hooks, strict=True)
+        ]
+        if all(there) or self._module() is None:
+            return None
+        return (
+            "the hooks of the recorder were taken off the module: later calls are not seen. Attach"
+            ' after what takes hooks off, or pass via="method"'
+        )
 
     def detach(self) -> None:
         for handle in self._handles:
@@ -178,13 +194,15 @@ def _passes_through(error: BaseException, frame: FrameType) -> bool:
     """Whether an exception left a call through this frame. The host may call the model while it
     handles another exception; that one did not."""
     around = (frame, frame.f_back)
-    trace = error.__traceback__
+    trace: TracebackType | None = _traceback_of(error)
     while trace is not None:
         if trace.tb_frame in around and trace.tb_frame.f_code.co_name in _CALL_FRAMES:
             return True
         trace = trace.tb_next
     return False
 
+
+_traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
 
 # Functions of torch.nn.Module: "inner" is within "_call_impl", and runs the hooks.
 _CALL_FRAMES = frozenset({"_call_impl", "inner"})
@@ -209,7 +227,9 @@ def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         call = pair.listener.begin(args, kwargs)
         if call is not None:
             pair.under_way.append(Running(call, kwargs, sys._getframe(2)))
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         pair.listener.fault(error)
     finally:
         off(previous)
@@ -242,10 +262,12 @@ def _run_after(pair: HookPair, kwargs: dict[str, Any], result: Any) -> None:
             return
         # A coroutine or generator is left as it is. If the hook returned another object, later
         # hooks would get that one, and somebody else may hold the first one.
-        if type(result) in KINDS:
+        if id(type(result)) in KINDS:
             note_unfinished(call, result)
         pair.listener.finish(call, result)
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         pair.listener.fault(error)
     finally:
         off(previous)
@@ -258,7 +280,10 @@ class _Inert:
     __slots__ = ()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return getattr, (contextlib.nullcontext(), "__exit__")
+        return _INERT
+
+
+_INERT = getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class _Before(_Inert):
@@ -267,6 +292,10 @@ class _Before(_Inert):
     def __init__(self, pair: HookPair, vanishes: Callable[[], bool]) -> None:
         self._pair = pair
         self._vanishes = vanishes
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        next(self._pair.copies)
+        return _INERT
 
     @skip_frame
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
-__all__ = ["know", "known", "unwatch", "watch", "watch_exceptions"]
+from calltape_recorder.counting import Count, value_of
+
+__all__ = ["forks", "know", "known", "unwatch", "watch", "watch_exceptions"]
 
 
 class Closable(Protocol):
@@ -31,6 +33,7 @@ _open: set[Any] = set()
 # All recorders, also the ones that have nothing to seal yet: a fork must not write to their files.
 _made: weakref.WeakSet[Any] = weakref.WeakSet()
 _knows = _started = False
+_forks = Count()
 
 
 def know(recorder: Closable) -> None:
@@ -38,8 +41,13 @@ def know(recorder: Closable) -> None:
     global _knows
     if not _knows:
         _knows = True
-        os.register_at_fork(after_in_child=_abandon_all)
+        os.register_at_fork(after_in_child=_abandon_all, after_in_parent=_forks.__next__)
     _made.add(recorder)
+
+
+def forks() -> int:
+    """How often this process, or one that it is a fork of, forked since recorders exist."""
+    return value_of(_forks)
 
 
 def known() -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from calltape_recorder.call import Call
 from calltape_recorder.host.compilers import off, skip_frame
+from calltape_recorder.interrupts import is_interrupt
 
 __all__ = ["Listener", "begun", "tell"]
 
@@ -56,7 +57,9 @@ def begun(listener: Listener, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     previous = off(None)
     try:
         return listener.begin(args, kwargs)
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         listener.fault(error)
         return None
     finally:
@@ -69,7 +72,9 @@ def tell(what: Callable[[Call, Any], None], listener: Listener, call: Call, valu
     previous = off(None)
     try:
         what(call, value)
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         listener.fault(error)
     finally:
         off(previous)

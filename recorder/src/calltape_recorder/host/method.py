@@ -18,7 +18,9 @@ from typing import Any
 
 from torch.compiler import is_dynamo_compiling
 
+from calltape_recorder.counting import Count
 from calltape_recorder.host.attachment import Attachment, vanishing
+from calltape_recorder.host.callees import leads_to
 from calltape_recorder.host.compilers import breaks_graph, skip_frame
 from calltape_recorder.host.listener import Listener, begun, tell
 from calltape_recorder.host.streams import KINDS, ONE_REFERENCE, Kind, carried_on, deferred, kind_of
@@ -37,7 +39,7 @@ def _around(listener: Listener, function: Callable[..., Any], args: Any, kwargs:
     except BaseException as error:
         tell(listener.fail, listener, call, error)
         raise
-    if type(result) in KINDS:
+    if id(type(result)) in KINDS:
         alone = getrefcount(result) <= ONE_REFERENCE
         return carried_on(listener, call, result, alone=alone)
     tell(listener.finish, listener, call, result)
@@ -70,7 +72,9 @@ class _Wrapper:
     so ``inspect`` recognizes a coroutine or generator function that it stands for.
     """
 
-    def __init__(self, function: Any, listener: Listener, restored: tuple[Any, ...]) -> None:
+    def __init__(
+        self, function: Any, listener: Listener, restored: tuple[Any, ...], copies: Count[int]
+    ) -> None:
         functools.update_wrapper(self, function)
         with contextlib.suppress(TypeError, ValueError):
             self.__signature__ = inspect.signature(function)
@@ -80,6 +84,7 @@ class _Wrapper:
         self._kind: Kind | None = kind_of(function)
         self._run = _compilable(function)
         self._restored = restored
+        self._copies = copies
 
     @skip_frame
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -97,10 +102,11 @@ class _Wrapper:
         return getattr(self._function, name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        next(self._copies)
         return self._restored
 
 
-def _replace(target: Any, name: str, listener: Listener) -> None:
+def _replace(target: Any, name: str, listener: Listener, copies: Count[int]) -> None:
     """Puts a wrapper in the place of ``target.name``, on the instance."""
     function = getattr(target, name)
     own = vars(target).get(name)
@@ -110,7 +116,7 @@ def _replace(target: Any, name: str, listener: Listener) -> None:
         restored: tuple[Any, ...] = (getattr, (target, name))
     else:
         restored = (operator.itemgetter(0), ((own,),))
-    wrapper = _Wrapper(function, listener, restored)
+    wrapper = _Wrapper(function, listener, restored, copies)
     wrapper.__dict__["_calltape_own"] = own
     object.__setattr__(target, name, wrapper)
 
@@ -135,11 +141,25 @@ class ReplacedMethod(Attachment):
     """A wrapper in the place of one method, on one instance of any class."""
 
     def __init__(self, target: Any, method: str, listener: Listener) -> None:
+        super().__init__()
         self._target = weakref.ref(target)
         self._method = method
         self._listener = listener
-        _replace(target, method, listener)
+        _replace(target, method, listener, self.copies)
         self._wrapper: weakref.ref[_Wrapper] = weakref.ref(vars(target)[method])
+
+    def trouble(self) -> str | None:
+        target, wrapper = self._target(), self._wrapper()
+        if target is None:
+            return None
+        state = vars(target)
+        if wrapper is not None and leads_to(state.get(self._method), wrapper, state):
+            return None
+        return (
+            f"something put another {self._method} in the place of the recorder's (accelerate's"
+            " prepare() and remove_hook_from_module() do): later calls are not seen. Attach after"
+            " it"
+        )
 
     def detach(self) -> None:
         target, wrapper = self._target(), self._wrapper()

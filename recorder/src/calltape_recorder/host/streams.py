@@ -37,12 +37,13 @@ _FLAGS: tuple[tuple[int, Kind], ...] = (
     (inspect.CO_GENERATOR, "generator"),
     (inspect.CO_ASYNC_GENERATOR, "async generator"),
 )
-KINDS: dict[type, Kind] = {
-    types.CoroutineType: "coroutine",
-    types.GeneratorType: "generator",
-    types.AsyncGeneratorType: "async generator",
+KINDS: dict[int, Kind] = {
+    id(types.CoroutineType): "coroutine",
+    id(types.GeneratorType): "generator",
+    id(types.AsyncGeneratorType): "async generator",
 }
-"""The types of objects that a call may return and that only run later."""
+"""The ids of the types of objects that a call may return and that only run later. The hash of a
+type may run the host's code."""
 
 
 def kind_of(function: Any) -> Kind | None:
@@ -60,7 +61,7 @@ def kind_of(function: Any) -> Kind | None:
 
 def note_unfinished(call: Call, value: Any) -> None:
     """Notes in the record that the call returned something that had not run."""
-    kind = KINDS[type(value)]
+    kind = KINDS[id(type(value))]
     article = "an" if kind == "async generator" else "a"
     call.outputs_missing = f"it returned {article} {kind}, which had not run"
 
@@ -163,7 +164,7 @@ def carried_on(listener: Listener, call: Call, value: Any, *, alone: bool) -> An
 
 
 def _carried_on(listener: Listener, call: Call, value: Any, alone: bool) -> Any:
-    kind = KINDS[type(value)]
+    kind = KINDS[id(type(value))]
     if not alone or not _is_new(value, kind):
         note_unfinished(call, value)
         tell(listener.finish, listener, call, value)
@@ -210,7 +211,7 @@ async def _awaited(opening: _Opening) -> Any:
     except BaseException as error:
         tell(listener.fail, listener, call, error)
         raise
-    if type(result) in KINDS:
+    if id(type(result)) in KINDS:
         alone = sys.getrefcount(result) <= ONE_REFERENCE
         return carried_on(listener, call, result, alone=alone)
     tell(listener.finish, listener, call, result)
@@ -255,7 +256,7 @@ class _Steps:
     @skip_frame
     def catches(self, error: BaseException) -> None:
         """The consumer threw this error into the generator."""
-        self._closing = isinstance(error, GeneratorExit)
+        self._closing = issubclass(type(error), GeneratorExit)
 
     @skip_frame
     def ends(self, error: BaseException | None) -> None:
@@ -265,7 +266,7 @@ class _Steps:
             return
         if call.chunks is not None:
             call.chunks.closed = self._closing
-        if error is None or (self._closing and isinstance(error, GeneratorExit)):
+        if error is None or (self._closing and issubclass(type(error), GeneratorExit)):
             tell(listener.finish, listener, call, None)
         else:
             tell(listener.fail, listener, call, error)

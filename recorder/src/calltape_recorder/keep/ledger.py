@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from calltape_recorder.counting import Count, value_of
+from calltape_recorder.threads import RLock
 from calltape_schema.endings import UNWANTED, Coverage
 
 __all__ = ["Ledger", "State", "Stats"]
@@ -54,6 +54,8 @@ class Stats:
         last_error: what went wrong last, as it was logged; None if nothing did.
         last_error_ns: when that was, Unix time in nanoseconds.
         compressed: files that were compressed.
+        copies: copies (deep ones and pickles) that were made of what is recorded. Nobody sees the
+            calls of a copy.
         uncompressed: complete files that stay as they are although ``compress`` was asked for,
             because they would hardly shrink, or because it failed.
     """
@@ -77,6 +79,7 @@ class Stats:
     last_error_ns: int | None = None
     compressed: int = 0
     uncompressed: int = 0
+    copies: int = 0
 
     @property
     def unwanted(self) -> dict[str, int]:
@@ -119,7 +122,7 @@ class Ledger:
     """
 
     def __init__(self, max_bytes: int, max_calls: int | None) -> None:
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self.max_bytes = max_bytes
         self._max_calls = max_calls
         self._stopped: str | None = None

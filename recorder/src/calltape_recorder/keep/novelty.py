@@ -14,13 +14,13 @@ constants, and each pattern has a span of its own.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from calltape_recorder.capture.call_view import CallView
 from calltape_recorder.keep.policies import EVIDENCE, Decider, Keep
+from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
 
 __all__ = ["Novelty"]
@@ -71,7 +71,7 @@ class Novelty(Keep):
 class _Decider:
     def __init__(self, growth: float) -> None:
         self._growth = growth
-        self._lock = threading.RLock()
+        self._lock = RLock()
         # Only hashes are kept: the sizes of a large cache take kilobytes, and a text has no bound.
         self._rows: set[int] = set()
         self._groups: dict[Any, _Group] = {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 import math
-import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calltape_recorder.capture.call_view import CallView
+from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
 
 __all__ = [
@@ -261,7 +261,7 @@ class _EitherOf(_Pair):
 class _Limit:
     def __init__(self, calls: int) -> None:
         self._left = calls
-        self._lock = threading.RLock()
+        self._lock = RLock()
 
     def __call__(self, number: int, view: Any) -> bool:
         if self._left <= 0:
@@ -275,7 +275,7 @@ class _StructureLimit:
     def __init__(self, calls: int) -> None:
         self._calls = calls
         self._seen: dict[bytes, int] = {}
-        self._lock = threading.RLock()
+        self._lock = RLock()
 
     def __call__(self, number: int, view: CallView) -> int:
         key = view.structure.encoded
@@ -302,7 +302,7 @@ class _Bucket:
         self._most = max(rate, 1.0)
         self._tokens = self._most
         self._filled = time.monotonic()
-        self._lock = threading.RLock()
+        self._lock = RLock()
 
     def __call__(self, number: int, view: Any) -> bool:
         with self._lock:

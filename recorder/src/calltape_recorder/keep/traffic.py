@@ -6,13 +6,13 @@ makes counts per axis of these numbers. They stay small however long a server ru
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from typing import Any
 
 from calltape_recorder.capture.call_view import Row
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot.repeats import Repeats
+from calltape_recorder.threads import RLock
 from calltape_schema.traffic import MAX_GROUPS, MAX_SIZES, Axis, Group, Traffic
 
 __all__ = ["TrafficCounter"]
@@ -39,7 +39,7 @@ class TrafficCounter:
     def __init__(self, repeats: Repeats, *, written_only: bool = False) -> None:
         self._repeats = repeats
         self._may_be_told: set[bytes] | None = set() if written_only else None
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self._waiting: dict[tuple[bytes, Row], int] = {}
         self._groups: dict[Any, _Group] = {}
         self._other = 0

@@ -23,7 +23,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +40,9 @@ from calltape_recorder.launch.startup.calltape_explaining import (
     has_tape,
 )
 from calltape_recorder.launch.startup.calltape_variable import seconds, split
+from calltape_recorder.log import say
 from calltape_recorder.recorder import Recorder, record
+from calltape_recorder.threads import RLock
 from calltape_recorder.write.permissions import OWNER_ONLY, make_folders
 from calltape_schema import TapeError
 
@@ -52,8 +53,6 @@ STARTUP = os.fspath(Path(__file__).with_name("startup"))
 
 _MAX_INSTANCES = 32
 _MAX_TAPES = 10_000
-
-_log = logging.getLogger("calltape")
 
 
 # --- in the server ------------------------------------------------------------------------------
@@ -128,12 +127,12 @@ def _follow_instances(
     that are made from now on. Copies are not recorded, because a copy does not run ``__init__``.
     If there was none, ``is_command`` tells that this process says so at its end."""
     known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-    lock = threading.RLock()  # a finalizer may make an instance while this thread has the lock
+    lock = RLock()  # a finalizer may make an instance while this thread has the lock
     count = 0
 
     def renew() -> None:
         nonlocal lock
-        lock = threading.RLock()
+        lock = RLock()
 
     # A thread that does not exist in the child may have held the lock.
     os.register_at_fork(after_in_child=renew)
@@ -175,8 +174,8 @@ def _say_if_none(
 
 
 def _warn(text: str, *values: object) -> None:
-    with contextlib.suppress(Exception):  # the host's log handler may raise
-        _log.warning(f"process %d: {text}", os.getpid(), *values)
+    with contextlib.suppress(Exception):  # the text of a value is the host's
+        say(logging.WARNING, text % values if values else text)
 
 
 def _after_init(cls: type, born: Callable[[Any], None]) -> None:

@@ -10,9 +10,10 @@ import contextlib
 import ctypes
 import mmap
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable
+
+from calltape_recorder.threads import RLock
 
 __all__ = ["Buffer", "Buffers"]
 
@@ -91,7 +92,7 @@ class Buffers:
     freed when it comes back. ``make`` makes a buffer of a size."""
 
     def __init__(self, max_bytes: int, make: Callable[[int], Buffer] = Buffer) -> None:
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self._max = max_bytes
         self._make = make
         self._idle: dict[int, list[Buffer]] = {}  # sizes in the order in which they were last used

@@ -12,6 +12,13 @@ from typing import Any
 
 import torch
 
+from calltape_recorder.snapshot.bare_tensor import (
+    as_subclass,
+    data_ptr,
+    detach,
+    storage_offset,
+    untyped_storage,
+)
 from calltape_recorder.snapshot.buffers import Buffer, Buffers
 from calltape_recorder.snapshot.device_copies import copy_out
 from calltape_recorder.snapshot.facts import DTYPES, Facts
@@ -47,11 +54,11 @@ def copy_leaves(leaves: list[Any], look: Look, buffers: HostMemory) -> list[Any]
             pieces.append(None)
         elif fact.direct == "cpu":
             if size <= _SMALL:
-                pieces.append(bytearray(array_type(size).from_address(leaf.data_ptr())))
+                pieces.append(bytearray(array_type(size).from_address(data_ptr(leaf))))
             else:
                 large.append(len(pieces))
                 pieces.append(None)
-        elif isinstance(leaf, _Tensor):
+        elif issubclass(type(leaf), _Tensor):
             if fact.device.type == "cuda":
                 distant.append(len(pieces))
                 pieces.append(None)
@@ -114,7 +121,7 @@ def _pooled(
     try:
         # We hold the storages until they are copied: another thread may give a tensor other memory
         # while this one does not hold the interpreter lock.
-        held = [leaves[index].untyped_storage() for index in large]
+        held = [untyped_storage(leaves[index]) for index in large]
         sources = [
             _source(leaves[index], memory, sizes[index])
             for index, memory in zip(large, held, strict=True)
@@ -137,7 +144,7 @@ def _source(leaf: torch.Tensor, memory: torch.UntypedStorage, size: int) -> tupl
     Raises:
         RuntimeError: another thread gave the tensor other memory.
     """
-    begin = int(leaf.storage_offset()) * leaf.itemsize
+    begin = int(storage_offset(leaf)) * leaf.itemsize
     if begin + size > memory.nbytes():
         raise RuntimeError("a tensor was given other memory while it was recorded")
     return memory.data_ptr() + begin, size
@@ -150,7 +157,7 @@ def _from_device(
     tensors = [leaves[index] for index in distant]
     # We hold the storages until the copies are enqueued, as above.
     held = [
-        tensor.untyped_storage() if fact.direct else None
+        untyped_storage(tensor) if fact.direct else None
         for tensor, fact in zip(tensors, facts, strict=True)
     ]
     try:
@@ -186,9 +193,9 @@ def _computed(tensor: torch.Tensor, fact: Facts, size: int) -> Piece:
 
 def _plain(tensor: torch.Tensor, fact: Facts) -> torch.Tensor:
     """The elements that are stored, as a tensor without a subclass, a quantizer and lazy bits."""
-    value = tensor.detach()
+    value: torch.Tensor = detach(tensor)
     if type(value) is not torch.Tensor:
-        value = value.as_subclass(torch.Tensor)
+        value = as_subclass(value, torch.Tensor)
     if fact.quantizer is not None:
         value = value.int_repr()
     for axis in fact.expanded:

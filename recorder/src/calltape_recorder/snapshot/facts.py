@@ -12,7 +12,24 @@ from typing import Any, NamedTuple
 import torch
 
 from calltape_recorder.capture.known_classes import type_name
+from calltape_recorder.snapshot.bare_tensor import (
+    device_of,
+    dtype_of,
+    is_conj,
+    is_contiguous,
+    is_inference,
+    is_neg,
+    is_nested,
+    layout_of,
+    q_scale,
+    q_zero_point,
+    qscheme,
+    requires_grad,
+    shape_of,
+    stride,
+)
 from calltape_schema.interning import MAX_RANK
+from calltape_schema.plain_classes import class_attribute
 
 __all__ = [
     "DTYPES", "SIMPLE", "Alias", "Dtype", "Facts", "facts_of", "is_plain", "leaf_document",
@@ -117,48 +134,51 @@ def facts_of(leaf: Any) -> Facts:
 
 
 def _plain_facts(t: Any, subclass: type | None) -> Facts:
-    dtype = t.dtype
-    if t.layout is not _strided or dtype not in _ordinary_dtypes:
+    dtype = dtype_of(t)
+    if layout_of(t) is not _strided or dtype not in _ordinary_dtypes:
         return _unusual_facts(t, subclass)
-    device = t.device
-    flags = (1 if t.requires_grad else 0) | (2 if t.is_inference() else 0)
-    if dtype in _complex_dtypes and t.is_conj():
+    device = device_of(t)
+    flags = (1 if requires_grad(t) else 0) | (2 if is_inference(t) else 0)
+    if dtype in _complex_dtypes and is_conj(t):
         flags |= CONJ
-    if t.is_neg():
+    if is_neg(t):
         flags |= NEG
-    shape = t.shape
+    shape = shape_of(t)
     if device.type == "meta":
         return Facts(dtype, shape, device, flags, None, "", "a meta tensor has no values")
-    if t.is_contiguous():
+    if is_contiguous(t):
         direct = device.type if flags < CONJ and device.type in _DIRECT else ""
         return Facts(dtype, shape, device, flags, None, direct, None, (), None, subclass)
-    strides = t.stride()
+    strides = stride(t)
     expanded = tuple(axis for axis, stride in enumerate(strides) if stride == 0 and shape[axis] > 1)
     return Facts(dtype, shape, device, flags, strides, "", None, expanded, None, subclass)
 
 
 def _unusual_facts(t: Any, subclass: type | None) -> Facts:
-    if t.layout is not _strided:
-        layout = str(t.layout).removeprefix("torch.")
+    if layout_of(t) is not _strided:
+        layout = str(layout_of(t)).removeprefix("torch.")
         return _unreadable(t, f"layout {layout}", subclass)
-    if str(t.dtype).removeprefix("torch.") in _QUANTIZED:
+    name = str(dtype_of(t)).removeprefix("torch.")
+    if name in _QUANTIZED:
         return _quantized_facts(t, subclass)
-    return _unreadable(t, f"dtype {str(t.dtype).removeprefix('torch.')}", subclass)
+    return _unreadable(t, f"dtype {name}", subclass)
 
 
 def _quantized_facts(t: Any, subclass: type | None) -> Facts:
-    scheme = str(t.qscheme()).removeprefix("torch.")
+    scheme = str(qscheme(t)).removeprefix("torch.")
     if not scheme.startswith("per_tensor"):
         return _unreadable(t, f"quantized {scheme}", subclass)
-    quantizer = (scheme, float(t.q_scale()), int(t.q_zero_point()))
-    strides = None if t.is_contiguous() else t.stride()
-    return Facts(t.dtype, t.shape, t.device, 0, strides, "", None, (), None, subclass, quantizer)
+    quantizer = (scheme, float(q_scale(t)), int(q_zero_point(t)))
+    strides = None if is_contiguous(t) else stride(t)
+    return Facts(
+        dtype_of(t), shape_of(t), device_of(t), 0, strides, "", None, (), None, subclass, quantizer
+    )
 
 
 def _subclass_facts(t: Any, cls: type) -> Facts:
     """Reads a subclass as a plain tensor if it has bytes of its own, else only its shape."""
     with torch._C.DisableTorchFunctionSubclass():
-        if getattr(cls, "__torch_dispatch__", _no_dispatch) is not _no_dispatch:
+        if class_attribute(cls, "__torch_dispatch__", _no_dispatch) is not _no_dispatch:
             return _unreadable(t, "a tensor subclass without bytes of its own", cls)
         try:
             # It is not direct, because the subclass would intercept the reads of the copy too.
@@ -168,23 +188,23 @@ def _subclass_facts(t: Any, cls: type) -> Facts:
 
 
 def _why(t: Any, error: Exception) -> str:
-    return "a nested tensor" if t.is_nested else f"not readable: {type(error).__name__}"
+    return "a nested tensor" if is_nested(t) else f"not readable: {type(error).__name__}"
 
 
 def _unreadable(t: Any, reason: str, subclass: type | None) -> Facts:
     """The facts that can be read of a tensor whose bytes cannot be read."""
     shape: tuple[int, ...] = ()
     try:
-        sizes = tuple(t.shape)
+        sizes = tuple(shape_of(t))
         if all(type(size) is int for size in sizes) and len(sizes) <= MAX_RANK:
             shape = sizes
         else:
             reason = f"{reason}, symbolic shape"
     except Exception:
         reason = f"{reason}, shape unknown"
-    layout = None if t.layout is _strided else str(t.layout).removeprefix("torch.")
-    flags = 1 if t.requires_grad else 0
-    return Facts(t.dtype, shape, t.device, flags, None, "", reason, (), layout, subclass)
+    layout = None if layout_of(t) is _strided else str(layout_of(t)).removeprefix("torch.")
+    flags = 1 if requires_grad(t) else 0
+    return Facts(dtype_of(t), shape, device_of(t), flags, None, "", reason, (), layout, subclass)
 
 
 def _array_facts(array: Any) -> Facts:

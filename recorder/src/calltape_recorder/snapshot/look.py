@@ -14,6 +14,16 @@ import torch
 from calltape_recorder.capture.nested_tensors import check_unnested
 from calltape_recorder.capture.structures import Wanted
 from calltape_recorder.capture.withholding import FEWEST_RANGED
+from calltape_recorder.snapshot.bare_tensor import (
+    data_ptr,
+    is_contiguous,
+    is_inference,
+    is_neg,
+    numel,
+    storage_offset,
+    stride,
+    untyped_storage,
+)
 from calltape_recorder.snapshot.facts import (
     CONJ,
     DTYPES,
@@ -85,24 +95,24 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
                 type(leaf) is _Tensor
                 and (dtype := leaf.dtype) in SIMPLE
                 and ((is_cpu := leaf.is_cpu) or leaf.is_cuda)
-                and leaf.is_contiguous()
-                and not leaf.is_neg()
+                and is_contiguous(leaf)
+                and not is_neg(leaf)
             ):
-                memory = leaf.untyped_storage()
+                memory = untyped_storage(leaf)
                 size = leaf.nbytes
                 storage = memory._cdata
                 flags = REQUIRES_GRAD if leaf.requires_grad else 0
-                if leaf.is_inference():
+                if is_inference(leaf):
                     flags |= INFERENCE
                 any_cuda = any_cuda or not is_cpu
                 device, direct = (_cpu, "cpu") if is_cpu else (leaf.device, "cuda")
                 fact = _make(Facts, (
                     dtype, leaf.shape, device, flags, None, direct, None, (), None, None, None,
                 ))  # fmt: skip
-                if memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
+                if memory.nbytes() < storage_offset(leaf) * leaf.itemsize + size:
                     fact = fact._replace(missing="its storage was freed")
                     size = 0
-                elif size and not leaf.data_ptr():
+                elif size and not data_ptr(leaf):
                     fact = fact._replace(missing="it has no memory")
                     size = 0
             else:
@@ -143,14 +153,16 @@ def _careful(leaf: Any) -> tuple[Facts, int, int]:
     fact = facts_of(leaf)
     if fact.missing is not None:
         return fact, id(leaf), 0
-    if not isinstance(leaf, _Tensor):
+    if not issubclass(type(leaf), _Tensor):
         return fact, id(leaf), stored_bytes(fact)
     with torch._C.DisableTorchFunctionSubclass():
-        memory = leaf.untyped_storage()
-        if leaf.is_cuda and torch.cuda.is_current_stream_capturing():
+        memory = untyped_storage(leaf)
+        if fact.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return fact._replace(missing=_CAPTURED), memory._cdata, 0
-        last = sum((size - 1) * step for size, step in zip(leaf.shape, leaf.stride(), strict=False))
-        if leaf.numel() and memory.nbytes() < (leaf.storage_offset() + last + 1) * leaf.itemsize:
+        steps = stride(leaf)
+        last = sum((size - 1) * step for size, step in zip(fact.shape, steps, strict=False))
+        used = (storage_offset(leaf) + last + 1) * fact.dtype.itemsize
+        if numel(leaf) and memory.nbytes() < used:
             return fact._replace(missing="its storage was freed"), memory._cdata, 0
         return fact, memory._cdata, stored_bytes(fact)
 
@@ -164,9 +176,9 @@ def _aliased(
     places: list[int | None] = []
     for leaf, fact, storage in zip(leaves, facts, storages, strict=False):
         place = None
-        if uses[storage] > 1 and fact.missing is None and isinstance(leaf, torch.Tensor):
+        if uses[storage] > 1 and fact.missing is None and issubclass(type(leaf), _Tensor):
             with torch._C.DisableTorchFunctionSubclass():
-                place = int(leaf.storage_offset()) * leaf.itemsize
+                place = int(storage_offset(leaf)) * fact.dtype.itemsize
             begins[storage] = min(begins.get(storage, place), place)
         places.append(place)
     first: dict[Any, int] = {}

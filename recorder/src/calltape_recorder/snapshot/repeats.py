@@ -7,7 +7,6 @@ tensors of a call takes one step in C++, with the guards that torch has for comp
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,9 +16,11 @@ from calltape_recorder.capture.call_view import Row
 from calltape_recorder.capture.contexts import ORDINARY, Context, context_now
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.counting import Count, value_of
+from calltape_recorder.snapshot.bare_tensor import is_inference, storage_offset, untyped_storage
 from calltape_recorder.snapshot.facts import INFERENCE
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.snapshot.side import Shared
+from calltape_recorder.threads import RLock
 
 __all__ = ["Repeat", "Repeats"]
 
@@ -131,7 +132,7 @@ class Repeat(Shared):
             and not leaf.is_nested
             and self._check(leaf)
             and not leaf.__dict__
-            and (not self._asks or leaf.is_inference() is self._inference[0])
+            and (not self._asks or is_inference(leaf) is self._inference[0])
         )
 
     def has_memory_of(self, leaves: Sequence[Any]) -> bool:
@@ -140,21 +141,21 @@ class Repeat(Shared):
         because nothing can be copied then."""
         if self._asks:
             for leaf, expected in zip(leaves, self._inference, strict=True):
-                if leaf.is_inference() is not expected:
+                if is_inference(leaf) is not expected:
                     return False
         sizes = self._copied
         # This is the most frequent case if only shapes are kept.
         if sizes is None and len(leaves) < 3:
             # A storage stays the same Python object as long as somebody refers to that object.
             return len(leaves) == 1 or (
-                leaves[0].untyped_storage() is not leaves[1].untyped_storage()
+                untyped_storage(leaves[0]) is not untyped_storage(leaves[1])
             )
-        memories = [leaf.untyped_storage() for leaf in leaves]
+        memories = [untyped_storage(leaf) for leaf in leaves]
         if sizes is not None:
             if self._on_cuda and torch.cuda.is_current_stream_capturing():
                 return False
             for leaf, memory, size in zip(leaves, memories, sizes, strict=True):
-                if size and memory.nbytes() < leaf.storage_offset() * leaf.itemsize + size:
+                if size and memory.nbytes() < storage_offset(leaf) * leaf.itemsize + size:
                     return False
         return len(set(map(id, memories))) == len(memories)
 
@@ -184,7 +185,7 @@ class Repeats:
         self._replaced: list[Repeat] = []
         self.call: Repeat | None = None
         self.result: Repeat | None = None
-        self.lock = threading.RLock()  # reentrant: a signal handler may call the model in it
+        self.lock = RLock()  # reentrant: a signal handler may call the model in it
         self.of = self._known.get
         """The repeat of a structure, or None."""
 

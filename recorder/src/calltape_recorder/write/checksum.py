@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Sequence
 from typing import Any
 
+from calltape_recorder.threads import Event, start_thread
 from calltape_schema.checksum import crc32
 
 __all__ = ["Checksum", "checksum"]
@@ -29,15 +28,16 @@ class Checksum:
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts = parts
         self._found: int | None = None
-        self._thread = threading.Thread(target=self._run, name="calltape-checksum", daemon=True)
-        # If no thread can be started (the interpreter shuts down), value() computes it.
-        with contextlib.suppress(RuntimeError):
-            self._thread.start()
+        self._done = Event()
+        try:
+            start_thread(self._run, "calltape-checksum")
+        except RuntimeError:  # the interpreter shuts down: value() computes it
+            self._done.set()
 
     def value(self) -> int:
         """Waits for the checksum. It may be called again."""
-        if self._thread.ident is not None:
-            self._thread.join()
+        while not self._done.wait(1.0):
+            pass
         if self._found is None:
             self._found = checksum(self._parts)
         self._parts = ()
@@ -46,4 +46,7 @@ class Checksum:
     def _run(self) -> None:
         # This runs at the host's own priority. A thread of a lower priority may get the interpreter
         # lock and then no core, and all other threads would wait for it.
-        self._found = checksum(self._parts)
+        try:
+            self._found = checksum(self._parts)
+        finally:
+            self._done.set()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass
 from typing import Literal
+
+from calltape_recorder.threads import RLock
 
 __all__ = ["Bounds", "DiskBudget", "Refusal", "free_bytes"]
 
@@ -71,7 +72,7 @@ class DiskBudget:
     """
 
     def __init__(self, most: int | None) -> None:
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self._most = most
         self._taken = 0
         self._wanted = 0  # the most that was lent at once, within its share

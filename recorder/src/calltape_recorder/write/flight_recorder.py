@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from calltape_recorder.call import Call
+from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
 from calltape_schema.endings import Dump
 
@@ -50,7 +50,7 @@ class HeldCalls:
         self._size = size
         self._put = put
         self._drop = drop
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self._calls: deque[Call] = deque()
         self._bytes = 0
         self._dumps: list[Dump] = []

@@ -3,6 +3,10 @@
 Every line begins with the number of the process. Trouble is said at once, by the thread that has
 it, and once per kind. News (a file was sealed, recording stopped) is only noted, and the writer's
 thread says it: neither a call nor a fork waits for a log handler of the host.
+
+What goes well is said on the level INFO. Where nobody configured logging, Python shows warnings
+only, and an owner would not know whether anything is recorded. There, one line on stderr says what
+is recorded where. It is no warning, because nothing is wrong.
 """
 
 from __future__ import annotations
@@ -12,11 +16,17 @@ import logging
 import os
 import time
 from collections import deque
-from traceback import format_tb
+from traceback import extract_tb, format_exception
+from typing import Any
 
-__all__ = ["Notices"]
+from calltape_recorder.interrupts import is_interrupt
+from calltape_recorder.log import log, say, write
+from calltape_schema.plain_classes import name_of
 
-log = logging.getLogger("calltape")
+__all__ = ["BEGINNING", "Notices"]
+
+BEGINNING = "records"
+"""The kind of news that says what is recorded where."""
 
 _AGAIN_SECONDS = 60.0
 _MAX_NEWS = 100
@@ -49,20 +59,18 @@ class Notices:
         what = _without_text(error) if self._withholds else _one_line(error)
         self._note(f"{about}: {what}")
         if self._is_new(about):
-            with contextlib.suppress(Exception):  # a log handler of the host may raise
-                said = "process %d: %s: %s (said once; see Recorder.stats())"
-                log.warning(said, os.getpid(), about, what)
-                if self._withholds:
-                    log.debug("%s\n%s", about, "".join(format_tb(error.__traceback__)))
-                else:
-                    log.debug("%s", about, exc_info=error)
+            say(logging.WARNING, f"{about}: {what} (said once; see Recorder.stats())")
+            if not log.isEnabledFor(logging.DEBUG):
+                return
+            with contextlib.suppress(Exception):  # the code of the exception may raise
+                lines = _without_lines if self._withholds else _with_lines
+                say(logging.DEBUG, f"{about}\n{lines(error)}")
 
     def warn(self, text: str) -> None:
         """Logs a text once."""
         self._note(text)
         if self._is_new(text):
-            with contextlib.suppress(Exception):
-                log.warning("process %d: %s", os.getpid(), text)
+            say(logging.WARNING, text)
 
     def tell(self, kind: str, text: str, *, level: int = logging.INFO) -> None:
         """Notes news for :meth:`say_news`. It takes no lock."""
@@ -80,8 +88,9 @@ class Notices:
             more = self._held_back.pop(kind, 0)
             if more:
                 text += f" (and {more} times before, within a minute each)"
-            with contextlib.suppress(Exception):
-                log.log(level, "process %d: %s", os.getpid(), text)
+            say(level, text)
+            if kind == BEGINNING:
+                write(text)
 
     def forget(self) -> None:
         """Lets trouble be said again, because it was over: at most once a minute."""
@@ -100,17 +109,32 @@ class Notices:
         return True
 
 
+_errno_of: Any = OSError.__dict__["errno"].__get__
+
+
 def _without_text(error: BaseException) -> str:
     """The exception's type, and what the system says of its error number."""
-    number = error.errno if isinstance(error, OSError) else None
+    number = _errno_of(error) if issubclass(type(error), OSError) else None
     reason = f": {os.strerror(number)}" if type(number) is int else ""
-    return f"{type(error).__name__}{reason}"
+    return f"{name_of(type(error))}{reason}"
+
+
+def _with_lines(error: BaseException) -> str:
+    return "".join(format_exception(error))
+
+
+def _without_lines(error: BaseException) -> str:
+    """The frames of the traceback. A line of code may have the text of the exception."""
+    frames = extract_tb(error.__traceback__)
+    return "\n".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
 
 
 def _one_line(error: BaseException) -> str:
     """The exception's type and message in one line, as torch's messages may have many."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # the host's own __str__ may raise
+    except BaseException as broken:  # the host's own __str__ may raise anything
+        if is_interrupt(broken):
+            raise
         text = "(no text)"
-    return f"{type(error).__name__}: {text[:_MAX_TEXT]}"
+    return f"{name_of(type(error))}: {text[:_MAX_TEXT]}"

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import threading
 from collections.abc import Callable, Iterator
 
 from calltape_recorder.call import Call
+from calltape_recorder.threads import RLock
 from calltape_recorder.write.disk_budget import DiskBudget
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.tape_writer import TapeWriter, manifest_bytes
@@ -59,7 +59,7 @@ class WriteAhead:
         self._budget = budget
         self._overwrite = overwrite
         self._file_mode = file_mode
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._idle: list[_File] = []
         self._files: list[_File] = []
         self._number = 0  # of the next file
@@ -102,7 +102,7 @@ class WriteAhead:
     def abandon(self) -> None:
         """Closes the files in a fork, as they are the parent's. A thread of the parent may hold the
         old lock."""
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._is_closed = True
         for file in self._files:
             file.tape.close()
@@ -139,7 +139,7 @@ class _File:
         self, open_next: Callable[[], TapeWriter], manifest: Manifest, budget: DiskBudget,
         redacts: bool,
     ) -> None:  # fmt: skip
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._budget = budget
         self._users = 0
         self._is_gone = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.locks import HasLock, lent
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import release
+from calltape_recorder.threads import Event, get_ident, sleep, start_thread, wait_for
 from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.notices import Notices
@@ -57,7 +57,7 @@ class _Task:
 
     def __init__(self, action: Callable[[], None] | None) -> None:
         self.action = action
-        self.done = threading.Event()
+        self.done = Event()
 
 
 class Writer:
@@ -88,7 +88,7 @@ class Writer:
         self._buffers = buffers
         self._items: deque[Call | _Task] = deque()
         self._most_items = max(_FEWEST_ITEMS, ledger.max_bytes // _ITEM_BYTES)
-        self._wake = threading.Event()
+        self._wake = Event()
         self._each_second = each_second
         self._lost = lost
         self._notices = notices
@@ -102,18 +102,21 @@ class Writer:
         self.last_write_ns: int | None = None
         self.refused: str | None = None
         self._process = 0
-        self._over = threading.Event()
+        self._over = Event()
         self._over.set()
-        self._thread = threading.Thread(target=self._run, name="calltape-writer", daemon=True)
+        self._ident: int | None = None  # of the thread, from when it runs
 
     def start(self) -> None:
         self._over.clear()
         self._process = os.getpid()
-        self._thread.start()
+        try:
+            start_thread(self._run, "calltape-writer")
+        except BaseException:
+            self._over.set()
+            raise
 
     @property
     def _is_over(self) -> bool:
-        # If is_alive() or join() is interrupted, it may take a running thread for an ended one.
         return self._over.is_set() or self._process != os.getpid()
 
     def put(self, call: Call) -> None:
@@ -138,15 +141,17 @@ class Writer:
         task = _Task(action)
         self._items.append(task)
         self._wake.set()
-        if self._thread is threading.current_thread():
+        if self._ident == get_ident():
             return False
         with lent(self.waits_with):
             return self._is_done(task.done, timeout)
 
-    def _is_done(self, done: threading.Event, timeout: float | None) -> bool:
+    def _is_done(self, done: Event, timeout: float | None) -> bool:
         """Waits for a task; False if that takes longer than ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not done.wait(0.1 if deadline is None else min(0.1, deadline - time.monotonic())):
+        while not wait_for(
+            done, 0.1 if deadline is None else min(0.1, deadline - time.monotonic())
+        ):
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             if self._is_over:
@@ -157,12 +162,12 @@ class Writer:
         """Writes what is queued and ends the thread; False if the disk does not answer."""
         self._stopping = True
         self._wake.set()
-        if self._thread is threading.current_thread():
+        if self._ident == get_ident():
             return False
         turns, since = self._turns, time.monotonic()
         with lent(self.waits_with):
             while not self._is_over:
-                self._over.wait(0.5)
+                wait_for(self._over, 0.5)
                 if self._turns != turns:
                     turns, since = self._turns, time.monotonic()
                 elif time.monotonic() - since > _STUCK_SECONDS:
@@ -170,6 +175,7 @@ class Writer:
         return True
 
     def _run(self) -> None:
+        self._ident = get_ident()
         try:
             self._work()
         finally:
@@ -190,7 +196,7 @@ class Writer:
             elif self._stopping:
                 return
             elif self._segments.compress_some():  # a piece: a call that comes now waits for it
-                time.sleep(_PAUSE_SECONDS)
+                sleep(_PAUSE_SECONDS)
             else:
                 empty += 1
                 self._wait(asleep=empty >= _IDLE_POLLS)
@@ -207,9 +213,7 @@ class Writer:
             self._notices.say_news()
 
     def _wait(self, *, asleep: bool) -> None:
-        seconds: float | None = _POLL_SECONDS
-        if asleep:
-            seconds = _LOOK_SECONDS
+        seconds = _LOOK_SECONDS if asleep else _POLL_SECONDS
         self._wake.clear()
         self._asleep = asleep
         if not (self._items or self._stopping):
@@ -224,7 +228,7 @@ class Writer:
         begun = time.monotonic()
         while self._items and len(calls) < _BATCH_CALLS and size < _BATCH_BYTES:
             if time.monotonic() - begun > _WORK_SECONDS:
-                time.sleep(_PAUSE_SECONDS)
+                sleep(_PAUSE_SECONDS)
                 begun = time.monotonic()
             item = self._items.popleft()
             if isinstance(item, _Task):

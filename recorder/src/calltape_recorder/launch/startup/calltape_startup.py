@@ -14,6 +14,7 @@ import sys
 import time
 from _thread import allocate_lock, get_ident, start_new_thread
 from _weakref import ref
+from time import sleep  # the host may put another one into the module later
 
 TYPE_CHECKING = False  # importing typing takes longer than all of this
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class _Lookout:
         begun = time.monotonic()
         passed = 0.0
         while not self._done and passed < self._wait:
-            time.sleep(_EARLY[1] if passed < _EARLY[0] else _POLL)
+            sleep(_EARLY[1] if passed < _EARLY[0] else _POLL)
             if self._try():
                 return
             passed = time.monotonic() - begun
@@ -376,7 +377,7 @@ def _recorder() -> Callable[..., None]:
 def _say(text: str) -> None:
     import logging
 
-    logging.getLogger("calltape").warning("process %d: %s", os.getpid(), text)
+    logging.getLogger("calltape").warning("calltape, process %d: %s", os.getpid(), text)
 
 
 def _explaining() -> Any:

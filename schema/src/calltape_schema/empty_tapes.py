@@ -1,0 +1,59 @@
+"""Says why nothing is on a tape, and what to do: the recorder at the end, ``info`` later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["why_empty"]
+
+_NOT_SEEN = {
+    "hook": (
+        "the host calls a copy of it (a deep copy, or what was saved and loaded), calls its forward"
+        " directly, or overrides __call__; or it was compiled, also ahead of time, before the"
+        ' recorder was attached. Record what the host calls, or pass via="method"; attach before'
+        " it is compiled or copied"
+    ),
+    "method": (
+        "the host calls a copy of it (a deep copy, or what was saved and loaded), another object of"
+        " the class, or a reference to the method from before attach(); something put another"
+        " method in its place (accelerate does); or it was compiled, also ahead of time, before the"
+        " recorder was attached. Record the object that the host calls, and attach last, but before"
+        " it is compiled or copied"
+    ),
+}
+_ADVICE = {
+    "queue_full": (
+        "the tensors of a call do not fit into max_queue_bytes. Withhold the large ones, as with"
+        ' values={"*": "all", "cache.*": "none"}, or raise that bound'
+    ),
+    "tracing": (
+        "the calls were traced, not run: they were compiled with fullgraph=True, or exported."
+        " Compile first, then attach the recorder to what was compiled"
+    ),
+    "unfinished": "the calls were under way at the end. Close the recorder when they have returned",
+    "internal": "see the warnings of calltape in the log",
+    "disk_full": "there is no room on the disk, or min_free_bytes leaves none",
+    "max_disk_bytes": "max_disk_bytes is too small for one call",
+    "io": "the disk failed",
+    "file_removed": "somebody removed the files while they were written",
+}
+_WANTED = ("policy", "paused", "max_calls", "max_seconds", "flight_recorder", "deleted", "expired")
+
+
+def why_empty(name: str, via: str, seen: int, kept: int, dropped: Mapping[str, int]) -> str | None:
+    """Why no call of ``name`` is on the tape; None if some are, or if none was to be.
+
+    Args:
+        name: what is recorded.
+        via: how calls of it are seen, ``hook`` or ``method``.
+        seen, kept, dropped: the accounts.
+    """
+    if kept:
+        return None
+    if not seen:
+        return f"no call of {name} was seen. The usual causes: {_NOT_SEEN[via]}"
+    reasons = [reason for reason in dropped if reason not in _WANTED and dropped[reason]]
+    if not reasons or any(reason in _WANTED and dropped[reason] for reason in dropped):
+        return None
+    told = "; ".join(f"{reason} ({_ADVICE.get(reason, 'see the log')})" for reason in reasons)
+    return f"every call of {name} was dropped: {told}"
