@@ -41,10 +41,12 @@ __all__ = [
     "relaid_together",
 ]
 
-_FREE = 16 * 2**20
+_FREE = 4096
 _FACTOR = 8
 """Memory of a leaf with gaps may take so many bytes, and so many times the bytes of its elements
-beside that. A tape must not allocate memory by its strides alone."""
+beside that. A tape must not allocate memory by its strides alone, not with 50,000 leaves either."""
+_NEAR = 16 * 2**20
+"""A copy begins where the original begins in its memory if that is within so many bytes."""
 _MAX_STEPS = 4096
 """Of a search for an element that two tensors have in common. Beyond that they count as sharing."""
 
@@ -357,7 +359,7 @@ def _copied(members: list[torch.Tensor], device: Any, from_zero: bool) -> list[t
     end = max((place.end for place in places if 0 not in place.shape), default=0)
     if any((place.offset - begin) % place.width for place in places if 0 not in place.shape):
         begin -= begin % 16  # dtypes of several widths
-    if not from_zero and begin <= _FREE:
+    if not from_zero and begin <= _NEAR:
         begin = 0
     source = members[0].untyped_storage()
     region = torch.empty(0, dtype=torch.uint8, device=members[0].device)
