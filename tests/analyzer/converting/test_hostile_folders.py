@@ -146,7 +146,11 @@ def test_changed_bytes_end_in_one_error(folder: Path, tmp_path: Path) -> None:
 # FlashInfer's dumps: the next three tests go with their reader.
 
 
-@pytest.mark.parametrize("way", [*WAYS, "16 bytes", "a legacy file"], ids=str)
+def _named(way: Callable[[Path], None] | str) -> str:
+    return way if isinstance(way, str) else way.__name__
+
+
+@pytest.mark.parametrize("way", [*WAYS, "16 bytes", "a legacy file"], ids=_named)
 @pytest.mark.parametrize("name", ["metadata.jsonl", "inputs.pt", "outputs.pt"])
 def test_a_dump_that_is_none(tmp_path: Path, name: str, way: Callable[[Path], None] | str) -> None:
     own = dump(tmp_path / "d", 1, {"arg_0": torch.ones(3)}, {"result": torch.ones(3)})
