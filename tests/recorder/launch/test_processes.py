@@ -75,6 +75,15 @@ elif sys.argv[1:] == ["in a fork"]:
 """
 
 
+def trouble(printed: str) -> list[str]:
+    """The lines of a process, but for what is recorded where, and that no call came."""
+    return [
+        line
+        for line in printed.splitlines()
+        if " records " not in line and "no call of" not in line
+    ]
+
+
 MODULE = """
 import torch
 model = torch.nn.Linear(2, 2)
@@ -101,7 +110,7 @@ def test_a_module_that_nobody_imports_is_said_at_the_end(tmp_path: Path, who: st
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
     )  # fmt: skip
     assert ("nobody imported server_module" in done.stderr) == (who == "nobody")
-    assert len(done.stderr.splitlines()) == (who == "nobody")
+    assert len(trouble(done.stderr)) == (who == "nobody")
 
 
 SERVER = """
@@ -148,7 +157,7 @@ def test_a_script_its_forks_and_what_it_spawns(tmp_path: Path, target: str) -> N
     )  # fmt: skip
     assert done.returncode == -signal.SIGTERM  # its own end, not that of somebody in between
     assert done.stdout == "served ['--port', '1']\n", done.stderr
-    assert not done.stderr
+    assert not trouble(done.stderr)
     counts = {path.name: len(read(path).calls) for path in tapes.glob("*.tape")}
     assert sorted(counts.values()) == [3, 4, 5]
     assert sum("-p" in name for name in counts) == 1  # the fork went on, beside its parent's
@@ -174,7 +183,7 @@ def test_a_script_that_is_imported_as_well(tmp_path: Path) -> None:
     in the script is found first, and the other one is called."""
     (tmp_path / "twice.py").write_text(TWICE)
     done = _record(tmp_path, "twice.py")
-    assert not done.stderr
+    assert not trouble(done.stderr)
     assert sorted(len(read(tape).calls) for tape in (tmp_path / "tapes").glob("*.tape")) == [0, 1]
 
 
@@ -221,5 +230,5 @@ def test_what_both_copies_have_from_a_third_module_is_recorded_once(tmp_path: Pa
     (tmp_path / "third.py").write_text(THIRD)
     (tmp_path / "twice.py").write_text(TWICE.replace("model = Add()", "from third import model"))
     done = _record(tmp_path, "twice.py")
-    assert not done.stderr
+    assert not trouble(done.stderr)
     assert [len(read(tape).calls) for tape in (tmp_path / "tapes").glob("*.tape")] == [1]
