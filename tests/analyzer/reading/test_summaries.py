@@ -235,7 +235,7 @@ def test_a_summary_that_contradicts_itself_is_damage_at_once(tmp_path: Path) -> 
     path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True, forge=forge)
     with open_tape(path) as tape:
         assert tape.source == "records"
-        assert len(tape.variants()) == 2
+        assert [len(variant) for variant in tape.variants()] == [9]
         assert ["forged or stale summary" in str(error) for error in tape.damage] == [True]
 
 

@@ -112,7 +112,8 @@ def test_trouble_is_one_line_and_its_traceback_is_for_debugging(
         assert "No space left" in warning.getMessage()
         assert warning.exc_info is None
         assert "\n" not in warning.getMessage()
-    assert any(r.exc_info for r in caplog.records if r.levelno == logging.DEBUG)
+    details = [r.getMessage() for r in caplog.records if r.levelno == logging.DEBUG]
+    assert any("\nTraceback (most recent call last):\n" in text for text in details)
 
 
 class BrokenHandler(logging.Handler):

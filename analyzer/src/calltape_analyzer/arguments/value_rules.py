@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from calltape_analyzer.arguments.new_tensors import tiled
+from calltape_analyzer.errors import TapeError
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.variants.facts import VariantFacts
 
 if TYPE_CHECKING:
@@ -94,13 +96,18 @@ def value_rules(
         sorter: lays calls out.
 
     Raises:
-        TapeError: the tensors cannot be read.
+        TapeError: the tape is closed.
     """
     numbers = [number for number in range(len(variant.group.facts)) if _may_have(variant, number)]
     seen: dict[int, list[_Seen]] = {number: [] for number in numbers}
     for call, sizes in _calls(variant, find, sorter) if numbers else ():
         for number in numbers:
-            tensor = call.tensor("inputs", variant.group.layout.tensors[number].number)
+            try:
+                tensor = call.tensor("inputs", variant.group.layout.tensors[number].number)
+            except TapeError as error:
+                if not is_damage(error):
+                    raise
+                continue  # a damaged call tells nothing, and is told elsewhere
             if isinstance(tensor, Placeholder) or tensor.device.type == "meta":
                 continue
             if 0 < tensor.numel() <= _MAX_ELEMENTS and tensor.dim():

@@ -203,6 +203,9 @@ def symbolic_numbers(
     """
     wanted = {"int": ints, "float": floats}
     stand_ins = {name: stand_in for name, stand_in in _NUMBERS.items() if wanted[name]}
+    if not stand_ins:
+        yield
+        return
     modules = modules_of(model)
     dtypes = {stand_ins[name]: getattr(builtins, name) for name in stand_ins}
     reading = _Reading() if ints else contextlib.nullcontext()

@@ -96,7 +96,7 @@ class Runner:
                 )
             module = as_module(module)
         classes = wanted_classes(module, tape.class_index)
-        sorter = CallSorter(tape.signature, classes.renamed, module)
+        sorter = CallSorter.of(tape, classes.renamed).with_model(module)
         entry = module if is_function else entry_of(module, tape.target)
         device = str(device_of(module))
         return cls(module, entry, sorter, tape.calls.at, classes, device, tolerances)

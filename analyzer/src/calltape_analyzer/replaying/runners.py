@@ -157,7 +157,7 @@ class _CallableRunner(Runner):
         self._takes_contiguous = type(target).__name__ == "AOTICompiledModel"
         stack.enter_context(generators_kept())
         self._classes = wanted_classes(target, tape.class_index)
-        self._asked = may_ask(self._module or target)
+        self._asked = may_ask(target if self._module is None else self._module)
         self._function: Callable[..., Any] = target
         self._signature = tape.signature
 

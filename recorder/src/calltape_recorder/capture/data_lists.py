@@ -27,10 +27,10 @@ def data_lists(tokens: tuple[Any, ...], named: int) -> dict[int, bool]:
         named: how many positional arguments have names. The others are a list.
     """
     walk = _Walk(tokens)
-    if tokens[0] == "inputs":
-        walk.arguments(named)
-    else:
+    if tokens[0] == "outputs":
         walk.node()
+    else:  # the context of a call: its arguments follow
+        walk.arguments(named)
     return walk.found
 
 
@@ -42,7 +42,7 @@ def _counts(key: Any) -> bool:
 class _Walk:
     def __init__(self, tokens: tuple[Any, ...]) -> None:
         self._tokens = tokens
-        self._at = 1  # after the name of the side
+        self._at = 1  # after what tells the side
         self.found: dict[int, bool] = {}
 
     def arguments(self, named: int) -> None:
