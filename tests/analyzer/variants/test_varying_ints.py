@@ -92,7 +92,10 @@ def test_an_int_that_always_equals_its_default_is_left_out(
 def test_one_other_value_in_each_call_is_a_constant(tmp_path: Path) -> None:
     (variant,) = taped(tmp_path, [call(20, top_k=3), call(33, top_k=3)]).variants()
     assert variant.accepts(*call(40, top_k=3))
-    assert variant.accepts(*call(40)).reason == "top_k is 5; it was 3 in every recorded call of this variant"
+    assert (
+        variant.accepts(*call(40)).reason
+        == "top_k is 5; it was 3 in every recorded call of this variant"
+    )
 
 
 def test_a_default_that_is_passed_is_none_of_bools_either(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ _KNOWN = {(0, 2, 3, 1): "channels_last", (0, 2, 3, 4, 1): "channels_last_3d"}
 
 
 class LayoutSeen(PlainData):
-    """One layout in memory that a tensor had, by the name that :func:`layout_name` gives it, and
+    """One layout in memory that a tensor had, by its name (``channels_last``), and
     how many calls had it."""
 
     name: Text

@@ -115,7 +115,7 @@ class ClassIndex:
 
     def key(self, name: str) -> Hashable:
         """The module of the model that stands on a tape by this name; without a model, or if it has
-        no such part, the name as a :class:`ModuleKey`."""
+        no such part, the name as a ``ModuleKey``."""
         if self._modules is None:
             named = getattr(self._model, "named_modules", None)
             self._modules = {} if named is None else dict(named(remove_duplicate=False))
