@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from calltape_recorder.capture.structures import Structures
 from calltape_recorder.snapshot.side import Side
 
-__all__ = ["Call", "Chunked", "Home", "Node"]
+__all__ = ["Call", "Chunked", "Home", "Node", "QueuedCall"]
 
 
 class Node:
@@ -85,7 +85,7 @@ class Chunked(Protocol):
         ...
 
 
-class Call:
+class QueuedCall:
     """One call on its way to the tape. Times are in nanoseconds.
 
     ``home`` is the pipeline that records the call. ``held`` tells whether the call is for the
@@ -118,6 +118,14 @@ class Call:
         self.ahead_file: object | None = None
         self.chunks: Chunked | None = None
         self.node: Node | None = None
+
+
+class Call(QueuedCall):
+    """A call that was not handed to the writer yet. Then it becomes a :class:`QueuedCall`
+    (``__class__`` is set): whoever lets go of it last, no code of ours runs. Dynamo looks at each
+    function that Python runs in a thread of the host while it compiles."""
+
+    __slots__ = ()
 
     def __del__(self) -> None:
         # Nobody counted this call if an exception that can come at any step (KeyboardInterrupt)

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from calltape_recorder.call import Call
+from calltape_recorder.call import Call, QueuedCall
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.locks import HasLock, lent
 from calltape_recorder.snapshot.buffers import Buffers
@@ -123,6 +123,7 @@ class Writer:
         """Hands an ended call to the writer."""
         items = self._items
         items.append(call)
+        call.__class__ = QueuedCall  # type: ignore[assignment]
         if len(items) >= self._most_items:
             self.is_full = True  # until the writer's next turn
         # ``_asleep`` is set before the writer looks a last time, so no call is left behind.
