@@ -251,7 +251,9 @@ def test_export_of_a_part(classifier_tape: Path) -> None:
         names = [variant.name for variant in tape.variants()]
     assert len(names) == 2
     for more in ((), ("--isolate",)):
-        document = json.loads(run(*arguments, "--variant", 1, *more).out)
+        found = run(*arguments, "--variant", 1, *more)
+        assert found.code == 0, found
+        document = json.loads(found.out)
         assert document["programs"] == [names[1]]
         assert [row["call"] for row in document["report"]["rows"]] == [3]
     document = json.loads(run(*arguments, "--calls", "0..1").out)

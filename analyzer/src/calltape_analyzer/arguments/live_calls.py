@@ -16,7 +16,7 @@ from calltape_analyzer.pytree.recorded_description import describe_as_recorded
 from calltape_schema.leaves import Leaf
 from calltape_schema.tree import Node
 
-__all__ = ["LiveCall"]
+__all__ = ["LiveCall", "facts_of_tensors"]
 
 
 class LiveCall:

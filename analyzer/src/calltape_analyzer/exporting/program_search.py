@@ -91,7 +91,7 @@ class ProgramSearch:
     def _variants(self) -> list[VariantFacts]:
         """The variants of the tape. If the model asks for the modes of its caller, or reads layouts
         in memory, calls that differ in them are of different variants."""
-        verifier, chosen = self.exporter.verifier, self.tape.selected.get("variant")
+        verifier = self.exporter.verifier
         variants = self._sorted()
         if asked := verifier.asked_modes(variants):
             verifier.sorter.separate_by(asked)
@@ -116,13 +116,10 @@ class ProgramSearch:
                 f"the model reads the strides of {named(sorted(laid_out), 5)}: a program takes the "
                 "layout in memory that it was traced with"
             )
-        if chosen is not None:
-            own = {call.ref for call in self.tape.calls}
-            variants = [variant for variant in variants if variant.rows.first in own]
         return variants
 
     def _sorted(self) -> list[VariantFacts]:
-        """All variants of the whole tape.
+        """The variants of the whole tape; of a tape of one variant those of its calls.
 
         Raises:
             InferenceError: there are no calls.
@@ -131,7 +128,11 @@ class ProgramSearch:
         verifier.sorter, observations = verifier.sorter.settled(whole.calls)
         if not observations.groups:
             raise InferenceError("there are no calls", advice="record at least one call")
-        return named_facts(whole, observations, verifier.sorter)
+        variants = named_facts(whole, observations, verifier.sorter)
+        if "variant" not in self.tape.selected:
+            return variants
+        own = {call.ref for call in self.tape.calls}
+        return [variant for variant in variants if variant.rows.first in own]
 
     def _can_be_traced(self, variant: VariantFacts) -> bool:
         """Whether a trace is worth trying. If not, it is noted why."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from calltape_analyzer.arguments.live_calls import facts_of_tensors
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import resized_row, sample_in
 from calltape_analyzer.arguments.sizings import (
@@ -29,6 +30,7 @@ from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.exporting.unseen_runs import UnseenRuns, unseen_runs
 from calltape_analyzer.model.calls import eager
+from calltape_analyzer.observing.groups import layout_in_memory
 from calltape_analyzer.programs.attempts import Attempt, RowOutcome, error_text
 from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.program import Program, because_of_state
@@ -171,6 +173,8 @@ class Verifier(Runner):
 
     def refuses(self, variant: VariantFacts, sizing: Sizing) -> str | None:
         """Why the model is not run at sizes that no call had; None if it may be run."""
+        if self._lies_otherwise(variant, sizing):
+            return "tensors of these sizes have another layout in memory"
         return self.probing.refuses(
             variant,
             sizing,
@@ -178,6 +182,15 @@ class Verifier(Runner):
             partial(self._imagined, variant),
             self.device,
         )
+
+    def _lies_otherwise(self, variant: VariantFacts, sizing: Sizing) -> bool:
+        """Whether a model that reads layouts would be asked for a call of another variant: a
+        transposed tensor with one row is contiguous."""
+        read = [i for i, facts in enumerate(variant.group.facts) if facts.memory]
+        if not read or not sizing.resized:
+            return False
+        leaves = facts_of_tensors(self.sample(variant, sizing).tensors)
+        return any(layout_in_memory(leaves[i]) != variant.group.facts[i].memory for i in read)
 
     def takes(self, variant: VariantFacts, sizing: Sizing) -> bool:
         """Whether the model itself takes sizes that no call had. It is run there, if it may be."""

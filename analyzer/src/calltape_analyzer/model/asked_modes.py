@@ -39,7 +39,7 @@ def _functions_of(target: Any) -> Iterator[FunctionType]:
                 function = getattr(part, "fget", None) or getattr(part, "__func__", part)
                 if isinstance(function, FunctionType) and id(function) not in known:
                     known.add(id(function))
-                    if not function.__module__.startswith("torch."):
+                    if not (function.__module__ or "").startswith("torch."):
                         yield function
     if isinstance(target, FunctionType):
         yield target
