@@ -161,3 +161,30 @@ def test_a_replay_of_the_model_gets_the_recorded_layout(tmp_path: Path) -> None:
     tape = taped(tmp_path, Strides(), [call(LAYOUTS[kind](3, 5)) for kind in kinds])
     assert replay(tape, Strides()).ok
     assert open_tape(tape.segments[0].path).calls[2].inputs.args[0].stride() == (10, 2)
+
+
+class Compares(torch.nn.Module):
+    def forward(self, x: Any, y: Any) -> Any:
+        return x * 5 if x.stride() != y.stride() else x + y
+
+
+class AsksLater(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x[:, ::2] if x.shape[0] > 4 and not x.is_contiguous() else x[:, 1::2]
+
+
+def test_two_layouts_that_are_compared_are_read(tmp_path: Path) -> None:
+    sizes = ((2, 4), (3, 5), (5, 7))
+    tape = taped(tmp_path, Compares(), [call(torch.randn(s), torch.randn(s)) for s in sizes])
+    programs = export(tape, Compares())
+    assert programs.verify().ok
+    with pytest.raises(NoVariant, match="laid out in memory as transposed"):
+        programs(torch.randn(2, 4), torch.randn(4, 2).t())
+
+
+def test_a_layout_that_is_read_from_some_size_on(tmp_path: Path) -> None:
+    tape = taped(tmp_path, AsksLater(), [call(torch.randn(n, 4)) for n in (2, 3, 5, 7)])
+    programs = export(tape, AsksLater())
+    assert programs.verify().ok
+    with pytest.raises(NoVariant, match="laid out in memory as transposed"):
+        programs(torch.randn(4, 6).t())

@@ -32,6 +32,7 @@ from calltape_analyzer.variants.facts import VariantFacts
 __all__ = ["LayoutsRead", "layouts_read"]
 
 _MAX_VARIANTS = 12
+_MAX_ROWS = 64
 _MAX_SINGLE = 8
 """So many tensors are tried one by one; of more, all count as read if one is."""
 _STEP = 2
@@ -84,12 +85,16 @@ def _read_in(
     """The paths of the tensors whose layout one variant reads, and of those of which it reads where
     they begin."""
     places = variant.group.layout.tensors
-    call = runner.find(variant.rows.seen(_telling_row(variant)).first)
-    probe = _Probe.of(runner, variant, call)
+    first, largest = _telling_rows(variant)
+    probe = _Probe.of(runner, variant, runner.find(variant.rows.seen(first).first))
     read, begun = probe.read() if probe is not None else ([], [])
+    found = {*read}
+    if largest != first:  # a model may read a layout from some size on
+        probe = _Probe.of(runner, variant, runner.find(variant.rows.seen(largest).first))
+        found.update(probe.read_as([_in_other_order, _with_gaps]) if probe is not None else ())
     every = (_Probe.of(runner, variant, one) for one in others)
-    plain = {i for probe in every if probe is not None for i in probe.read_as([_contiguous])}
-    return [str(places[i]) for i in {*read, *plain}], [str(places[i]) for i in begun]
+    found.update(i for one in every if one is not None for i in one.read_as([_contiguous]))
+    return [str(places[i]) for i in found.difference(begun)], [str(places[i]) for i in begun]
 
 
 def _calls_of_other_layouts(
@@ -112,18 +117,21 @@ def _calls_of_other_layouts(
     return {key: list(by_names.values()) for key, by_names in found.items()}
 
 
-def _telling_row(variant: VariantFacts) -> int:
-    """The number of the row whose tensors have the most axes of more than one element, and the
-    fewest elements: axes of one element lie anyhow."""
+def _telling_rows(variant: VariantFacts) -> tuple[int, int]:
+    """The numbers of the two rows whose tensors have the most axes of more than one element, with
+    the fewest and the most elements: axes of one element lie anyhow."""
 
-    def score(number: int) -> tuple[int, int]:
-        shapes = variant.rows.row(number).shapes
-        return (
-            -sum(size > 1 for shape in shapes for size in shape),
-            sum(math.prod(shape) for shape in shapes),
-        )
+    def axes(number: int) -> int:
+        return sum(size > 1 for shape in variant.rows.row(number).shapes for size in shape)
 
-    return min(range(min(len(variant.rows), 64)), key=score)
+    def elements(number: int) -> int:
+        return sum(math.prod(shape) for shape in variant.rows.row(number).shapes)
+
+    numbers = range(min(len(variant.rows), _MAX_ROWS))
+    return (
+        min(numbers, key=lambda number: (-axes(number), elements(number))),
+        max(numbers, key=lambda number: (axes(number), elements(number))),
+    )
 
 
 def _free_tensors(variant: VariantFacts, sample: Sample) -> list[int]:
@@ -196,7 +204,9 @@ class _Probe:
         free = self._free
         if not free:
             return []
-        read = [layout for layout in layouts if self.changes(layout, free)]
+        # A model may compare two layouts: every second tensor is tried without the others.
+        parts = [free, free[::2]] if len(free) > 1 else [free]
+        read = [one for one in layouts if any(self.changes(one, part) for part in parts)]
         if not read or len(free) == 1 or len(free) > _MAX_SINGLE:
             return free if read else []
         single = [i for i in free if any(self.changes(layout, [i]) for layout in read)]
