@@ -40,7 +40,7 @@ from calltape_analyzer.model.calls import preserved
 from calltape_analyzer.model.contexts import as_called
 from calltape_analyzer.model.state import unchanged
 from calltape_analyzer.observing.columns import SizeRow
-from calltape_analyzer.programs.attempts import Attempt, Outcome
+from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.memory_as_traced import as_traced
@@ -382,7 +382,8 @@ class Exporter:
         settled = self._settled(exported, assumed, first, sample) if assumed.places else None
         model: ExportedModel = TorchModel(exported, plan.names)
         if self.convert is not None:
-            model = self.convert(exported, plan, result, variant)
+            with _told_of_shared_memory(variant):
+                model = self.convert(exported, plan, result, variant)
         made = program(model)
         made.notes += filter(None, [settled])
         made.returned = traced.traced.returned
@@ -451,6 +452,26 @@ class Exporter:
         if time.thread_time() - begin > self._seconds / 2:
             self._note_slow(variant, way)
         return exported, assumed
+
+
+@contextmanager
+def _told_of_shared_memory(variant: VariantFacts) -> Iterator[None]:
+    """Says of a conversion that fails if arguments share memory: ONNX cannot express that, and
+    torch's own error is one of its assertions.
+
+    Raises:
+        RuntimeError: the conversion fails; says which arguments.
+    """
+    shared = variant.group.key.shared
+    try:
+        yield
+    except Exception as error:
+        if not shared:
+            raise
+        text = shared[0].text(variant.group.layout.tensors)
+        raise RuntimeError(
+            f"{text}, which ONNX cannot express where a model writes to it ({error_text(error)})"
+        ) from error
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from calltape_analyzer.text import named
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
 from calltape_schema.records import Range, Tree
-from calltape_schema.tree import Node, ScalarNode
+from calltape_schema.tree import BoolNode, Node, ScalarNode
 
 __all__ = ["CallSorter", "difference_of"]
 
@@ -280,7 +280,8 @@ def difference_of(group: Group, placed: SortedCall) -> str:
     if missing := [name for name in ours if name not in theirs]:
         return f"{_are(missing)} missing"
     if more := [name for name in theirs if name not in ours]:
-        return f"{_are(more)} not expected"
+        told = (_unlike_default(name, placed) for name in more)
+        return next(filter(None, told), f"{_are(more)} not expected")
     for name, key in ours.items():
         if theirs[name] != key:
             return f"{name} has another structure"
@@ -304,6 +305,24 @@ def _other_memory(group: Group, given: Sequence[Shared]) -> str:
         return f"{pair.text(places)}, unlike in the recorded calls"
     pair = next(one for one in group.key.shared if one not in given)
     return f"not so that {pair.text(places)}, as in the recorded calls"
+
+
+def _unlike_default(name: str, placed: SortedCall) -> str | None:
+    """What a call passes where the recorded ones passed the default, or nothing; None if the
+    default is no value to compare with."""
+    parameter = placed.signature.by_name.get(name)
+    node = placed.layout.nodes[name]
+    if parameter is None or not parameter.has_default:
+        return None
+    default: Any = parameter.default
+    if not isinstance(default, bool | int | float | str):
+        return None
+    given = dict(zip(map(str, placed.layout.others), placed.constants, strict=True))
+    if isinstance(node, ScalarNode) and name in given:
+        return f"{name} is {shown_constant(given[name])}, not {shown_constant(default)}"
+    if isinstance(node, BoolNode):
+        return f"{name} is {node.value}, not {default}"
+    return None
 
 
 def _are(names: Sequence[str]) -> str:
