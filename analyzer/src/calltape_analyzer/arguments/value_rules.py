@@ -10,7 +10,6 @@ the values of a resized tensor valid (docs/decisions/0040).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -118,12 +117,15 @@ def value_rules(
 
 def _may_have(variant: VariantFacts, number: int) -> bool:
     """Whether a tensor may have a rule: it has integers, or is a small table of floats."""
-    dtype = variant.group.facts[number].dtype
-    shapes = [row.shapes[number] for row in variant.rows]
-    widths = {shape[1] if len(shape) == 2 else 0 for shape in shapes}
-    is_table = len(widths) == 1 and 1 < max(widths) <= _MAX_COLUMNS
-    is_small = all(math.prod(shape) <= _MAX_ELEMENTS for shape in shapes)
-    return dtype in _DTYPES or (dtype in _FLOATS and is_table and is_small)
+    facts = variant.group.facts[number]
+    if facts.dtype in _DTYPES:
+        return True
+    if facts.dtype not in _FLOATS or facts.rank != 2:
+        return False
+    # By columns: a row has the sizes of all tensors.
+    lengths, widths = (variant.rows.values(one) for one in variant.group.dimensions(number))
+    is_table = len(set(widths)) == 1 and 1 < widths[0] <= _MAX_COLUMNS
+    return is_table and max(lengths) * widths[0] <= _MAX_ELEMENTS
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

@@ -259,7 +259,7 @@ class Writer:
     def _encode(self, call: Call) -> EncodedCall | None:
         try:
             following = self._items[0] if self._items else None
-            return self._encoder.encode(call, others_wait=type(following) is Call)
+            return self._encoder.encode(call, others_wait=isinstance(following, QueuedCall))
         except Exception as error:
             self._notices.complain("a call could not be encoded", error)
             self._account(call, "internal")
