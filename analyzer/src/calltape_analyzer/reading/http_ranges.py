@@ -35,7 +35,8 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 10
 _OF_THE_WAY = frozenset({"proxy", "proxy_auth", "proxy_headers", "ssl"})
 """Options of a request that say how a host is reached."""
-_strangers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+# By the id, because file systems with the same options are equal: one would close another's session.
+_strangers: dict[int, Any] = {}
 _CHECK = "check the URL"
 _DOWNLOAD = "download the file, and open it from a disk"
 
@@ -196,10 +197,11 @@ def _session_for_strangers(system: Any) -> Any:
     """A session without the headers and cookies of the other one, which is kept as long as it."""
     import aiohttp
 
-    found = _strangers.get(system)
+    found = _strangers.get(id(system))
     if found is None:
         trusts = system.client_kwargs.get("trust_env", False)
-        found = _strangers[system] = aiohttp.ClientSession(trust_env=trusts)
+        found = _strangers[id(system)] = aiohttp.ClientSession(trust_env=trusts)
+        weakref.finalize(system, _strangers.pop, id(system), None)
         weakref.finalize(system, system.close_session, system.loop, found)
     return found
 
