@@ -35,7 +35,8 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 10
 _OF_THE_WAY = frozenset({"proxy", "proxy_auth", "proxy_headers", "ssl"})
 """Options of a request that say how a host is reached."""
-# By the id, because file systems with the same options are equal: one would close another's session.
+# By the id, because file systems with the same options are equal: one would close the session of
+# another.
 _strangers: dict[int, Any] = {}
 _CHECK = "check the URL"
 _DOWNLOAD = "download the file, and open it from a disk"
