@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from itertools import combinations
 
 from calltape_analyzer.plain_data import PlainData, Text
+from calltape_analyzer.pytree.memory import contiguous_strides, is_dense
 from calltape_analyzer.text import counted
 
 __all__ = ["CONTIGUOUS", "LayoutSeen", "layout_name", "layouts_in_words", "order_of_strides"]
@@ -49,7 +50,8 @@ def layout_name(
     """
     if 0 in shape:
         return CONTIGUOUS
-    given = strides if strides is not None else _contiguous_strides(shape, expanded)
+    once = [1 if axis in expanded else size for axis, size in enumerate(shape)]
+    given = strides if strides is not None else contiguous_strides(once)
     sized = [axis for axis, size in enumerate(shape) if size > 1]
     same = [axis for axis in sized if axis in expanded or given[axis] == 0]
     kept = [axis for axis in sized if axis not in same]
@@ -58,7 +60,12 @@ def layout_name(
     if _overlaps(pairs):
         return " and ".join([*words, _OVERLAPPING])
     order = _order_in_words(given, kept, len(shape))
-    rest = " ".join([*([order] if order else []), *([] if _is_dense(pairs) else [_GAPS])])
+    rest = " ".join(
+        [
+            *([order] if order else []),
+            *([] if is_dense([shape[i] for i in kept], [given[i] for i in kept]) else [_GAPS]),
+        ]
+    )
     return " and ".join([*words, *([rest] if rest else [])]) or CONTIGUOUS
 
 
@@ -79,14 +86,6 @@ def order_of_strides(strides: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(strides)), key=lambda axis: -strides[axis]))
 
 
-def _contiguous_strides(shape: Sequence[int], expanded: Collection[int]) -> list[int]:
-    """Those of a contiguous tensor that has each expanded axis once."""
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(range(len(shape))):
-        strides[axis], step = step, step * (1 if axis in expanded else shape[axis])
-    return strides
-
-
 def _order_in_words(strides: Sequence[int], kept: Sequence[int], rank: int) -> str | None:
     """The order of the axes that count, if it is not that of their numbers."""
     order = order_of_strides(strides)
@@ -97,16 +96,6 @@ def _order_in_words(strides: Sequence[int], kept: Sequence[int], rank: int) -> s
         if len(known) == rank and own == [axis for axis in known if axis in kept]:
             return name
     return f"transposed (stride order {_listed(order)})"
-
-
-def _is_dense(pairs: Sequence[tuple[int, int]]) -> bool:
-    """Whether elements with these strides and sizes fill their memory without gaps."""
-    expected = 1
-    for stride, size in sorted(pairs):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 def _overlaps(pairs: Sequence[tuple[int, int]]) -> bool:
