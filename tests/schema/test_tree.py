@@ -227,19 +227,40 @@ def test_memory_of_interned_structures_is_bounded() -> None:
 
     intern = interning.Interner(decode)
     size = interning._MAX_INTERNED_BYTES // 4
-    first = b"a" * size
-    for letter in b"abcdefgh":
-        assert intern(bytes([letter]) * size) == size
+    documents = [bytes([letter]) * size for letter in b"abcdefgh"]
+    for document in documents:
+        assert intern(document) == size
     assert decoded == 8
-    assert len(intern._known) <= 4
+    assert len(intern._known) == 4
     assert intern._bytes == sum(map(len, intern._known)) <= interning._MAX_INTERNED_BYTES
-    intern(b"h" * size)
+    intern(documents[-1])
     assert decoded == 8
-    intern(first)
+    dropped = next(document for document in documents if document not in intern._known)
+    intern(dropped)
     assert decoded == 9
     # One that exceeds the budget alone is remembered until the next one comes.
     intern(b"x" * (5 * size))
     assert len(intern._known) == 1
+    intern(dropped)
+    assert len(intern._known) == 1
+
+
+def test_one_document_too_many_does_not_cost_all_of_them() -> None:
+    decoded = 0
+
+    def decode(data: bytes) -> int:
+        nonlocal decoded
+        decoded += 1
+        return len(data)
+
+    intern = interning.Interner(decode)
+    size = interning._MAX_INTERNED_BYTES // 20
+    documents = [bytes([letter]) * size for letter in range(22)]
+    for _ in range(20):
+        for document in documents:
+            intern(document)
+    # 22 at least, and 440 if the oldest were dropped
+    assert 22 <= decoded < 200
 
 
 def test_a_failed_decoding_is_not_remembered() -> None:

@@ -5,6 +5,8 @@ In come the bytes of a document; out goes its model, or an error with all proble
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -84,14 +86,18 @@ _NESTED = frozenset({dict, tuple})
 
 class Interner(Generic[T]):
     """Decodes equal bytes once. When the remembered documents have more than 4 MiB of encoded
-    bytes, the oldest is dropped, so that a tape with a new structure in each call takes little
-    memory."""
+    bytes, some are dropped, so that a tape with a new structure in each call takes little memory.
+    Which ones is left to chance: the oldest would be the next that is asked for, if somebody goes
+    through all of them again, and one document too many would cost all of them."""
 
     def __init__(self, decode: Callable[[bytes], T]) -> None:
         self._decode = decode
         self._known: dict[bytes, T] = {}
+        self._order: list[bytes] = []
         self._bytes = 0
         self._last: tuple[bytes, T] | None = None
+        self._adding = threading.Lock()
+        self._chance = random.Random(0)  # not the process's own, which belongs to its owner
 
     def __call__(self, data: bytes) -> T:
         # The same bytes object is asked for once per leaf of a call. Comparing it by identity first
@@ -100,19 +106,26 @@ class Interner(Generic[T]):
         if last is not None and last[0] is data:
             return last[1]
         known = self._known.get(data)
-        if known is not None:
-            self._last = data, known
-            return known
-        value = self._decode(data)
-        self._last = data, value
-        self._bytes += len(data)
+        if known is None:
+            known = self._decode(data)
+            with self._adding:
+                self._add(data, known)
+        self._last = data, known
+        return known
+
+    def _add(self, data: bytes, value: T) -> None:
+        if data in self._known:  # another thread decoded it at the same time
+            return
+        order = self._order
+        while order and self._bytes + len(data) > _MAX_INTERNED_BYTES:
+            i = self._chance.randrange(len(order))
+            order[i], order[-1] = order[-1], order[i]
+            dropped = order.pop()
+            del self._known[dropped]
+            self._bytes -= len(dropped)
         self._known[data] = value
-        while self._bytes > _MAX_INTERNED_BYTES and len(self._known) > 1:
-            # pop with a default: two threads may drop the oldest at once
-            oldest = next(iter(self._known))
-            if self._known.pop(oldest, None) is not None:
-                self._bytes -= len(oldest)
-        return value
+        order.append(data)
+        self._bytes += len(data)
 
 
 def _check_depth(document: Any) -> None:

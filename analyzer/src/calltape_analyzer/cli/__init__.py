@@ -56,8 +56,8 @@ def _root(
             metavar="SECONDS",
             min=0,
             envvar="CALLTAPE_MAX_SECONDS",
-            help="Processor time that reading may take; by default 4, or 1 per MiB of the tape, "
-            "and 20 times as long to redact it.",
+            help="Processor time that reading may take; by default 4, or 5 per MiB of the tape, "
+            "and 10 times as long to redact it.",
         ),
     ] = None,
     max_memory: Annotated[
@@ -66,7 +66,8 @@ def _root(
             metavar="MIB",
             min=1,
             envvar="CALLTAPE_MAX_MEMORY",
-            help="Memory that reading may take; by default 1024, and 8 times the tape.",
+            help="Memory that reading may take; by default 1024 and 64 times the tape, at most "
+            "three quarters of the machine's.",
         ),
     ] = None,
 ) -> None:

@@ -8,6 +8,7 @@ seconds) is not the tape's.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import signal
 import sys
@@ -23,9 +24,12 @@ from calltape_schema.errors import TapeError
 
 __all__ = ["Exceeded", "Limits", "limits", "reading", "reading_in_thread", "spent"]
 
-# A MiB has up to 15,000 calls without values, of 20 µs each to scan, and each may be asked again.
-_SECONDS, _SECONDS_PER_MEBIBYTE = 4.0, 1.0
-_BYTES, _BYTES_PER_BYTE = 2**30, 8
+# A budget is for tapes that mean harm: an honest one is never refused, on a slow machine either. A
+# MiB has up to 15,000 calls without values, and the slowest verb takes 0.1 ms for each. Calls with
+# thousands of arguments, each time others, take 32 bytes of memory for one of theirs.
+_SECONDS, _SECONDS_PER_MEBIBYTE = 4.0, 5.0
+_BYTES, _BYTES_PER_BYTE = 2**30, 64
+_OF_THE_MACHINE = 0.75  # beyond it, the system ends a process, and not always this one
 _MEBIBYTE = 2**20
 _LOOK_EVERY = 0.1
 _AGAIN_AFTER = 1.0
@@ -75,7 +79,7 @@ class _Budget:
 
     @property
     def nbytes(self) -> int:
-        worth = _BYTES + _BYTES_PER_BYTE * self._worth
+        worth = min(_BYTES + _BYTES_PER_BYTE * self._worth, _most_bytes())
         return worth if limits.nbytes is None else limits.nbytes
 
     @property
@@ -223,6 +227,16 @@ def _bytes_of(paths: Iterable[str]) -> int:
             continue
         total += min(found.st_size, getattr(found, "st_blocks", found.st_size) * 512)
     return total
+
+
+@functools.cache
+def _most_bytes() -> int:
+    """What one process may hold of the machine's memory, and the first GiB in any case."""
+    try:
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return sys.maxsize
+    return max(_BYTES, int(machine * _OF_THE_MACHINE))
 
 
 def _held() -> int:

@@ -20,7 +20,7 @@ __all__ = [
     "redaction_choices",
 ]
 
-EFFORT = 20
+EFFORT = 10
 """How many times as long as reading redaction may take: what the analysis says of both tapes is
 compared, under several keys if it differs, and the new tape is searched for what was removed."""
 

@@ -39,6 +39,7 @@ __all__ = ["CallSorter", "difference_of"]
 
 _MAX_TEXT = 1024
 _MAX_UNITED = 4096
+_MAX_UNITED_BYTES = 2 * 2**20  # less than stays decoded: each is decoded once, not twice
 _MAX_NAMES = 5
 
 
@@ -246,6 +247,8 @@ class _Inputs:
 def _united(every: Iterable[SeenInputs]) -> Iterator[_Inputs]:
     """Many files of one model have equal inputs: those come once, as far as few are remembered."""
     known: dict[Hashable, _Inputs] = {}
+    encoded: set[bytes] = set()
+    room = _MAX_UNITED_BYTES
     for inputs, raised, calls, first, _ in every:
         # As bytes, because 1 and 1.0 are equal.
         key = inputs.structure, inputs.leaves, pack(inputs.scalars), raised
@@ -254,9 +257,15 @@ def _united(every: Iterable[SeenInputs]) -> Iterator[_Inputs]:
             found.calls += calls
             found.first = min(found.first, first.ref)
         else:
-            if len(known) >= _MAX_UNITED:
+            if len(known) >= _MAX_UNITED or room < 0:
                 yield from known.values()
                 known.clear()
+                encoded.clear()
+                room = _MAX_UNITED_BYTES
+            for document in (inputs.structure, inputs.leaves):
+                if document not in encoded:
+                    encoded.add(document)
+                    room -= len(document)
             found = known[key] = _Inputs(inputs, raised, calls, first.ref)
         found.widen(inputs.ranges)
     yield from known.values()
