@@ -118,12 +118,14 @@ class Site:
     Attributes:
         address: such as ``http://127.0.0.1:40001``.
         answer: takes the place of the usual answer to one path, if there is one.
+        status: of the answer to HEAD, which signed URLs refuse.
     """
 
     address: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     etags: bool = True
+    status: int = 403
     answer: dict[str, Callable[[BaseHTTPRequestHandler], None]] = field(default_factory=dict)
 
 
@@ -147,7 +149,7 @@ def served() -> Iterator[Site]:
 
         def do_HEAD(self) -> None:
             site.traffic.asked.append(Asked("HEAD", self.path, None, 0))
-            self.send_error(403)
+            self.send_error(site.status)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass

@@ -358,6 +358,77 @@ def test_a_network_that_fails_is_no_damage(site: Site, data: bytes) -> None:
         assert len(list(tape)) == 300
 
 
+def test_a_server_that_is_busy_for_a_moment_is_asked_again(site: Site, data: bytes) -> None:
+    site.files["/a.tape"] = data
+
+    def busy(handler: Any) -> None:
+        del site.answer["/a.tape"]
+        send(handler, 503, b"")
+
+    site.answer["/a.tape"] = busy
+    with open_tape(f"{site.address}/a.tape") as tape:
+        site.answer["/a.tape"] = busy
+        assert len(list(tape)) == 300
+        assert not tape.damage
+
+
+def test_a_server_that_stays_busy_is_not_asked_for_each_file(site: Site, data: bytes) -> None:
+    for n in range(40):
+        site.answer[f"/{n}.tape"] = lambda handler: send(handler, 503, b"") and None
+    with pytest.raises(TapeError, match="failed 2 times: the server is of no use now.*status 503"):
+        open_tape(f"{site.address}/39.tape") if _asked_each(site) else None
+    assert len(site.traffic) == 2 * 3
+    site.files["/a.tape"] = data
+
+
+def _asked_each(site: Site) -> bool:
+    for n in range(39):
+        with pytest.raises(TapeError) as caught:
+            open_tape(f"{site.address}/{n}.tape")
+        assert caught.value.kind == "io"
+    return True
+
+
+def test_a_refusal_is_an_answer(site: Site) -> None:
+    for n in range(5):
+        site.answer[f"/{n}.tape"] = lambda handler: send(handler, 403, b"") and None
+        with pytest.raises(TapeError, match="it refuses access"):
+            open_tape(f"{site.address}/{n}.tape")
+
+
+def test_an_answer_that_is_short_is_no_damage(site: Site, data: bytes) -> None:
+    site.files["/a.tape"] = data
+    headers = {"ETag": f'"{hash(data)}"'}
+
+    def short(handler: Any) -> None:
+        start, end = map(int, handler.headers["Range"].removeprefix("bytes=").split("-"))
+        end = min(end + 1, len(data), start + max(len(data) // 7, 2**16))
+        told = {"Content-Range": f"bytes {start}-{end - 1}/{len(data)}", **headers}
+        send(handler, 206, data[start:end], told)
+
+    site.answer["/a.tape"] = short
+    with open_tape(f"{site.address}/a.tape") as tape:
+        assert len(list(tape)) == 300
+        assert not tape.damage
+
+
+def test_a_scan_fetches_a_file_once(site: Site, tmp_path: Any) -> None:
+    model = torch.nn.ReLU()
+    with record(model, tmp_path / "x.tape") as recorder:
+        for n in range(600):
+            model(torch.zeros(n % 5 + 1, 2000))
+            recorder.flush()
+    whole = (tmp_path / "x.tape").read_bytes()
+    data = site.files["/a.tape"] = whole[: len(whole) * 9 // 10]
+    site.traffic.clear()
+    with open_tape(f"{site.address}/a.tape") as tape:
+        assert len(tape) > 500
+        assert site.traffic.nbytes <= 1.05 * len(data)
+        assert sum(call.inputs[0][0].shape[1] for call in tape) == 2000 * len(tape)
+    assert site.traffic.nbytes <= 1.05 * len(data)
+    assert len(site.traffic) < 30
+
+
 def test_one_of_many_that_cannot_be_read_is_damage(site: Site, data: bytes, tmp_path: Any) -> None:
     urls = []
     for n in range(40):

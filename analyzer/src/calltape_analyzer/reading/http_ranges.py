@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from calltape_analyzer.reading.file_descriptors import RemoteError
 from calltape_analyzer.reading.remote_access import (
+    Unavailable,
     answer_of,
     file_system,
     received_bytes,
@@ -33,6 +34,8 @@ _VALIDATORS = ("ETag", "Last-Modified")
 _GONE = (404, 410)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 10
+_MOST_PARTS = 16
+_BUSY = (429, 500, 502, 503, 504)
 _OF_THE_WAY = frozenset({"proxy", "proxy_auth", "proxy_headers", "ssl"})
 """Options of a request that say how a host is reached."""
 # By the id, because file systems with the same options are equal: one would close the session of
@@ -79,15 +82,20 @@ class HttpRanges:
         Raises:
             TapeError: ``damaged`` if the file is not what it was; ``io``.
         """
-        answer = self._asked(start, end)
-        if answer.status in (*_GONE, 412, 416):
-            raise other_facts(self._url)
-        facts = self._facts_of(answer, start)
-        if facts != self.facts:
-            raise other_facts(self._url)
-        if len(answer.data) != end - start:
-            raise self._refused(f"it sent {len(answer.data):,} of {end - start:,} bytes")
-        return answer.data
+        found = b""
+        for _ in range(_MOST_PARTS):  # a server may send less than it was asked for
+            at = start + len(found)
+            answer = self._asked(at, end)
+            if answer.status in (*_GONE, 412, 416):
+                raise other_facts(self._url)
+            if self._facts_of(answer, at) != self.facts:
+                raise other_facts(self._url)
+            found += answer.data
+            if len(found) == end - start:
+                return found
+            if not answer.data:
+                break
+        raise self._refused(f"it sent {len(found):,} of {end - start:,} bytes")
 
     def _look(self, size: int) -> tuple[RemoteFacts, bytes]:
         answer = self._asked(0, size)
@@ -164,7 +172,10 @@ def _get(url: str, limit: int, headers: Mapping[str, str]) -> _Answer:
         from fsspec.asyn import sync
 
         answered: Any = sync(system.loop, _answered, system, url, limit, headers)
-        return cast("_Answer", answered)
+        found = cast("_Answer", answered)
+        if found.status in _BUSY:
+            raise Unavailable("io", f"the server is of no use now: {_words_of(found.status)}")
+        return found
 
     return answer_of(url, ask)
 

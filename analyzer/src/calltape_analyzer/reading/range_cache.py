@@ -7,6 +7,7 @@ piece that was fetched for them. In come pieces; out go parts of them, while the
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import OrderedDict
 
@@ -52,6 +53,12 @@ class RangeCache:
             _, start = best
             self._pieces.move_to_end((file, start))
             return self._pieces[file, start][offset - start : offset - start + size]
+
+    def next_start(self, file: int, offset: int) -> int:
+        """Where the next piece of a file behind an offset begins."""
+        with self._lock:
+            starts = self._starts.get(file, ())
+            return min((start for start in starts if start > offset), default=sys.maxsize)
 
     def put(self, file: int, start: int, piece: bytes) -> None:
         """Keeps a piece of a file, instead of those that were not used for the longest time."""

@@ -6,17 +6,28 @@ The question is asked in a thread of its own: a server that never answers holds 
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.file_descriptors import RemoteError
 from calltape_analyzer.reading.urls import name_of, protocol_of, shown, without_secrets
 from calltape_schema.errors import TapeError
 
-__all__ = ["answer_of", "file_system", "is_web", "received_bytes", "seconds_allowed", "told_of"]
+__all__ = [
+    "Unavailable",
+    "answer_of",
+    "file_system",
+    "is_web",
+    "received_bytes",
+    "seconds_allowed",
+    "told_of",
+]
 
 T = TypeVar("T")
 
@@ -24,11 +35,40 @@ _SECONDS = 60.0
 _VARIABLE = "CALLTAPE_REMOTE_SECONDS"
 _MOST_SHOWN = 300
 _ADVICE = "check the address, the network and the credentials"
+_LATER = "try again in a minute"
 
 _MOST_CONNECTED = 16
 
+_TRIES, _PAUSE = 3, 0.3  # of a web server; clients of object stores try again by themselves
+_MOST_FAILED, _SILENT_SECONDS = 2, 30.0
+_PASSING = ("ClientConnectionError", "ClientPayloadError", "EndpointConnectionError")
+"""Errors of the clients' libraries, which say nothing about the file that was asked for."""
+
 _connected: dict[Any, Any] = {}  # file systems that connect when they are made: one for each host
 _received = [0]
+_failing: dict[str, _Failing] = {}
+
+
+class Unavailable(RemoteError):
+    """The server is there, and says that it cannot answer now."""
+
+
+class _TimeOut(RemoteError):
+    """No answer came."""
+
+
+class _Failing:
+    """A server that did not answer."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.until = 0.0
+        self.reason = ""
+
+    def add(self, error: TapeError, times: int) -> None:
+        self.times += times
+        self.until = time.monotonic() + _SILENT_SECONDS
+        self.reason = error.reason
 
 
 def received_bytes(more: int = 0) -> int:
@@ -129,9 +169,41 @@ def answer_of(url: str, ask: Callable[[], T], seconds: float | None = None) -> T
         seconds: how long the answer may take; by default :func:`seconds_allowed`.
 
     Raises:
-        TapeError: ``not_found``; ``io`` for any other failure, and if no answer comes in time.
+        TapeError: ``not_found``; ``io`` for any other failure, and if no answer comes in time. A
+            server that failed twice in a row is not asked for half a minute: it may have a thousand
+            files, and each would wait for it.
     """
     seconds = seconds_allowed() if seconds is None else seconds
+    place = _place_of(url)
+    failing = _failing.get(place)
+    if failing is not None and failing.times >= _MOST_FAILED and time.monotonic() < failing.until:
+        raise RemoteError(
+            "io", f"not asked, because {place} failed {failing.times} times: {failing.reason}",
+            path=shown(url), advice=_LATER,
+        )  # fmt: skip
+    tries = _TRIES if is_web(url) else 1
+    deadline = time.monotonic() + seconds
+    while True:
+        tries -= 1
+        try:
+            found = _answered(url, ask, max(deadline - time.monotonic(), 0.0), seconds)
+        except _TimeOut as error:
+            _failing.setdefault(place, _Failing()).add(error, _MOST_FAILED)
+            raise
+        except Unavailable as error:
+            if tries and deadline - time.monotonic() > _PAUSE:
+                time.sleep(_PAUSE)
+                continue
+            _failing.setdefault(place, _Failing()).add(error, 1)
+            raise
+        except TapeError:
+            _failing.pop(place, None)  # it answered, if only to refuse
+            raise
+        _failing.pop(place, None)
+        return found
+
+
+def _answered(url: str, ask: Callable[[], T], seconds: float, allowed: float) -> T:
     answers: list[T] = []
     errors: list[Exception] = []
     ended = threading.Event()
@@ -146,8 +218,8 @@ def answer_of(url: str, ask: Callable[[], T], seconds: float | None = None) -> T
 
     threading.Thread(target=run, name="calltape-remote", daemon=True).start()
     if not ended.wait(seconds):
-        raise RemoteError(
-            "io", f"the server did not answer within {seconds:g} s", path=shown(url),
+        raise _TimeOut(
+            "io", f"the server did not answer within {allowed:g} s", path=shown(url),
             advice=f"try again, or allow more with {_VARIABLE}",
         )  # fmt: skip
     if errors:
@@ -168,4 +240,22 @@ def told_of(error: Exception, url: str) -> TapeError:
     if len(text) > _MOST_SHOWN:
         text = f"{text[:_MOST_SHOWN]}…"
     reason = f"cannot be read: {type(cause).__name__}: {text}"
-    return RemoteError("io", reason, path=shown(url), advice=_ADVICE)
+    kind = Unavailable if _is_passing(error) else RemoteError
+    return kind("io", reason, path=shown(url), advice=_ADVICE)
+
+
+def _is_passing(error: BaseException | None) -> bool:
+    """Whether an error, or what it came from, is about the way to the server or its load."""
+    while error is not None:
+        names = {kind.__name__ for kind in type(error).__mro__}
+        busy = isinstance(error, OSError) and error.errno == errno.EBUSY
+        if busy or isinstance(error, ConnectionError | TimeoutError) or names & set(_PASSING):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _place_of(url: str) -> str:
+    """The server or bucket of a URL, as it may be shown."""
+    parts = urlsplit(name_of(url))
+    return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"

@@ -145,15 +145,15 @@ class RemoteFile:
         self._expect_open()
         if not size:
             return b""
-        found = ranges.get(self._number, offset, size)
+        found = self._known(offset, size)
         if len(found) == size:
             return found
         offset, size = offset + len(found), size - len(found)
         if size > _LAST_PIECE:
             return found + b"".join(self._pieces(offset, size))
         with self._lock:
-            step = max(self._next_step(offset), size)
-            piece = self._fetch(offset, min(step, self.size - offset))
+            end = min(offset + self._next_step(offset), ranges.next_start(self._number, offset))
+            piece = self._fetch(offset, min(max(end - offset, size), self.size - offset))
         self._keep(offset, piece)
         return found + piece[:size]
 
@@ -205,9 +205,21 @@ class RemoteFile:
                 yield piece
             offset += some
 
+    def _known(self, offset: int, size: int) -> bytes:
+        """What was fetched before of these bytes, from the first one on: of as many pieces as have
+        it."""
+        found = ranges.get(self._number, offset, size)
+        while 0 < len(found) < size:
+            more = ranges.get(self._number, offset + len(found), size - len(found))
+            if not more:
+                break
+            found += more
+        return found
+
     def _next_step(self, offset: int) -> int:
-        """How much to read from here on: more each time, while the file is read front to back."""
-        is_near = 0 <= offset - self._end <= _NEAR and self._end
+        """How much to read from here on: more each time, while the file is read front to back. A
+        record is read before its blob, which is in front of it."""
+        is_near = abs(offset - self._end) <= _NEAR and self._end
         self._step = min(4 * self._step, _LAST_PIECE) if is_near else _FIRST_PIECE
         return self._step
 
