@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from calltape_analyzer.reading.file_descriptors import RemoteError
 from calltape_analyzer.reading.remote_access import (
-    Unavailable,
+    UnavailableError,
     answer_of,
     file_system,
     received_bytes,
@@ -174,7 +174,7 @@ def _get(url: str, limit: int, headers: Mapping[str, str]) -> _Answer:
         answered: Any = sync(system.loop, _answered, system, url, limit, headers)
         found = cast("_Answer", answered)
         if found.status in _BUSY:
-            raise Unavailable("io", f"the server is of no use now: {_words_of(found.status)}")
+            raise UnavailableError("io", f"the server is of no use now: {_words_of(found.status)}")
         return found
 
     return answer_of(url, ask)

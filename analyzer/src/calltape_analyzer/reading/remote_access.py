@@ -20,7 +20,7 @@ from calltape_analyzer.reading.urls import name_of, protocol_of, shown, without_
 from calltape_schema.errors import TapeError
 
 __all__ = [
-    "Unavailable",
+    "UnavailableError",
     "answer_of",
     "file_system",
     "is_web",
@@ -49,11 +49,11 @@ _received = [0]
 _failing: dict[str, _Failing] = {}
 
 
-class Unavailable(RemoteError):
+class UnavailableError(RemoteError):
     """The server is there, and says that it cannot answer now."""
 
 
-class _TimeOut(RemoteError):
+class _NoAnswerError(RemoteError):
     """No answer came."""
 
 
@@ -187,10 +187,10 @@ def answer_of(url: str, ask: Callable[[], T], seconds: float | None = None) -> T
         tries -= 1
         try:
             found = _answered(url, ask, max(deadline - time.monotonic(), 0.0), seconds)
-        except _TimeOut as error:
+        except _NoAnswerError as error:
             _failing.setdefault(place, _Failing()).add(error, _MOST_FAILED)
             raise
-        except Unavailable as error:
+        except UnavailableError as error:
             if tries and deadline - time.monotonic() > _PAUSE:
                 time.sleep(_PAUSE)
                 continue
@@ -218,7 +218,7 @@ def _answered(url: str, ask: Callable[[], T], seconds: float, allowed: float) ->
 
     threading.Thread(target=run, name="calltape-remote", daemon=True).start()
     if not ended.wait(seconds):
-        raise _TimeOut(
+        raise _NoAnswerError(
             "io", f"the server did not answer within {allowed:g} s", path=shown(url),
             advice=f"try again, or allow more with {_VARIABLE}",
         )  # fmt: skip
@@ -240,7 +240,7 @@ def told_of(error: Exception, url: str) -> TapeError:
     if len(text) > _MOST_SHOWN:
         text = f"{text[:_MOST_SHOWN]}…"
     reason = f"cannot be read: {type(cause).__name__}: {text}"
-    kind = Unavailable if _is_passing(error) else RemoteError
+    kind = UnavailableError if _is_passing(error) else RemoteError
     return kind("io", reason, path=shown(url), advice=_ADVICE)
 
 
