@@ -14,6 +14,7 @@ from calltape_analyzer.arguments.forms import FormLeaf, PlainForm
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import Template
+from calltape_analyzer.model.contexts import with_default_dtype
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import difference_of
@@ -259,7 +260,8 @@ class Program:
             Exception: what the runtime raises.
         """
         given = as_traced(self.variant, sample)
-        returned = self.model.run(self.inputs(given))
+        with with_default_dtype(self.plan.context):
+            returned = self.model.run(self.inputs(given))
         if self.model.has_state:
             write_back(sample, given)
         leaves = self._result_leaves
