@@ -102,6 +102,34 @@ def test_what_a_program_writes_to_a_copy_is_written_back(tmp_path: Path) -> None
     assert replay(tape, programs).ok
 
 
+class Returned(torch.nn.Module):
+    """A slice, what may be a copy, and what is computed."""
+
+    def forward(self, x: Any) -> Any:
+        return x[1:], x.contiguous(), x * 2
+
+
+@pytest.mark.integration
+def test_outputs_that_are_views_of_arguments(tmp_path: Path) -> None:
+    model = Returned()
+    tape = taped(tmp_path, model, [call(torch.randn(3, 5)), call(torch.randn(6, 4).t())])
+    programs = export(tape, model)
+    report = programs.verify()
+    assert report.ok
+    note = "returns 2 contiguous in memory where it was recorded transposed (stride order 1,0)"
+    assert any(note in one for one in report.notes)
+    programs.save(tmp_path / "saved")
+    for one in (programs, load_programs(tmp_path / "saved", trusted=True)):
+        for made in LAYOUTS.values():
+            x = made(7, 9)
+            expected, found = model(x), one(x)
+            for want, got in zip(expected[:2], found[:2], strict=True):
+                assert torch.equal(want, got)
+                assert want.stride() == got.stride()
+                is_view = want.untyped_storage()._cdata == x.untyped_storage()._cdata
+                assert (got.data_ptr() == want.data_ptr()) == is_view
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("model", [Asks(), Strides()], ids=lambda one: type(one).__name__)
 def test_a_program_per_layout_of_a_model_that_reads_them(model: Any, tmp_path: Path) -> None:

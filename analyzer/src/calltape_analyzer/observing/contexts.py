@@ -94,7 +94,8 @@ class Context:
     @property
     def key(self) -> tuple[tuple[str, Hashable], ...]:
         """What it adds to the keys of a layout: nothing for calls without autocast and with torch's
-        own default dtype, if no mode is asked for. A program may serve calls of another device than the recorded one."""
+        own default dtype, if no mode is asked for. A program may serve calls of another device
+        than the recorded one."""
         modes = tuple((mode, getattr(self, mode)) for mode in sorted(self.asked))
         dtypes = tuple(sorted({dtype for _, dtype in self.met}))
         default = () if self.dtype == FLOAT else (self.dtype,)

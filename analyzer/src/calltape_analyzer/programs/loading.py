@@ -120,6 +120,7 @@ def _programs(
             tuple(document["state"]),
             unwritten=tuple(document["unwritten"]),
             draws=tuple(document["draws"]),
+            aliases=frozenset(document["aliases"]),
         )
         check_program(program)
         return program

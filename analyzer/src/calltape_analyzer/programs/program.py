@@ -14,14 +14,21 @@ from calltape_analyzer.arguments.forms import FormLeaf, PlainForm
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import Template
+from calltape_analyzer.comparison.comparing import shown_path
 from calltape_analyzer.model.contexts import with_default_dtype
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.groups import SortedCall
+from calltape_analyzer.observing.memory_layout import layout_name
 from calltape_analyzer.observing.sorting import difference_of
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.constant_values import refuses_constants
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.memory_as_traced import as_traced, kept_layouts, write_back
+from calltape_analyzer.programs.memory_as_traced import (
+    as_traced,
+    in_given_memory,
+    kept_layouts,
+    write_back,
+)
 from calltape_analyzer.programs.unknown_classes import PLACEHOLDER, unknown_class_in
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.memory import contiguous_strides
@@ -51,6 +58,7 @@ BY_VALUES = "was traced with the values of one call: calls with others may be re
 """The note of a program that may have conditions on values of tensors."""
 
 _ONLY = " only: "
+_NONE: frozenset[int] = frozenset()
 _MAX_SHOWN = 4
 """Names of a state that a note has."""
 _PLACEHOLDER_FIELDS = ("type_name", "reason")
@@ -58,6 +66,15 @@ _PLACEHOLDER_FIELDS = ("type_name", "reason")
 
 def _text(node: Node, scalars: Sequence[Any]) -> str:
     return str(scalars[node.scalar]) if isinstance(node, ScalarNode) else ""
+
+
+def _layout(value: Any) -> str | None:
+    """The name of a tensor's layout in memory; None for anything else."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    return None if value.device.type == "meta" else layout_name(value.shape, value.stride())
 
 
 def shown_state(names: Sequence[str]) -> str:
@@ -100,6 +117,9 @@ class Program:
         changed_state: the names in ``state`` that a run of the program changed as well.
         unwritten: the tensors among the arguments that the model writes to and does not return, and
             that the program does not write to. No call of it does what the model does.
+        aliases: the tensors of the result, by number, that the model returns as views of arguments
+            in whatever way these lie in memory.
+        views: which outputs of its runs shared memory with which tensors of the arguments.
         draws: where the model draws random numbers; empty if it does not, or if none of them reach
             what was compared.
     """
@@ -118,6 +138,8 @@ class Program:
     changed_state: set[str] = field(default_factory=set)
     unwritten: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
+    aliases: frozenset[int] = frozenset()
+    views: dict[str, frozenset[int]] = field(default_factory=dict)
     _state_notes: list[str] = field(default_factory=list)
 
     @property
@@ -168,6 +190,54 @@ class Program:
             self.notes.append(f"{note} and returns: its new values are in the result only")
         elif name not in self.unwritten:
             self.unwritten += (name,)
+            self.notes.append(note)
+
+    def note_layouts(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:
+        """Notes outputs that lie in memory in another way than recorded ones: strides are not
+        compared. Another runtime than torch has a layout of its own.
+
+        Args:
+            expected, got: by path.
+        """
+        for path in expected if self.model.has_state else ():
+            if path in got and (was := _layout(expected[path])) != (now := _layout(got[path])):
+                self._note(
+                    f"returns {shown_path(path)} {now} in memory where it was recorded {was}: its "
+                    "values are compared, its strides are not"
+                )
+
+    def set_aliases(self, paths: Collection[str]) -> None:
+        """Sets :attr:`aliases` by the paths of outputs."""
+        template = self.result[0]
+        numbers = values_in(
+            template.layout.nodes["output"], lambda place: place, lambda place: None
+        )
+        self.aliases = frozenset(
+            number for path in paths if isinstance(number := numbers.get(path), int)
+        )
+
+    def note_views(self, views: Mapping[str, frozenset[int]]) -> None:
+        """Notes outputs that share memory with an argument when the model returns them, and not
+        when the program does, or the other way round.
+
+        Args:
+            views: of the model, as :attr:`views`.
+        """
+        places = self.variant.group.layout.tensors
+        for path in sorted({*views, *self.views}):
+            own, other = self.views.get(path, _NONE), views.get(path, _NONE)
+            for numbers, one, another in (
+                (other - own, "the model's", "the program's"),
+                (own - other, "the program's", "the model's"),
+            ):
+                if numbers:
+                    self._note(
+                        f"{one} {shown_path(path)} shares memory with {places[min(numbers)]}, "
+                        f"{another} does not: what is written to one is seen in the other, or not"
+                    )
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
             self.notes.append(note)
 
     def note_draws(self, places: Sequence[str]) -> None:
@@ -269,8 +339,13 @@ class Program:
             raise RuntimeError(
                 f"the model has {counted(len(returned), 'output')} instead of {len(leaves)}"
             )
+        aliases = self.aliases if given is not sample else _NONE
         return [
-            int(value) if leaf.is_int else value
+            int(value)
+            if leaf.is_int
+            else in_given_memory(sample, given, value)
+            if leaf.index in aliases and leaf.kind == "tensor"
+            else value
             for leaf, value in zip(leaves, returned, strict=True)
         ]
 
