@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -55,17 +54,19 @@ class LayoutsRead(NamedTuple):
         layouts: the paths of the tensors whose strides change what it returns.
         begins: the paths of those of which it matters where in their memory they begin. No tape has
             that, so that no program can be compared with what was recorded.
+        untried: of variants that could not be tried, the names with the reason.
     """
 
     layouts: frozenset[str]
     begins: frozenset[str]
+    untried: dict[str, str]
 
 
 def layouts_read(
     runner: Runner, variants: Sequence[VariantFacts], calls: Iterable[Call], seconds: float
 ) -> LayoutsRead:
     """The tensors whose layout in memory changes what the model returns. A model that ends its
-    process or does not come to an end in another layout says nothing.
+    process or does not come to an end in another layout was not tried.
 
     Args:
         runner: has the model.
@@ -76,15 +77,19 @@ def layouts_read(
     """
     layouts: set[str] = set()
     begins: set[str] = set()
+    untried: dict[str, str] = {}
     others = _calls_of_other_layouts(runner, variants, calls)
     for variant in variants[:_MAX_VARIANTS]:
         own = others.get(variant.group.key, [])
         ask = partial(_read_in, runner, variant, own)
-        with suppress(DeathError, TimeoutError):
+        try:
             read, begun = runner.apart(ask, seconds)
-            layouts.update(read)
-            begins.update(begun)
-    return LayoutsRead(frozenset(layouts), frozenset(begins))
+        except (DeathError, TimeoutError) as error:
+            untried[variant.name] = str(error)
+            continue
+        layouts.update(read)
+        begins.update(begun)
+    return LayoutsRead(frozenset(layouts), frozenset(begins), untried)
 
 
 def _read_in(

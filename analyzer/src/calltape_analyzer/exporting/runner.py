@@ -153,17 +153,22 @@ class Runner:
         *,
         reseeded: bool = False,
         context: Context | None = None,
+        changes: Mapping[int, Callable[[Any], Any]] | None = None,
     ) -> dict[str, Any]:
         """The leaves of what the model returns now. Its state stays as it is, and so do the
         generators of random numbers: each run begins with one state of them, or, ``reseeded``, with
-        another one. ``context`` is by default that of the variant's calls."""
+        another one. ``context`` is by default that of the variant's calls. ``changes`` make of the
+        copy of a tensor, by its number, what the model gets in its place."""
         from calltape_analyzer.model.randomness import reseed
         from calltape_analyzer.model.state import apart_from
 
         with self.undisturbed():
             if reseeded:
                 reseed(self.module)
-            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device, context)
+            given = sample.cloned()
+            for number, change in (changes or {}).items():
+                given.tensors[number] = change(given.tensors[number])
+            value = eager(self.entry, plan, given, self.classes, self.device, context)
             return apart_from(self.module, detached(leaves_of(value)))
 
     def asked_modes(self, variants: Sequence[VariantFacts]) -> frozenset[Mode]:

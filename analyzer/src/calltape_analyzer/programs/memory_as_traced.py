@@ -17,7 +17,7 @@ from calltape_analyzer.arguments.samples import Sample, check_tensors
 from calltape_analyzer.pytree.memory import contiguous, contiguous_strides, copies
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["as_traced", "in_given_memory", "kept_layouts", "views_of", "write_back"]
+__all__ = ["as_traced", "in_given_memory", "kept_layouts", "memory_of", "views_of", "write_back"]
 
 
 def kept_layouts(variant: VariantFacts) -> frozenset[int]:
@@ -83,9 +83,9 @@ def in_given_memory(given: Sample, run: Sample, value: Any) -> Any:
         given, run: as for :func:`write_back`, which comes first.
         value: the output.
     """
-    memory = _memory_of(value)
+    memory = memory_of(value)
     for own, copy in zip(given.tensors, run.tensors, strict=True) if memory is not None else ():
-        if own is not copy and _memory_of(copy) == memory:
+        if own is not copy and memory_of(copy) == memory:
             return _view_of(own, copy, value)
     return value
 
@@ -99,13 +99,13 @@ def views_of(leaves: Mapping[str, Any], sample: Sample) -> dict[str, frozenset[i
     """
     passed: dict[Any, set[int]] = defaultdict(set)
     for i, tensor in enumerate(sample.tensors):
-        passed[_memory_of(tensor)].add(i)
+        passed[memory_of(tensor)].add(i)
     passed.pop(None, None)
-    memories = {path: _memory_of(leaf) for path, leaf in leaves.items()}
+    memories = {path: memory_of(leaf) for path, leaf in leaves.items()}
     return {path: frozenset(passed[one]) for path, one in memories.items() if one in passed}
 
 
-def _memory_of(value: Any) -> Any:
+def memory_of(value: Any) -> Any:
     """What is equal for tensors of one memory; None for what has none."""
     if not _is_own(value) or not value.numel():
         return None

@@ -27,6 +27,7 @@ from calltape_analyzer.programs.memory_as_traced import (
     as_traced,
     in_given_memory,
     kept_layouts,
+    memory_of,
     write_back,
 )
 from calltape_analyzer.programs.unknown_classes import PLACEHOLDER, unknown_class_in
@@ -43,6 +44,7 @@ from calltape_schema.tree import DictNode, FieldsNode, Node, ScalarNode, Sequenc
 
 __all__ = [
     "BY_VALUES",
+    "SHARES_WITH_MODEL",
     "Program",
     "because_of_state",
     "random_in_words",
@@ -56,6 +58,9 @@ FOR_ONE_SIZE = "for the sizes of one recorded call only: its dimensions are cons
 
 BY_VALUES = "was traced with the values of one call: calls with others may be refused"
 """The note of a program that may have conditions on values of tensors."""
+
+SHARES_WITH_MODEL = "has memory of the model"
+"""Of an argument, why a program refuses it."""
 
 _ONLY = " only: "
 _NONE: frozenset[int] = frozenset()
@@ -141,6 +146,8 @@ class Program:
     aliases: frozenset[int] = frozenset()
     views: dict[str, frozenset[int]] = field(default_factory=dict)
     _state_notes: list[str] = field(default_factory=list)
+    _never_own: tuple[int, ...] = ()
+    _owner: Any = None
 
     @property
     def name(self) -> str:
@@ -380,7 +387,33 @@ class Program:
     def refuses_values(self, sample: Sample) -> str | None:
         """Why the program refuses a sample whose sizes it takes; None if it does not. A tensor that
         is a constant of the program must have the value that it was exported with."""
-        return self.refuses_constants(sample.tensors.__getitem__)
+        return self._refuses_own(sample) or self.refuses_constants(sample.tensors.__getitem__)
+
+    def refuse_own(self, paths: Collection[str], module: Any) -> None:
+        """Lets it refuse calls that pass a tensor of the model.
+
+        Args:
+            paths: of the arguments of which that matters.
+            module: the model.
+        """
+        places = self.variant.group.layout.tensors
+        self._never_own = tuple(i for i, place in enumerate(places) if str(place) in paths)
+        self._owner = module
+
+    def _refuses_own(self, sample: Sample) -> str | None:
+        if not self._never_own:
+            return None
+        named = (*self._owner.named_parameters(), *self._owner.named_buffers())
+        own = {memory_of(tensor): name for name, tensor in named if tensor.numel()}
+        for number in self._never_own:
+            memory = memory_of(sample.tensors[number])
+            if memory is not None and memory in own:
+                place = self.variant.group.layout.tensors[number]
+                return (
+                    f"{place} {SHARES_WITH_MODEL}, by its {own[memory]}, and the model returns "
+                    "something else than for a copy"
+                )
+        return None
 
     def refuses_constants(self, tensor_at: Callable[[int], Any]) -> str | None:
         """The same, of a call whose tensors are read one by one.

@@ -19,7 +19,17 @@ from calltape_schema.blob import stored_as
 from calltape_schema.errors import TapeError
 from calltape_schema.leaves import Leaf
 
-__all__ = ["dtype_of", "tensor_of", "torch_constant", "valueless", "zeros"]
+__all__ = [
+    "dtype_of",
+    "has_flags",
+    "tensor_of",
+    "torch_constant",
+    "valueless",
+    "with_flags",
+    "zeros",
+]
+
+_PARAMETER = "torch.nn.parameter:Parameter"
 
 
 def tensor_of(leaf: Leaf, data: bytearray) -> Any:
@@ -66,6 +76,28 @@ def _tensor_of(torch: Any, leaf: Leaf, dtype: Any, data: bytearray) -> Any:
         tensor = tensor.expand(leaf.shape)
     if leaf.requires_grad and (dtype.is_floating_point or dtype.is_complex):
         tensor.requires_grad_(True)
+    return tensor
+
+
+def has_flags(leaf: Leaf) -> bool:
+    """Whether :func:`with_flags` makes another tensor."""
+    return leaf.conj or leaf.neg or leaf.subclass == _PARAMETER
+
+
+def with_flags(tensor: Any, leaf: Leaf) -> Any:
+    """The tensor of a leaf as its model got it: conjugated or negated where it is read, and a
+    ``Parameter`` if it was one. A tensor that shares memory with another one stays as it is."""
+    import torch
+
+    if not isinstance(tensor, torch.Tensor) or leaf.storage is not None or not has_flags(leaf):
+        return tensor
+    with torch.no_grad():
+        if leaf.conj and tensor.is_complex():
+            tensor = tensor.conj().resolve_conj().conj()
+        if leaf.neg and tensor.is_floating_point():
+            tensor = torch._neg_view(-tensor)
+        if leaf.subclass == _PARAMETER:
+            tensor = torch.nn.Parameter(tensor, requires_grad=leaf.requires_grad)
     return tensor
 
 
