@@ -135,7 +135,8 @@ class _Asking:
         found = compared(expected, got, tolerances)
         if found.agrees or not found.compared:
             return False
-        return doubt_of(self._eager, self._sample, expected, got, tolerances) is None
+        eager = partial(self._eager, changes=dict.fromkeys(numbers, before))
+        return doubt_of(eager, self._sample, expected, got, tolerances) is None
 
     def _run(self, change: Change, numbers: Iterable[int]) -> Mapping[str, Any] | None:
         try:

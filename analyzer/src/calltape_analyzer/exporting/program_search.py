@@ -122,7 +122,7 @@ class ProgramSearch:
             )
         laid_out, begins, untried = layouts_read(verifier, traced, self.tape.calls, seconds)
         self.notes += [
-            f"{name}: could not try whether the model reads how its arguments lie in memory ({why}): "
+            f"{name}: not tried whether the model reads how arguments lie in memory ({why}): "
             "programs get contiguous copies of calls of any layout"
             for name, why in untried.items()
         ]

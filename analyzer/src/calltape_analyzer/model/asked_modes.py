@@ -65,6 +65,7 @@ def _functions_of(target: Any) -> Iterator[FunctionType]:
     if isinstance(target, FunctionType):
         yield target
     for part in getattr(target, "modules", tuple)():
+        yield from (one for one in vars(part).values() if isinstance(one, FunctionType))
         for kind in type(part).__mro__:
             if not kind.__module__.startswith(("torch.", "builtins")):
                 yield from (one for one in vars(kind).values() if isinstance(one, FunctionType))
