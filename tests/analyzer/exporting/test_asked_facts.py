@@ -123,6 +123,21 @@ def test_memory_between_and_beyond_elements(model: Any, x: torch.Tensor, tmp_pat
         assert "the memory between and beyond its elements is on no tape" in str(row.error)
 
 
+class Aliases(torch.nn.Module):
+    def forward(self, x: Any, y: Any) -> Any:
+        return x + y if torch._C._is_alias_of(x, y) else x - y
+
+
+@pytest.mark.parametrize("recorded", ["apart", "side by side"])
+def test_two_tensors_side_by_side_in_one_memory(recorded: str, tmp_path: Path) -> None:
+    model, whole = Aliases(), torch.randn(6)
+    pair = (whole[:3], whole[3:]) if recorded == "side by side" else (whole[:3], torch.randn(3))
+    with record(model, tmp_path / "calls.tape"):
+        model(*pair)
+    with pytest.raises(ExportError, match="of x the model reads whether it lies in one memory"):
+        export(open_tape(tmp_path / "calls.tape"), model)
+
+
 @pytest.mark.integration
 def test_a_model_that_asks_and_returns_the_same_has_a_program(tmp_path: Path) -> None:
     model = OwnElements()
@@ -145,10 +160,10 @@ def test_layouts_that_could_not_be_tried_are_told(tmp_path: Path) -> None:
     model = Dying()
     tape = taped(tmp_path, model, [call(torch.randn(3, 4)), call(torch.randn(5, 4))])
     programs = export(tape, model)
-    note = "main: not tried whether the model reads how arguments lie in memory"
+    note = "main: whether the model reads how its arguments lie in memory is unknown"
     (found,) = [one for one in programs.notes if one.startswith(note)]
     assert "SIGSEGV" in found
-    assert "programs get contiguous copies" in found
+    assert "its programs get contiguous copies" in found
 
 
 class Owning(torch.nn.Module):

@@ -8,16 +8,15 @@ it gets values, sizes and strides. Out goes what is asked of which tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.errors import TapeError
-from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.doubts import doubt_of
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.model.asked_modes import names_in
@@ -27,8 +26,16 @@ from calltape_analyzer.variants.facts import VariantFacts
 __all__ = ["asked_facts"]
 
 _MAX_VARIANTS = 2
+_UNTRIED = (
+    "whether the model returns something else for another flag of an argument, or other memory "
+    "around it, is unknown, and its programs do not"
+)
 _MAX_SINGLE = 8
 """So many tensors are tried one by one; of more, all count as asked if one is."""
+_WIDEST = 16
+"""Bytes of the widest dtype: each tensor begins at a multiple."""
+_ROOM = 64
+"""Elements of memory behind a tensor, at least."""
 _BEFORE = 3
 """Elements of memory before a tensor that begins elsewhere."""
 
@@ -65,11 +72,10 @@ def asked_facts(
     looks_around = bool(_AROUND & names)
     found: dict[str, list[str]] = {}
     for variant in variants[:_MAX_VARIANTS] if facts or looks_around else ():
-        with suppress(DeathError, TimeoutError):  # that says nothing
-            ask = partial(_asked_in, runner, variant, facts, looks_around)
-            for path, words in runner.apart(ask, seconds):
-                known = found.setdefault(path, [])
-                known += [words] if words not in known else []
+        ask = partial(_asked_in, runner, variant, facts, looks_around)
+        for path, words in runner.asked(ask, seconds, f"{variant.name}: {_UNTRIED}") or ():
+            known = found.setdefault(path, [])
+            known += [words] if words not in known else []
     return found
 
 
@@ -114,7 +120,9 @@ class _Asking:
         empty, full, moved = partial(_within, fill=0), partial(_within, fill=1), partial(
             _within, fill=0, begin=_BEFORE
         )  # fmt: skip
-        if beyond := [*self.minding(empty, full), *self._needing(empty)]:
+        if beyond := self._together():
+            words = "whether it lies in one memory with another argument (data_ptr())"
+        elif beyond := [*self.minding(empty, full), *self._needing(empty)]:
             words = "the memory between and beyond its elements"
         elif beyond := self.minding(_as_it_is, empty):
             words = "the size of its memory (untyped_storage())"
@@ -122,25 +130,62 @@ class _Asking:
             words = "where it begins in its memory (storage_offset(), data_ptr())"
         return [(i, words) for i in dict.fromkeys(beyond)]
 
+    def _together(self) -> list[int]:
+        """All tensors, if the model returns something else where they lie side by side in one
+        memory. Two that are slices of one tensor, and have no element in common, do."""
+        import torch
+
+        tensors = [self._sample.tensors[i] for i in self._free]
+        sizes = [-(-extent(t.shape, t.stride()) * t.dtype.itemsize // _WIDEST) for t in tensors]
+        begins = dict(zip(self._free, accumulate([0, *sizes]), strict=False))
+        if len(begins) < 2 or len({t.device for t in tensors}) > 1:
+            return []
+        memory = torch.zeros(sum(sizes) * _WIDEST, dtype=torch.uint8, device=tensors[0].device)
+
+        def apart(tensor: Any, begin: int) -> Any:
+            return _placed(tensor, memory.clone(), begin * _WIDEST)
+
+        def together(tensor: Any, begin: int) -> Any:
+            return _placed(tensor, memory, begin * _WIDEST)
+
+        before, after = (
+            {i: partial(where, begin=begin) for i, begin in begins.items()}
+            for where in (apart, together)
+        )
+        return self._free if self._changed(before, after) else []
+
     def _needing(self, change: Change) -> list[int]:
         """All tensors, if the model runs only with the change."""
-        is_needed = self._run(_as_it_is, self._free) is None and self._run(change, self._free)
+        is_needed = self._run({}) is None and self._run(dict.fromkeys(self._free, change))
         return self._free if is_needed else []
 
-    def _minds(self, before: Change, after: Change, numbers: Iterable[int]) -> bool:
-        expected, got = (self._run(change, numbers) for change in (before, after))
+    def _minds(self, before: Change, after: Change, numbers: Collection[int]) -> bool:
+        return self._changed(dict.fromkeys(numbers, before), dict.fromkeys(numbers, after))
+
+    def _changed(self, before: Mapping[int, Change], after: Mapping[int, Change]) -> bool:
+        """Whether the model returns something else after changes of tensors than before."""
+        expected, got = self._run(before), self._run(after)
         if expected is None or got is None:
             return False
         tolerances = self._runner.tolerances
         found = compared(expected, got, tolerances)
         if found.agrees or not found.compared:
             return False
-        eager = partial(self._eager, changes=dict.fromkeys(numbers, before))
+        eager = partial(self._eager, changes=before)
         return doubt_of(eager, self._sample, expected, got, tolerances) is None
 
-    def _run(self, change: Change, numbers: Iterable[int]) -> Mapping[str, Any] | None:
+    def _run(self, changes: Mapping[int, Change]) -> Mapping[str, Any] | None:
+        if all(change is _as_it_is for change in changes.values()):
+            return self._unchanged
+        return self._result(changes)
+
+    @cached_property
+    def _unchanged(self) -> Mapping[str, Any] | None:
+        return self._result({})
+
+    def _result(self, changes: Mapping[int, Change]) -> Mapping[str, Any] | None:
         try:
-            return self._eager(self._sample, changes=dict.fromkeys(numbers, change))
+            return self._eager(self._sample, changes=changes)
         except Exception:  # models raise errors of any type
             return None
 
@@ -188,11 +233,20 @@ def _within(tensor: Any, *, fill: int, begin: int = 0) -> Any:
     strides = tensor.stride()
     if not is_apart(tensor.shape, strides):
         return tensor  # torch writes to no such tensor
-    length = extent(tensor.shape, strides)
-    # Both begin at one place of a memory of one size.
-    memory = torch.full((3 * length + 64,), fill, device=tensor.device).to(tensor.dtype)
+    first = tensor.storage_offset()
+    length = first + 3 * extent(tensor.shape, strides) + _ROOM
+    memory = torch.full((length,), fill, device=tensor.device).to(tensor.dtype)
+    return _placed(tensor, memory, (first + begin) * tensor.dtype.itemsize)
+
+
+def _placed(tensor: Any, memory: Any, offset: int) -> Any:
+    """The tensor at an offset in bytes of the memory of another one."""
+    import torch
+
+    if not is_apart(tensor.shape, tensor.stride()):
+        return tensor  # torch writes to no such tensor
     there = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
-        memory.untyped_storage(), tensor.storage_offset() + begin, tensor.shape, strides
+        memory.untyped_storage(), offset // tensor.dtype.itemsize, tensor.shape, tensor.stride()
     )
     return there.copy_(tensor.detach())
 
@@ -215,6 +269,6 @@ _FACTS = (
 )
 _AROUND = frozenset(
     {"as_strided", "as_strided_", "data_ptr", "set_", "storage", "storage_offset"}
-    | {"_typed_storage", "untyped_storage"}
+    | {"_is_alias_of", "_typed_storage", "untyped_storage"}
 )
 """What code names that asks for the memory of a tensor."""

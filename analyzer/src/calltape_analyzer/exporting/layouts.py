@@ -18,7 +18,6 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared, is_described, recorded_leaves
 from calltape_analyzer.errors import TapeError
-from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.doubts import doubt_of
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.observing.evidence import has_raised
@@ -42,6 +41,10 @@ _MAX_VARIANTS = 12
 _MAX_ROWS = 64
 _MAX_SINGLE = 8
 """So many tensors are tried one by one; of more, all count as read if one is."""
+_UNTRIED = (
+    "whether the model reads how its arguments lie in memory is unknown, and its programs get "
+    "contiguous copies of calls of any layout"
+)
 _STEP = 2
 _MAX_SEARCHED, _MAX_LAYOUTS = 4096, 6
 """So many calls are searched for layouts, and so many combinations are run."""
@@ -54,19 +57,17 @@ class LayoutsRead(NamedTuple):
         layouts: the paths of the tensors whose strides change what it returns.
         begins: the paths of those of which it matters where in their memory they begin. No tape has
             that, so that no program can be compared with what was recorded.
-        untried: of variants that could not be tried, the names with the reason.
     """
 
     layouts: frozenset[str]
     begins: frozenset[str]
-    untried: dict[str, str]
 
 
 def layouts_read(
     runner: Runner, variants: Sequence[VariantFacts], calls: Iterable[Call], seconds: float
 ) -> LayoutsRead:
     """The tensors whose layout in memory changes what the model returns. A model that ends its
-    process or does not come to an end in another layout was not tried.
+    process or does not come to an end in another layout says nothing, which is noted.
 
     Args:
         runner: has the model.
@@ -77,19 +78,14 @@ def layouts_read(
     """
     layouts: set[str] = set()
     begins: set[str] = set()
-    untried: dict[str, str] = {}
     others = _calls_of_other_layouts(runner, variants, calls)
     for variant in variants[:_MAX_VARIANTS]:
         own = others.get(variant.group.key, [])
         ask = partial(_read_in, runner, variant, own)
-        try:
-            read, begun = runner.apart(ask, seconds)
-        except (DeathError, TimeoutError) as error:
-            untried[variant.name] = str(error)
-            continue
+        read, begun = runner.asked(ask, seconds, f"{variant.name}: {_UNTRIED}") or ([], [])
         layouts.update(read)
         begins.update(begun)
-    return LayoutsRead(frozenset(layouts), frozenset(begins), untried)
+    return LayoutsRead(frozenset(layouts), frozenset(begins))
 
 
 def _read_in(

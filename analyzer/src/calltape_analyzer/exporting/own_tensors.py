@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared, recorded_leaves
 from calltape_analyzer.errors import TapeError
-from calltape_analyzer.exporting.apart import DeathError, may_fork
+from calltape_analyzer.exporting.apart import may_fork
 from calltape_analyzer.exporting.doubts import doubt_of
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.pytree.memory import is_strided
@@ -67,10 +66,10 @@ def own_tensors(runner: Runner, variants: Sequence[VariantFacts], seconds: float
     found = OwnTensors({}, {})
     # What is in a buffer may be no value for the argument: a kernel may end the process.
     for variant in variants[:_MAX_VARIANTS] if may_fork(runner.device) else ():
-        with suppress(DeathError, TimeoutError):  # that says nothing
-            minded, passed = runner.apart(partial(_minded_in, runner, variant), seconds)
-            found.minded.update(minded)
-            found.passed.update(passed)
+        # A buffer may hold what no argument does, so that an end of the process says nothing.
+        minded, passed = runner.asked(partial(_minded_in, runner, variant), seconds) or ({}, {})
+        found.minded.update(minded)
+        found.passed.update(passed)
     return found
 
 

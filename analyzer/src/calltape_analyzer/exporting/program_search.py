@@ -112,34 +112,7 @@ class ProgramSearch:
             )
         traced = [variant for variant in variants if not self._why_untraceable(variant)]
         seconds = verifier.budget.within(verifier.probing.seconds)
-        if asked_of := asked_facts(verifier, traced, seconds):
-            path, words = next(iter(asked_of.items()))
-            raise ExportError(
-                f"nothing could be exported: of {path} the model reads {listed(words)}, and "
-                "returns something else for another answer: a program gets values, sizes and "
-                "strides",
-                advice="let the model not read it, or pass it as an argument",
-            )
-        laid_out, begins, untried = layouts_read(verifier, traced, self.tape.calls, seconds)
-        self.notes += [
-            f"{name}: not tried whether the model reads how arguments lie in memory ({why}): "
-            "programs get contiguous copies of calls of any layout"
-            for name, why in untried.items()
-        ]
-        if begins:
-            raise ExportError(
-                f"nothing could be exported: the model reads where {named(sorted(begins), 5)} "
-                "begins in its memory, which is not on a tape",
-                advice="let the model read no storage_offset() or data_ptr() of its arguments",
-            )
-        self._own = own_tensors(verifier, traced, seconds)
-        if self._own.passed:
-            path, (number, name) = next(iter(self._own.passed.items()))
-            raise ExportError(
-                f"nothing could be exported: {path} of call {number} is the model's own {name}, or "
-                "a part of it, and the model returns something else for a copy",
-                advice="a program gets copies: pass a copy, and record again",
-            )
+        laid_out = self._layouts_read(traced, seconds)
         if laid_out:
             verifier.sorter.separate_by(laid_out=laid_out)
             variants = self._sorted()
@@ -148,6 +121,39 @@ class ProgramSearch:
                 "layout in memory that it was traced with"
             )
         return variants
+
+    def _layouts_read(self, variants: Sequence[VariantFacts], seconds: float) -> frozenset[str]:
+        """The paths of the tensors whose strides the model reads.
+
+        Raises:
+            ExportError: it reads what no program gets.
+        """
+        verifier = self.exporter.verifier
+        if asked_of := asked_facts(verifier, variants, seconds):
+            path, words = next(iter(asked_of.items()))
+            raise ExportError(
+                f"nothing could be exported: of {path} the model reads {listed(words)}, and "
+                "returns something else for another answer: a program gets values, sizes and "
+                "strides",
+                advice="let the model not read it, or pass it as an argument",
+            )
+        laid_out, begins = layouts_read(verifier, variants, self.tape.calls, seconds)
+        if begins:
+            raise ExportError(
+                f"nothing could be exported: the model reads where {named(sorted(begins), 5)} "
+                "begins in its memory, which is not on a tape",
+                advice="let the model read no storage_offset() or data_ptr() of its arguments",
+            )
+        self._own = own_tensors(verifier, variants, seconds)
+        self.notes += verifier.unknown
+        if self._own.passed:
+            path, (number, name) = next(iter(self._own.passed.items()))
+            raise ExportError(
+                f"nothing could be exported: {path} of call {number} is the model's own {name}, or "
+                "a part of it, and the model returns something else for a copy",
+                advice="a program gets copies: pass a copy, and record again",
+            )
+        return laid_out
 
     def _sorted(self) -> list[VariantFacts]:
         """The variants of the whole tape; of a tape of one variant those of its calls.

@@ -68,6 +68,7 @@ class Runner:
         tolerances: how far results of a program may be off.
         state: the parameters, buffers and attributes of the model that calls changed, with what
             they were, in words.
+        unknown: what could not be found out about the model, and why.
     """
 
     module: Any
@@ -78,6 +79,7 @@ class Runner:
     device: str
     tolerances: Tolerances
     state: dict[str, str] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
     _draws: dict[Hashable, tuple[str, ...]] = field(default_factory=dict)
     _searched: set[Hashable] = field(default_factory=set)
     _views: dict[Hashable, Mapping[str, frozenset[int]]] = field(default_factory=dict)
@@ -248,6 +250,21 @@ class Runner:
             found, state = runs.ask(None, seconds)
         self.add_state(state)
         return found
+
+    def asked(self, question: Callable[[], Any], seconds: float, unknown: str = "") -> Any:
+        """The answer of the model to a question that its runs have an answer to, as :meth:`apart`;
+        None if a run ends the process, or does not come to its end.
+
+        Args:
+            question: returns plain data.
+            seconds: how long it may take.
+            unknown: what is not known then, and what follows: it is noted with the reason.
+        """
+        try:
+            return self.apart(question, seconds)
+        except (DeathError, TimeoutError) as error:
+            self.unknown += [f"{unknown}: {error}"] if unknown else []
+            return None
 
     def harmless_loops(self, variant: VariantFacts) -> frozenset[Line]:
         """The model's loops over what is hit that may run for every item, as recorded calls of a
