@@ -163,7 +163,7 @@ def test_a_layout_that_was_not_recorded_is_refused_if_the_model_reads_it(tmp_pat
 
 def test_where_memory_begins_is_on_no_tape(tmp_path: Path) -> None:
     tape = taped(tmp_path, Begins(), [call(torch.randn(3, 5)), call(torch.randn(6, 4))])
-    with pytest.raises(ExportError, match="reads where x begins in its memory"):
+    with pytest.raises(ExportError, match="of x the model reads where it begins in its memory"):
         export(tape, Begins())
 
 
