@@ -72,6 +72,12 @@ ASKED: dict[str, tuple[Callable[[Any], Any], Callable[[], torch.Tensor], str]] =
         lambda: torch.randn(3, 4).requires_grad_(),
         "records gradients",
     ),
+    "is_leaf": (
+        lambda x: x.is_leaf,
+        lambda: torch.randn(3, 4).requires_grad_() + 1,
+        "was computed with gradients",
+    ),
+    "_version": (lambda x: x._version > 0, lambda: torch.zeros(3, 4).add_(1), "written to"),
     "is_inference": (lambda x: x.is_inference(), in_inference, "made in inference mode"),
     "Parameter": (
         lambda x: isinstance(x, torch.nn.Parameter),

@@ -209,6 +209,18 @@ def _with_gradients(tensor: Any) -> Any:
     return tensor.requires_grad_() if is_inexact else tensor
 
 
+def _computed(tensor: Any) -> Any:
+    import torch
+
+    with torch.enable_grad():
+        made = _with_gradients(tensor)
+        return made.clone() if made.requires_grad else tensor
+
+
+def _written(tensor: Any) -> Any:
+    return tensor.copy_(tensor.clone()) if is_apart(tensor.shape, tensor.stride()) else tensor
+
+
 def _in_inference(tensor: Any) -> Any:
     import torch
 
@@ -256,9 +268,15 @@ _FACTS = (
     _Fact("whether it is negated (is_neg())", frozenset({"is_neg"}), _negated),
     _Fact(
         "whether it records gradients (requires_grad)",
-        frozenset({"requires_grad", "is_leaf"}),
+        frozenset({"requires_grad"}),
         _with_gradients,
     ),
+    _Fact(
+        "whether it was computed with gradients (grad_fn, is_leaf)",
+        frozenset({"grad_fn", "is_leaf"}),
+        _computed,
+    ),
+    _Fact("how often it was written to (_version)", frozenset({"_version"}), _written),
     _Fact(
         "whether it was made in inference mode (is_inference())",
         frozenset({"is_inference"}),
