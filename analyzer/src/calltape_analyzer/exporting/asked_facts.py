@@ -21,6 +21,7 @@ from calltape_analyzer.exporting.doubts import doubt_of
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.model.asked_modes import names_in
 from calltape_analyzer.pytree.memory import extent, is_apart, is_strided
+from calltape_analyzer.pytree.tensors import conjugated, negated
 from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["asked_facts"]
@@ -32,6 +33,10 @@ _UNTRIED = (
 )
 _MAX_SINGLE = 8
 """So many tensors are tried one by one; of more, all count as asked if one is."""
+_BESIDE = "whether it lies in one memory with another argument (data_ptr())"
+_BEYOND = "the memory between and beyond its elements"
+_SIZE = "the size of its memory (untyped_storage())"
+_BEGIN = "where it begins in its memory (storage_offset(), data_ptr())"
 _WIDEST = 16
 """Bytes of the widest dtype: each tensor begins at a multiple."""
 _ROOM = 64
@@ -120,14 +125,13 @@ class _Asking:
         empty, full, moved = partial(_within, fill=0), partial(_within, fill=1), partial(
             _within, fill=0, begin=_BEFORE
         )  # fmt: skip
-        if beyond := self._together():
-            words = "whether it lies in one memory with another argument (data_ptr())"
-        elif beyond := [*self.minding(empty, full), *self._needing(empty)]:
-            words = "the memory between and beyond its elements"
-        elif beyond := self.minding(_as_it_is, empty):
-            words = "the size of its memory (untyped_storage())"
-        elif beyond := self.minding(empty, moved):
-            words = "where it begins in its memory (storage_offset(), data_ptr())"
+        beyond, words = self._together(), _BESIDE
+        if not beyond:
+            beyond, words = [*self.minding(empty, full), *self._needing(empty)], _BEYOND
+        if not beyond:
+            beyond, words = self.minding(_as_it_is, empty), _SIZE
+        if not beyond:
+            beyond, words = self.minding(empty, moved), _BEGIN
         return [(i, words) for i in dict.fromkeys(beyond)]
 
     def _together(self) -> list[int]:
@@ -194,16 +198,6 @@ def _as_it_is(tensor: Any) -> Any:
     return tensor
 
 
-def _conjugated(tensor: Any) -> Any:
-    return tensor.conj().resolve_conj().conj() if tensor.is_complex() else tensor
-
-
-def _negated(tensor: Any) -> Any:
-    import torch
-
-    return torch._neg_view(-tensor) if tensor.is_floating_point() else tensor
-
-
 def _with_gradients(tensor: Any) -> Any:
     is_inexact = tensor.is_floating_point() or tensor.is_complex()
     return tensor.requires_grad_() if is_inexact else tensor
@@ -264,8 +258,8 @@ def _placed(tensor: Any, memory: Any, offset: int) -> Any:
 
 
 _FACTS = (
-    _Fact("whether it is conjugated (is_conj())", frozenset({"is_conj"}), _conjugated),
-    _Fact("whether it is negated (is_neg())", frozenset({"is_neg"}), _negated),
+    _Fact("whether it is conjugated (is_conj())", frozenset({"is_conj"}), conjugated),
+    _Fact("whether it is negated (is_neg())", frozenset({"is_neg"}), negated),
     _Fact(
         "whether it records gradients (requires_grad)",
         frozenset({"requires_grad"}),

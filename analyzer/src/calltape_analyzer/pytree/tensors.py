@@ -20,8 +20,10 @@ from calltape_schema.errors import TapeError
 from calltape_schema.leaves import Leaf
 
 __all__ = [
+    "conjugated",
     "dtype_of",
     "has_flags",
+    "negated",
     "tensor_of",
     "torch_constant",
     "valueless",
@@ -92,13 +94,24 @@ def with_flags(tensor: Any, leaf: Leaf) -> Any:
     if not isinstance(tensor, torch.Tensor) or leaf.storage is not None or not has_flags(leaf):
         return tensor
     with torch.no_grad():
-        if leaf.conj and tensor.is_complex():
-            tensor = tensor.conj().resolve_conj().conj()
-        if leaf.neg and tensor.is_floating_point():
-            tensor = torch._neg_view(-tensor)
+        tensor = conjugated(tensor) if leaf.conj else tensor
+        tensor = negated(tensor) if leaf.neg else tensor
         if leaf.subclass == _PARAMETER:
             tensor = torch.nn.Parameter(tensor, requires_grad=leaf.requires_grad)
     return tensor
+
+
+def conjugated(tensor: Any) -> Any:
+    """A complex tensor with the same values, whose memory has the conjugate ones."""
+    return tensor.conj().resolve_conj().conj() if tensor.is_complex() else tensor
+
+
+def negated(tensor: Any) -> Any:
+    """A tensor of floats with the same values, whose memory has the negative ones."""
+    import torch
+
+    is_inexact = tensor.is_floating_point() or tensor.is_complex()
+    return torch.ops.aten._neg_view.default(-tensor) if is_inexact else tensor
 
 
 def _as_integers(torch: Any, data: bytearray, shape: tuple[int, ...], width: int) -> Any:
