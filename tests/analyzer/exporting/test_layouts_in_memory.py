@@ -118,6 +118,10 @@ def test_outputs_that_are_views_of_arguments(tmp_path: Path) -> None:
     assert report.ok
     note = "returns 2 contiguous in memory where it was recorded transposed (stride order 1,0)"
     assert any(note in one for one in report.notes)
+    (program,) = programs.values()
+    assert program.views == {".0": frozenset({0}), ".1": frozenset({0})}
+    program.note_views(program.views | {".2": frozenset({0})})
+    assert any("the model's 2 shares memory with x, the program's does" in n for n in program.notes)
     programs.save(tmp_path / "saved")
     for one in (programs, load_programs(tmp_path / "saved", trusted=True)):
         for made in LAYOUTS.values():

@@ -90,7 +90,7 @@ class ProgramSearch:
         for variant in left:
             self._cover(variant)
         for program in self.programs:
-            program.refuse_own(self._own.minded, self.exporter.verifier.module)
+            program.refuse_own(self._own.minded)
         for path, name in self._own.minded.items():
             self.notes.append(
                 f"the model returns something else if {path} is its own {name}, or a part of it: "

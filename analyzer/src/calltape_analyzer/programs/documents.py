@@ -68,6 +68,7 @@ def document_of(program: Program) -> dict[str, Any]:
         "unwritten": list(program.unwritten),
         "draws": list(program.draws),
         "aliases": sorted(program.aliases),
+        "never_own": sorted(program.never_own),
         "device": program.device,
         "layout": _layout_document(group.layout),
         "scalars": _packed(list(program.plan.template.scalars)),

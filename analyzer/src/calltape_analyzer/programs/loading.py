@@ -121,6 +121,7 @@ def _programs(
             unwritten=tuple(document["unwritten"]),
             draws=tuple(document["draws"]),
             aliases=frozenset(document["aliases"]),
+            never_own=frozenset(document["never_own"]),
         )
         check_program(program)
         return program

@@ -124,6 +124,9 @@ class Program:
             that the program does not write to. No call of it does what the model does.
         aliases: the tensors of the result, by number, that the model returns as views of arguments
             in whatever way these lie in memory.
+        never_own: the tensors among the arguments, by number, for which the model returns something
+            else if they are its own, so that such calls are refused.
+        owner: the model, if it is here.
         views: which outputs of its runs shared memory with which tensors of the arguments.
         draws: where the model draws random numbers; empty if it does not, or if none of them reach
             what was compared.
@@ -144,10 +147,10 @@ class Program:
     unwritten: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
     aliases: frozenset[int] = frozenset()
+    never_own: frozenset[int] = frozenset()
+    owner: Any = None
     views: dict[str, frozenset[int]] = field(default_factory=dict)
     _state_notes: list[str] = field(default_factory=list)
-    _never_own: tuple[int, ...] = ()
-    _owner: Any = None
 
     @property
     def name(self) -> str:
@@ -389,23 +392,17 @@ class Program:
         is a constant of the program must have the value that it was exported with."""
         return self._refuses_own(sample) or self.refuses_constants(sample.tensors.__getitem__)
 
-    def refuse_own(self, paths: Collection[str], module: Any) -> None:
-        """Lets it refuse calls that pass a tensor of the model.
-
-        Args:
-            paths: of the arguments of which that matters.
-            module: the model.
-        """
+    def refuse_own(self, paths: Collection[str]) -> None:
+        """Sets :attr:`never_own` by the paths of tensors."""
         places = self.variant.group.layout.tensors
-        self._never_own = tuple(i for i, place in enumerate(places) if str(place) in paths)
-        self._owner = module
+        self.never_own = frozenset(i for i, place in enumerate(places) if str(place) in paths)
 
     def _refuses_own(self, sample: Sample) -> str | None:
-        if not self._never_own:
+        if not self.never_own or self.owner is None:
             return None
-        named = (*self._owner.named_parameters(), *self._owner.named_buffers())
+        named = (*self.owner.named_parameters(), *self.owner.named_buffers())
         own = {memory_of(tensor): name for name, tensor in named if tensor.numel()}
-        for number in self._never_own:
+        for number in sorted(self.never_own):
             memory = memory_of(sample.tensors[number])
             if memory is not None and memory in own:
                 place = self.variant.group.layout.tensors[number]
