@@ -85,6 +85,11 @@ function nodeForm(node, scalars) {
   return made;
 }
 
+/** The default dtype is said only where it is another than torch's own. */
+function contextForm({ default_dtype, ...rest }) {
+  return default_dtype === "float32" ? rest : { ...rest, default_dtype };
+}
+
 function leafForm(leaf) {
   const made = { dtype: leaf.dtype, shape: leaf.shape.map(String) };
   if (leaf.strides !== undefined) made.strides = leaf.strides.map(String);
@@ -122,7 +127,7 @@ function treeForm(side, values) {
     root: nodeForm(side.structure.root, side.tree.scalars),
     leaves: side.leaves.map((leaf, at) => ({ ...leafForm(leaf), ...values?.[at] })),
   };
-  if (side.structure.context !== undefined) made.context = side.structure.context;
+  if (side.structure.context !== undefined) made.context = contextForm(side.structure.context);
   if (side.tree.ranges.length > 0) {
     made.ranges = side.tree.ranges.map(({ leaf, min, max }) => ({
       leaf: String(leaf), min: String(min), max: String(max),

@@ -20,7 +20,7 @@ def structure(context: Any) -> dict[str, Any]:
 def test_a_context_is_read_with_its_defaults() -> None:
     found = decode_structure(encode_structure(structure({"autocast": [CPU], "new": 1}))).context
     assert found is not None
-    assert (found.grad, found.inference) == (True, False)
+    assert (found.grad, found.inference, found.default_dtype) == (True, False, "float32")
     assert [one.dtype for one in found.autocast] == ["bfloat16"]
 
 
@@ -39,6 +39,8 @@ def test_a_structure_without_one_has_none() -> None:
         {"autocast": [{"device": "cpu"}]},
         {"grad": 1},
         {"inference": "no"},
+        {"default_dtype": "../float64"},
+        {"default_dtype": None},
         "no_grad",
     ],
     ids=str,

@@ -124,6 +124,7 @@ const contextFields = record({
   autocast: withDefault(array(record({ device: torchName, dtype: torchName }), MAX_AUTOCASTS), []),
   grad: withDefault(bool, true),
   inference: withDefault(bool, false),
+  default_dtype: withDefault(torchName, "float32"),
 });
 
 /** What the thread of a call was in. */

@@ -285,11 +285,13 @@ class Autocast(Part):
 
 class CallContext(Part):
     """What the thread of a call was in when the call began: ``torch.autocast``, and whether it
-    recorded gradients, or was in inference mode. The defaults are those of torch."""
+    recorded gradients, or was in inference mode; and the default dtype of torch, by its name. The
+    defaults are those of torch."""
 
     autocast: Annotated[tuple[Autocast, ...], Field(max_length=MAX_AUTOCASTS)] = ()
     grad: bool = True
     inference: bool = False
+    default_dtype: Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")] = "float32"
 
     @model_validator(mode="after")
     def _devices_are_distinct(self) -> Self:
@@ -416,7 +418,7 @@ def document_like(spec: Structure, root: Any, leaves: int, scalars: int) -> dict
     the context that it was in."""
     document = {"root": root, "leaves": leaves, "scalars": scalars}
     if spec.context is not None:
-        document["context"] = spec.context.model_dump()
+        document["context"] = spec.context.model_dump(exclude_unset=True)
     return document
 
 

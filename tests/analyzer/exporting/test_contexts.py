@@ -17,6 +17,7 @@ from calltape_analyzer.observing.contexts import Context
 from calltape_recorder import record
 from tests.analyzer.exported import assert_same
 from tests.analyzer.exporting.test_arguments import Model, t
+from tests.recorder.capture.test_contexts import default_dtype
 
 Entered = Callable[[], Any]
 no_grad, inference, gradients = torch.no_grad, torch.inference_mode, torch.enable_grad
@@ -28,6 +29,10 @@ def bfloat16() -> Any:
 
 def float16() -> Any:
     return torch.autocast("cpu", dtype=torch.float16)
+
+
+def float64() -> Any:
+    return default_dtype(torch.float64)
 
 
 class Layers(Model):
@@ -64,6 +69,11 @@ class AskingTensors(Layers):
 class AskingInference(Model):
     def forward(self, x):
         return x * 2 if torch.is_inference_mode_enabled() else x * 3
+
+
+class Making(Model):
+    def forward(self, x):
+        return x + torch.zeros(4) + torch.arange(4) / 2
 
 
 class Unasking(Layers):
@@ -138,6 +148,29 @@ def test_calls_with_and_without_autocast_have_programs_of_their_own(tmp_path: Pa
     assert_as_model(loaded, module, bfloat16)
     with float16(), pytest.raises(NoVariant, match="the program is for autocast cpu bfloat16"):
         loaded(t(3, 4))
+
+
+@pytest.mark.integration
+def test_the_default_dtype_of_a_call_is_that_of_its_program(tmp_path: Path) -> None:
+    module = Making()
+    tape = taped(tmp_path, module, [float64, contextlib.nullcontext])
+    assert [v.name for v in tape.variants()] == ["default dtype float64", "default dtype float32"]
+    assert replay(tape, module).ok
+    programs = export(tape, module)
+    assert programs.verify().ok
+    assert_as_model(programs, module, float64)
+    assert_as_model(programs, module, contextlib.nullcontext)
+    with default_dtype(torch.bfloat16), pytest.raises(NoVariant, match="default dtype bfloat16"):
+        programs(t(3, 4))
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    assert loaded.verify(tape).ok
+    other = tmp_path / "other"
+    other.mkdir()
+    assert replay(taped(other, module, [float64]), programs["default dtype float64"].exported).ok
+    with default_dtype(torch.bfloat16), pytest.raises(NoVariant, match="for default dtype float64"):
+        loaded(t(3, 4))
+    assert torch.get_default_dtype() is torch.float32
 
 
 def test_casts_are_not_made_twice(tmp_path: Path) -> None:

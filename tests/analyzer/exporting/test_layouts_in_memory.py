@@ -102,6 +102,38 @@ def test_what_a_program_writes_to_a_copy_is_written_back(tmp_path: Path) -> None
     assert replay(tape, programs).ok
 
 
+class Returned(torch.nn.Module):
+    """A slice, what may be a copy, and what is computed."""
+
+    def forward(self, x: Any) -> Any:
+        return x[1:], x.contiguous(), x * 2
+
+
+@pytest.mark.integration
+def test_outputs_that_are_views_of_arguments(tmp_path: Path) -> None:
+    model = Returned()
+    tape = taped(tmp_path, model, [call(torch.randn(3, 5)), call(torch.randn(6, 4).t())])
+    programs = export(tape, model)
+    report = programs.verify()
+    assert report.ok
+    note = "returns 2 contiguous in memory where it was recorded transposed (stride order 1,0)"
+    assert any(note in one for one in report.notes)
+    (program,) = programs.values()
+    assert program.views == {".0": frozenset({0}), ".1": frozenset({0})}
+    program.note_views(program.views | {".2": frozenset({0})})
+    assert any("the model's 2 shares memory with x, the program's does" in n for n in program.notes)
+    programs.save(tmp_path / "saved")
+    for one in (programs, load_programs(tmp_path / "saved", trusted=True)):
+        for made in LAYOUTS.values():
+            x = made(7, 9)
+            expected, found = model(x), one(x)
+            for want, got in zip(expected[:2], found[:2], strict=True):
+                assert torch.equal(want, got)
+                assert want.stride() == got.stride()
+                is_view = want.untyped_storage()._cdata == x.untyped_storage()._cdata
+                assert (got.data_ptr() == want.data_ptr()) == is_view
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("model", [Asks(), Strides()], ids=lambda one: type(one).__name__)
 def test_a_program_per_layout_of_a_model_that_reads_them(model: Any, tmp_path: Path) -> None:
@@ -135,7 +167,7 @@ def test_a_layout_that_was_not_recorded_is_refused_if_the_model_reads_it(tmp_pat
 
 def test_where_memory_begins_is_on_no_tape(tmp_path: Path) -> None:
     tape = taped(tmp_path, Begins(), [call(torch.randn(3, 5)), call(torch.randn(6, 4))])
-    with pytest.raises(ExportError, match="reads where x begins in its memory"):
+    with pytest.raises(ExportError, match="of x the model reads where it begins in its memory"):
         export(tape, Begins())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,16 @@ def autocast(dtype: torch.dtype) -> Any:
     return torch.autocast("cpu", dtype=dtype)
 
 
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 CONTEXTS: dict[str, tuple[Callable[[], Any], CallContext | None]] = {
     "none": (contextlib.nullcontext, None),
     "no_grad": (torch.no_grad, CallContext(grad=False)),
@@ -33,6 +43,7 @@ CONTEXTS: dict[str, tuple[Callable[[], Any], CallContext | None]] = {
         lambda: autocast(torch.float16),
         CallContext(autocast=({"device": "cpu", "dtype": "float16"},)),
     ),
+    "default": (lambda: default_dtype(torch.float64), CallContext(default_dtype="float64")),
     "disabled": (lambda: torch.autocast("cpu", enabled=False), None),
 }
 
@@ -52,7 +63,18 @@ def test_each_context_is_on_the_tape(tmp_path: Path, name: str) -> None:
 def test_calls_that_look_alike_keep_their_contexts(tmp_path: Path) -> None:
     # Equal tensors are recognized without a look at them: in another context they are not equal.
     model, given = Echo(), (torch.ones(2, 3), torch.zeros(2, 3))
-    order = ["none", "none", "none", "bfloat16", "float16", "none", "no_grad", "inference", "none"]
+    order = [
+        "none",
+        "none",
+        "none",
+        "bfloat16",
+        "float16",
+        "none",
+        "no_grad",
+        "inference",
+        "default",
+        "none",
+    ]
     with record(model, tmp_path / "a.tape"):
         for name in order:
             with CONTEXTS[name][0]():

@@ -14,6 +14,7 @@ from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.pytree.memory import on_device, place_together
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.pytree.nested_tensors import nested_places
+from calltape_analyzer.pytree.tensors import has_flags, with_flags
 from calltape_analyzer.reading.call import Call
 from calltape_schema.leaves import Leaf
 from calltape_schema.tree import Node, OpaqueNode, ScalarNode, children_of
@@ -55,7 +56,8 @@ def complete_inputs(
     missing = _missing_tensors(call, tree.facts())
     texts = _Texts(list(tree.scalars), memory_limit_of(call.tape_bytes))
     root = texts.with_stand_ins(tree.spec().root)
-    if not missing and not texts.made_up and not are_contiguous:
+    is_flagged = any(map(has_flags, tree.facts()))
+    if not missing and not texts.made_up and not are_contiguous and not is_flagged:
         return CompleteInputs(*call.inputs_on(device), 0)
     shapes = [(tuple(t.shape), t.dtype.itemsize) for t in missing.values()]
     check_memory(memory_limit_of(call.tape_bytes), shapes, "the arguments of one call")
@@ -73,6 +75,8 @@ def complete_inputs(
     tensors = on_device(tensors, moved, device)
     if are_contiguous:
         tensors = {leaf: _contiguous(tensor) for leaf, tensor in tensors.items()}
+    if not are_contiguous:
+        tensors = {leaf: with_flags(tensor, facts[leaf]) for leaf, tensor in tensors.items()}
     args, kwargs = call.build("inputs", root, tensors, texts.scalars)
     return CompleteInputs(args, kwargs, len(missing) + texts.made_up)
 

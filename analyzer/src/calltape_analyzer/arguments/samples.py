@@ -20,7 +20,13 @@ from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.tallies import Span
-from calltape_analyzer.pytree.memory import contiguous, copies, place_together, relaid_together
+from calltape_analyzer.pytree.memory import (
+    contiguous,
+    copies,
+    is_apart,
+    place_together,
+    relaid_together,
+)
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.pytree.placeholder import Placeholder, without_argument
 from calltape_analyzer.pytree.tensors import dtype_of, zeros
@@ -258,7 +264,11 @@ def nudged(sample: Sample) -> Sample:
             places = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape)
             sides = (places * _MIXING >> _SHIFT) % 2
             step = torch.finfo(tensor.dtype).eps * (1 - 2 * sides).to(tensor.dtype)
-            made.tensors[at] = torch.where(tensor.isfinite(), tensor + tensor * step, tensor)
+            moved = torch.where(tensor.isfinite(), tensor + tensor * step, tensor)
+            if is_apart(tensor.shape, tensor.stride()):
+                tensor.copy_(moved)  # it lies as it did
+            else:
+                made.tensors[at] = moved
     return made
 
 

@@ -126,11 +126,11 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
 
 
 def _under(record: CallRecord) -> str:
-    """The autocast that a call was under: it is the reason for its dtypes."""
+    """The autocast and the default dtype that a call was under: the reason for its dtypes."""
     context = Context.of(
         record.inputs.spec().context, [leaf.device for leaf in record.inputs.facts()]
     )
-    return f", {context.separating()}" if context.met else ""
+    return f", {context.separating()}" if context.key else ""
 
 
 class _Texts(NamedTuple):

@@ -209,8 +209,10 @@ def _contexts(kept: Mapping[CountedKind, int]) -> dict[str, int]:
 
 
 def _contexts_text(contexts: Mapping[str, int]) -> str | None:
-    """In words; None if the calls are all in one context without autocast."""
-    if len(contexts) < 2 and not any("autocast" in words for words in contexts):
+    """In words; None if the calls are all in one context without autocast and with torch's own
+    default dtype."""
+    telling = ("autocast", "default dtype")
+    if len(contexts) < 2 and not any(one in words for words in contexts for one in telling):
         return None
     texts = [f"{words}: {counted(calls, 'call')}" for words, calls in contexts.items()]
     return some_of(texts, _MOST_CONTEXTS, "; ")

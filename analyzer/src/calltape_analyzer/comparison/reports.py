@@ -104,6 +104,11 @@ def compared_row(
     )
 
 
+_OUT_OF_BOUNDS = "are out of bounds for storage of size"
+"""What torch says of a view that begins or ends outside of the memory that it is one of."""
+_BEYOND = " (of an argument, the memory between and beyond its elements is on no tape)"
+
+
 def failed_row(call: int, variant: str | None, error: BaseException, against: str) -> ReportRow:
     """The row of a call that raised an error instead of giving a result. An error of the tape says
     nothing about the target."""
@@ -123,9 +128,11 @@ def failed_row(call: int, variant: str | None, error: BaseException, against: st
 
 
 def error_in_words(error: BaseException) -> str:
-    """The class of an exception, and the first line of its text."""
+    """The class of an exception, and the first line of its text. What reads beyond the memory of an
+    argument is told why it cannot."""
     first_line = (text_of(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first_line:.300}"
+    beyond = _BEYOND if _OUT_OF_BOUNDS in first_line else ""
+    return f"{type(error).__name__}: {first_line:.300}{beyond}"
 
 
 def text_of(error: BaseException) -> str:

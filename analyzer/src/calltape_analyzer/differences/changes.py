@@ -124,8 +124,8 @@ def _differences(known: Group, group: Group) -> list[str]:
     """How a group differs from a known one, in words."""
     ours, theirs = dict(known.layout.keys), dict(group.layout.keys)
     if ours.pop(CONTEXT, None) != theirs.pop(CONTEXT, None):
-        words = (one.layout.context.separating() for one in (group, known))
-        found = [" instead of ".join(words)]
+        here, there = group.layout.context, known.layout.context
+        found = [f"{here.separating(there)} instead of {there.separating(here)}"]
     else:
         found = []
     found += [f"without {name}" for name in ours if name not in theirs]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -19,13 +18,20 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared, is_described, recorded_leaves
 from calltape_analyzer.errors import TapeError
-from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.doubts import doubt_of
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.groups import GroupKey, layout_in_memory
 from calltape_analyzer.observing.memory_layout import CONTIGUOUS
-from calltape_analyzer.pytree.memory import Place, contiguous, extent, is_apart, relaid
+from calltape_analyzer.pytree.memory import (
+    Place,
+    contiguous,
+    extent,
+    in_order,
+    in_other_order,
+    is_apart,
+    relaid,
+)
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import VariantFacts
 
@@ -35,6 +41,10 @@ _MAX_VARIANTS = 12
 _MAX_ROWS = 64
 _MAX_SINGLE = 8
 """So many tensors are tried one by one; of more, all count as read if one is."""
+_UNTRIED = (
+    "whether the model reads how its arguments lie in memory is unknown, and its programs get "
+    "contiguous copies of calls of any layout"
+)
 _STEP = 2
 _MAX_SEARCHED, _MAX_LAYOUTS = 4096, 6
 """So many calls are searched for layouts, and so many combinations are run."""
@@ -57,7 +67,7 @@ def layouts_read(
     runner: Runner, variants: Sequence[VariantFacts], calls: Iterable[Call], seconds: float
 ) -> LayoutsRead:
     """The tensors whose layout in memory changes what the model returns. A model that ends its
-    process or does not come to an end in another layout says nothing.
+    process or does not come to an end in another layout says nothing, which is noted.
 
     Args:
         runner: has the model.
@@ -72,10 +82,9 @@ def layouts_read(
     for variant in variants[:_MAX_VARIANTS]:
         own = others.get(variant.group.key, [])
         ask = partial(_read_in, runner, variant, own)
-        with suppress(DeathError, TimeoutError):
-            read, begun = runner.apart(ask, seconds)
-            layouts.update(read)
-            begins.update(begun)
+        read, begun = runner.asked(ask, seconds, f"{variant.name}: {_UNTRIED}") or ([], [])
+        layouts.update(read)
+        begins.update(begun)
     return LayoutsRead(frozenset(layouts), frozenset(begins))
 
 
@@ -91,7 +100,7 @@ def _read_in(
     found = {*read}
     if largest != first:  # a model may read a layout from some size on
         probe = _Probe.of(runner, variant, runner.find(variant.rows.seen(largest).first))
-        found.update(probe.read_as([_in_other_order, _with_gaps]) if probe is not None else ())
+        found.update(probe.read_as([in_other_order, _with_gaps]) if probe is not None else ())
     every = (_Probe.of(runner, variant, one) for one in others)
     found.update(i for one in every if one is not None for i in one.read_as([_contiguous]))
     return [str(places[i]) for i in found.difference(begun)], [str(places[i]) for i in begun]
@@ -183,7 +192,7 @@ class _Probe:
     def read(self) -> tuple[list[int], list[int]]:
         """The numbers of the tensors whose strides the model reads, and of those of which it reads
         where they begin."""
-        found = self.read_as([_in_other_order, _with_gaps])
+        found = self.read_as([in_other_order, _with_gaps])
         begun = self.read_as([_elsewhere]) if found else []
         expanded = self._repeating().read_as([_expanded])
         return sorted({*found, *expanded}.difference(begun)), begun
@@ -236,21 +245,12 @@ class _Probe:
         return found.agrees or not found.compared
 
 
-def _in_other_order(tensor: Any) -> Any:
-    """The tensor with its axes in another order in memory, without gaps: channels last for one of
-    rank 4 or 5, which some models ask for by name."""
-    axes = range(tensor.dim())
-    order = [0, *axes[2:], 1] if tensor.dim() in (4, 5) else list(reversed(axes))
-    made = _laid_out(tensor, order)
-    return _laid_out(tensor, list(axes)) if made.stride() == tensor.stride() else made
-
-
 def _with_gaps(tensor: Any) -> Any:
     """The tensor as a slice with steps of a larger one, which does not begin with it."""
     import torch
 
     order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
-    dense = _laid_out(tensor, order)
+    dense = in_order(tensor, order)
     strides = tuple(_STEP * step for step in dense.stride())
     made = relaid(tensor.contiguous(), Place(tuple(tensor.shape), strides, 0, 1))
     memory = torch.zeros(len(made.untyped_storage()) // tensor.dtype.itemsize + 3 + _STEP).to(
@@ -281,9 +281,3 @@ def _expanded(tensor: Any) -> Any:
 
 def _contiguous(tensor: Any) -> Any:
     return contiguous(tensor)
-
-
-def _laid_out(tensor: Any, order: Sequence[int]) -> Any:
-    """The tensor with its axes in an order in memory, the outermost first."""
-    back = sorted(range(len(order)), key=lambda place: order[place])
-    return tensor.permute(order).contiguous().permute(back)

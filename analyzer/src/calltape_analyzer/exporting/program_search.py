@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import ExportError, InferenceError
+from calltape_analyzer.exporting.asked_facts import asked_facts
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.int_values import int_value_parts, varying_ints
 from calltape_analyzer.exporting.layouts import layouts_read
 from calltape_analyzer.exporting.merging import Merging
+from calltape_analyzer.exporting.own_tensors import OwnTensors, own_tensors
 from calltape_analyzer.exporting.tensor_values import tensor_value_parts
 from calltape_analyzer.exporting.text_values import (
     calls_by_value,
@@ -28,7 +30,7 @@ from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.text import named
+from calltape_analyzer.text import listed, named
 from calltape_analyzer.variant import named_facts
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.symbol_names import name_symbols
@@ -68,6 +70,7 @@ class ProgramSearch:
     missing: dict[str, str] = field(default_factory=dict)
     untraceable: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
+    _own: OwnTensors = field(default_factory=lambda: OwnTensors({}, {}))
 
     def run(self, *, merging: bool) -> None:
         """Fills ``programs``, ``missing`` and ``notes``.
@@ -86,6 +89,13 @@ class ProgramSearch:
         self.programs += merged.programs
         for variant in left:
             self._cover(variant)
+        for program in self.programs:
+            program.refuse_own(self._own.minded)
+        for path, name in self._own.minded.items():
+            self.notes.append(
+                f"the model returns something else if {path} is its own {name}, or a part of it: "
+                "such calls are refused where the model is, and no tape tells them from others"
+            )
         self.notes += merged.hints
 
     def _variants(self) -> list[VariantFacts]:
@@ -102,13 +112,7 @@ class ProgramSearch:
             )
         traced = [variant for variant in variants if not self._why_untraceable(variant)]
         seconds = verifier.budget.within(verifier.probing.seconds)
-        laid_out, begins = layouts_read(verifier, traced, self.tape.calls, seconds)
-        if begins:
-            raise ExportError(
-                f"nothing could be exported: the model reads where {named(sorted(begins), 5)} "
-                "begins in its memory, which is not on a tape",
-                advice="let the model read no storage_offset() or data_ptr() of its arguments",
-            )
+        laid_out = self._layouts_read(traced, seconds)
         if laid_out:
             verifier.sorter.separate_by(laid_out=laid_out)
             variants = self._sorted()
@@ -117,6 +121,39 @@ class ProgramSearch:
                 "layout in memory that it was traced with"
             )
         return variants
+
+    def _layouts_read(self, variants: Sequence[VariantFacts], seconds: float) -> frozenset[str]:
+        """The paths of the tensors whose strides the model reads.
+
+        Raises:
+            ExportError: it reads what no program gets.
+        """
+        verifier = self.exporter.verifier
+        if asked_of := asked_facts(verifier, variants, seconds):
+            path, words = next(iter(asked_of.items()))
+            raise ExportError(
+                f"nothing could be exported: of {path} the model reads {listed(words)}, and "
+                "returns something else for another answer: a program gets values, sizes and "
+                "strides",
+                advice="let the model not read it, or pass it as an argument",
+            )
+        laid_out, begins = layouts_read(verifier, variants, self.tape.calls, seconds)
+        if begins:
+            raise ExportError(
+                f"nothing could be exported: the model reads where {named(sorted(begins), 5)} "
+                "begins in its memory, which is not on a tape",
+                advice="let the model read no storage_offset() or data_ptr() of its arguments",
+            )
+        self._own = own_tensors(verifier, variants, seconds)
+        self.notes += verifier.unknown
+        if self._own.passed:
+            path, (number, name) = next(iter(self._own.passed.items()))
+            raise ExportError(
+                f"nothing could be exported: {path} of call {number} is the model's own {name}, or "
+                "a part of it, and the model returns something else for a copy",
+                advice="a program gets copies: pass a copy, and record again",
+            )
+        return laid_out
 
     def _sorted(self) -> list[VariantFacts]:
         """The variants of the whole tape; of a tape of one variant those of its calls.

@@ -31,8 +31,10 @@ from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of,
 from calltape_analyzer.model.contexts import detached, without_saved_tensors
 from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs.memory_as_traced import kept_layouts, views_of
 from calltape_analyzer.programs.program import Program, random_in_words
 from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.memory import in_other_order, is_strided
 from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
@@ -66,6 +68,7 @@ class Runner:
         tolerances: how far results of a program may be off.
         state: the parameters, buffers and attributes of the model that calls changed, with what
             they were, in words.
+        unknown: what could not be found out about the model, and why.
     """
 
     module: Any
@@ -76,8 +79,11 @@ class Runner:
     device: str
     tolerances: Tolerances
     state: dict[str, str] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
     _draws: dict[Hashable, tuple[str, ...]] = field(default_factory=dict)
     _searched: set[Hashable] = field(default_factory=set)
+    _views: dict[Hashable, Mapping[str, frozenset[int]]] = field(default_factory=dict)
+    _aliases: dict[Hashable, frozenset[str]] = field(default_factory=dict)
     _rules: dict[Hashable, Mapping[int, ValueRule]] = field(default_factory=dict)
 
     @classmethod
@@ -149,17 +155,22 @@ class Runner:
         *,
         reseeded: bool = False,
         context: Context | None = None,
+        changes: Mapping[int, Callable[[Any], Any]] | None = None,
     ) -> dict[str, Any]:
         """The leaves of what the model returns now. Its state stays as it is, and so do the
         generators of random numbers: each run begins with one state of them, or, ``reseeded``, with
-        another one. ``context`` is by default that of the variant's calls."""
+        another one. ``context`` is by default that of the variant's calls. ``changes`` make of the
+        copy of a tensor, by its number, what the model gets in its place."""
         from calltape_analyzer.model.randomness import reseed
         from calltape_analyzer.model.state import apart_from
 
         with self.undisturbed():
             if reseeded:
                 reseed(self.module)
-            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device, context)
+            given = sample.cloned()
+            for number, change in (changes or {}).items():
+                given.tensors[number] = change(given.tensors[number])
+            value = eager(self.entry, plan, given, self.classes, self.device, context)
             return apart_from(self.module, detached(leaves_of(value)))
 
     def asked_modes(self, variants: Sequence[VariantFacts]) -> frozenset[Mode]:
@@ -198,7 +209,9 @@ class Runner:
         with self.undisturbed() as changed:
             if reseeded:
                 reseed(self.module)
-            found = program.leaves(program.outputs(sample.cloned()))
+            given = sample.cloned()
+            found = program.leaves(program.outputs(given))
+            program.views |= views_of(found, given)
             leaves = apart_from(self.module, found)
         program.changed_state |= changed.keys()
         return leaves
@@ -237,6 +250,21 @@ class Runner:
             found, state = runs.ask(None, seconds)
         self.add_state(state)
         return found
+
+    def asked(self, question: Callable[[], Any], seconds: float, unknown: str = "") -> Any:
+        """The answer of the model to a question that its runs have an answer to, as :meth:`apart`;
+        None if a run ends the process, or does not come to its end.
+
+        Args:
+            question: returns plain data.
+            seconds: how long it may take.
+            unknown: what is not known then, and what follows: it is noted with the reason.
+        """
+        try:
+            return self.apart(question, seconds)
+        except (DeathError, TimeoutError) as error:
+            self.unknown += [f"{unknown}: {error}"] if unknown else []
+            return None
 
     def harmless_loops(self, variant: VariantFacts) -> frozenset[Line]:
         """The model's loops over what is hit that may run for every item, as recorded calls of a
@@ -387,10 +415,51 @@ class Runner:
             given = sample.cloned()
             with self.undisturbed():
                 value = eager(self.entry, program.plan, given, self.classes, self.device)
+            if writes:
+                self._find_views(program, sample, views_of(leaves_of(value), given))
             if not writes:
                 returned = {id(tensor) for tensor in describe_result(value).tensors}
                 for place, tensor in _written(program, sample, given):
                     program.note_unwritten(place, is_returned=id(tensor) in returned)
+
+    def _find_views(
+        self, program: Program, sample: Sample, views: Mapping[str, frozenset[int]]
+    ) -> None:
+        """Notes which outputs share memory with arguments, and which of them do so as well if the
+        arguments lie in another way: a slice of a transposed tensor does, and what is made
+        contiguous is a copy then."""
+        key = program.variant.group.key
+        self._views[key] = views
+        if views:
+            moved = self._moved(program, sample)
+            found = self.apart(partial(self._paths_of_views, program, moved), _SECONDS)
+            self._aliases[key] = frozenset(views).intersection(found)
+
+    def _moved(self, program: Program, sample: Sample) -> Sample:
+        """A sample whose tensors lie in memory in another order of their axes, if they may."""
+        kept = kept_layouts(program.variant)
+        return replace(sample, tensors=[
+            tensor if i in kept or not is_strided(tensor) else in_other_order(tensor)
+            for i, tensor in enumerate(sample.tensors)
+        ])  # fmt: skip
+
+    def _paths_of_views(self, program: Program, sample: Sample) -> list[str]:
+        """The outputs of the model that are views of arguments which lie as in a sample."""
+        given = sample.cloned()
+        with self.undisturbed():
+            value = eager(self.entry, program.plan, given, self.classes, self.device)
+        return list(views_of(leaves_of(value), given))
+
+    def aliases_of(self, program: Program) -> frozenset[str]:
+        """The outputs of a program that are views of arguments, however these lie in memory."""
+        return self._aliases.get(program.variant.group.key, frozenset())
+
+    def note_views(self, program: Program) -> None:
+        """Notes where outputs share memory with arguments in the model only, or in the program
+        only, after runs of both."""
+        key = program.variant.group.key
+        if (views := self._views.get(key)) is not None:
+            program.note_views(views)
 
 
 def _written(program: Program, before: Sample, now: Sample) -> Iterator[tuple[str, Any]]:

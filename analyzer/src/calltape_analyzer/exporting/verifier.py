@@ -101,6 +101,7 @@ class Verifier(Runner):
             narrow: whether it takes no other sizes than recorded ones and those of ``around``.
         """
         self.find_state(program)
+        program.set_aliases(self.aliases_of(program))
         for row, seen in program.variant.rows.items()[:_MAX_ROWS]:
             has_failed = whole and attempt.reproduced < attempt.tried
             if has_failed or self.budget.is_spent:
@@ -124,6 +125,7 @@ class Verifier(Runner):
                 "(record a call whose outputs have some)"
             )
         program.notes += [f"not verified: {what}" for what in attempt.unverified]
+        self.note_views(program)
         program.note_state(self.state)
         if (not attempt.reproduced and not around) or (whole and not attempt.ok):
             return
@@ -162,6 +164,8 @@ class Verifier(Runner):
         except Exception as error:  # torch and runtimes raise errors of any type
             return Replayed(False, False, f"call {call.number}: {error_text(error)}", broke=True)
         found = compared(expected, got, self.tolerances)
+        if found.agrees:
+            program.note_layouts(expected, got)
         if not found.agrees and against == "tape":
             random = self.if_random(program, sample, expected, got, found)
             found, against = random or (found, against)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any
 
 from calltape_analyzer.model.calls import code_of
 from calltape_analyzer.observing.contexts import Mode
 
-__all__ = ["may_ask"]
+__all__ = ["may_ask", "names_in"]
 
 _ASKING: dict[Mode, frozenset[str]] = {
     "grad": frozenset({"is_grad_enabled", "requires_grad", "grad_fn", "is_leaf"}),
@@ -22,10 +23,30 @@ _ASKING: dict[Mode, frozenset[str]] = {
 def may_ask(target: Any) -> frozenset[Mode]:
     """The modes that the code of a model names: of its classes, and of the functions beside them
     or imported there. Torch's own code does not count."""
-    names: set[str] = set()
-    for function in _functions_of(target):
-        _add_names(names, function.__code__)
+    names = names_in(target)
     return frozenset(mode for mode, asking in _ASKING.items() if names & asking)
+
+
+def names_in(target: Any) -> set[str]:
+    """The names of globals and attributes in the code of a model, as above."""
+    names: set[str] = set()
+    known: set[int] = set()
+    waiting = list(_functions_of(target))
+    while waiting:
+        function = waiting.pop()
+        if id(function) not in known:
+            known.add(id(function))
+            _add_names(names, function.__code__)
+            waiting += _held_by(function)
+    return names
+
+
+def _held_by(function: FunctionType) -> Iterator[FunctionType]:
+    """The functions in the closure of another one: a decorator holds the one that it wraps."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # the cell is empty
+            if isinstance(cell.cell_contents, FunctionType):
+                yield cell.cell_contents
 
 
 def _functions_of(target: Any) -> Iterator[FunctionType]:
@@ -44,6 +65,7 @@ def _functions_of(target: Any) -> Iterator[FunctionType]:
     if isinstance(target, FunctionType):
         yield target
     for part in getattr(target, "modules", tuple)():
+        yield from (one for one in vars(part).values() if isinstance(one, FunctionType))
         for kind in type(part).__mro__:
             if not kind.__module__.startswith(("torch.", "builtins")):
                 yield from (one for one in vars(kind).values() if isinstance(one, FunctionType))

@@ -1,4 +1,5 @@
-"""Runs of a model as it was called: under autocast, and in the grad and inference modes."""
+"""Runs of a model as it was called: under autocast, with the default dtype, and in the grad and
+inference modes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ from typing import Any
 
 from calltape_analyzer.observing.contexts import Context
 
-__all__ = ["as_called", "detached", "under_autocast", "without_autocast", "without_saved_tensors"]
+__all__ = [
+    "as_called",
+    "detached",
+    "under_autocast",
+    "with_default_dtype",
+    "without_autocast",
+    "without_saved_tensors",
+]
 
 _KINDS = ("cpu", "cuda", "xpu", "mps", "mtia", "maia", "hpu", "xla", "privateuseone")
 
@@ -31,9 +39,28 @@ def as_called(context: Context, device: str) -> Iterator[None]:
         without_autocast(),
         torch.inference_mode(inference),
         torch.set_grad_enabled(grad),
+        with_default_dtype(context),
         under_autocast(context, device),
     ):
         yield
+
+
+@contextmanager
+def with_default_dtype(context: Context) -> Iterator[None]:
+    """Gives this process the default dtype of a call. A program has it in no operator: what makes a
+    tensor asks for it whenever it runs."""
+    import torch
+
+    before = torch.get_default_dtype()
+    dtype = getattr(torch, context.dtype, before)
+    if dtype is before or not isinstance(dtype, torch.dtype):
+        yield
+        return
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""The context that a call ran in: ``torch.autocast``, and the grad and inference modes.
+"""The context that a call ran in: ``torch.autocast``, the default dtype, and the grad and inference
+modes.
 
-In comes the context of a recorded call, or what the thread of a live call is in. Autocast separates
-calls as their structure does: the casts are in a program that was traced under it. The two modes
+In comes the context of a recorded call, or what the thread of a live call is in. Autocast and the
+default dtype separate calls as their structure does: a program was traced under them. The two modes
 separate calls only if the model asks for them.
 """
 
@@ -20,6 +21,8 @@ CONTEXT = "(context)"
 """Stands for the name of an argument in the keys of a layout."""
 
 Mode = Literal["grad", "inference"]
+FLOAT = "float32"
+"""The default dtype of torch, if nobody has set another."""
 _MOST = 5
 _KINDS = frozenset({"cpu", "cuda", "xpu", "mps"})
 """Where a call without tensors may run."""
@@ -35,6 +38,7 @@ class Context:
             on a model whose arguments are where it is.
         grad, inference: whether gradients were recorded, and whether inference mode was on.
         asked: the modes that the model asks for, so that they separate calls.
+        dtype: the default dtype of torch.
     """
 
     autocast: tuple[tuple[str, str], ...] = ()
@@ -42,6 +46,7 @@ class Context:
     grad: bool = True
     inference: bool = False
     asked: frozenset[Mode] = frozenset()
+    dtype: str = FLOAT
 
     @classmethod
     def of(
@@ -62,7 +67,8 @@ class Context:
         types = {_type(one) for one in devices}
         pairs = tuple(sorted((one.device, one.dtype) for one in found.autocast))
         met = tuple(pair for pair in pairs if not types or pair[0] in types)
-        return cls(pairs, met, found.grad, found.inference, frozenset(asked))
+        dtype = found.default_dtype
+        return cls(pairs, met, found.grad, found.inference, frozenset(asked), dtype)
 
     @classmethod
     def now(cls, devices: Iterable[str] = (), asked: Collection[Mode] = ()) -> Context:
@@ -73,41 +79,62 @@ class Context:
         on = sorted(one for one in types if _is_on(one))
         pairs = tuple((one, _name(torch.get_autocast_dtype(one))) for one in on)
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        return cls(pairs, pairs, grad, inference, frozenset(asked))
+        dtype = _name(torch.get_default_dtype())
+        return cls(pairs, pairs, grad, inference, frozenset(asked), dtype)
 
     def recorded(self) -> CallContext | None:
         """As a structure has it, without autocast that met no argument; None if that is torch's
         default."""
         casts = tuple(Autocast(device=device, dtype=dtype) for device, dtype in self.met)
-        found = CallContext(autocast=casts, grad=self.grad, inference=self.inference)
+        found = CallContext(
+            autocast=casts, grad=self.grad, inference=self.inference, default_dtype=self.dtype
+        )
         return None if found == _DEFAULT else found
 
     @property
     def key(self) -> tuple[tuple[str, Hashable], ...]:
-        """What it adds to the keys of a layout: nothing for calls without autocast, if no mode is
-        asked for. A program may serve calls of another device than the recorded one."""
+        """What it adds to the keys of a layout: nothing for calls without autocast and with torch's
+        own default dtype, if no mode is asked for. A program may serve calls of another device
+        than the recorded one."""
         modes = tuple((mode, getattr(self, mode)) for mode in sorted(self.asked))
         dtypes = tuple(sorted({dtype for _, dtype in self.met}))
-        return ((CONTEXT, (dtypes, modes)),) if dtypes or modes else ()
+        default = () if self.dtype == FLOAT else (self.dtype,)
+        return ((CONTEXT, (dtypes, modes, default)),) if dtypes or modes or default else ()
 
     def words(self) -> str | None:
         """For people: ``autocast cpu bfloat16, no_grad``; None for torch's defaults."""
         found = [f"autocast {device} {dtype}" for device, dtype in self.autocast]
+        found += [self.dtype_in_words()] if self.dtype != FLOAT else []
         if self.inference:
             found.append("inference_mode")
         if self.grad == self.inference:
             found.append("gradients" if self.grad else "no_grad")
         return ", ".join(found) or None
 
-    def separating(self) -> str:
+    def separating(self, other: Context | None = None) -> str:
         """What of it separates calls, in words: ``no autocast``, ``autocast cpu bfloat16, no
-        gradients``."""
+        gradients``.
+
+        Args:
+            other: of calls that it is told apart from.
+        """
+        found = [self.autocast_in_words()] if self.met or self.asked else []
+        if self.dtype != (FLOAT if other is None else other.dtype):
+            found.append(self.dtype_in_words())
+        return some_of(found, _MOST) or "no autocast"
+
+    def autocast_in_words(self) -> str:
+        """Autocast, and the modes that the model asks for: ``no autocast``."""
         found = [f"autocast {device} {dtype}" for device, dtype in self.met]
         if "grad" in self.asked:
             found.append("gradients" if self.grad else "no gradients")
         if "inference" in self.asked:
             found.append("inference mode" if self.inference else "no inference mode")
         return some_of(found, _MOST) or "no autocast"
+
+    def dtype_in_words(self) -> str:
+        """``default dtype float64``."""
+        return f"default dtype {self.dtype}"
 
 
 def _type(device: str) -> str:

@@ -284,7 +284,9 @@ def difference_of(group: Group, placed: SortedCall) -> str:
     """In what a call differs from the calls of a group, in words."""
     own, live = group.layout.context, placed.layout.context
     if own.key != live.key:
-        return f"it is called with {live.separating()}; the program is for {own.separating()}"
+        return (
+            f"it is called with {live.separating(own)}; the program is for {own.separating(live)}"
+        )
     ours, theirs = dict(group.layout.keys), dict(placed.layout.keys)
     if missing := [name for name in ours if name not in theirs]:
         return f"{_are(missing)} missing"

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from calltape_analyzer.arguments.samples import Sample, in_variant
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.observing.groups import SortedCall
-from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.program import SHARES_WITH_MODEL, Program
 from calltape_analyzer.programs.unknown_classes import unknown_class_in
 from calltape_analyzer.pytree.recorded_description import MODULE_KEYS
 from calltape_analyzer.text import named
@@ -128,17 +128,20 @@ def no_variant(
     """
     not_exported = {name: f"not exported: {_cut(why)}" for name, why in missing.items()}
     return NoVariant(
-        text, {**reasons, **not_exported}, advice=_advice(programs, call, missing, origin)
+        text, {**reasons, **not_exported}, advice=_advice(programs, call, reasons, missing, origin)
     )
 
 
 def _advice(
     programs: Mapping[str, Program],
     call: SortedCall,
+    reasons: Mapping[str, str],
     missing: Mapping[str, str],
     origin: CallOrigin,
 ) -> str:
     """What helps with a call that no program takes."""
+    if any(SHARES_WITH_MODEL in reason for reason in reasons.values()):
+        return "pass a copy of it, if a copy is meant"
     every = programs.values()
     if any(unknown_class_in(one.variant.group, call, one.classes) for one in every):
         return "give load_programs the classes of your own"

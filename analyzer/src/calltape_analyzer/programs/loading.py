@@ -120,6 +120,8 @@ def _programs(
             tuple(document["state"]),
             unwritten=tuple(document["unwritten"]),
             draws=tuple(document["draws"]),
+            aliases=frozenset(document["aliases"]),
+            never_own=frozenset(document["never_own"]),
         )
         check_program(program)
         return program

@@ -161,6 +161,8 @@ class _Program(TypedDict):
     state: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
     unwritten: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
     draws: Annotated[tuple[Name, ...], Field(max_length=_MAX_NOTES)]
+    aliases: tuple[Place, ...]
+    never_own: tuple[Place, ...]
     device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]
     layout: _Layout
     scalars: Packed

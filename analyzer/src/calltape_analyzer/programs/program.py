@@ -14,13 +14,22 @@ from calltape_analyzer.arguments.forms import FormLeaf, PlainForm
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import Template
+from calltape_analyzer.comparison.comparing import shown_path
+from calltape_analyzer.model.contexts import with_default_dtype
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.groups import SortedCall
+from calltape_analyzer.observing.memory_layout import layout_name
 from calltape_analyzer.observing.sorting import difference_of
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.constant_values import refuses_constants
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.memory_as_traced import as_traced, kept_layouts, write_back
+from calltape_analyzer.programs.memory_as_traced import (
+    as_traced,
+    in_given_memory,
+    kept_layouts,
+    memory_of,
+    write_back,
+)
 from calltape_analyzer.programs.unknown_classes import PLACEHOLDER, unknown_class_in
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.memory import contiguous_strides
@@ -35,6 +44,7 @@ from calltape_schema.tree import DictNode, FieldsNode, Node, ScalarNode, Sequenc
 
 __all__ = [
     "BY_VALUES",
+    "SHARES_WITH_MODEL",
     "Program",
     "because_of_state",
     "random_in_words",
@@ -49,7 +59,11 @@ FOR_ONE_SIZE = "for the sizes of one recorded call only: its dimensions are cons
 BY_VALUES = "was traced with the values of one call: calls with others may be refused"
 """The note of a program that may have conditions on values of tensors."""
 
+SHARES_WITH_MODEL = "has memory of the model"
+"""Of an argument, why a program refuses it."""
+
 _ONLY = " only: "
+_NONE: frozenset[int] = frozenset()
 _MAX_SHOWN = 4
 """Names of a state that a note has."""
 _PLACEHOLDER_FIELDS = ("type_name", "reason")
@@ -57,6 +71,15 @@ _PLACEHOLDER_FIELDS = ("type_name", "reason")
 
 def _text(node: Node, scalars: Sequence[Any]) -> str:
     return str(scalars[node.scalar]) if isinstance(node, ScalarNode) else ""
+
+
+def _layout(value: Any) -> str | None:
+    """The name of a tensor's layout in memory; None for anything else."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    return None if value.device.type == "meta" else layout_name(value.shape, value.stride())
 
 
 def shown_state(names: Sequence[str]) -> str:
@@ -99,6 +122,12 @@ class Program:
         changed_state: the names in ``state`` that a run of the program changed as well.
         unwritten: the tensors among the arguments that the model writes to and does not return, and
             that the program does not write to. No call of it does what the model does.
+        aliases: the tensors of the result, by number, that the model returns as views of arguments
+            in whatever way these lie in memory.
+        never_own: the tensors among the arguments, by number, for which the model returns something
+            else if they are its own, so that such calls are refused.
+        owner: the model, if it is here.
+        views: which outputs of its runs shared memory with which tensors of the arguments.
         draws: where the model draws random numbers; empty if it does not, or if none of them reach
             what was compared.
     """
@@ -117,6 +146,10 @@ class Program:
     changed_state: set[str] = field(default_factory=set)
     unwritten: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
+    aliases: frozenset[int] = frozenset()
+    never_own: frozenset[int] = frozenset()
+    owner: Any = None
+    views: dict[str, frozenset[int]] = field(default_factory=dict)
     _state_notes: list[str] = field(default_factory=list)
 
     @property
@@ -167,6 +200,54 @@ class Program:
             self.notes.append(f"{note} and returns: its new values are in the result only")
         elif name not in self.unwritten:
             self.unwritten += (name,)
+            self.notes.append(note)
+
+    def note_layouts(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:
+        """Notes outputs that lie in memory in another way than recorded ones: strides are not
+        compared. Another runtime than torch has a layout of its own.
+
+        Args:
+            expected, got: by path.
+        """
+        for path in expected if self.model.has_state else ():
+            if path in got and (was := _layout(expected[path])) != (now := _layout(got[path])):
+                self._note(
+                    f"returns {shown_path(path)} {now} in memory where it was recorded {was}: its "
+                    "values are compared, its strides are not"
+                )
+
+    def set_aliases(self, paths: Collection[str]) -> None:
+        """Sets :attr:`aliases` by the paths of outputs."""
+        template = self.result[0]
+        numbers = values_in(
+            template.layout.nodes["output"], lambda place: place, lambda place: None
+        )
+        self.aliases = frozenset(
+            number for path in paths if isinstance(number := numbers.get(path), int)
+        )
+
+    def note_views(self, views: Mapping[str, frozenset[int]]) -> None:
+        """Notes outputs that share memory with an argument when the model returns them, and not
+        when the program does, or the other way round.
+
+        Args:
+            views: of the model, as :attr:`views`.
+        """
+        places = self.variant.group.layout.tensors
+        for path in sorted({*views, *self.views}):
+            own, other = self.views.get(path, _NONE), views.get(path, _NONE)
+            for numbers, one, another in (
+                (other - own, "the model's", "the program's"),
+                (own - other, "the program's", "the model's"),
+            ):
+                if numbers:
+                    self._note(
+                        f"{one} {shown_path(path)} shares memory with {places[min(numbers)]}, "
+                        f"{another} does not: what is written to one is seen in the other, or not"
+                    )
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
             self.notes.append(note)
 
     def note_draws(self, places: Sequence[str]) -> None:
@@ -259,7 +340,8 @@ class Program:
             Exception: what the runtime raises.
         """
         given = as_traced(self.variant, sample)
-        returned = self.model.run(self.inputs(given))
+        with with_default_dtype(self.plan.context):
+            returned = self.model.run(self.inputs(given))
         if self.model.has_state:
             write_back(sample, given)
         leaves = self._result_leaves
@@ -267,8 +349,13 @@ class Program:
             raise RuntimeError(
                 f"the model has {counted(len(returned), 'output')} instead of {len(leaves)}"
             )
+        aliases = self.aliases if given is not sample else _NONE
         return [
-            int(value) if leaf.is_int else value
+            int(value)
+            if leaf.is_int
+            else in_given_memory(sample, given, value)
+            if leaf.index in aliases and leaf.kind == "tensor"
+            else value
             for leaf, value in zip(leaves, returned, strict=True)
         ]
 
@@ -303,7 +390,27 @@ class Program:
     def refuses_values(self, sample: Sample) -> str | None:
         """Why the program refuses a sample whose sizes it takes; None if it does not. A tensor that
         is a constant of the program must have the value that it was exported with."""
-        return self.refuses_constants(sample.tensors.__getitem__)
+        return self._refuses_own(sample) or self.refuses_constants(sample.tensors.__getitem__)
+
+    def refuse_own(self, paths: Collection[str]) -> None:
+        """Sets :attr:`never_own` by the paths of tensors."""
+        places = self.variant.group.layout.tensors
+        self.never_own = frozenset(i for i, place in enumerate(places) if str(place) in paths)
+
+    def _refuses_own(self, sample: Sample) -> str | None:
+        if not self.never_own or self.owner is None:
+            return None
+        named = (*self.owner.named_parameters(), *self.owner.named_buffers())
+        own = {memory_of(tensor): name for name, tensor in named if tensor.numel()}
+        for number in sorted(self.never_own):
+            memory = memory_of(sample.tensors[number])
+            if memory is not None and memory in own:
+                place = self.variant.group.layout.tensors[number]
+                return (
+                    f"{place} {SHARES_WITH_MODEL}, by its {own[memory]}, and the model returns "
+                    "something else than for a copy"
+                )
+        return None
 
     def refuses_constants(self, tensor_at: Callable[[int], Any]) -> str | None:
         """The same, of a call whose tensors are read one by one.

@@ -63,7 +63,9 @@ class Programs(Mapping[str, Program], Shown):
         self._programs = {program.name: program for program in programs}
         # A program that takes any int takes its default as well.
         self._sorter = sorter.agreeing(one.variant.group.layout for one in programs)
-        self._reference = reference
+        self._reference: ModelReference | None = None
+        if reference is not None:
+            self.set_reference(reference)
         self._tape = tape
         self._resources: list[Any] = []
         self.parts: dict[str, Programs] = {}
@@ -310,8 +312,11 @@ class Programs(Mapping[str, Program], Shown):
         self._tape = tape
 
     def set_reference(self, reference: ModelReference) -> None:
-        """Lets :meth:`verify` call the model for calls whose values are not on the tape."""
+        """Lets :meth:`verify` call the model for calls whose values are not on the tape, and
+        programs know its tensors."""
         self._reference = reference
+        for program in self._programs.values():
+            program.owner = reference.module
 
     def set_resource(self, resource: Any) -> None:
         """Holds a reference to what the programs need: the folder that they are read from."""

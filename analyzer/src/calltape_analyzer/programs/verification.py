@@ -182,6 +182,8 @@ class Verification:
                     got = apart_from(module, got)
             expected, against = self._expected(program, call)
             difference = self._difference(against, expected, got)
+            if against == "tape" and difference.agrees:
+                program.note_layouts(expected, got)
             if not difference.agrees and against == "tape" and self.explains:
                 difference, against = self._explained(program, call, expected, got, difference)
             if beside := [*map(unchanged_note, program.unwritten), *unmade]:

@@ -30,8 +30,11 @@ __all__ = [
     "contiguous_strides",
     "copies",
     "extent",
+    "in_order",
+    "in_other_order",
     "is_apart",
     "is_dense",
+    "is_strided",
     "on_device",
     "overlap",
     "place_of",
@@ -303,7 +306,7 @@ def copies(tensors: Sequence[Any], device: Any = None, *, from_zero: bool = Fals
     for one in tensors:
         if id(one) in made:
             continue
-        if _is_strided(one):
+        if is_strided(one):
             made[id(one)] = None
             groups[one.device, one.untyped_storage()._cdata][id(one)] = one
         else:
@@ -337,7 +340,8 @@ def _moved(tensor: torch.Tensor, device: Any) -> torch.Tensor:
     return tensor if device is None else tensor.to(device)
 
 
-def _is_strided(tensor: torch.Tensor) -> bool:
+def is_strided(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has plain memory of its own, in which it may lie in any way."""
     import torch
 
     return (
@@ -419,7 +423,7 @@ def relaid_together(
     found: dict[int, torch.Tensor] = {}
     groups: dict[Any, list[int]] = defaultdict(list)
     for i, one in enumerate(old):
-        if _is_strided(one):
+        if is_strided(one):
             groups[one.device, one.untyped_storage()._cdata].append(i)
         else:
             found[i] = made[i]
@@ -493,6 +497,22 @@ def _strides_like(shape: Sequence[int], old: Place) -> tuple[int, ...]:
             reach = old.strides[axis] * old.shape[axis]
         new_reach = strides[axis] * max(shape[axis], 1)
     return tuple(strides)
+
+
+def in_other_order(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with its axes in another order in memory, without gaps: channels last for one of
+    rank 4 or 5, which some models ask for by name."""
+    axes = range(tensor.dim())
+    order = [0, *axes[2:], 1] if tensor.dim() in (4, 5) else list(reversed(axes))
+    made = in_order(tensor, order)
+    return in_order(tensor, list(axes)) if made.stride() == tensor.stride() else made
+
+
+def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """The tensor with its axes in an order in memory, the outermost first."""
+    back = sorted(range(len(order)), key=lambda place: order[place])
+    made: torch.Tensor = tensor.permute(*order).contiguous().permute(*back)
+    return made
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,19 @@ from calltape_schema.blob import stored_as
 from calltape_schema.errors import TapeError
 from calltape_schema.leaves import Leaf
 
-__all__ = ["dtype_of", "tensor_of", "torch_constant", "valueless", "zeros"]
+__all__ = [
+    "conjugated",
+    "dtype_of",
+    "has_flags",
+    "negated",
+    "tensor_of",
+    "torch_constant",
+    "valueless",
+    "with_flags",
+    "zeros",
+]
+
+_PARAMETER = "torch.nn.parameter:Parameter"
 
 
 def tensor_of(leaf: Leaf, data: bytearray) -> Any:
@@ -67,6 +79,39 @@ def _tensor_of(torch: Any, leaf: Leaf, dtype: Any, data: bytearray) -> Any:
     if leaf.requires_grad and (dtype.is_floating_point or dtype.is_complex):
         tensor.requires_grad_(True)
     return tensor
+
+
+def has_flags(leaf: Leaf) -> bool:
+    """Whether :func:`with_flags` makes another tensor."""
+    return leaf.conj or leaf.neg or leaf.subclass == _PARAMETER
+
+
+def with_flags(tensor: Any, leaf: Leaf) -> Any:
+    """The tensor of a leaf as its model got it: conjugated or negated where it is read, and a
+    ``Parameter`` if it was one. A tensor that shares memory with another one stays as it is."""
+    import torch
+
+    if not isinstance(tensor, torch.Tensor) or leaf.storage is not None or not has_flags(leaf):
+        return tensor
+    with torch.no_grad():
+        tensor = conjugated(tensor) if leaf.conj else tensor
+        tensor = negated(tensor) if leaf.neg else tensor
+        if leaf.subclass == _PARAMETER:
+            tensor = torch.nn.Parameter(tensor, requires_grad=leaf.requires_grad)
+    return tensor
+
+
+def conjugated(tensor: Any) -> Any:
+    """A complex tensor with the same values, whose memory has the conjugate ones."""
+    return tensor.conj().resolve_conj().conj() if tensor.is_complex() else tensor
+
+
+def negated(tensor: Any) -> Any:
+    """A tensor of floats with the same values, whose memory has the negative ones."""
+    import torch
+
+    is_inexact = tensor.is_floating_point() or tensor.is_complex()
+    return torch.ops.aten._neg_view.default(-tensor) if is_inexact else tensor
 
 
 def _as_integers(torch: Any, data: bytearray, shape: tuple[int, ...], width: int) -> Any:

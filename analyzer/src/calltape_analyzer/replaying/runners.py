@@ -249,7 +249,10 @@ class _RunOf(Run):
         self.made_up = has_made_up(call)
 
     def run(self) -> Any:
-        return self._model.run(self._inputs)
+        from calltape_analyzer.model.contexts import with_default_dtype
+
+        with with_default_dtype(Context.of(self._call.record.inputs.spec().context)):
+            return self._model.run(self._inputs)
 
     def leaves(self, result: Any) -> Returned:
         return outputs_by_path(result, self._call)

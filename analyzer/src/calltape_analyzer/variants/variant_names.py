@@ -135,7 +135,8 @@ def _features(variant: VariantFacts) -> dict[str, _Phrase]:
     filled = any(place.argument in states and not place.private for place in layout.tensors)
     phase = "merged" if variant.completions else _WITH if filled else _WITHOUT
     found["phase"] = _Phrase(phase)
-    found["context"] = _Phrase(layout.context.separating())
+    found["context"] = _Phrase(layout.context.autocast_in_words())
+    found["default dtype"] = _Phrase(layout.context.dtype_in_words())
     if variant.conditions:
         found["condition"] = _conditions(variant)
     constants = _constants(variant)

@@ -1,4 +1,5 @@
-"""The context of a call: ``torch.autocast``, and the grad and inference modes of its thread.
+"""The context of a call: ``torch.autocast``, the grad and inference modes of its thread, and the
+default dtype of torch.
 
 It stands first among the tokens of the inputs, so that calls in different contexts have different
 structures: whatever tells structures apart (counters, policies, repeats) tells these apart as well.
@@ -15,7 +16,8 @@ import torch
 __all__ = ["ORDINARY", "Context", "context_document", "context_now"]
 
 Context = tuple[Any, ...]
-"""``("inputs", grad, inference, ((device, dtype), ...))``."""
+"""``("inputs", grad, inference, ((device, dtype), ...))``, and the default dtype if it is not
+torch's own."""
 
 ORDINARY: Context = ("inputs", True, False, ())
 _NO_GRAD: Context = ("inputs", False, False, ())
@@ -23,6 +25,8 @@ _INFERENCE: Context = ("inputs", False, True, ())
 
 _grad = torch.is_grad_enabled
 _inference = torch.is_inference_mode_enabled
+_dtype = torch.get_default_dtype
+_FLOAT = torch.float32
 _DEVICES = (
     "cpu",
     *(name for name in ("cuda", "mps") if getattr(torch.backends, name).is_built()),
@@ -44,6 +48,8 @@ _autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _
 
 def context_now() -> Context:
     """What this thread is in."""
+    if _dtype() is not _FLOAT:
+        return ("inputs", _grad(), _inference(), _autocast_now(), _name(_dtype()))
     if _autocasts():
         return ("inputs", _grad(), _inference(), _autocast_now())
     if _inference():
@@ -55,9 +61,10 @@ def context_document(context: Context) -> dict[str, Any] | None:
     """The context as the tape has it; None if it is torch's default."""
     if context == ORDINARY:
         return None
-    _, grad, inference, autocast = context
+    _, grad, inference, autocast, *dtype = context
     found = [{"device": device, "dtype": dtype} for device, dtype in autocast]
-    return {"autocast": found, "grad": grad, "inference": inference}
+    document = {"autocast": found, "grad": grad, "inference": inference}
+    return document | {"default_dtype": dtype[0]} if dtype else document
 
 
 def _autocast_now() -> tuple[tuple[str, str], ...]:
