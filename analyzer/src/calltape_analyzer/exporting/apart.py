@@ -40,8 +40,10 @@ _HEAD = 8
 _CHUNK = 2**20
 _LOOKED = 0.2
 """Seconds after which it is looked whether the fork lives."""
-_SETTLING = 10.0
-"""Seconds that a fork gets to begin, and for a run that took no longer here."""
+_BEGINNING, _SETTLING = 20.0, 60.0
+"""Seconds that a fork gets to begin, and for a run that was made here."""
+_FORKS = 3
+"""So many are tried: whether another thread holds a lock when a fork begins is chance."""
 _PARENT_DEATH_SIGNAL = 1
 _OPENMP = re.compile(r"/lib(gomp|iomp5|omp)\b[^/]*\.so[^/]*$")
 _PAUSE_SOFT = 1
@@ -93,9 +95,8 @@ def apart(
     Args:
         function: answers a question with plain data.
         device: of the model that it runs.
-        first: a question that was answered here before, in less than :data:`_SETTLING`. If other
-            threads run here, one of them may hold a lock when the fork begins. A fork that cannot
-            answer it either is of no use, and the function runs here.
+        first: a question that was answered here before. If other threads run here, one of them may
+            hold a lock when the fork begins. A fork that does not answer it is of no use.
         begin: is called once in each fork, before the first question.
     """
     made = Apart(function, may_fork(device), first, begin)
@@ -158,26 +159,29 @@ class Apart:
             raise
 
     def _begun(self) -> _Fork | None:
-        """A new fork; None if the system gives none, or it cannot run what was run here."""
-        try:
-            fork = _Fork(self._function, self._begin)
-        except OSError:
-            self._forks = False
-            return None
-        try:
-            fork.hear(_SETTLING)
-            if self._first is not None and _has_other_threads():
-                fork.ask(self._first, _SETTLING)
-                self._first = None
-        except (DeathError, TimeoutError) as error:
-            fork.end()
-            self._forks = False
-            _unfit.append(str(error))
-            return None
-        except BaseException:
-            fork.end()
-            raise
-        return fork
+        """A new fork; None if the system gives none, or none can run what was run here."""
+        for _ in range(_FORKS):
+            try:
+                fork = _Fork(self._function, self._begin)
+            except OSError:
+                break
+            try:
+                fork.hear(_BEGINNING)
+                if self._first is not None and _has_other_threads():
+                    fork.ask(self._first, _SETTLING)
+                    self._first = None
+            except (DeathError, TimeoutError) as error:
+                fork.end()
+                reason = str(error)
+            except BaseException:
+                fork.end()
+                raise
+            else:
+                return fork
+        else:
+            _unfit.append(reason)
+        self._forks = False
+        return None
 
     def close(self) -> None:
         """Ends the fork, if there is one."""
