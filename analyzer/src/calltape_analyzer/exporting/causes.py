@@ -24,6 +24,7 @@ __all__ = ["cause_of", "place_in_the_model", "places_of"]
 
 _MAX_CODE = 100
 _OWN = Path(__file__).parents[1]
+_CALLING = str(Path(__file__).with_name("tracing.py"))
 _END_OF_SENTENCE = re.compile(r"\s+\((?:unhinted|Size-like)|\s+consider using|\. |\n")
 
 # What torch says of a model that makes a nested tensor.
@@ -79,7 +80,10 @@ def place_in_the_model(stack: Iterable[traceback.FrameSummary]) -> str | None:
         stack: the frames, the innermost last.
     """
     others = _folders_of_others()
-    own = [frame for frame in stack if not _is_below(frame.filename, others)]
+    frames = list(stack)
+    # Beyond our own call of the model is whoever asked for the export.
+    called = max((i for i, frame in enumerate(frames) if frame.filename == _CALLING), default=-1)
+    own = [frame for frame in frames[called + 1 :] if not _is_below(frame.filename, others)]
     return _place(own[-1]) if own else None
 
 

@@ -267,10 +267,7 @@ class Program:
             raise RuntimeError(
                 f"the model has {counted(len(returned), 'output')} instead of {len(leaves)}"
             )
-        return [
-            int(value) if leaf.is_int else value
-            for leaf, value in zip(leaves, returned, strict=True)
-        ]
+        return [leaf.read(value) for leaf, value in zip(leaves, returned, strict=True)]
 
     def value(self, outputs: Sequence[Any]) -> Any:
         """What the model would return, made of flat outputs. An object of a class that is not known
