@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from tests.analyzer.exporting.test_arguments import Model, t
 class Returns(Model):
     """Returns one of these."""
 
-    KINDS = {
+    KINDS: ClassVar[dict[str, Any]] = {
         "float": lambda x: x.mean().item(),
         "int and float": lambda x: {"n": int((x > 0).sum()), "rest": (x * 2, [float(x.max())])},
         "computed": lambda x: (x, x.mean().item() * 2 + 1, math.floor(x.sum().item())),
@@ -85,7 +85,7 @@ def test_a_bool_of_values_is_a_condition(tmp_path: Path) -> None:
 
 def test_other_numbers_are_not_reproduced(tmp_path: Path) -> None:
     class Other(Returns):
-        KINDS: Any = {"float": lambda x: x.mean().item() + 1}
+        KINDS: ClassVar[dict[str, Any]] = {"float": lambda x: x.mean().item() + 1}
 
     tape = taped(tmp_path, Returns("float"), calls(2, 5))
     with pytest.raises(ExportError, match="the output is "):

@@ -26,8 +26,8 @@ __all__ = ["FormLeaf", "PlainForm", "form_of_argument", "form_of_result"]
 
 @dataclass(frozen=True)
 class FormLeaf:
-    """A tensor or a number of a layout. ``index`` is its number among the layout's tensors, or among
-    its scalars. Only results have floats."""
+    """A tensor or a number of a layout. ``index`` is its number among the layout's tensors, or
+    among its scalars. Only results have floats."""
 
     kind: Literal["tensor", "int", "float"]
     index: int

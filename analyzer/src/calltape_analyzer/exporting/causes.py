@@ -18,7 +18,7 @@ from calltape_analyzer.exporting.python_values import reads_values
 from calltape_analyzer.programs.attempts import error_text
 
 if TYPE_CHECKING:
-    from calltape_analyzer.model.randomness import Draws
+    from calltape_analyzer.model.draws import Draws
 
 __all__ = ["cause_of", "place_in_the_model", "places_of"]
 
@@ -88,10 +88,11 @@ def place_in_the_model(stack: Iterable[traceback.FrameSummary]) -> str | None:
 
 
 def places_of(draws: Draws) -> tuple[str, ...]:
-    """Where a model drew random numbers: its lines, the operators if no line is of the model, and
-    the generators beside torch's."""
+    """Where a model drew random numbers: its lines, or the operators and the generators if no line
+    is of the model."""
     lines = dict.fromkeys(filter(None, map(place_in_the_model, draws.stacks)))
-    return (*(lines or draws.operators), *draws.others)
+    of_python = dict.fromkeys(filter(None, (place_in_the_model([line]) for line in draws.lines)))
+    return tuple({**(lines or draws.operators), **(of_python or dict.fromkeys(draws.others))})
 
 
 def _place(frame: traceback.FrameSummary) -> str:

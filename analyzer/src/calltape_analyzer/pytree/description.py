@@ -88,8 +88,8 @@ class Description:
 def describe(value: Any) -> Description:
     """Describes a value as ``torch.export`` sees it.
 
-    A tensor that occurs twice is two leaves. While tracing, a symbol is the number that it stands for; which of
-    its two values a bool has is a condition of the trace.
+    A tensor that occurs twice is two leaves. While tracing, a symbol is the number that it stands
+    for; which of its two values a bool has is a condition of the trace.
     """
     description = Description(value)
     description.node = Describer(description).node(value)
