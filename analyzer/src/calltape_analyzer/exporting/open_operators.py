@@ -89,6 +89,21 @@ def _one_hot(tensor: Any, num_classes: Any = -1) -> Any:
     return (tensor.unsqueeze(-1) == classes).to(torch.int64)
 
 
+def _take_along_dim(x: Any, indices: Any, dim: Any = None) -> Any:
+    """The operator makes constants of all sizes; to gather does not."""
+    if dim is None:
+        return x.reshape(-1).gather(0, indices.reshape(-1))
+    if x.dim() != indices.dim():
+        return torch.take_along_dim(x, indices, dim)  # raises an error
+    axis = dim % x.dim()
+    beside = [(*one.shape[:axis], 1, *one.shape[axis + 1 :]) for one in (x, indices)]
+    shape = torch.broadcast_shapes(*beside)
+    x, indices = (
+        one.expand(*shape[:axis], one.shape[axis], *shape[axis + 1 :]) for one in (x, indices)
+    )
+    return x.gather(axis, indices)
+
+
 def _roi_align(x: Any, rois: Any, spatial_scale: Any, *args: Any, **kwargs: Any) -> Any:
     """The operator takes no symbol for a scale, and multiplies the boxes by it."""
     if isinstance(spatial_scale, torch.SymFloat):
@@ -165,6 +180,8 @@ _ALWAYS: Mapping[Any, Callable[..., Any]] = {
     torch.max_pool1d: _max_pool1d,
     _functional.max_pool1d: _max_pool1d,
     torch.istft: _refs.istft,
+    torch.take_along_dim: _take_along_dim,
+    torch.Tensor.take_along_dim: _take_along_dim,
     torch.Tensor.contiguous: _contiguous,
     torch.tensor: _tensor_of_tensors,
     _functional.interpolate: _interpolate,
