@@ -63,7 +63,8 @@ def _round_once(node: Any) -> None:
         is_one = _operator(made.producer()) == _operator(node) is not None
         if is_one and made.dtype == value.dtype and _name(made.dtype) in _FLOATS:
             node.replace_input_with(place, made)
-            for cast in (wide, narrow):
+            casts: list[Any] = [wide, narrow]
+            for cast in casts:
                 if not cast.outputs[0].uses() and not cast.outputs[0].is_graph_output():
                     cast.graph.remove(cast, safe=True)
 

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 __all__ = ["OpenOperators"]
 
+_broadcast: Callable[..., Any] = torch.broadcast_shapes
 _tensor: Callable[..., Any] = _refs.tensor
 """Makes a tensor of symbols as a trace does for ``torch.tensor``."""
 
@@ -97,7 +98,7 @@ def _take_along_dim(x: Any, indices: Any, dim: Any = None) -> Any:
         return torch.take_along_dim(x, indices, dim)  # raises an error
     axis = dim % x.dim()
     beside = [(*one.shape[:axis], 1, *one.shape[axis + 1 :]) for one in (x, indices)]
-    shape = torch.broadcast_shapes(*beside)
+    shape = _broadcast(*beside)
     x, indices = (
         one.expand(*shape[:axis], one.shape[axis], *shape[axis + 1 :]) for one in (x, indices)
     )
