@@ -454,5 +454,5 @@ def test_all_missing_arguments_are_named(tmp_path: Path) -> None:
         programs(t(1, 4, 3))
     assert set(refused.value.reasons.values()) == {
         "cache and use_cache are missing",
-        "use_cache is missing",
+        "use_cache is False, not True",
     }

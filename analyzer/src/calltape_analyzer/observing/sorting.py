@@ -281,8 +281,8 @@ def difference_of(group: Group, placed: SortedCall) -> str:
     if other_count := _other_count(ours, theirs, placed.signature):
         return other_count
     if missing := [name for name in ours if name not in theirs]:
-        left_out = (_default_unlike(name, group, placed.signature) for name in missing)
-        return next(filter(None, left_out), f"{_are(missing)} missing")
+        one = _default_unlike(missing[0], group, placed.signature) if len(missing) == 1 else None
+        return one or f"{_are(missing)} missing"
     if more := [name for name in theirs if name not in ours]:
         told = (_unlike_default(name, placed) for name in more)
         return next(filter(None, told), f"{_are(more)} not expected")
