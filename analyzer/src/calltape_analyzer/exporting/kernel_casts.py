@@ -55,7 +55,9 @@ def _round_once(node: Any) -> None:
     """Leaves out the casts between two nodes that are one operator of torch: a linear layer of
     bfloat16 adds its bias before it rounds."""
     for place, value in enumerate(node.inputs):
-        wide = None if value is None else value.producer()
+        if value is None:
+            continue
+        wide = value.producer()
         narrow = wide.inputs[0].producer() if wide is not None and _is_own_cast(wide) else None
         if narrow is None or not _is_own_cast(narrow):
             continue

@@ -163,8 +163,8 @@ def _held(module: torch.nn.Module | None) -> Iterator[Any]:
     modules = dict.fromkeys(type(part).__module__ for part in parts)
     owners = [*parts, *(sys.modules[name] for name in modules if _may_hold(name))]
     for value in (value for owner in owners for value in list(vars(owner).values())):
-        # What the system draws has no state.
-        is_one = isinstance(value, kinds) and not isinstance(value, random.SystemRandom)
+        # Not isinstance, which asks the objects of others. What the system draws has no state.
+        is_one = issubclass(type(value), kinds) and not issubclass(type(value), random.SystemRandom)
         if is_one and id(value) not in known:
             known.add(id(value))
             yield value
