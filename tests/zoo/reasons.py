@@ -50,9 +50,6 @@ REASONS: dict[tuple[str, str], Reason] = {
         " lengths of their trace",
         "not tried",
     ),
-    ("scripted_part", ""): Reason(
-        "torch.export does not take a module with a part of `torch.jit.script`", "not tried"
-    ),
     ("quantized_dynamic", ""): Reason(
         "torch.export does not take the packed weights of `quantize_dynamic`", "not tried"
     ),

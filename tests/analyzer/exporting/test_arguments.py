@@ -305,8 +305,17 @@ def test_same_tensor_twice_is_a_call_of_its_own(tmp_path: Path) -> None:
     both = t(5, 3)
     calls = [call(one, one), call(other, other)]
     programs = made(tmp_path, Twice(), calls, [call(both, both)])
-    with pytest.raises(NoVariant, match="not so that y is x"):
+    with pytest.raises(NoVariant, match="y is not x"):
         programs(t(5, 3), t(5, 3))
+
+
+def test_more_arguments_than_any_recorded_call_has_are_refused(tmp_path: Path) -> None:
+    model = Args()
+    programs = export(taped(tmp_path, model, [call(t(2, 3), t(3)), call(t(5, 3), t(3))]), model)
+    with pytest.raises(NoVariant) as refused:
+        programs(t(2, 3), t(3), t(3))
+    assert refused.value.reasons == {"main": "*more has 2 arguments, not 1"}
+    assert "record calls like this one" in str(refused.value.advice)
 
 
 def test_list_longer_than_any_recorded_is_refused(tmp_path: Path) -> None:

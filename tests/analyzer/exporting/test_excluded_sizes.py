@@ -157,3 +157,24 @@ def test_size_is_excluded_from_an_onnx_program(tmp_path: Path, recorded: list[Ca
     for programs in (made, load_programs(tmp_path / "programs")):
         for given in [*recorded, *rows(1, 2, 5, 30)]:
             torch.testing.assert_close(programs(*given[0]), model(*given[0]), rtol=1e-3, atol=1e-4)
+
+
+class Squeezed(torch.nn.Module):
+    """Of one row of one element no dimension is left, of which ONNX Runtime has no softmax."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.softmax(x.squeeze(), -1)
+
+
+@pytest.mark.integration
+def test_a_runtime_that_fails_where_two_sizes_are_1_takes_all_others(tmp_path: Path) -> None:
+    model = Squeezed()
+    calls = [call(torch.randn(n, m)) for n, m in ((2, 4), (5, 7), (1, 7))]
+    programs = export(taped(tmp_path, model, calls), model, to="onnx")
+    for shape in ((3, 4), (1, 5), (4, 1)):
+        x = torch.randn(shape)
+        assert_same(model(x), programs(x), rtol=1e-4)
+    (program,) = programs.values()
+    assert any("ONNX Runtime fails at " in note for note in program.notes)
+    with pytest.raises(NoVariant, match="ONNXRuntimeError"):
+        programs(torch.randn(1, 1))

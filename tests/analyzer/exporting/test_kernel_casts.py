@@ -80,6 +80,20 @@ def test_bfloat16() -> None:
     assert_is_torchs(lambda x: torch.relu(layer(x)).softmax(-1), x, torch.cat([x, -x]))
 
 
+def test_a_bias_is_added_before_rounding() -> None:
+    # 257 is no bfloat16: rounded to 256 first, the sum would be 257 as well, and 256 at the end.
+    def one_more(x: torch.Tensor) -> torch.Tensor:
+        weight, bias = torch.ones(1, 2, dtype=x.dtype), torch.ones(1, dtype=x.dtype)
+        return torch.nn.functional.linear(x, weight, bias)
+
+    x = torch.tensor([[[256.0, 1.0]]], dtype=torch.bfloat16)
+    assert one_more(x).item() == 258
+    program = converted(one_more, x.expand(3, 2, 2))
+    cast_for_kernels(program.model)
+    (got,) = OnnxModel(program).run({"x": x.expand(3, 2, 2).contiguous()})
+    assert set(got.flatten().tolist()) == {258.0}
+
+
 def test_the_same_model_has_the_same_names() -> None:
     names = []
     for _ in range(2):

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from calltape_analyzer.exporting.open_operators import OpenOperators
-from tests.analyzer.exported import assert_as_module, call, made
+from tests.analyzer.exported import Call, assert_as_module, call, made
 from tests.analyzer.exporting.test_arguments import Model, t
 
 
@@ -55,6 +55,33 @@ def test_a_size_stays_open_in_an_operator(tmp_path: Path, how: str, to: str) -> 
     assert len(programs) == 1
     unseen = [call(t(2, 3, 8, 11), how=how), call(t(2, 3, 20, 5), how=how)]
     assert_as_module(programs, model, unseen, rtol=1e-3)
+
+
+class Taken(Model):
+    def __init__(self, axis: int | None) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, x, i):
+        return torch.take_along_dim(x, i, self.axis)
+
+
+@pytest.mark.parametrize("to", ["torch", pytest.param("onnx", marks=pytest.mark.integration)])
+def test_sizes_stay_open_where_elements_are_taken(tmp_path: Path, to: str) -> None:
+    def given(*sizes: int) -> Call:
+        rows, columns, indices, taken = sizes
+        return call(t(rows, columns), torch.randint(0, columns, (indices, taken)))
+
+    # Indices of one row are for all rows.
+    calls = [given(2, 4, 1, 3), given(5, 7, 1, 2)]
+    programs = made(tmp_path, Taken(-1), calls, [given(1, 5, 1, 3), given(3, 9, 1, 4)], to=to)
+    assert len(programs) == 1
+
+
+def test_sizes_stay_open_where_elements_of_all_rows_are_taken(tmp_path: Path) -> None:
+    calls = [call(t(n, 3), torch.randint(0, n, (n + 1,))) for n in (2, 5)]
+    more = [call(t(n, 3), torch.randint(0, n, (n + 1,))) for n in (1, 8)]
+    assert len(made(tmp_path, Taken(None), calls, more)) == 1
 
 
 def test_values_are_as_without() -> None:

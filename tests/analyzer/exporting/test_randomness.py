@@ -90,6 +90,82 @@ class OfNumpy(Model):
         return x * float(numpy.random.rand())
 
 
+_GENERATOR = numpy.random.default_rng(0)
+
+
+class Rarely(Model):
+    def forward(self, x):
+        if random.random() < 0.001:
+            return x * 2
+        return x
+
+
+class RarelyNot(Model):
+    def forward(self, x):
+        return x if numpy.random.uniform() < 0.999 else x * 2
+
+
+class OfItsOwn(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = random.Random(3)
+
+    def forward(self, x):
+        return x if self.own.random() > 0.001 else x * 2
+
+
+class OfAGenerator(Model):
+    def forward(self, x):
+        if _GENERATOR.random() < 0.001:
+            return x * 2
+        return x
+
+
+class RarelyForMany(Model):
+    def forward(self, x):
+        if x.shape[0] < 3:
+            return x
+        if random.random() < 0.001:
+            return x * 2
+        return x
+
+
+class InTraining(Model):
+    """Draws at once, and asks for its mode later."""
+
+    def forward(self, x):
+        number = random.uniform(0, 1)
+        return x * 2 if self.training and number < 0.5 else x
+
+
+class OfOneSeed(Model):
+    def forward(self, x):
+        numpy.random.seed(3)
+        return x * float(numpy.random.rand())
+
+
+class Flipped(Model):
+    """What it adds has two values only, as three more: two draws are often the same."""
+
+    def forward(self, x):
+        return x + torch.randint(0, 2, (1,))
+
+
+class OneOfTwo(Model):
+    def forward(self, x):
+        return x[:, torch.randint(0, 2, ()).item()]
+
+
+class Picked(Model):
+    def forward(self, x):
+        return x + torch.randint(0, 2, (2,)).tolist()[0]
+
+
+class Nearly(Model):
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, 0.001)
+
+
 def exported(folder: Path, model: Any, **options: Any) -> Programs:
     shape = (2, 4) if isinstance(model, Attention) else (4,)
     tape = taped(folder, model, [call(t(n, *shape)) for n in (2, 5)])
@@ -139,13 +215,56 @@ def test_what_does_not_reach_the_results_is_no_matter(tmp_path: Path) -> None:
     assert not any("random" in note for note in report.notes)
 
 
-@pytest.mark.parametrize(("model", "owner"), [(OfPython, "random"), (OfNumpy, "numpy.random")])
-def test_a_number_that_was_drawn_at_the_export_is_no_program(
-    tmp_path: Path, model: Any, owner: str
+@pytest.mark.parametrize(
+    ("model", "owner", "line"),
+    [
+        (OfPython, "Python's random", "return x * random.random()"),
+        (OfNumpy, "numpy.random", "return x * float(numpy.random.rand())"),
+        (Rarely, "Python's random", "if random.random() < 0.001:"),
+        (RarelyNot, "numpy.random", "return x if numpy.random.uniform() < 0.999 else x * 2"),
+        (OfItsOwn, "Python's random", "return x if self.own.random() > 0.001 else x * 2"),
+        (OfAGenerator, "numpy.random.Generator", "if _GENERATOR.random() < 0.001:"),
+    ],
+)
+def test_a_number_that_python_draws_is_in_no_program(
+    tmp_path: Path, model: Any, owner: str, line: str
 ) -> None:
-    with pytest.raises(ExportError, match="was drawn at its export, as a constant") as caught:
+    with pytest.raises(ExportError) as caught:
         exported(tmp_path, model())
-    assert f"(the model draws random numbers: {owner})" in str(caught.value)
+    told = str(caught.value)
+    assert f"random: the model draws random numbers with {owner} (test_randomness.py:" in told
+    assert line in told
+    assert "what it returns depends on them" in told
+
+
+def test_a_draw_at_one_recorded_size_is_seen(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"if random\.random\(\) < 0\.001"):
+        exported(tmp_path, RarelyForMany())
+
+
+def test_a_seed_of_its_own_makes_numbers_steady(tmp_path: Path) -> None:
+    tape = taped(tmp_path, OfOneSeed(), [call(t(n, 4)) for n in (2, 5)])
+    numpy.random.seed(7)
+    assert export(tape, OfOneSeed()).verify().ok
+
+
+def test_numbers_of_python_that_reach_nothing_are_named(tmp_path: Path) -> None:
+    programs = exported(tmp_path, InTraining().eval())
+    report = programs.verify()
+    assert report.ok
+    assert {row.against for row in report} == {"tape"}
+    (note,) = [note for note in report.notes if "random" in note]
+    assert "test_randomness.py:" in note
+    assert "its programs draw none of them" in note
+
+
+@pytest.mark.parametrize("model", [Flipped, OneOfTwo, Picked, Nearly])
+def test_a_draw_counts_and_not_what_came_of_two(tmp_path: Path, model: Any) -> None:
+    programs = exported(tmp_path, model())
+    report = programs.verify()
+    assert report.ok, report.table()
+    assert {row.against for row in report} == {"module"}
+    assert any("random: the model draws random numbers" in note for note in report.notes)
 
 
 def test_what_is_not_random_is_compared_with_the_tape(tmp_path: Path) -> None:
@@ -178,6 +297,12 @@ def test_replay_names_the_line_that_draws(tmp_path: Path) -> None:
     assert report.is_unsteady
     assert all("the call draws random numbers" in (row.error or "") for row in report)
     assert any("x + torch.rand(x.shape[0], 1)" in note for note in report.notes)
+
+
+@pytest.mark.integration
+def test_onnx_runtime_is_wrong_also_if_it_draws_the_same(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"random: .*ONNX Runtime draws others"):
+        exported(tmp_path, Nearly(), to="onnx")
 
 
 @pytest.mark.integration

@@ -7,7 +7,13 @@ import random
 import numpy
 import torch
 
-from calltape_analyzer.model.randomness import Draws, Generators, generators_kept, reseed
+from calltape_analyzer.model.randomness import (
+    OF_NUMPY,
+    Generators,
+    generators_kept,
+    reseed,
+    set_python,
+)
 
 
 class Holding(torch.nn.Module):
@@ -33,7 +39,7 @@ def test_all_generators_are_put_back() -> None:
     held = Holding()
     with generators_kept(held) as generators:
         first = drawn(held)
-        assert generators.moved() == ["random", "numpy.random", "torch"]
+        assert generators.moved() == ["random", "numpy.random", "torch", OF_NUMPY]
     assert drawn(held) == first
 
 
@@ -53,10 +59,11 @@ def test_nothing_moves_unless_somebody_draws() -> None:
     assert generators.moved() == []
 
 
-def test_attention_that_drops_nothing_draws_nothing() -> None:
-    x = torch.ones(1, 2, 3, 4)
-    with generators_kept(), Draws(None) as draws:
-        torch.nn.functional.scaled_dot_product_attention(x, x, x)
-        assert not draws.operators
-        torch.nn.functional.dropout(x, 0.5)
-    assert list(draws.operators) == ["aten.native_dropout.default"] or draws.operators
+def test_python_and_numpy_give_their_smallest_and_largest_numbers() -> None:
+    held = Holding()
+    for numbers, bound in (("smallest", 0.0), ("largest", 1.0)):
+        with generators_kept(held):
+            set_python(held, numbers)
+            own = random.random(), held.python.random(), float(numpy.random.rand())
+            assert all(abs(number - bound) < 1e-9 for number in own)
+            random.normalvariate(0, 1)  # draws until a number is small enough: it ends

@@ -146,12 +146,12 @@ def test_calls_that_raised_are_left_out_unless_all_did(tmp_path: Path) -> None:
         (given(zeros(9, 3), zeros(8)), None),  # steps varies: its default is one more value
         (given(zeros(9, 3)), "mask is missing"),
         (given(zeros(9, 3), zeros(8), steps=7, last=zeros(1)), "last is not expected"),
-        (given(zeros(9, 3), [zeros(8)], steps=7), "mask has another structure"),
+        (given(zeros(9, 3), [zeros(8)], steps=7), "mask is a list, not a tensor"),
         (given(zeros(9, 3), zeros(8), steps=7, last=zeros(1), add=False), "add is False, not True"),
         (given(zeros(9), zeros(8), steps=7), "x is of rank 1, not 2"),
         (given(zeros(9, 3).double(), zeros(8), steps=7), "x is float64"),
         (given(zeros(9, 3), zeros(8), steps=7, add=False), "add is False, not True"),
-        (given(zeros(9, 3), zeros(8), steps=7.0), "steps has another structure"),
+        (given(zeros(9, 3), zeros(8), steps=7.0), "steps is 7.0, not an int"),
     ],
     ids=repr,
 )

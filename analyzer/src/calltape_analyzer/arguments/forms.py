@@ -26,16 +26,17 @@ __all__ = ["FormLeaf", "PlainForm", "form_of_argument", "form_of_result"]
 
 @dataclass(frozen=True)
 class FormLeaf:
-    """A tensor or an int of a layout. ``index`` is its number among the layout's tensors, or among
-    its scalars."""
+    """A tensor or a number of a layout. ``index`` is its number among the layout's tensors, or
+    among its scalars. Only results have floats."""
 
-    kind: Literal["tensor", "int"]
+    kind: Literal["tensor", "int", "float"]
     index: int
 
-    @property
-    def is_int(self) -> bool:
-        """Whether it is an int, and not a tensor."""
-        return self.kind != "tensor"
+    def read(self, value: Any) -> Any:
+        """What a runtime returned for it: a number may come as a tensor of one element."""
+        if self.kind == "tensor":
+            return value
+        return int(value) if self.kind == "int" else float(value)
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class Plan:
         columns = self.template.layout.column_of_scalar
 
         def shape(leaf: FormLeaf) -> Any:
-            if leaf.is_int:
+            if leaf.kind == "int":
                 return dynamic(columns[leaf.index])
             return {c.axis: dynamic(c) for c in axes[leaf.index]} or None
 

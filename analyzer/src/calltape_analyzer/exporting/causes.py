@@ -18,12 +18,13 @@ from calltape_analyzer.exporting.python_values import reads_values
 from calltape_analyzer.programs.attempts import error_text
 
 if TYPE_CHECKING:
-    from calltape_analyzer.model.randomness import Draws
+    from calltape_analyzer.model.draws import Draws
 
 __all__ = ["cause_of", "place_in_the_model", "places_of"]
 
 _MAX_CODE = 100
 _OWN = Path(__file__).parents[1]
+_CALLING = str(Path(__file__).with_name("tracing.py"))
 _END_OF_SENTENCE = re.compile(r"\s+\((?:unhinted|Size-like)|\s+consider using|\. |\n")
 
 # What torch says of a model that makes a nested tensor.
@@ -79,15 +80,19 @@ def place_in_the_model(stack: Iterable[traceback.FrameSummary]) -> str | None:
         stack: the frames, the innermost last.
     """
     others = _folders_of_others()
-    own = [frame for frame in stack if not _is_below(frame.filename, others)]
+    frames = list(stack)
+    # Beyond our own call of the model is whoever asked for the export.
+    called = max((i for i, frame in enumerate(frames) if frame.filename == _CALLING), default=-1)
+    own = [frame for frame in frames[called + 1 :] if not _is_below(frame.filename, others)]
     return _place(own[-1]) if own else None
 
 
 def places_of(draws: Draws) -> tuple[str, ...]:
-    """Where a model drew random numbers: its lines, the operators if no line is of the model, and
-    the generators beside torch's."""
+    """Where a model drew random numbers: its lines, or the operators and the generators if no line
+    is of the model."""
     lines = dict.fromkeys(filter(None, map(place_in_the_model, draws.stacks)))
-    return (*(lines or draws.operators), *draws.others)
+    of_python = dict.fromkeys(filter(None, (place_in_the_model([line]) for line in draws.lines)))
+    return tuple({**(lines or draws.operators), **(of_python or dict.fromkeys(draws.others))})
 
 
 def _place(frame: traceback.FrameSummary) -> str:

@@ -160,7 +160,8 @@ def _say_where(graph: Any, environment: Any) -> None:
         str(symbol): one.msg for one in reversed(placed) for symbol in one.expr.free_symbols
     }
     for node in graph.nodes:
-        said = _SAYS.match(str(node.args[1])) if _is_assertion(node) else None
+        is_new = _is_assertion(node) and _ASKS not in str(node.args[1])  # of an earlier pass
+        said = _SAYS.match(str(node.args[1])) if is_new else None
         if said is None:
             continue
         symbols = dict.fromkeys(_SYMBOL.findall(said[1]))

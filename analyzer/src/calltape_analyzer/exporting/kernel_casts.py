@@ -47,6 +47,38 @@ def cast_for_kernels(model: Any) -> None:
     for node in list(model.graph.all_nodes()):
         if node.domain in ("", "ai.onnx") and node.op_type not in _LEFT and version is not None:
             _cast_around(node, version)
+    for node in list(model.graph.all_nodes()):
+        _round_once(node)
+
+
+def _round_once(node: Any) -> None:
+    """Leaves out the casts between two nodes that are one operator of torch: a linear layer of
+    bfloat16 adds its bias before it rounds."""
+    for place, value in enumerate(node.inputs):
+        if value is None:
+            continue
+        wide = value.producer()
+        narrow = wide.inputs[0].producer() if wide is not None and _is_own_cast(wide) else None
+        if narrow is None or not _is_own_cast(narrow):
+            continue
+        made = narrow.inputs[0]
+        is_one = _operator(made.producer()) == _operator(node) is not None
+        if is_one and made.dtype == value.dtype and _name(made.dtype) in _FLOATS:
+            node.replace_input_with(place, made)
+            casts: list[Any] = [wide, narrow]
+            for cast in casts:
+                if not cast.outputs[0].uses() and not cast.outputs[0].is_graph_output():
+                    cast.graph.remove(cast, safe=True)
+
+
+def _is_own_cast(node: Any) -> bool:
+    """Whether a node is a cast that was added here."""
+    return node.op_type == "Cast" and _operator(node) is None
+
+
+def _operator(node: Any) -> str | None:
+    """The operator of torch that a node is of, in torch.onnx's words; None if it is of none."""
+    return None if node is None else node.metadata_props.get("pkg.torch.onnx.fx_node")
 
 
 def _unite(node: Any, schema: Any) -> None:

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 __all__ = ["OpenOperators"]
 
+_broadcast: Callable[..., Any] = torch.broadcast_shapes
 _tensor: Callable[..., Any] = _refs.tensor
 """Makes a tensor of symbols as a trace does for ``torch.tensor``."""
 
@@ -87,6 +88,21 @@ def _linspace(start: Any, end: Any, steps: Any, **own: Any) -> Any:
 def _one_hot(tensor: Any, num_classes: Any = -1) -> Any:
     classes = torch.arange(num_classes, device=tensor.device)
     return (tensor.unsqueeze(-1) == classes).to(torch.int64)
+
+
+def _take_along_dim(x: Any, indices: Any, dim: Any = None) -> Any:
+    """The operator makes constants of all sizes; to gather does not."""
+    if dim is None:
+        return x.reshape(-1).gather(0, indices.reshape(-1))
+    if x.dim() != indices.dim():
+        return torch.take_along_dim(x, indices, dim)  # raises an error
+    axis = dim % x.dim()
+    beside = [(*one.shape[:axis], 1, *one.shape[axis + 1 :]) for one in (x, indices)]
+    shape = _broadcast(*beside)
+    x, indices = (
+        one.expand(*shape[:axis], one.shape[axis], *shape[axis + 1 :]) for one in (x, indices)
+    )
+    return x.gather(axis, indices)
 
 
 def _roi_align(x: Any, rois: Any, spatial_scale: Any, *args: Any, **kwargs: Any) -> Any:
@@ -165,6 +181,8 @@ _ALWAYS: Mapping[Any, Callable[..., Any]] = {
     torch.max_pool1d: _max_pool1d,
     _functional.max_pool1d: _max_pool1d,
     torch.istft: _refs.istft,
+    torch.take_along_dim: _take_along_dim,
+    torch.Tensor.take_along_dim: _take_along_dim,
     torch.Tensor.contiguous: _contiguous,
     torch.tensor: _tensor_of_tensors,
     _functional.interpolate: _interpolate,

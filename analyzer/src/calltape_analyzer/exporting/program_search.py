@@ -18,6 +18,7 @@ from calltape_analyzer.exporting.int_values import int_value_parts, varying_ints
 from calltape_analyzer.exporting.layouts import layouts_read
 from calltape_analyzer.exporting.merging import Merging
 from calltape_analyzer.exporting.own_tensors import OwnTensors, own_tensors
+from calltape_analyzer.exporting.python_draws import drawn_by_python
 from calltape_analyzer.exporting.tensor_values import tensor_value_parts
 from calltape_analyzer.exporting.text_values import (
     calls_by_value,
@@ -173,7 +174,11 @@ class ProgramSearch:
 
     def _can_be_traced(self, variant: VariantFacts) -> bool:
         """Whether a trace is worth trying. If not, it is noted why."""
-        reason = self._why_untraceable(variant) or self.exporter.verifier.why_harmful(variant)
+        verifier = self.exporter.verifier
+        reason = self._why_untraceable(variant) or verifier.why_harmful(variant)
+        if reason is None:
+            reason, note = drawn_by_python(verifier, variant)
+            self.notes += [note] if note and note not in self.notes else []
         if reason is None:
             return True
         self.missing[variant.name] = reason

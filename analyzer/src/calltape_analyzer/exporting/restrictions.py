@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from calltape_analyzer.arguments.sizings import Sizing, followed, values_at
+from calltape_analyzer.arguments.sizings import Sizing, followed, sizes_in_words, values_at
 from calltape_analyzer.exporting.unseen_runs import UnseenRuns
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.programs.attempts import Attempt
@@ -97,6 +97,11 @@ def restrict(program: Program, attempt: Attempt, verifier: Verifier, runs: Unsee
     if found:
         _exclude(program, found)
         return
+    corners = _corners(evidence, attempt)
+    if corners and len(corners) == attempt.failed and not (attempt.wrong or wrong):
+        where = "; ".join(sizes_in_words(program.variant, corner) for corner in corners[:3])
+        program.notes.append(f"{program.model.runtime} fails at {where}, and raises an error there")
+        return
     if counts_failed:
         failed = f"{program.model.runtime} failed at {attempt.failed} sizes that it should take"
         _serve_verified_only(program, attempt, failed)
@@ -126,6 +131,18 @@ def _evidence(variant: VariantFacts, attempt: Attempt, *, counts_failed: bool) -
     found.wrong += [sizing.values for sizing in attempt.wrong_at]
     found.wrong += [sizing.values for sizing in attempt.failed_at] if counts_failed else []
     return found
+
+
+def _corners(evidence: _Evidence, attempt: Attempt) -> list[Sizing]:
+    """Where a runtime failed because several sizes are 0 or 1 at once (``squeeze()`` leaves no
+    dimension), and was right for each of them with others. Nothing follows for other sizes."""
+    good = {_Size(*pair) for values in evidence.right for pair in enumerate(values)}
+    return [
+        sizing
+        for sizing in attempt.failed_at
+        if sum(value in _SPECIAL for value in sizing.values) > 1
+        and all(size in good for size in map(_Size._make, enumerate(sizing.values)))
+    ]
 
 
 def _excluded(

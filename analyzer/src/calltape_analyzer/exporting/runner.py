@@ -20,6 +20,7 @@ from calltape_analyzer.comparison.comparing import (
     is_described,
     leaves_of,
     recorded_leaves,
+    shown_path,
 )
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.apart import DeathError, apart
@@ -43,6 +44,7 @@ from calltape_analyzer.variants.facts import VariantFacts
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from calltape_analyzer.model.randomness import Numbers
     from calltape_analyzer.tape import Tape
 
 __all__ = ["Runner"]
@@ -80,7 +82,7 @@ class Runner:
     tolerances: Tolerances
     state: dict[str, str] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
-    _draws: dict[Hashable, tuple[str, ...]] = field(default_factory=dict)
+    _drawing: set[Hashable] = field(default_factory=set)
     _searched: set[Hashable] = field(default_factory=set)
     _views: dict[Hashable, Mapping[str, frozenset[int]]] = field(default_factory=dict)
     _aliases: dict[Hashable, frozenset[str]] = field(default_factory=dict)
@@ -154,19 +156,23 @@ class Runner:
         sample: Sample,
         *,
         reseeded: bool = False,
+        python: Numbers | None = None,
         context: Context | None = None,
         changes: Mapping[int, Callable[[Any], Any]] | None = None,
     ) -> dict[str, Any]:
         """The leaves of what the model returns now. Its state stays as it is, and so do the
         generators of random numbers: each run begins with one state of them, or, ``reseeded``, with
-        another one. ``context`` is by default that of the variant's calls. ``changes`` make of the
-        copy of a tensor, by its number, what the model gets in its place."""
-        from calltape_analyzer.model.randomness import reseed
+        another one. ``python`` are other numbers for the generators of Python and numpy only.
+        ``context`` is by default that of the variant's calls. ``changes`` make of the copy of a
+        tensor, by its number, what the model gets in its place."""
+        from calltape_analyzer.model.randomness import reseed, set_python
         from calltape_analyzer.model.state import apart_from
 
         with self.undisturbed():
             if reseeded:
                 reseed(self.module)
+            if python is not None:
+                set_python(self.module, python)
             given = sample.cloned()
             for number, change in (changes or {}).items():
                 given.tensors[number] = change(given.tensors[number])
@@ -354,26 +360,26 @@ class Runner:
             got: what the program returned.
             found: in what they differ.
         """
-        places = self._draws_of(program, sample)
-        if not places:
+        places, drawn = self.drawn(program.plan, sample, differs=not found.agrees)
+        if not drawn:
             return None
         program.note_draws(places)
-        now, other = (self.eager(program.plan, sample, reseeded=again) for again in (False, True))
-        steady = [
-            path
-            for path in now
-            if path in other and path in expected and path in got
-            and compared({path: now[path]}, {path: other[path]}, self.tolerances).agrees
-        ]  # fmt: skip
+        steady = [path for path in expected if path in got and path not in drawn]
         recorded = compared(
             {path: expected[path] for path in steady},
             {path: got[path] for path in steady},
             self.tolerances,
         )
+        now, other = (self.eager(program.plan, sample, reseeded=again) for again in (False, True))
         if expected.keys() != got.keys() or got.keys() != now.keys():
             return found, "tape"
         if steady and not recorded.agrees:
             return recorded, "tape"
+        if not program.model.draws_as_torch:
+            what = found.error or f"{shown_path(drawn[0])} is drawn"
+            advice = f"{program.model.runtime} draws others"
+            error = random_in_words(what, places, f"{advice}; pass them as an argument")
+            return found._replace(ok=False, agrees=False, error=error), "module"
         with_model = compared(now, got, self.tolerances)
         if with_model.agrees:
             # From one state, a number that was drawn while the model was traced looks right.
@@ -382,28 +388,50 @@ class Runner:
             if found.agrees:
                 return with_model, "module"
             advice = "the program has a number that was drawn at its export, as a constant"
-        elif program.model.draws_as_torch:
-            found, advice = with_model, "the program draws others, or in another order"
         else:
-            found, advice = with_model, f"{program.model.runtime} draws others"
+            found, advice = with_model, "the program draws others, or in another order"
         error = random_in_words(found.error, places, f"{advice}; pass them as an argument")
         return found._replace(error=error), "module"
 
-    def _draws_of(self, program: Program, sample: Sample) -> tuple[str, ...]:
-        """Where the model draws random numbers in a call: its lines, or the operators."""
-        from calltape_analyzer.model.randomness import Draws
+    def drawn(
+        self, plan: Plan, sample: Sample, *, differs: bool = False
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Where the model draws random numbers in a call (its lines, or the operators), and the
+        paths of what depends on them in its result. If the call ``differs``, that is all of it
+        where Python or numpy drew: their numbers are not followed."""
+        from calltape_analyzer.model.draws import Draws
 
-        key = program.variant.group.key
-        if key not in self._draws:
-            with self.undisturbed(), Draws(self.module) as draws, suppress(Exception):
-                eager(self.entry, program.plan, sample.cloned(), self.classes, self.device)
-            self._draws[key] = places_of(draws)
-        return self._draws[key]
+        leaves: dict[str, Any] = {}
+        with self.undisturbed(), Draws(self.module) as draws, suppress(Exception):
+            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
+            leaves = leaves_of(value)
+        is_any = differs and bool(draws.others)
+        found = tuple(path for path in leaves if is_any or draws.reach(leaves[path]))
+        return places_of(draws), found
+
+    def moved(self, plan: Plan, sample: Sample) -> list[str]:
+        """The generators that the model draws from in a call.
+
+        Raises:
+            Exception: whatever the model raises.
+        """
+        from calltape_analyzer.model.randomness import Generators
+
+        with self.undisturbed():
+            generators = Generators(self.module)
+            eager(self.entry, plan, sample.cloned(), self.classes, self.device)
+            return generators.moved()
+
+    def draws(self, program: Program) -> bool:
+        """Whether calls of a program's variant are known to draw random numbers."""
+        return program.variant.group.key in self._drawing
 
     def find_state(self, program: Program) -> None:
         """Calls the model once for each kind of call, to see what it changes. A run of the program
         does not show all of it: no program changes Python attributes, and an ONNX model writes to
         no input."""
+        from calltape_analyzer.model.randomness import Generators
+
         variant = program.variant
         writes = program.model.has_state
         if variant.group.key in self._searched and writes:
@@ -414,7 +442,10 @@ class Runner:
             sample = sample_in(variant, call, self.sorter, self.device)
             given = sample.cloned()
             with self.undisturbed():
+                generators = Generators(self.module)
                 value = eager(self.entry, program.plan, given, self.classes, self.device)
+                if "torch" in generators.moved():
+                    self._drawing.add(variant.group.key)
             if writes:
                 self._find_views(program, sample, views_of(leaves_of(value), given))
             if not writes:

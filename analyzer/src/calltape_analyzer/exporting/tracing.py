@@ -114,18 +114,22 @@ class Traced(torch.nn.Module):
         symbolic = {
             i: value
             for i, value in enumerate(template.scalars)
-            if isinstance(value, torch.SymInt) and i not in template.counters
+            if isinstance(value, torch.SymInt | torch.SymFloat) and i not in template.counters
         }
 
         def leaf_of(node: Any) -> FormLeaf | None:
             if isinstance(node, TensorNode) and node.leaf not in template.derived:
                 return FormLeaf("tensor", node.leaf)
             if isinstance(node, ScalarNode) and node.scalar in symbolic:
-                return FormLeaf("int", node.scalar)
+                is_int = isinstance(symbolic[node.scalar], torch.SymInt)
+                return FormLeaf("int" if is_int else "float", node.scalar)
             return None
 
         form = form_of_result(template.layout.nodes["output"], leaf_of)
-        plain = tuple(0 if isinstance(value, torch.SymInt) else value for value in template.scalars)
+        plain = tuple(
+            0 if i in symbolic or i in template.counters else value
+            for i, value in enumerate(template.scalars)
+        )
         self.traced.found = (
             Template(template.layout, plain, template.counters, template.derived), form
         )  # fmt: skip

@@ -1,7 +1,9 @@
-"""Whether a model may ask for the grad or the inference mode, as far as its code shows."""
+"""Whether a model may ask for the grad or the inference mode, or draw random numbers with Python,
+as far as its code shows."""
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +13,7 @@ from typing import Any
 from calltape_analyzer.model.calls import code_of
 from calltape_analyzer.observing.contexts import Mode
 
-__all__ = ["may_ask", "names_in"]
+__all__ = ["may_ask", "may_draw", "names_in"]
 
 _ASKING: dict[Mode, frozenset[str]] = {
     "grad": frozenset({"is_grad_enabled", "requires_grad", "grad_fn", "is_leaf"}),
@@ -25,6 +27,15 @@ def may_ask(target: Any) -> frozenset[Mode]:
     or imported there. Torch's own code does not count."""
     names = names_in(target)
     return frozenset(mode for mode, asking in _ASKING.items() if names & asking)
+
+
+def may_draw(target: Any) -> bool:
+    """Whether the code of a model names a function that draws random numbers with Python or
+    numpy."""
+    return not _DRAWING.isdisjoint(names_in(target))
+
+
+_DRAWING = frozenset({"random", "rng", *random.__all__})
 
 
 def names_in(target: Any) -> set[str]:

@@ -9,20 +9,30 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-import traceback
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Draws", "Generators", "generators_kept", "reseed"]
+__all__ = [
+    "OF_NUMPY",
+    "Generators",
+    "Numbers",
+    "generators_kept",
+    "is_same",
+    "reseed",
+    "set_python",
+]
 
-_OWN = str(Path(__file__).parents[1])
-_TORCH = str(Path(torch.__file__).parent)
-_MAX_STACKS = 8
 _OTHER_SEED = 0x5EED
+_WORDS, _EXTREME = 624, 512
+"""The words of a Mersenne Twister, and how many of them are made the smallest or the largest. Not
+all: some functions draw until a number is small enough."""
+
+OF_NUMPY = "numpy.random.Generator"
+"""Who draws from a generator of numpy that is not a Mersenne Twister."""
+
+Numbers = Literal["smallest", "largest", "others"]
 
 
 class _Kept(NamedTuple):
@@ -33,20 +43,30 @@ class _Kept(NamedTuple):
 
 
 class Generators:
-    """The generators of this process, and those in the attributes of a module, as they are now."""
+    """The generators of this process, and those in the attributes of a module, as they are now.
 
-    def __init__(self, module: torch.nn.Module | None = None) -> None:
-        self._kept = [_Kept(name, get, put, get()) for name, get, put in _accesses(module)]
+    Args:
+        module: the module.
+        of_torch: whether torch's are among them.
+    """
+
+    def __init__(self, module: torch.nn.Module | None = None, *, of_torch: bool = True) -> None:
+        self._kept = [
+            _Kept(name, get, put, get())
+            for name, get, put in _accesses(module)
+            if of_torch or name != "torch"
+        ]
 
     def moved(self) -> list[str]:
-        """The generators that somebody drew from since: ``torch``, ``random``, ``numpy.random``."""
-        found = (one.owner for one in self._kept if not _is_same(one.state, one.get()))
+        """The generators that somebody drew from since: ``torch``, ``random``, ``numpy.random``,
+        ``numpy.random.Generator``."""
+        found = (one.owner for one in self._kept if not is_same(one.state, one.get()))
         return list(dict.fromkeys(found))
 
     def put_back(self) -> None:
         """Puts all of them back."""
         for one in self._kept:
-            if not _is_same(one.state, one.get()):
+            if not is_same(one.state, one.get()):
                 one.set(one.state)
 
 
@@ -62,81 +82,35 @@ def generators_kept(module: torch.nn.Module | None = None) -> Iterator[Generator
 
 def reseed(module: torch.nn.Module | None = None) -> None:
     """Gives all generators another state, which has nothing to do with the one before."""
-    random.seed(_OTHER_SEED)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(_OTHER_SEED)
+    set_python(module, "others")
     torch.manual_seed(_OTHER_SEED)
     for generator in _held(module):
         if isinstance(generator, torch.Generator):
             generator.manual_seed(_OTHER_SEED)
-        elif isinstance(generator, random.Random):
-            generator.seed(_OTHER_SEED)
-        else:
-            generator.random(3)
 
 
-class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes where a model draws random numbers, while it runs in the block.
+def set_python(module: torch.nn.Module | None, numbers: Numbers) -> None:
+    """Lets the generators of Python and numpy give other numbers. Those of torch stay.
 
-    Attributes:
-        stacks: the frames of the model for each draw by an operator of torch, the innermost last.
-        operators: the names of these operators.
-        others: the generators beside torch's that were drawn from.
+    Args:
+        module: may hold some.
+        numbers: the smallest that they give, the largest, or others.
     """
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        return True
-
-    def __init__(self, module: torch.nn.Module | None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._module = module
-        self._before: Generators | None = None
-        self.stacks: list[list[traceback.FrameSummary]] = []
-        self.operators: dict[str, None] = {}
-        self.others: list[str] = []
-
-    def __enter__(self) -> Draws:
-        self._before = Generators(self._module)
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        assert self._before is not None
-        self.others = [name for name in self._before.moved() if name != "torch"]
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
-            return func(*args, **kwargs)
-        # Attention has the tag also where it drops nothing.
-        before = Generators(self._module)
-        given = kwargs.get("generator")
-        state = given.get_state() if isinstance(given, torch.Generator) else None
-        result = func(*args, **kwargs)
-        is_drawn = state is not None and not _is_same(state, given.get_state())
-        if is_drawn or before.moved():
-            self.operators[str(func)] = None
-            if len(self.stacks) < _MAX_STACKS:
-                self.stacks.append(_frames_of_the_call())
-        return result
+    ordinary = random.Random(_OTHER_SEED)
+    words = [ordinary.getrandbits(32) for _ in range(_WORDS)]
+    if numbers != "others":
+        words[:_EXTREME] = [_WORD_OF[numbers]] * _EXTREME
+    for owner, _, put in _accesses(module):
+        if owner == "random":
+            put((3, (*words, 0), None))
+        elif owner == "numpy.random":
+            put(("MT19937", words, 0))
+        elif owner == OF_NUMPY:
+            put(None)
 
 
-def _frames_of_the_call() -> list[traceback.FrameSummary]:
-    """The frames between our call of the model and the operator that runs now."""
-    found: list[traceback.FrameSummary] = []
-    for frame in reversed(traceback.extract_stack()):
-        is_own = frame.filename.startswith(_OWN)
-        if is_own and found:
-            break
-        if not is_own and (found or not frame.filename.startswith(_TORCH)):
-            found.append(frame)
-    return found[::-1]
+_WORD_OF: Mapping[Numbers, int] = {"smallest": 0, "largest": 0x12DD9BB3}
+"""What a Mersenne Twister tempers to 32 bits that are 0, or 1."""
 
 
 def _accesses(
@@ -159,30 +133,53 @@ def _accesses(
             yield "torch", one.get_state, one.set_state
         elif isinstance(one, random.Random):
             yield "random", one.getstate, one.setstate
+        elif hasattr(one, "bit_generator"):
+            yield OF_NUMPY, *_numpy_access(one)
         else:
-            yield "numpy.random", *_numpy_access(one.bit_generator)
+            yield "numpy.random", one.get_state, one.set_state
 
 
-def _numpy_access(bits: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+def _numpy_access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """How the state of a generator of numpy is read and set; None for some other state."""
+
     def put(state: Any) -> None:
-        bits.state = state
+        if state is None:
+            generator.random(3)
+        else:
+            generator.bit_generator.state = state
 
-    return lambda: bits.state, put
+    return lambda: generator.bit_generator.state, put
 
 
 def _held(module: torch.nn.Module | None) -> Iterator[Any]:
-    """The generators in the attributes of a module and its parts."""
+    """The generators in the attributes of a module and its parts, and in the Python modules of
+    these."""
     numpy = sys.modules.get("numpy")
     kinds: tuple[Any, ...] = (torch.Generator, random.Random)
     if numpy is not None and hasattr(numpy, "random"):
-        kinds += (numpy.random.Generator,)
-    for part in module.modules() if module is not None else ():
-        yield from (one for one in vars(part).values() if isinstance(one, kinds))
+        kinds += (numpy.random.Generator, numpy.random.RandomState)
+    known: set[int] = set()
+    parts = [] if module is None else list(module.modules())
+    modules = dict.fromkeys(type(part).__module__ for part in parts)
+    owners = [*parts, *(sys.modules[name] for name in modules if _may_hold(name))]
+    for value in (value for owner in owners for value in list(vars(owner).values())):
+        # Not isinstance, which asks the objects of others. What the system draws has no state.
+        is_one = issubclass(type(value), kinds) and not issubclass(type(value), random.SystemRandom)
+        if is_one and id(value) not in known:
+            known.add(id(value))
+            yield value
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _may_hold(name: str) -> bool:
+    return name in sys.modules and name.partition(".")[0] != "torch"
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two states are one."""
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
+    if isinstance(one, dict):
+        one, other = tuple(one.values()), tuple(other.values())
     if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
+        return len(one) == len(other) and all(map(is_same, one, other))
     return one.tobytes() == other.tobytes() if hasattr(one, "tobytes") else bool(one == other)

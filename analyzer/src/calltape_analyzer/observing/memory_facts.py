@@ -32,13 +32,16 @@ class Shared(NamedTuple):
     other: int
     is_one: bool
 
-    def text(self, places: Sequence[object]) -> str:
+    def text(self, places: Sequence[object], *, negated: bool = False) -> str:
         """``value is key``, or ``window shares memory with store``.
 
         Args:
             places: the paths of the tensors.
+            negated: whether it is not so: ``value is not key``.
         """
         how = "is" if self.is_one else "shares memory with"
+        if negated:
+            how = "is not" if self.is_one else "shares no memory with"
         return f"{places[self.other]} {how} {places[self.one]}"
 
 

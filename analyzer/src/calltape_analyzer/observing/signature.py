@@ -98,6 +98,14 @@ class Signature:
             return f"{variadic[0]}_{position - variadic[1]}"
         return self.names[position] if position < len(self.names) else f"arg_{position}"
 
+    def is_of_variadic(self, name: str) -> bool:
+        """Whether :meth:`name_at` gave this name to a member of ``*args``."""
+        variadic = self.variadic_positional
+        if variadic is None or name in self.by_name:
+            return False
+        before, _, number = name.rpartition("_")
+        return before == variadic[0] and number.isdecimal()
+
     def name_of(self, key: Key) -> str:
         """A readable, unique name for any argument."""
         return key if isinstance(key, str) else self.name_at(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +25,11 @@ from calltape_analyzer.observing.passed_arguments import PassedArguments
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.observing.tallies import Seen, Span
+from calltape_analyzer.observing.unlike_nodes import kind_of, unlike
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.reading.seen_inputs import SeenInputs
-from calltape_analyzer.text import named
+from calltape_analyzer.text import counted, named
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
 from calltape_schema.records import Range, Tree
@@ -288,14 +289,18 @@ def difference_of(group: Group, placed: SortedCall) -> str:
             f"it is called with {live.separating(own)}; the program is for {own.separating(live)}"
         )
     ours, theirs = dict(group.layout.keys), dict(placed.layout.keys)
+    if other_count := _other_count(ours, theirs, placed.signature):
+        return other_count
     if missing := [name for name in ours if name not in theirs]:
-        return f"{_are(missing)} missing"
+        one = _default_unlike(missing[0], group, placed.signature) if len(missing) == 1 else None
+        return one or f"{_are(missing)} missing"
     if more := [name for name in theirs if name not in ours]:
         told = (_unlike_default(name, placed) for name in more)
         return next(filter(None, told), f"{_are(more)} not expected")
     for name, key in ours.items():
         if theirs[name] != key:
-            return f"{name} has another structure"
+            nodes = group.layout.nodes[name], placed.layout.nodes[name]
+            return unlike(name, *nodes, _value_in(placed)) or f"{name} has another structure"
     for place, known, facts in zip(group.layout.tensors, group.facts, placed.facts, strict=False):
         if known != facts:
             return f"{place} is {facts.unlike(known)}"
@@ -315,7 +320,47 @@ def _other_memory(group: Group, given: Sequence[Shared]) -> str:
     for pair in [one for one in given if one not in group.key.shared]:
         return f"{pair.text(places)}, unlike in the recorded calls"
     pair = next(one for one in group.key.shared if one not in given)
-    return f"not so that {pair.text(places)}, as in the recorded calls"
+    return f"{pair.text(places, negated=True)}, unlike in the recorded calls"
+
+
+def _other_count(
+    ours: Collection[str], theirs: Collection[str], signature: Signature
+) -> str | None:
+    """How many arguments ``*args`` has in a call, if it has another number of them in a group."""
+    if signature.variadic_positional is None:
+        return None
+    known, given = (sum(map(signature.is_of_variadic, names)) for names in (ours, theirs))
+    if known == given:
+        return None
+    name = signature.variadic_positional[0]
+    return f"*{name} has {counted(given, 'argument')}, not {known}"
+
+
+def _value_in(placed: SortedCall) -> Callable[[int], Any]:
+    """Gives the values of the scalars of a call by their numbers."""
+    layout = placed.layout
+    ints = iter(placed.row.ints)
+    others = iter(placed.constants)
+    values = [next(ints if place.is_int else others, None) for place in layout.scalars]
+    return values.__getitem__
+
+
+def _default_unlike(name: str, group: Group, signature: Signature) -> str | None:
+    """What a call passes by leaving an argument out, or passing its default, and the recorded ones
+    do not; None if the default is no value to compare with."""
+    parameter = signature.by_name.get(name)
+    node = group.layout.nodes.get(name)
+    if parameter is None or node is None or not isinstance(parameter.default, _PLAIN):
+        return None
+    if isinstance(node, ScalarNode):
+        known = {str(place): value for place, value in group.fixed()}
+        usual = shown_constant(known[name]) if name in known else "a recorded one"
+    else:
+        usual = kind_of(node)
+    return f"{name} is {shown_constant(parameter.default)}, not {usual}"
+
+
+_PLAIN = (bool, int, float, str)
 
 
 def _unlike_default(name: str, placed: SortedCall) -> str | None:
@@ -326,7 +371,7 @@ def _unlike_default(name: str, placed: SortedCall) -> str | None:
     if parameter is None or not parameter.has_default:
         return None
     default: Any = parameter.default
-    if not isinstance(default, bool | int | float | str):
+    if not isinstance(default, _PLAIN):
         return None
     given = dict(zip(map(str, placed.layout.others), placed.constants, strict=True))
     if isinstance(node, ScalarNode) and name in given:

@@ -171,7 +171,11 @@ def _unknown_to(call: SortedCall) -> list[str]:
     signature = call.signature
     if signature.variadic_keyword is not None:
         return []
-    return [name for name in call.layout.nodes if name not in signature.by_name]
+    return [
+        name
+        for name in call.layout.nodes
+        if name not in signature.by_name and not signature.is_of_variadic(name)
+    ]
 
 
 def _has_module_keys(root: Node) -> bool:

@@ -108,7 +108,7 @@ class _FormNode(TypedDict):
     children: tuple[_Form, ...]
 
 
-_Form = tuple[Literal["tensor", "int"], Place] | _FormNode
+_Form = tuple[Literal["tensor", "int", "float"], Place] | _FormNode
 
 
 class _Result(TypedDict):

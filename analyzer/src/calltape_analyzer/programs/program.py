@@ -351,11 +351,9 @@ class Program:
             )
         aliases = self.aliases if given is not sample else _NONE
         return [
-            int(value)
-            if leaf.is_int
-            else in_given_memory(sample, given, value)
+            in_given_memory(sample, given, value)
             if leaf.index in aliases and leaf.kind == "tensor"
-            else value
+            else leaf.read(value)
             for leaf, value in zip(leaves, returned, strict=True)
         ]
 

@@ -148,6 +148,9 @@ class TorchModel(ExportedModel):
         calls, which may be private."""
         import torch
 
+        from calltape_analyzer.programs.written_numbers import write_numbers
+
+        write_numbers(self.exported.graph)
         inputs, self.exported._example_inputs = self.exported._example_inputs, None
         try:
             torch.export.save(self.exported, str(path))

@@ -184,7 +184,8 @@ class Verification:
             difference = self._difference(against, expected, got)
             if against == "tape" and difference.agrees:
                 program.note_layouts(expected, got)
-            if not difference.agrees and against == "tape" and self.explains:
+            is_explained = not difference.agrees or bool(program.draws)
+            if is_explained and against == "tape" and self.explains:
                 difference, against = self._explained(program, call, expected, got, difference)
             if beside := [*map(unchanged_note, program.unwritten), *unmade]:
                 difference = not_verified(difference, beside)
@@ -229,12 +230,18 @@ class Verification:
         if random is not None and (random[0].agrees or random[1] != "tape"):
             return random
         difference = difference if random is None else random[0]
-        if not program.state or not self.reference.does_as_model(program, sample, got):
+        if (
+            difference.agrees
+            or not program.state
+            or not self.reference.does_as_model(program, sample, got)
+        ):
             return difference, "tape"
         return difference._replace(error=because_of_state(program)), "tape"
 
     def _explained_by_notes(self, program: Program, difference: Difference) -> Difference:
         """A difference with what is known of a model that is not here."""
+        if difference.agrees:
+            return difference
         if program.draws:
             advice = "verify where the model is, after export: both are run from one state"
             error = random_in_words(difference.error, program.draws, advice)

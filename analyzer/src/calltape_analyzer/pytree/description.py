@@ -88,7 +88,8 @@ class Description:
 def describe(value: Any) -> Description:
     """Describes a value as ``torch.export`` sees it.
 
-    A tensor that occurs twice is two leaves. While tracing, an int that is symbolic is an int.
+    A tensor that occurs twice is two leaves. While tracing, a symbol is the number that it stands
+    for; which of its two values a bool has is a condition of the trace.
     """
     description = Description(value)
     description.node = Describer(description).node(value)
@@ -145,8 +146,10 @@ class Describer:
         if isinstance(value, type):
             return ClassNode.model_construct(kind="class", type=name_of(value))
         torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.SymInt):
-            return self.scalar("int", value)
+        if torch is not None and isinstance(value, torch.SymInt | torch.SymFloat):
+            return self.scalar("int" if isinstance(value, torch.SymInt) else "float", value)
+        if torch is not None and isinstance(value, torch.SymBool):
+            return BoolNode(kind="bool", value=bool(value))
         for kind in _CONSTANTS if torch is not None else ():
             if isinstance(value, getattr(torch, kind)):
                 return ConstantNode(kind=kind, name=str(value).removeprefix("torch."))

@@ -259,8 +259,6 @@ class _OfResult(_AsRecorded):
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.nn.Module):
             return self.opaque(cls, "a module")
-        if torch is not None and isinstance(value, torch.SymFloat | torch.SymBool):
-            return self.opaque(cls, "what it is depends on the values of a call")
         if self.in_context or registration_of(cls) is not None or not _is_bare(cls):
             return self.opaque(cls)
         if self.nested >= MAX_NESTED:

@@ -179,7 +179,8 @@ class CallReplay:
         if self._was_asked:
             return
         self._was_asked = True
-        from calltape_analyzer.model.randomness import Draws, reseed
+        from calltape_analyzer.model.draws import Draws
+        from calltape_analyzer.model.randomness import reseed
 
         draws = Draws(self._runner.module)
         try:

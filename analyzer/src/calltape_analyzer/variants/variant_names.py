@@ -22,6 +22,7 @@ __all__ = ["name_variants"]
 _WITH, _WITHOUT = "decode", "prefill"
 _MAX_PHRASES = 32
 _SHARED = "shared "
+"""Begins the key of a feature whose rest says the opposite."""
 
 
 class _Phrase(NamedTuple):
@@ -62,10 +63,9 @@ def _absent(features: Sequence[_Features], signature: Signature) -> dict[str, _P
         text = f"{name}={shown_constant(default)}" if scalar else f"no {name}"
         is_value = scalar and not isinstance(default, bool)
         found[key] = _Phrase(text, is_public(name) and not is_value)
-    shared = {
-        key: phrase for own in features for key, phrase in own.items() if key.startswith(_SHARED)
-    }
-    found |= {key: _Phrase(f"not: {text}", told) for key, (text, told) in shared.items()}
+    for key, phrase in (item for own in features for item in own.items()):
+        if key.startswith(_SHARED):
+            found[key] = phrase._replace(text=key.removeprefix(_SHARED))
     return found
 
 
@@ -161,7 +161,8 @@ def _features(variant: VariantFacts) -> dict[str, _Phrase]:
     for pair in variant.group.key.shared:
         text = pair.text(layout.tensors)
         both = layout.tensors[pair.one], layout.tensors[pair.other]
-        found[f"{_SHARED}{text}"] = _Phrase(text, all(is_public(str(place)) for place in both))
+        apart = pair.text(layout.tensors, negated=True)
+        found[f"{_SHARED}{apart}"] = _Phrase(text, all(is_public(str(place)) for place in both))
     for name in layout.arguments:
         text = f"{counted(tensors[name], 'tensor')} in {name}"
         found[f"tensors {name}"] = _Phrase(text, is_public(name))
