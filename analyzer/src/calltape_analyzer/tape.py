@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from calltape_analyzer.errors import NotOneProgramError, UsageError
@@ -95,6 +96,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         self._inference: OneProgram | None = None
         self._variants: list[FoundVariant] | None = None
         self._counters: TrafficCounters | None = None
+        self._data_keys: Mapping[str, frozenset[Hashable]] | None = None
         self._removed: list[str | int] = []
         self._whole = self
         self._scanned = 0
@@ -105,7 +107,19 @@ class Tape(RecordedCalls, ProgramSource, Reported):
     def signature(self) -> Signature:
         """The parameters of the recorded method, without those that were left out with
         :meth:`remove_inputs`."""
-        return Signature.of(self._target).without(frozenset(self.removed))
+        known = Signature.of(self._target).without(frozenset(self.removed))
+        return replace(known, data_keys=self._whole.data_keys)
+
+    def data_keys(self) -> Mapping[str, frozenset[Hashable]]:
+        """By the place of a dict whose keys are data the keys in it that are none
+        (:mod:`calltape_analyzer.observing.data_keys`)."""
+        from calltape_analyzer.observing.data_keys import data_keys_of
+
+        self._follow_source()
+        if self._data_keys is None:
+            signature = Signature.of(self._target)
+            self._data_keys = data_keys_of(self._calls.by_inputs(), signature)
+        return self._data_keys
 
     @property
     def removed(self) -> tuple[str, ...]:
@@ -313,7 +327,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
 
     def _leave_out_damaged(self) -> None:
         super()._leave_out_damaged()
-        self._inference = self._variants = None
+        self._inference = self._variants = self._data_keys = None
 
     def _follow_source(self) -> None:
         """Forgets answers from the ends of files that were scanned since: damage may have shown."""
@@ -321,7 +335,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         if scanned != self._scanned:
             self._scanned = scanned
             if self._damage:
-                self._inference = self._variants = self._counters = None
+                self._inference = self._variants = self._counters = self._data_keys = None
 
     def observations(self) -> Observations:
         """What was seen of every argument: presence, kinds, dtypes, ranks, sizes, ranges. Reads the

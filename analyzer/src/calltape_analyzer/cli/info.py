@@ -35,7 +35,7 @@ from calltape_analyzer.cli.surveys import print_survey, print_targets, survey_fa
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Scan, Variants, opened
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.contexts import Context
-from calltape_analyzer.observing.signature import Signature, signature_text
+from calltape_analyzer.observing.signature import signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
 from calltape_analyzer.reading.damage import RepeatedCallsError
@@ -153,7 +153,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
             _add_calls(totals, tape, part, quick, kept)
             read += 1
     target = tape.target
-    traffic = tape.counters.as_dict(Signature.of(target), kept)
+    traffic = tape.counters.as_dict(tape.signature, kept)
     return {
         "paths": list(tape.paths),
         "format": f"{tape.manifest.version}.{tape.manifest.minor}",
@@ -285,7 +285,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
     moments = [dump.time_ns for dump in tape.dumps]
     moments += [observed.since_ns for observed in tape.observed.values()]
     times = {moment: time_text(moment) for moment in moments}
-    traffic = list(traffic_lines(tape.counters, Signature.of(target), kept))
+    traffic = list(traffic_lines(tape.counters, tape.signature, kept))
     days = list(days_lines(facts["days"])) if len(tape.paths) > 1 else []
     rows = [
         ("tape", some_of(tape.paths, _MOST_PATHS)),

@@ -22,7 +22,6 @@ from calltape_analyzer.cli.budget import Exceeded, limits, reading, reading_in_t
 from calltape_analyzer.cli.output import DAMAGED, Json, command, complain, forced, line, print_json
 from calltape_analyzer.cli.recordings import coverage_text, size, traffic_lines
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.progress import later_bar
 from calltape_analyzer.pytree.memory_limit import granted
@@ -232,7 +231,7 @@ def print_survey(tape: SurveyedTape) -> None:
         kept[kind] = kept.get(kind, 0) + seen.calls
     sealed, recordings = facts["sealed"], facts["recordings"]
     files = f"{counted(facts['files'], 'file')} of {counted(recordings, 'recording')}"
-    traffic = list(traffic_lines(tape.counters, Signature.of(tape.target), kept))
+    traffic = list(traffic_lines(tape.counters, tape.signature, kept))
     rows = [
         ("target", facts["target"]),
         ("files", f"{files}, {sealed:,} sealed, {facts['scanned']:,} scanned"),

@@ -46,7 +46,12 @@ class TrafficCounter:
         self._parts = 0  # of all waiting rows
 
     def count(self, structure: Structure, row: Row) -> None:
-        """Counts a call that is no repeat."""
+        """Counts a call that is no repeat. If keys in its structure are data, it is counted without
+        one."""
+        if structure.core is not None:
+            with self.lock:
+                self._other += 1
+            return
         if structure.told is not None:
             row = _without_untold(row, structure.told)
         key = (structure.encoded, row)
