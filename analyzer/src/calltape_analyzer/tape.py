@@ -91,8 +91,15 @@ class Tape(RecordedCalls, ProgramSource, Reported):
     without that look at the tensors.
     """
 
-    def __init__(self, segments: Sequence[Segment], damage: Damage, classes: Classes = ()) -> None:
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        damage: Damage,
+        classes: Classes = (),
+        other_ranks: Sequence[str] = (),
+    ) -> None:
         super().__init__(segments, damage, classes)
+        self._other_ranks = tuple(other_ranks)
         self._inference: OneProgram | None = None
         self._variants: list[FoundVariant] | None = None
         self._counters: TrafficCounters | None = None
@@ -126,6 +133,13 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         """The names of the arguments that were left out with :meth:`remove_inputs`."""
         signature = Signature.of(self._target)
         return tuple(signature.name_of(name) for name in self._removed)
+
+    @property
+    def other_ranks(self) -> tuple[str, ...]:
+        """The files that were left out, because another rank of their job made the same calls: a
+        step of a model that is split over several processes is one call. Open one by itself to see
+        what its rank returned."""
+        return self._other_ranks
 
     @property
     def counters(self) -> TrafficCounters:

@@ -31,6 +31,7 @@ __all__ = [
     "Policy",
     "Producer",
     "Range",
+    "Rank",
     "Segment",
     "Target",
     "Tree",
@@ -160,6 +161,13 @@ class Observed(Record):
     reason: Short
 
 
+class Rank(Record):
+    """Which process of a job of ``torch.distributed`` recorded, and how many there are."""
+
+    number: Count
+    of: Annotated[int, Field(ge=2)]
+
+
 class Manifest(Record):
     """The first member of a tape. ``created_ns`` is Unix time in nanoseconds. ``history`` says what
     was done to the tape since, the oldest step first; None for a tape as it was recorded."""
@@ -174,6 +182,7 @@ class Manifest(Record):
     policy: Policy = Policy()
     segment: Segment | None = None
     observed: Observed | None = None
+    rank: Rank | None = None
     history: Annotated[tuple[Step, ...], Field(max_length=MAX_STEPS)] | None = None
 
 

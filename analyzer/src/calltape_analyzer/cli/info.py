@@ -161,6 +161,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "unsealed": unsealed_paths(tape.segments),
         "unfinished_bytes": tape.unfinished,
         "files": files_as_json(tape),
+        "other_ranks": list(tape.other_ranks),
         "target": target.model_dump() if target is not None else None,
         "signature": signature_text(target),
         "source": tape.source,
@@ -290,6 +291,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
     rows = [
         ("tape", some_of(tape.paths, _MOST_PATHS)),
         ("files", files_text(tape)),
+        ("ranks", _ranks(tape)),
         ("recording", _recordings(tape)),
         ("sealed", _sealed(tape)),
         ("target", _target(target)),
@@ -332,6 +334,19 @@ def _why_empty(tape: Tape) -> str | None:
     if target is None or not tape.sealed or len(tape) or tape.manifest.history:
         return None
     return why_empty(target.name, target.via, found.seen, found.kept, found.dropped)
+
+
+def _ranks(tape: Tape) -> str | None:
+    """Which process of a job recorded; None if it was none."""
+    ranks = [manifest.rank for manifest in tape.manifests if manifest.rank is not None]
+    if not ranks:
+        return None
+    numbers = sorted({rank.number for rank in ranks})
+    text = f"{some_of(list(map(str, numbers)), _MOST_IDS)} of {max(rank.of for rank in ranks)}"
+    others = len(tape.other_ranks)
+    if not others:
+        return text
+    return f"{text}; a step counts once: {counted(others, 'file')} of other ranks left out"
 
 
 def _recordings(tape: Tape) -> str:

@@ -10,6 +10,7 @@ import functools
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -237,6 +238,7 @@ def print_survey(tape: SurveyedTape) -> None:
         ("files", f"{files}, {sealed:,} sealed, {facts['scanned']:,} scanned"),
         ("copies", _copies(tape)),
         ("calls", f"{facts['calls']:,} with {facts['inputs']:,} different inputs"),
+        ("ranks", _ranks(tape)),
         ("raised", f"{facts['raised']:,}" if facts["raised"] else None),
         ("coverage", coverage_text(tape.coverage)),
         ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} of it tensors"),
@@ -257,6 +259,21 @@ def _copies(tape: SurveyedTape) -> str | None:
         return None
     names = some_of(tape.copies, _MOST)
     return f"{len(tape.copies):,}, whose calls count once, in the other file: {names}"
+
+
+def _ranks(tape: SurveyedTape) -> str | None:
+    """How many steps the calls of the ranks of a job are, at least: each step is a call of every
+    rank, if the model is split. A survey has no single call, and cannot compare those of ranks."""
+    calls: dict[int, Counter[int]] = {}
+    for segment in tape.segments:
+        rank = segment.manifest.rank
+        if rank is not None:
+            calls.setdefault(rank.of, Counter())[rank.number] += len(segment)
+    if not calls:
+        return None
+    ranks = ", ".join(f"{len(of)} of {size}" for size, of in sorted(calls.items()))
+    steps = sum(max(of.values()) for of in calls.values())
+    return f"{ranks}: their calls are {steps:,} steps, or more if they had different data"
 
 
 def _folders(names: Sequence[str]) -> str | None:
