@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -19,6 +19,7 @@ from calltape_analyzer.inference.program_source import (
     MemoryLayout,
     ProgramSource,
 )
+from calltape_analyzer.observing.data_keys import DataKeysOf
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.observing.trusted_counters import trusted_counters
@@ -103,7 +104,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         self._inference: OneProgram | None = None
         self._variants: list[FoundVariant] | None = None
         self._counters: TrafficCounters | None = None
-        self._data_keys: Mapping[str, frozenset[Hashable]] | None = None
+        self._data_keys = self._new_data_keys()
         self._removed: list[str | int] = []
         self._whole = self
         self._scanned = 0
@@ -115,18 +116,11 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         """The parameters of the recorded method, without those that were left out with
         :meth:`remove_inputs`."""
         known = Signature.of(self._target).without(frozenset(self.removed))
-        return replace(known, data_keys=self._whole.data_keys)
+        return replace(known, data_keys=self._data_keys)
 
-    def data_keys(self) -> Mapping[str, frozenset[Hashable]]:
-        """By the place of a dict whose keys are data the keys in it that are none
-        (:mod:`calltape_analyzer.observing.data_keys`)."""
-        from calltape_analyzer.observing.data_keys import data_keys_of
-
-        self._follow_source()
-        if self._data_keys is None:
-            signature = Signature.of(self._target)
-            self._data_keys = data_keys_of(self._calls.by_inputs(), signature)
-        return self._data_keys
+    def _new_data_keys(self) -> DataKeysOf:
+        # A part of this tape has the same: it is laid out as the whole.
+        return DataKeysOf(lambda: self._calls, Signature.of(self._target))
 
     @property
     def removed(self) -> tuple[str, ...]:
@@ -341,7 +335,8 @@ class Tape(RecordedCalls, ProgramSource, Reported):
 
     def _leave_out_damaged(self) -> None:
         super()._leave_out_damaged()
-        self._inference = self._variants = self._data_keys = None
+        self._inference = self._variants = None
+        self._data_keys = self._new_data_keys()
 
     def _follow_source(self) -> None:
         """Forgets answers from the ends of files that were scanned since: damage may have shown."""
@@ -349,7 +344,8 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         if scanned != self._scanned:
             self._scanned = scanned
             if self._damage:
-                self._inference = self._variants = self._counters = self._data_keys = None
+                self._inference = self._variants = self._counters = None
+                self._data_keys = self._new_data_keys()
 
     def observations(self) -> Observations:
         """What was seen of every argument: presence, kinds, dtypes, ranks, sizes, ranges. Reads the

@@ -7,15 +7,16 @@ names. A layout describes the others as one value that it does not know
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from calltape_analyzer.observing.passed_arguments import PassedArguments
 from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.reading.seen_inputs import SeenInputs
 from calltape_schema.data_keys import KeySets
 from calltape_schema.tree import CustomNode, DictNode, FieldsNode, Node, SequenceNode
 
-__all__ = ["OTHER_KEYS", "data_keys_of", "typed_keys"]
+__all__ = ["OTHER_KEYS", "DataKeysOf", "typed_keys"]
 
 OTHER_KEYS = "*"
 """Stands for all keys that are data, if the dict has others too."""
@@ -23,7 +24,27 @@ OTHER_KEYS = "*"
 _MAX_PLACES = 4096
 
 
-def data_keys_of(
+class DataKeysOf:
+    """Gives, by the place of a dict with keys that are data, its other keys. The calls are looked
+    at once, when a dict is met: few calls have one.
+
+    Args:
+        calls: gives the calls of a tape.
+        signature: of the recorded method.
+    """
+
+    def __init__(self, calls: Callable[[], Calls], signature: Signature) -> None:
+        self._calls = calls
+        self._signature = signature
+        self._found: dict[str, frozenset[Hashable]] | None = None
+
+    def __call__(self) -> Mapping[str, frozenset[Hashable]]:
+        if self._found is None:
+            self._found = _data_keys_of(self._calls().by_inputs(), self._signature)
+        return self._found
+
+
+def _data_keys_of(
     every: Iterable[SeenInputs], signature: Signature
 ) -> dict[str, frozenset[Hashable]]:
     """By the place of a dict with keys that are data (``step.scheduled``) those of its keys that
