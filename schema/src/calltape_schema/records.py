@@ -81,16 +81,21 @@ class Parameter(Record):
         return math.nan if isinstance(default, float) and math.isnan(default) else default
 
 
+MAX_OUTSIDE = 16
+
+
 class Target(Record):
     """What was recorded: the class of the object, the method, how its calls were seen, and its
     signature (None if Python could not tell it). Of a function, ``module`` has the name of the
-    Python module that it is called in, and the class is that of modules."""
+    Python module that it is called in, and the class is that of modules. ``outside`` names
+    variables of modules that its code reads and that are set elsewhere: they are on no tape."""
 
     type: TypeName
     method: Short
     via: Literal["hook", "method"]
     signature: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] | None = None
     module: Short | None = None
+    outside: Annotated[tuple[Short, ...], Field(max_length=MAX_OUTSIDE)] | None = None
 
     @property
     def name(self) -> str:

@@ -42,7 +42,7 @@ from calltape_analyzer.reading.damage import RepeatedCallsError
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.places import Days, host_of, short_paths, unsealed_paths
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.targets import TargetsError
+from calltape_analyzer.reading.targets import TargetsError, outside_words
 from calltape_analyzer.surveying.survey_file import is_survey_file
 from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.tape import Tape
@@ -314,6 +314,8 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
         ("checksums", _checksums(tape, facts)),
         ("source", _SOURCES[facts["source"]]),
     ]
+    if target is not None and target.outside:
+        rows.append(("outside", outside_words(target.outside)))
     if facts["empty"] is not None:
         rows.append(("WARNING", facts["empty"]))
     for name, text in rows:

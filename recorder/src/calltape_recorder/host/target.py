@@ -12,6 +12,7 @@ import torch
 
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.withholding import is_public_default
+from calltape_recorder.host.outside_state import outside_state
 from calltape_schema import __version__
 from calltape_schema.records import MAX_PARAMETERS, Parameter, Producer, Rank, Target
 
@@ -34,6 +35,7 @@ def describe_target(
         type=type_name(type(original)), method=method[:_MAX_TEXT], via=via,
         signature=_signature(getattr(original, method), withholds),
         module=str(module.__name__)[:_MAX_TEXT] if isinstance(module, ModuleType) else None,
+        outside=outside_state(original, method) or None,
     )  # fmt: skip
 
 
