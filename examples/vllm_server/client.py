@@ -1,4 +1,4 @@
-"""Waits until a server of vLLM is ready, begins to record, sends a few requests, and seals the tape.
+"""Waits for a server of vLLM, begins to record, sends a few requests, and seals the tape.
 
 python examples/vllm_server/client.py runs/control.json --port 8000
 """

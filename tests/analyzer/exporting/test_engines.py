@@ -13,7 +13,6 @@ from calltape_recorder import record
 from tests.analyzer.cli.commands import run
 from tests.recorder.host import engine
 
-
 pytestmark = pytest.mark.integration  # each of them traces
 
 
