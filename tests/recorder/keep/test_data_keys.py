@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from calltape_analyzer import open_tape
 from calltape_recorder import Keep, Novelty, PerStructure, record
 from tests.recorder.models import Echo
 from tests.recorder.reading import read
@@ -81,3 +82,18 @@ def test_they_are_counted_without_a_structure(tmp_path: Path) -> None:
     traffic = read(tmp_path / "a.tape").trailer.traffic
     assert len(traffic.groups) <= 9
     assert traffic.other_calls + sum(group.calls for group in traffic.groups) == 300
+
+
+def test_so_are_steps_that_look_alike(tmp_path: Path) -> None:
+    model = Echo()
+    with record(model, tmp_path / "a.tape"):
+        for (name,) in ids(40, each=1):
+            batch = {name: torch.zeros(2)}
+            for _ in range(5):
+                model(batch)
+    traffic = read(tmp_path / "a.tape").trailer.traffic
+    assert len(traffic.groups) == 8
+    assert (traffic.other_calls, sum(group.calls for group in traffic.groups)) == (160, 40)
+    with open_tape(tmp_path / "a.tape", scan=True) as tape:
+        assert not tape.damage
+        assert len(tape.counters.groups) == 8

@@ -75,6 +75,10 @@ class TrafficCounter:
         with self.lock:
             waiting, self._waiting, self._parts = self._waiting, {}, 0
         for repeat, calls in self._repeats.counted():
+            if repeat.structure.core is not None:
+                with self.lock:
+                    self._other += calls
+                continue
             key = (repeat.structure.encoded, repeat.row)
             waiting[key] = waiting.get(key, 0) + calls
         return waiting
