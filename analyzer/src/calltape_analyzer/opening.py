@@ -12,6 +12,7 @@ from calltape_analyzer.reading.compressed import compressed_since
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.files import Paths, files_of
 from calltape_analyzer.reading.opened_segments import opened_segments, scanned_segments
+from calltape_analyzer.reading.ranks import without_other_ranks
 from calltape_analyzer.reading.repeated_calls import without_repeats
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.tape_file import is_ahead
@@ -37,9 +38,10 @@ def open_tape(
         path: a file, a directory (all ``*.tape``, ``*.tape.gz`` and ``*.tape.zst`` in it and below
             it that are not hidden), a pattern such as ``"runs/*.tape"``, or several of these;
             together they are one sequence of calls, a recording that began earlier before a later
-            one. A compressed tape is decompressed once, to a temporary file without a name.
-            URLs of each of these too (``s3://``, ``gs://``, ``https://``, ``memory://``, ...), with
-            the extra ``remote``: only the parts that are needed are read.
+            one. Of ranks of one job that made the same calls, one counts
+            (:attr:`Tape.other_ranks`). A compressed tape is decompressed once, to a temporary file
+            without a name. URLs of each of these too (``s3://``, ``gs://``, ``https://``,
+            ``memory://``, ...), with the extra ``remote``: only the parts that are needed are read.
         target: what was recorded, if there are tapes of several models: the name of class and
             method, or a part of it that no other target has. The others are left out.
             :func:`recordings` says what there is.
@@ -75,10 +77,9 @@ def open_tape(
             files.keep_only(chosen_target(names, target))
         common_target(files.segments)  # before anything is scanned
         files.scan(every=scan)
-        parts = [
-            segment for recording in _recordings(files.segments, damage) for segment in recording
-        ]
-        tape = Tape(parts, damage, classes)
+        recordings, other_ranks = without_other_ranks(_recordings(files.segments, damage))
+        parts = [segment for recording in recordings for segment in recording]
+        tape = Tape(parts, damage, classes, other_ranks)
     if verify:
         tape.verify()
         tape._leave_out_damaged()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from calltape_analyzer.errors import NotOneProgramError, UsageError
@@ -18,6 +19,7 @@ from calltape_analyzer.inference.program_source import (
     MemoryLayout,
     ProgramSource,
 )
+from calltape_analyzer.observing.data_keys import DataKeysOf
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.observing.trusted_counters import trusted_counters
@@ -90,11 +92,19 @@ class Tape(RecordedCalls, ProgramSource, Reported):
     without that look at the tensors.
     """
 
-    def __init__(self, segments: Sequence[Segment], damage: Damage, classes: Classes = ()) -> None:
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        damage: Damage,
+        classes: Classes = (),
+        other_ranks: Sequence[str] = (),
+    ) -> None:
         super().__init__(segments, damage, classes)
+        self._other_ranks = tuple(other_ranks)
         self._inference: OneProgram | None = None
         self._variants: list[FoundVariant] | None = None
         self._counters: TrafficCounters | None = None
+        self._data_keys = self._new_data_keys()
         self._removed: list[str | int] = []
         self._whole = self
         self._scanned = 0
@@ -105,13 +115,25 @@ class Tape(RecordedCalls, ProgramSource, Reported):
     def signature(self) -> Signature:
         """The parameters of the recorded method, without those that were left out with
         :meth:`remove_inputs`."""
-        return Signature.of(self._target).without(frozenset(self.removed))
+        known = Signature.of(self._target).without(frozenset(self.removed))
+        return replace(known, data_keys=self._data_keys)
+
+    def _new_data_keys(self) -> DataKeysOf:
+        # A part of this tape has the same: it is laid out as the whole.
+        return DataKeysOf(lambda: self._calls, Signature.of(self._target))
 
     @property
     def removed(self) -> tuple[str, ...]:
         """The names of the arguments that were left out with :meth:`remove_inputs`."""
         signature = Signature.of(self._target)
         return tuple(signature.name_of(name) for name in self._removed)
+
+    @property
+    def other_ranks(self) -> tuple[str, ...]:
+        """The files that were left out, because another rank of their job made the same calls: a
+        step of a model that is split over several processes is one call. Open one by itself to see
+        what its rank returned."""
+        return self._other_ranks
 
     @property
     def counters(self) -> TrafficCounters:
@@ -314,6 +336,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
     def _leave_out_damaged(self) -> None:
         super()._leave_out_damaged()
         self._inference = self._variants = None
+        self._data_keys = self._new_data_keys()
 
     def _follow_source(self) -> None:
         """Forgets answers from the ends of files that were scanned since: damage may have shown."""
@@ -322,6 +345,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
             self._scanned = scanned
             if self._damage:
                 self._inference = self._variants = self._counters = None
+                self._data_keys = self._new_data_keys()
 
     def observations(self) -> Observations:
         """What was seen of every argument: presence, kinds, dtypes, ranks, sizes, ranges. Reads the

@@ -21,7 +21,7 @@ from calltape_recorder.capture.pattern_words import strange_patterns, unmatched_
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.withholding import Withholding
 from calltape_recorder.host.calltree import leave
-from calltape_recorder.host.target import describe_producer
+from calltape_recorder.host.target import describe_producer, rank_now
 from calltape_recorder.keep.admission import Admission, Answer
 from calltape_recorder.keep.ledger import Ledger, State, Stats
 from calltape_recorder.keep.policies import Every, Keep, Rate, start_over
@@ -204,7 +204,7 @@ class Pipeline:
         self._manifest = Manifest(
             format="calltape", version=VERSION, minor=MINOR, tape=self.tape_id,
             created_ns=time.time_ns(), producer=describe_producer(), target=target,
-            policy=settings.policy(), observed=observed,
+            policy=settings.policy(), observed=observed, rank=rank_now(),
         )  # fmt: skip
         self.segments.begin(self._manifest)
         if settings.write_ahead:

@@ -31,6 +31,7 @@ __all__ = [
     "Policy",
     "Producer",
     "Range",
+    "Rank",
     "Segment",
     "Target",
     "Tree",
@@ -80,16 +81,21 @@ class Parameter(Record):
         return math.nan if isinstance(default, float) and math.isnan(default) else default
 
 
+MAX_OUTSIDE = 16
+
+
 class Target(Record):
     """What was recorded: the class of the object, the method, how its calls were seen, and its
     signature (None if Python could not tell it). Of a function, ``module`` has the name of the
-    Python module that it is called in, and the class is that of modules."""
+    Python module that it is called in, and the class is that of modules. ``outside`` names
+    variables of modules that its code reads and that are set elsewhere: they are on no tape."""
 
     type: TypeName
     method: Short
     via: Literal["hook", "method"]
     signature: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] | None = None
     module: Short | None = None
+    outside: Annotated[tuple[Short, ...], Field(max_length=MAX_OUTSIDE)] | None = None
 
     @property
     def name(self) -> str:
@@ -160,6 +166,13 @@ class Observed(Record):
     reason: Short
 
 
+class Rank(Record):
+    """Which process of a job of ``torch.distributed`` recorded, and how many there are."""
+
+    number: Count
+    of: Annotated[int, Field(ge=2)]
+
+
 class Manifest(Record):
     """The first member of a tape. ``created_ns`` is Unix time in nanoseconds. ``history`` says what
     was done to the tape since, the oldest step first; None for a tape as it was recorded."""
@@ -174,6 +187,7 @@ class Manifest(Record):
     policy: Policy = Policy()
     segment: Segment | None = None
     observed: Observed | None = None
+    rank: Rank | None = None
     history: Annotated[tuple[Step, ...], Field(max_length=MAX_STEPS)] | None = None
 
 

@@ -29,6 +29,17 @@ from tests.analyzer.tapes import write_tape
         ),
         (("past_key_values", ".cross_attention_cache.layers.0.keys", 4, 0), "batch_size"),
         (("x", "", 2, 0), None),
+        # Tokens of many requests in one row, as engines pass them.
+        (("input_ids", "", 1, 0), "num_tokens"),
+        (("positions", "", 1, 0), "num_tokens"),
+        (("positions", "", 2, 0), None),
+        (("position_ids", "", 1, 0), "num_tokens"),
+        (("hidden_states", "", 2, 0), "num_tokens"),
+        (("inputs_embeds", "", 2, 1), None),
+        (("hidden_states", "", 3, 0), "batch_size"),
+        (("input_ids", "", 1, 0, ["decoder_input_ids"]), "num_tokens"),
+        (("labels", "", 1, 0), "batch_size"),
+        (("logits", "", 2, 0), "batch_size"),
         # Beside a decoder, these are an encoder's.
         (("attention_mask", "", 2, 1, ["encoder_outputs"]), "encoder_sequence_length"),
         (("input_ids", "", 2, 1, ["decoder_input_ids"]), "encoder_sequence_length"),
@@ -81,3 +92,29 @@ def test_both_analyses_use_the_same_names(tmp_path: Path) -> None:
     assert of_tape == of_variant
     assert of_tape["past_key_values", 2] == "encoder_sequence_length"
     assert of_tape["x-ray", 0] == "x_ray_dim_0"
+
+
+def test_tokens_of_many_requests_are_no_batch(tmp_path: Path) -> None:
+    def call(tokens: int) -> dict[str, Any]:
+        ids = torch.zeros(tokens, dtype=torch.int64)
+        return {"input_ids": ids, "positions": ids, "hidden_states": torch.zeros(tokens, 8)}
+
+    with open_tape(write_tape(tmp_path / "a.tape", [call(3), call(14)])) as tape:
+        (variant,) = tape.variants()
+        assert [symbol.name for symbol in variant.findings.symbols] == ["num_tokens"]
+        shapes = tape.shape_findings(dim_names=True)
+        names = {axis.name for _, leaf in shapes.leaves() for axis in leaf.axes if axis.dynamic}
+        assert names == {"num_tokens"}
+
+
+def test_one_token_of_each_sequence_of_a_batch_is_a_batch(tmp_path: Path) -> None:
+    def call(rows: int, length: int) -> dict[str, Any]:
+        return {
+            "input_ids": torch.zeros(rows, dtype=torch.int64),
+            "attention_mask": torch.zeros(rows, length, dtype=torch.int64),
+        }
+
+    with open_tape(write_tape(tmp_path / "a.tape", [call(3, 5), call(4, 9)])) as tape:
+        (variant,) = tape.variants()
+        names = [symbol.name for symbol in variant.findings.symbols]
+        assert names == ["batch_size", "total_sequence_length"]

@@ -47,7 +47,8 @@ def names_of_one_call_each(n: int) -> Calls:
 
 
 def keys_of_one_call_each(n: int) -> Calls:
-    return [{"x": {f"only_{i}": empty(2)}} for i in range(n)]
+    # Eight at each place, and no more: then they would be data, and the calls one variant.
+    return [{f"x_{i // 8}": {f"only_{i % 8}": empty(2)}} for i in range(n)]
 
 
 def names_that_are_one(n: int) -> Calls:

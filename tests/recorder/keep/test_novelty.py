@@ -7,7 +7,6 @@ import sys
 import threading
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,8 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import open_tape
 from calltape_recorder import Every, First, Novelty, PerStructure, When, record
+from calltape_recorder.capture.call_view import CallView
+from calltape_recorder.capture.structures import Structure
 from calltape_recorder.keep.policies import EVIDENCE, Keep, start_over
 from calltape_recorder.write import tape_writer
 from tests.recorder.models import Echo, Identity
@@ -181,10 +182,8 @@ def test_the_analysis_of_what_is_kept_is_that_of_everything(tmp_path: Path, seed
 
 
 def view_of(*scalars: Any) -> Any:
-    return SimpleNamespace(
-        number=0, args=(), kwargs={}, structure=SimpleNamespace(encoded=b"one"),
-        row=tuple(None for _ in scalars), scalars=list(scalars),
-    )  # fmt: skip
+    row = tuple(None for _ in scalars)
+    return CallView(0, (), {}, Structure(b"one", (), {}), row, list(scalars))
 
 
 @pytest.mark.parametrize(

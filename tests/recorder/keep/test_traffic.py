@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_recorder import First, Rate, record
+from calltape_recorder import First, Rate, Recorder, record
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.counting import value_of
 from calltape_recorder.keep import traffic
@@ -59,6 +59,20 @@ def test_sizes_of_every_axis_and_ints(tmp_path: Path) -> None:
     assert (number.min, number.max) == (2, 11)
     assert name is scale is None
     assert {group.dtypes for group in found.groups[1:]} == {("float32",), ("int64",)}
+
+
+def test_calls_while_it_is_paused_widen_no_range(tmp_path: Path) -> None:
+    """So calls with which a server warms up are left out."""
+    model = Echo()
+    with Recorder(tmp_path / "t.tape").attach(model) as recorder:
+        recorder.pause()
+        model(zeros(4096))
+        recorder.resume()
+        for n in (3, 14):
+            model(zeros(n))
+    assert recorder.stats().dropped == {"paused": 1}
+    (group,) = traffic_of(tmp_path / "t.tape").groups
+    assert (group.leaves[0][0].min, group.leaves[0][0].max) == (3, 14)
 
 
 def test_many_sizes_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener, FlatTree, Slot
 from calltape_analyzer.pytree.nesting import nested, rebuilt_namedtuple
+from calltape_analyzer.pytree.placeholder import has_data_keys
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.records import Tree
 from calltape_schema.tree import Node, NoneNode, ScalarNode
@@ -52,8 +53,10 @@ def nested_shapes(
     passed = PassedArguments.of(tree.spec().root, sorter.signature)
     passed = passed.with_defaults(sorter.signature, len(tree.scalars))
     positional, named = _counted(passed, layout, sorter.signature)
+    # torch takes keys for structure, so that nothing fits all calls if they are data.
+    told = {name for name, node in layout.nodes.items() if not has_data_keys(node)}
     shapes = {
-        name: nested(flattener.flatten(node), leaf, namedtuple) if name in layout.nodes else None
+        name: nested(flattener.flatten(node), leaf, namedtuple) if name in told else None
         # If a name was passed twice, which raised, the layout has the second.
         for name, node in dict((*positional, *named)).items()
     }

@@ -35,14 +35,14 @@ from calltape_analyzer.cli.surveys import print_survey, print_targets, survey_fa
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Scan, Variants, opened
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.contexts import Context
-from calltape_analyzer.observing.signature import Signature, signature_text
+from calltape_analyzer.observing.signature import signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
 from calltape_analyzer.reading.damage import RepeatedCallsError
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.places import Days, host_of, short_paths, unsealed_paths
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.targets import TargetsError
+from calltape_analyzer.reading.targets import TargetsError, outside_words
 from calltape_analyzer.surveying.survey_file import is_survey_file
 from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.tape import Tape
@@ -153,7 +153,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
             _add_calls(totals, tape, part, quick, kept)
             read += 1
     target = tape.target
-    traffic = tape.counters.as_dict(Signature.of(target), kept)
+    traffic = tape.counters.as_dict(tape.signature, kept)
     return {
         "paths": list(tape.paths),
         "format": f"{tape.manifest.version}.{tape.manifest.minor}",
@@ -161,6 +161,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "unsealed": unsealed_paths(tape.segments),
         "unfinished_bytes": tape.unfinished,
         "files": files_as_json(tape),
+        "other_ranks": list(tape.other_ranks),
         "target": target.model_dump() if target is not None else None,
         "signature": signature_text(target),
         "source": tape.source,
@@ -287,11 +288,12 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
     moments = [dump.time_ns for dump in tape.dumps]
     moments += [observed.since_ns for observed in tape.observed.values()]
     times = {moment: time_text(moment) for moment in moments}
-    traffic = list(traffic_lines(tape.counters, Signature.of(target), kept))
+    traffic = list(traffic_lines(tape.counters, tape.signature, kept))
     days = list(days_lines(facts["days"])) if len(tape.paths) > 1 else []
     rows = [
         ("tape", some_of(tape.paths, _MOST_PATHS)),
         ("files", files_text(tape)),
+        ("ranks", _ranks(tape)),
         ("recording", _recordings(tape)),
         ("sealed", _sealed(tape)),
         ("target", _target(target)),
@@ -314,6 +316,8 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
         ("checksums", _checksums(tape, facts)),
         ("source", _SOURCES[facts["source"]]),
     ]
+    if target is not None and target.outside:
+        rows.append(("outside", outside_words(target.outside)))
     if facts["empty"] is not None:
         rows.append(("WARNING", facts["empty"]))
     for name, text in rows:
@@ -334,6 +338,19 @@ def _why_empty(tape: Tape) -> str | None:
     if target is None or not tape.sealed or len(tape) or tape.manifest.history:
         return None
     return why_empty(target.name, target.via, found.seen, found.kept, found.dropped)
+
+
+def _ranks(tape: Tape) -> str | None:
+    """Which process of a job recorded; None if it was none."""
+    ranks = [manifest.rank for manifest in tape.manifests if manifest.rank is not None]
+    if not ranks:
+        return None
+    numbers = sorted({rank.number for rank in ranks})
+    text = f"{some_of(list(map(str, numbers)), _MOST_IDS)} of {max(rank.of for rank in ranks)}"
+    others = len(tape.other_ranks)
+    if not others:
+        return text
+    return f"{text}; a step counts once: {counted(others, 'file')} of other ranks left out"
 
 
 def _recordings(tape: Tape) -> str:

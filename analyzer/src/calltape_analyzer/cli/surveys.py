@@ -10,6 +10,7 @@ import functools
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -22,7 +23,6 @@ from calltape_analyzer.cli.budget import Exceeded, limits, reading, reading_in_t
 from calltape_analyzer.cli.output import DAMAGED, Json, command, complain, forced, line, print_json
 from calltape_analyzer.cli.recordings import coverage_text, size, traffic_lines
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.progress import later_bar
 from calltape_analyzer.pytree.memory_limit import granted
@@ -232,12 +232,13 @@ def print_survey(tape: SurveyedTape) -> None:
         kept[kind] = kept.get(kind, 0) + seen.calls
     sealed, recordings = facts["sealed"], facts["recordings"]
     files = f"{counted(facts['files'], 'file')} of {counted(recordings, 'recording')}"
-    traffic = list(traffic_lines(tape.counters, Signature.of(tape.target), kept))
+    traffic = list(traffic_lines(tape.counters, tape.signature, kept))
     rows = [
         ("target", facts["target"]),
         ("files", f"{files}, {sealed:,} sealed, {facts['scanned']:,} scanned"),
         ("copies", _copies(tape)),
         ("calls", f"{facts['calls']:,} with {facts['inputs']:,} different inputs"),
+        ("ranks", _ranks(tape)),
         ("raised", f"{facts['raised']:,}" if facts["raised"] else None),
         ("coverage", coverage_text(tape.coverage)),
         ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} of it tensors"),
@@ -258,6 +259,21 @@ def _copies(tape: SurveyedTape) -> str | None:
         return None
     names = some_of(tape.copies, _MOST)
     return f"{len(tape.copies):,}, whose calls count once, in the other file: {names}"
+
+
+def _ranks(tape: SurveyedTape) -> str | None:
+    """How many steps the calls of the ranks of a job are, at least: each step is a call of every
+    rank, if the model is split. A survey has no single call, and cannot compare those of ranks."""
+    calls: dict[int, Counter[int]] = {}
+    for segment in tape.segments:
+        rank = segment.manifest.rank
+        if rank is not None:
+            calls.setdefault(rank.of, Counter())[rank.number] += len(segment)
+    if not calls:
+        return None
+    ranks = ", ".join(f"{len(of)} of {size}" for size, of in sorted(calls.items()))
+    steps = sum(max(of.values()) for of in calls.values())
+    return f"{ranks}: their calls are {steps:,} steps, or more if they had different data"
 
 
 def _folders(names: Sequence[str]) -> str | None:

@@ -24,6 +24,7 @@ from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.selection import ranges_of
 from calltape_analyzer.reading.targets import UnknownTargetError
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import some_of
 
 if TYPE_CHECKING:
     from calltape_analyzer.variant import Variant
@@ -86,6 +87,7 @@ Scan = Annotated[
     ),
 ]
 
+_MOST_FILES = 3
 _NOT_COMPARED = (
     "answered from what the tape says of all its calls at its end; --scan compares it with the "
     "records"
@@ -157,6 +159,14 @@ class Part(NamedTuple):
             return tape.only(calls=self.calls, variant=names, ignore=list(self.ignore or ()))
 
 
+def _other_ranks_note(paths: Sequence[str]) -> str:
+    files = "a file is" if len(paths) == 1 else f"{len(paths)} files are"
+    return (
+        f"{files} left out, because another rank of the job made the same calls, and each counts "
+        f"once: {some_of(paths, _MOST_FILES)}. Name a file by itself to see what its rank returned"
+    )
+
+
 def variants_meant(tape: Tape, names: Sequence[str] | None) -> list[Variant]:
     """The variants of these names or positions; all without names. For answers that need no single
     call: a survey gives them too, and of a sealed tape no record is read.
@@ -210,6 +220,8 @@ def opened(
             found = open_tape(given, classes=classes, **how) if surveyed is None else surveyed
             tape = stack.enter_context(found)
             chosen = part.of(tape)
+        if tape.other_ranks:
+            complain(_other_ranks_note(tape.other_ranks))
         verdict: typer.Exit | None = None
         try:
             yield chosen

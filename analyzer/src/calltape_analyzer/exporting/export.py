@@ -21,6 +21,7 @@ from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.notebook_progress import told_by
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.programs import Programs
+from calltape_analyzer.reading.targets import outside_words
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
 
@@ -170,10 +171,13 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
         hint = (
             "; the model is in training mode: call eval() if that is not meant" if training else ""
         )
-        if not any(map(_was_traced, exporter.attempts)):
+        was_traced = any(map(_was_traced, exporter.attempts))
+        if not was_traced:
             hint = ""
         if tape.removed:  # the likelier cause
             hint = f"; without {', '.join(tape.removed)}, which remove_inputs left out"
+        elif tape.target is not None and tape.target.outside and was_traced:
+            hint = f"; {outside_words(tape.target.outside)}"
         raise ExportError(f"nothing could be exported: {reasons}{hint}", exporter.attempts)
     if training:
         for program in search.programs:

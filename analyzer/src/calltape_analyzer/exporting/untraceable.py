@@ -1,4 +1,4 @@
-"""What no trace can take, so that nobody waits for one: nested tensors, and sparse ones.
+"""What no trace can take, so that nobody waits for one: nested tensors, sparse ones, dicts by data.
 
 torch.export (2.15) fails on a nested tensor, as an argument and where the model makes one; with
 ``strict=True`` it makes a program of one that can be neither run nor saved. Of a sparse tensor the
@@ -8,6 +8,7 @@ tape has no values. In come a variant and its first call. Out goes a sentence th
 from __future__ import annotations
 
 from calltape_analyzer.pytree.nested_tensors import nested_places
+from calltape_analyzer.pytree.placeholder import has_data_keys
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.text import listed, printable
 from calltape_analyzer.variants.facts import VariantFacts
@@ -26,6 +27,16 @@ def why_untraceable(variant: VariantFacts, call: Call) -> str | None:
         variant: what is to be exported.
         call: the first call of the variant.
     """
+    by_data = [
+        str(name) for name, root in variant.group.layout.nodes.items() if has_data_keys(root)
+    ]
+    if by_data:
+        return (
+            f"{printable(listed(by_data))} has a dict whose keys do not come back from call to "
+            "call: they are data, as ids of requests are, and torch.export takes keys for "
+            "structure. A program would take the calls of one set of keys only: give the model a "
+            "forward that takes what stands in the dict as lists or tensors, and record that"
+        )
     passed = [path for _, path in variant.group.layout.nested_places]
     if passed:
         are = "is a nested tensor" if len(passed) == 1 else "are nested tensors"

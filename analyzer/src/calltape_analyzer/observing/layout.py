@@ -15,9 +15,11 @@ from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.observing.columns import Column, columns_of
 from calltape_analyzer.observing.contexts import CONTEXT, ORDINARY, Context
+from calltape_analyzer.observing.data_keys import OTHER_KEYS, typed_keys
 from calltape_analyzer.observing.passed_arguments import PassedArguments
-from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.signature import DataKeys, Signature
 from calltape_analyzer.pytree.nested_tensors import nested_places
+from calltape_analyzer.pytree.placeholder import DATA_KEYS
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -215,7 +217,8 @@ def layout_of_inputs(
         if names[leading] != positional[leading]:
             break
         leading += 1
-    made = _laid_out({name: kept[name] for name in names}, leading, renamed, context)
+    ordered = {name: kept[name] for name in names}
+    made = _laid_out(ordered, leading, renamed, context, signature.data_keys)
     left_out = (n for n in passed if n in signature.removed and not unpassed(n, passed[n]))
     defaults = tuple(signature.varying_defaults.values())
     return replace(made, left_out=tuple(left_out), defaults=defaults)
@@ -273,9 +276,13 @@ def layout_of_value(node: Node, renamed: Renamed = str) -> ArgumentLayout:
 
 
 def _laid_out(
-    kept: Mapping[str, Node], leading: int, renamed: Renamed, context: Context = ORDINARY
+    kept: Mapping[str, Node],
+    leading: int,
+    renamed: Renamed,
+    context: Context = ORDINARY,
+    data_keys: DataKeys = dict,
 ) -> ArgumentLayout:
-    walk = _Walk(renamed)
+    walk = _Walk(renamed, data_keys)
     keys: list[tuple[str, Hashable]] = []
     nodes: dict[str, Node] = {}
     for name, node in kept.items():
@@ -309,6 +316,7 @@ class _Walk:
     """One pass over the arguments, which numbers tensors and scalars anew and makes keys."""
 
     renamed: Renamed
+    data_keys: DataKeys = dict
     argument: str = ""
     tensors: list[LeafPath] = field(default_factory=list)
     scalars: list[LeafPath] = field(default_factory=list)
@@ -326,6 +334,10 @@ class _Walk:
             name = self.renamed(node.type) if node.type else None
             made = node.model_copy(update={"scalar": len(self.scalars) - 1, "type": name})
             return made, node.kind
+        if isinstance(node, DictNode):
+            lasting = self.data_keys().get(f"{self.argument}{path}")
+            if lasting is not None:
+                node = _without_data(node, lasting)
         if isinstance(node, SequenceNode | DictNode | FieldsNode | CustomNode):
             return self._container(node, path)
         if isinstance(node, OpaqueNode):
@@ -345,11 +357,11 @@ class _Walk:
             made, parts = self._children(children, path, labels)
             # Leaves are numbered in sorted order. The dict keeps its own order, which torch.export
             # requires of each call.
-            by_label = dict(zip(_typed(labels), made, strict=True))
-            update["children"] = tuple(by_label[label] for label in _typed(node.keys))
+            by_label = dict(zip(typed_keys(labels), made, strict=True))
+            update["children"] = tuple(by_label[label] for label in typed_keys(node.keys))
             modules = sorted(str(node.keys[at]) for at in node.modules or ())
             kind: Hashable = ("dict", *modules) if modules else "dict"
-            return node.model_copy(update=update), (kind, name, _typed(labels), parts)
+            return node.model_copy(update=update), (kind, name, typed_keys(labels), parts)
         made, parts = self._children(node.children, path, range(len(node.children)))
         update["children"] = made
         if isinstance(node, CustomNode):
@@ -394,9 +406,26 @@ def _in_order(node: DictNode) -> tuple[tuple[Any, ...], tuple[Node, ...]]:
     return tuple(key for key, _ in pairs), tuple(child for _, child in pairs)
 
 
-def _typed(labels: Iterable[Any]) -> tuple[Hashable, ...]:
-    # To Python, 1, 1.0 and True are the same key.
-    return tuple((type(label).__name__, label) for label in labels)
+def _without_data(node: DictNode, lasting: frozenset[Hashable]) -> Node:
+    """A dict of which only the entries at lasting keys are described. One entry stands for all
+    others, in calls that have none, too: they are calls of the same structure."""
+    rest = OpaqueNode(kind="opaque", type=node.type or "builtins:dict", reason=DATA_KEYS)
+    pairs = list(zip(typed_keys(node.keys), node.keys, node.children, strict=True))
+    kept = {key: child for typed, key, child in pairs if typed in lasting}
+    if not kept:
+        return rest
+    modules = tuple(at for at, key in enumerate(kept) if key in _module_keys(node))
+    return node.model_copy(
+        update={
+            "keys": (*kept, OTHER_KEYS),
+            "children": (*kept.values(), rest),
+            "modules": modules or None,
+        }
+    )
+
+
+def _module_keys(node: DictNode) -> list[Any]:
+    return [node.keys[at] for at in node.modules or ()]
 
 
 def _constant_key(node: Node, renamed: Renamed) -> Hashable:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -15,6 +15,8 @@ Key: TypeAlias = "int | str"
 
 
 Scalar: TypeAlias = "int | float | bool | str"
+
+DataKeys: TypeAlias = "Callable[[], Mapping[str, frozenset[Hashable]]]"
 
 _KINDS = {
     kind.name: kind
@@ -37,11 +39,14 @@ class Signature:
         removed: the names of parameters that :meth:`Tape.remove_inputs` removed.
         varying: the names of ints with a default that vary from call to call. A call that leaves
             one out, or passes its default, has the default among its arguments.
+        data_keys: gives, by the place of a dict with keys that are data, the other keys
+            (:mod:`calltape_analyzer.observing.data_keys`). Asked when a call has a dict.
     """
 
     parameters: tuple[Parameter, ...]
     removed: frozenset[str] = frozenset()
     varying: frozenset[str] = frozenset()
+    data_keys: DataKeys = field(default=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, target: Target | None) -> Signature:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-__all__ = ["own_dimension_name", "usual_dimension_name"]
+__all__ = ["FLAT", "own_dimension_name", "usual_dimension_name"]
 
 # By argument the names of its axes, as the ONNX exports of Optimum have them.
 _TOKENS = {0: "batch_size", 1: "sequence_length"}
@@ -41,6 +41,20 @@ _USUAL: dict[str, dict[int, str]] = {
     "logits": _TOKENS,
     "last_hidden_state": _TOKENS,
 }
+_OF_EMBEDDINGS = (
+    "inputs_embeds", "decoder_inputs_embeds", "hidden_states", "last_hidden_state",
+)  # fmt: skip
+_FLAT_RANKS: dict[str, int] = {
+    "input_ids": 1,
+    "positions": 1,
+    "position_ids": 1,
+    "token_type_ids": 1,
+    "decoder_input_ids": 1,
+    **dict.fromkeys(_OF_EMBEDDINGS, 2),
+}
+"""The rank of these in a flat batch, in which the tokens of all sequences stand in one row, as in
+engines that serve many requests (vLLM, SGLang) and in packed training."""
+FLAT = "num_tokens"
 _MASK_4D = {0: "batch_size", 2: "sequence_length", 3: "total_sequence_length"}
 
 
@@ -63,12 +77,15 @@ def usual_dimension_name(
         axis: from 0.
         beside: the names of all arguments of the call.
     """
-    if argument in _OF_ENCODERS and not _OF_DECODERS.isdisjoint(beside) and rank < 4:
+    is_of_encoder = argument in _OF_ENCODERS and not _OF_DECODERS.isdisjoint(beside)
+    if is_of_encoder and _FLAT_RANKS.get(argument, 0) < rank < 4:
         return _ENCODER.get(axis)
     if "cross_attention" in path and axis == 2:
         return "encoder_sequence_length"
     if argument.endswith("attention_mask") and rank == 4:
         return _MASK_4D.get(axis)
+    if rank == _FLAT_RANKS.get(argument):
+        return FLAT if axis == 0 else None
     if argument == "cache" and rank != 4:
         return None  # a name that other models give to other things
     return _USUAL.get(argument, {}).get(axis)

@@ -11,9 +11,10 @@ from typing import Any
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.text import printable
 from calltape_schema.nested_tensors import NESTED_TENSOR
-from calltape_schema.tree import OpaqueNode
+from calltape_schema.tree import Node, OpaqueNode, walk
 
 __all__ = [
+    "DATA_KEYS",
     "NOT_KNOWN",
     "NOT_PASSED",
     "NOT_REGISTERED",
@@ -22,6 +23,7 @@ __all__ = [
     "Placeholder",
     "check_rebuilt",
     "class_advice",
+    "has_data_keys",
     "placeholder_words",
     "unmade_advice",
     "unmade_in",
@@ -35,6 +37,8 @@ UNMADE = "cannot be rebuilt"
 NOT_KNOWN, NOT_PASSED = "class not known here", "class not passed to open_tape here"
 NOT_REGISTERED = "class not registered with torch's pytree here"
 _CLASS_UNKNOWN = (NOT_KNOWN, NOT_PASSED)
+DATA_KEYS = "its keys do not come back from call to call, as ids of requests: they are data"
+"""Why no entry of a dict is described."""
 UNKNOWN_CLASS = "a class that calltape does not know"
 """What a recorder says of an object of any other class."""
 
@@ -105,6 +109,11 @@ def check_rebuilt(arguments: Iterable[tuple[str, Any]], may_lack: Callable[[str]
     )
 
 
+def has_data_keys(root: Node) -> bool:
+    """Whether there is a dict below a node of a layout whose keys are data."""
+    return any(isinstance(node, OpaqueNode) and node.reason == DATA_KEYS for node in walk(root))
+
+
 def without_argument(name: str) -> str:
     """What to do about an argument that is in the way, and that a model may be called without."""
     return f"if the model does without {name}, leave it out with Tape.remove_inputs([{name!r}])"
@@ -120,6 +129,8 @@ def _advice(name: str, found: Placeholder, may_lack: bool) -> str:
         )
     if found.type_name == NESTED_TENSOR:
         return "record all of its parts with their values"
+    if found.reason == DATA_KEYS:
+        return f"pass what stands in it as lists or tensors, and record that{or_without}"
     if found.reason == UNKNOWN_CLASS and _is_of_python(found.type_name):
         return (
             f"no program takes one: read it before, and call the model with a list or tensors of "

@@ -21,6 +21,7 @@ __all__ = [
     "UnknownTargetError",
     "chosen_target",
     "common_target",
+    "outside_words",
     "target_name",
 ]
 
@@ -85,6 +86,16 @@ def common_target(segments: Iterable[Segment]) -> Target | None:
             "--target); recordings(path) and `calltape info` say what there is",
         )
     return next((target for target, _ in found.values()), None)
+
+
+def outside_words(names: Sequence[str]) -> str:
+    """What follows from the variables that the code of a target reads."""
+    are = "is no argument" if len(names) == 1 else "are no arguments"
+    return (
+        f"its code reads {_listed(names)}, which {are}: what an engine sets there for a call (the "
+        "state of a step, metadata of attention, a cache) is not on a tape, and without it the "
+        "model may fail, or return something else"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

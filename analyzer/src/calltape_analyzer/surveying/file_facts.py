@@ -131,9 +131,9 @@ def manifest_of(head: Manifest, facts: FileFacts) -> Manifest:
 
 def target_digest(head: bytes) -> bytes:
     """Equal for files that record the same: the same method of the same class, with the same
-    signature. How its calls were seen does not count."""
+    signature. How its calls were seen, and what its code reads besides, does not count."""
     target = decode_manifest(head).target
     if target is None:
         return digest_of(b"")
     # Not as JSON: a default may be bytes.
-    return digest_of(pack(target.model_copy(update={"via": "hook"}).model_dump()))
+    return digest_of(pack(target.model_copy(update={"via": "hook", "outside": None}).model_dump()))

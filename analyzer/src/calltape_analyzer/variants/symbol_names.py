@@ -7,7 +7,7 @@ first dimension. The vocabulary is in :mod:`calltape_analyzer.observing.usual_na
 
 from __future__ import annotations
 
-from calltape_analyzer.observing.usual_names import own_dimension_name, usual_dimension_name
+from calltape_analyzer.observing.usual_names import FLAT, own_dimension_name, usual_dimension_name
 from calltape_analyzer.text import UniqueNames
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.symbols import Symbol
@@ -25,7 +25,10 @@ def name_symbols(variant: VariantFacts) -> None:
 
 
 def _usual_name(variant: VariantFacts, symbol: Symbol) -> str | None:
+    """The first usual name of its dimensions. That of a flat batch comes last: one token of each
+    sequence of a batch is a row of tokens, too."""
     group = variant.group
+    found: str | None = None
     for column in symbol.columns:
         if column.axis is None:
             continue
@@ -34,9 +37,10 @@ def _usual_name(variant: VariantFacts, symbol: Symbol) -> str | None:
         usual = usual_dimension_name(
             path.argument, path.path, rank, column.axis, group.layout.arguments
         )
-        if usual is not None:
+        if usual is not None and usual != FLAT:
             return usual
-    return None
+        found = found or usual
+    return found
 
 
 def _own_name(variant: VariantFacts, symbol: Symbol) -> str:

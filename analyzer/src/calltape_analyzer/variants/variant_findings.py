@@ -17,6 +17,7 @@ from calltape_analyzer.observing.memory_layout import LayoutSeen
 from calltape_analyzer.observing.sizes_seen import MAX_SIZES_SHOWN, SizeSeen
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.plain_data import PlainData
+from calltape_analyzer.pytree.placeholder import DATA_KEYS, has_data_keys
 from calltape_analyzer.text import counted, listed, printable, shown_range, shown_value
 from calltape_analyzer.variants.facts import Reason, VariantFacts
 from calltape_analyzer.variants.symbols import MAX_SYMBOLS_FOR_SUMS, Symbol
@@ -319,8 +320,10 @@ def _unrecorded(variant: VariantFacts) -> Iterator[str]:
     """The objects of each argument of which nothing is on the tape. Their tensors are missing from
     all that is said of the variant."""
     for argument, root in variant.group.layout.nodes.items():
-        opaque = (node for node in walk(root) if isinstance(node, OpaqueNode) and node.of is None)
-        found = Counter((node.type, node.reason) for node in opaque)
+        opaque = [node for node in walk(root) if isinstance(node, OpaqueNode) and node.of is None]
+        if has_data_keys(root):
+            yield f"{argument} has a dict of which no entry is told: {DATA_KEYS}"
+        found = Counter((node.type, node.reason) for node in opaque if node.reason != DATA_KEYS)
         if not found:
             continue
         (name, reason), calls = found.most_common(1)[0]

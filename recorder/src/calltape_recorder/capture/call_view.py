@@ -45,6 +45,22 @@ class CallView:
         self.row = row
         self.scalars = scalars
 
+    @property
+    def likeness(self) -> bytes | int:
+        """Equal for calls of one structure. The keys of dicts that are data are no part of it."""
+        core = self.structure.core
+        return self.structure.encoded if core is None else core.likeness
+
+    def evidence(self) -> tuple[Row, list[Any]]:
+        """The row and the scalars, without those in dicts at keys that are data."""
+        core = self.structure.core
+        if core is None:
+            return self.row, self.scalars
+        leaves = len(self.row) - len(self.scalars)
+        facts = [part for i in core.leaves for part in self.row[2 * i : 2 * i + 2]]
+        numbers = [self.row[leaves + i] for i in core.scalars]
+        return (*facts, *numbers), [self.scalars[i] for i in core.scalars]
+
 
 def row_of(leaves: list[Any]) -> Row:
     """The dtypes and shapes of the leaves of one side of a call.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from calltape_recorder.capture.contexts import context_document
+from calltape_recorder.capture.data_keys import Core, DataKeys, End, PlacedDict
 from calltape_recorder.capture.data_lists import data_lists
 from calltape_recorder.capture.keys import MODULE
 from calltape_recorder.capture.known_classes import type_name
@@ -43,16 +44,19 @@ class Structure:
         withheld: what becomes of each scalar; None if all of them are on the tape unchanged.
         told: for each scalar on the tape, whether traffic counters may have its values; None if
             they may have the values of all.
+        core: what is left of it without the entries of dicts whose keys are data; None if there
+            are none.
     """
 
-    __slots__ = ("classes", "encoded", "keys", "told", "wanted", "withheld")
+    __slots__ = ("classes", "core", "encoded", "keys", "told", "wanted", "withheld")
 
     def __init__(
         self, encoded: bytes, keys: tuple[str, ...], classes: dict[str, type],
         wanted: Wanted = True, withheld: tuple[Fate, ...] | None = None,
-        told: tuple[bool, ...] | None = None,
+        told: tuple[bool, ...] | None = None, core: Core | None = None,
     ) -> None:  # fmt: skip
         self.encoded = encoded
+        self.core = core
         self.keys = keys
         self.classes = classes
         self.wanted = wanted
@@ -100,7 +104,8 @@ class Structures:
         self._withholding = withholding
         if withholding is not None and not withholding.withholds:
             self._withholding = None
-        self._lock = RLock()  # guards _known
+        self._data_keys = DataKeys()
+        self._lock = RLock()  # guards _known and _data_keys
 
     def of(self, tokens: tuple[Any, ...]) -> Structure:
         """The structure of these tokens. It is built only if it is not remembered."""
@@ -108,11 +113,14 @@ class Structures:
         return self._built(tokens) if known is None else known
 
     def _built(self, tokens: tuple[Any, ...]) -> Structure:
-        built = _Builder(tokens, self._withholding).structure()
+        builder = _Builder(tokens, self._withholding)
+        built = builder.structure()
         with self._lock:
             known = self._known.get(tokens)
             if known is not None:  # another thread built it meanwhile
                 return known
+            if builder.dicts:
+                built.core = self._data_keys.core_of(tokens, builder.dicts, builder.end())
             if len(self._known) >= _MAX_STRUCTURES:
                 self._known.pop(next(iter(self._known)), None)
             self._known[tokens] = built
@@ -156,6 +164,7 @@ class _Builder:
         self._told: list[bool] = []
         self._scalars = 0
         self._classes: dict[str, type] = {}
+        self.dicts: list[PlacedDict] = []
 
     def structure(self) -> Structure:
         context = None
@@ -318,11 +327,21 @@ class _Builder:
         # The names of modules stand in code.
         shown = self._shown(keys, at, [keys[i] for i in modules])
         inside = self._in_list(at)
-        children = [self._node(child) for child in self._below(shown, keys, inside)]
+        ends = [self.end()]
+        children: list[dict[str, Any]] = []
+        for child in self._below(shown, keys, inside):
+            children.append(self._node(child))
+            ends.append(self.end())
+        if at.path != "kwargs" and self._root != "outputs":
+            self.dicts.append(PlacedDict(at.path, token, tuple(ends)))
         node = {"kind": "dict", "keys": [_packed(key) for key in shown], "children": children}
         if modules:
             node["modules"] = modules
         return node if token[2] is None else {**node, "type": self._type(token[2])}
+
+    def end(self) -> End:
+        """Where the builder is: behind so many tokens, leaves and scalars."""
+        return End(self._place + 1, len(self._keys), self._scalars)
 
     def _fields(self, token: Any, at: _At) -> dict[str, Any]:
         kind, names, cls = token

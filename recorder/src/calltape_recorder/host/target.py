@@ -12,10 +12,11 @@ import torch
 
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.withholding import is_public_default
+from calltape_recorder.host.outside_state import outside_state
 from calltape_schema import __version__
-from calltape_schema.records import MAX_PARAMETERS, Parameter, Producer, Target
+from calltape_schema.records import MAX_PARAMETERS, Parameter, Producer, Rank, Target
 
-__all__ = ["describe_producer", "describe_target"]
+__all__ = ["describe_producer", "describe_target", "rank_now"]
 
 _MAX_TEXT = 1000
 
@@ -34,6 +35,7 @@ def describe_target(
         type=type_name(type(original)), method=method[:_MAX_TEXT], via=via,
         signature=_signature(getattr(original, method), withholds),
         module=str(module.__name__)[:_MAX_TEXT] if isinstance(module, ModuleType) else None,
+        outside=outside_state(original, method) or None,
     )  # fmt: skip
 
 
@@ -47,6 +49,17 @@ def describe_producer() -> Producer:
         platform=f"{platform.system()}-{platform.machine()}",
         transformers=None if transformers is None else _version(transformers),
     )
+
+
+def rank_now() -> Rank | None:
+    """Which process of a job of ``torch.distributed`` this is; None if it is in no such job yet."""
+    try:
+        if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return None
+        every = torch.distributed.get_world_size()
+        return Rank(number=torch.distributed.get_rank(), of=every) if every > 1 else None
+    except Exception:  # the host may have ended the job meanwhile
+        return None
 
 
 def _version(library: Any) -> str:

@@ -43,7 +43,9 @@ class Novelty(Keep):
       one divided by ``growth``. The tape's counters have the exact smallest and largest ones of all
       calls.
 
-    If the constants (text, float) of a structure never repeat, the first 256 are kept. If a kept
+    If the constants (text, float) of a structure never repeat, the first 256 are kept. Keys of
+    dicts that never come back, as the ids of requests, are neither structure nor evidence, nor is
+    what stands at them. If a kept
     call is lost (the queue was full, the disk failed, its file was deleted), evidence is gathered
     anew; the more seldom, the more often files with evidence are deleted for want of room. Files
     without any are deleted first.
@@ -78,18 +80,19 @@ class _Decider:
         self._patterns = 0
 
     def __call__(self, number: int, view: CallView) -> int:
-        encoded = view.structure.encoded
-        marks = [_mark(value) for value in view.scalars]
-        key = hash((encoded, view.row, tuple(marks)))
+        likeness = view.likeness
+        row, scalars = view.evidence()
+        marks = [_mark(value) for value in scalars]
+        key = hash((likeness, row, tuple(marks)))
         if key in self._rows:  # as it is for nearly all calls
             return False
-        values = zip(view.scalars, marks, strict=True)
+        values = zip(scalars, marks, strict=True)
         constants = hash(tuple([mark for value, mark in values if type(value) is not int]))
         with self._lock:
             if len(self._rows) >= _MAX_ROWS:
                 self._rows.clear()
             self._rows.add(key)
-            return EVIDENCE if self._adds(encoded, view.row, constants) else False
+            return EVIDENCE if self._adds(likeness, row, constants) else False
 
     def start_over(self) -> None:
         """Forgets all evidence, as if nothing was kept so far."""
@@ -98,13 +101,13 @@ class _Decider:
             self._patterns = 0
             self._rows.clear()
 
-    def _adds(self, encoded: bytes, row: Sequence[Any], constants: int) -> bool:
+    def _adds(self, likeness: bytes | int, row: Sequence[Any], constants: int) -> bool:
         kinds, numbers = _split(row)
-        group = self._groups.get((encoded, kinds))
+        group = self._groups.get((likeness, kinds))
         if group is None:
             if len(self._groups) >= _MAX_GROUPS:
                 return False
-            group = self._groups[encoded, kinds] = _Group(self._growth)
+            group = self._groups[likeness, kinds] = _Group(self._growth)
         before = len(group.patterns)
         is_new = group.adds(numbers, constants, may_grow=self._patterns < _MAX_PATTERNS)
         self._patterns += len(group.patterns) - before

@@ -274,11 +274,11 @@ class _Limit:
 class _StructureLimit:
     def __init__(self, calls: int) -> None:
         self._calls = calls
-        self._seen: dict[bytes, int] = {}
+        self._seen: dict[bytes | int, int] = {}
         self._lock = RLock()
 
     def __call__(self, number: int, view: CallView) -> int:
-        key = view.structure.encoded
+        key = view.likeness
         if self._seen.get(key, 0) >= self._calls:
             return False
         with self._lock:

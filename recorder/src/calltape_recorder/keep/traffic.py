@@ -46,7 +46,12 @@ class TrafficCounter:
         self._parts = 0  # of all waiting rows
 
     def count(self, structure: Structure, row: Row) -> None:
-        """Counts a call that is no repeat."""
+        """Counts a call that is no repeat. If keys in its structure are data, it is counted without
+        one."""
+        if structure.core is not None:
+            with self.lock:
+                self._other += 1
+            return
         if structure.told is not None:
             row = _without_untold(row, structure.told)
         key = (structure.encoded, row)
@@ -70,6 +75,10 @@ class TrafficCounter:
         with self.lock:
             waiting, self._waiting, self._parts = self._waiting, {}, 0
         for repeat, calls in self._repeats.counted():
+            if repeat.structure.core is not None:
+                with self.lock:
+                    self._other += calls
+                continue
             key = (repeat.structure.encoded, repeat.row)
             waiting[key] = waiting.get(key, 0) + calls
         return waiting

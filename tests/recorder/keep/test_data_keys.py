@@ -1,0 +1,99 @@
+"""Dicts keyed by the ids of requests: the keys are no structure, so calls with other ones add no
+evidence, and nothing of them is held."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import open_tape
+from calltape_recorder import Keep, Novelty, PerStructure, record
+from tests.recorder.models import Echo
+from tests.recorder.reading import read
+
+NOVELTY = Novelty()
+
+
+def ids(calls: int, each: int = 4) -> list[list[str]]:
+    chance = random.Random(1)
+    return [[f"{chance.getrandbits(32):08x}" for _ in range(each)] for _ in range(calls)]
+
+
+def kept(path: Path, arguments: list[Any], keep: Keep = NOVELTY) -> list[int]:
+    model = Echo()
+    with record(model, path, keep=keep, overwrite=True) as recorder:
+        for value in arguments:
+            model(value)
+    stats = recorder.stats()
+    assert stats.seen == len(arguments)
+    return read(path).numbers
+
+
+@pytest.mark.parametrize("keep", [Novelty(), PerStructure(1)], ids=str)
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda name: 1,
+        lambda name: torch.zeros(3),
+        lambda name: {"length": len(name), "also": name},
+        lambda name: [name],
+    ],
+    ids=["int", "tensor", "dict", "text"],
+)
+def test_other_ids_are_no_evidence(tmp_path: Path, keep: Keep, of: Any) -> None:
+    calls = [{name: of(name) for name in names} for names in ids(300)]
+    assert len(kept(tmp_path / "a.tape", calls, keep)) <= 12
+
+
+def test_how_many_there_are_is_no_evidence(tmp_path: Path) -> None:
+    calls = [dict.fromkeys(names[: i % 4], 1) for i, names in enumerate(ids(300))]
+    assert len(kept(tmp_path / "a.tape", calls)) <= 16
+
+
+def test_what_stands_beside_them_is_evidence(tmp_path: Path) -> None:
+    calls = [{"x": torch.zeros(5), names[0]: i} for i, names in enumerate(ids(100))]
+    calls[60]["x"] = torch.zeros(9)
+    calls[80] = {"x": torch.zeros(5, dtype=torch.int8), "other": 1}
+    found = kept(tmp_path / "a.tape", calls)
+    assert {60, 80} <= set(found)
+    assert len(found) <= 14
+
+
+def test_dicts_in_their_values_are_not_looked_at(tmp_path: Path) -> None:
+    calls = [{name: {other: 1} for name, other in pairwise(names)} for names in ids(300)]
+    assert len(kept(tmp_path / "a.tape", calls)) <= 12
+
+
+def test_names_stay_structure(tmp_path: Path) -> None:
+    calls = [{f"kind{i % 8}": torch.zeros(2)} for i in range(200)]
+    assert kept(tmp_path / "a.tape", calls) == list(range(8))
+    calls = [{f"layer.{n}": torch.zeros(2) for n in range(i % 3 + 30)} for i in range(60)]
+    assert kept(tmp_path / "a.tape", calls) == [0, 1, 2]
+
+
+def test_they_are_counted_without_a_structure(tmp_path: Path) -> None:
+    calls = [dict.fromkeys(names, 1) for names in ids(300)]
+    kept(tmp_path / "a.tape", calls)
+    traffic = read(tmp_path / "a.tape").trailer.traffic
+    assert len(traffic.groups) <= 9
+    assert traffic.other_calls + sum(group.calls for group in traffic.groups) == 300
+
+
+def test_so_are_steps_that_look_alike(tmp_path: Path) -> None:
+    model = Echo()
+    with record(model, tmp_path / "a.tape"):
+        for (name,) in ids(40, each=1):
+            batch = {name: torch.zeros(2)}
+            for _ in range(5):
+                model(batch)
+    traffic = read(tmp_path / "a.tape").trailer.traffic
+    assert len(traffic.groups) == 8
+    assert (traffic.other_calls, sum(group.calls for group in traffic.groups)) == (160, 40)
+    with open_tape(tmp_path / "a.tape", scan=True) as tape:
+        assert not tape.damage
+        assert len(tape.counters.groups) == 8
