@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 __all__ = ["main"]
@@ -15,10 +14,6 @@ def main() -> int:
         from calltape_schema.health_command import main as health
 
         return health(sys.argv[2:])
-    if (shell := os.environ.pop("_CALLTAPE_COMPLETE", None)) is not None:
-        from calltape_analyzer.cli.completion import complete
-
-        return complete(shell, sys.argv[1:])
     try:
         from calltape_analyzer.interruption import signals_handled
 

@@ -58,8 +58,8 @@ def test_show_without_a_call_says_that_the_call_is_missing(tape_file: Path) -> N
 
 
 def test_wrong_and_missing_words_are_told_in_words(tape_file: Path) -> None:
-    wrong = run("completion", "csh").err
-    assert "Invalid value for 'SHELL': 'csh' is not one of 'bash', 'zsh', 'fish'" in wrong
+    wrong = run("export", tape_file, "--to", "tflite").err
+    assert "Invalid value for '--to': 'tflite' is not one of " in wrong
     missing = run("diff", tape_file).err
     assert "Missing argument 'BEFORE...'. BEFORE... and NOW are wanted." in missing
     assert "Missing argument 'TAPE...'.\n" in run("ls").err

@@ -30,7 +30,6 @@ app = typer.Typer(
     "Ctrl-C ends with 130 and SIGTERM with 143, after temporary files are removed.\n\n"
     "replay --bisect: 0 good, 1 bad, 125 cannot be tested, 128 give up, as git bisect run has it.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -124,12 +124,6 @@ VERBS = (
         "Whether the recorders that write to a directory record.",
         _ANY,
     ),
-    Verb(
-        "completion",
-        "shells",
-        "completion",
-        "The script by which a shell completes verbs and tapes.",
-    ),
 )
 
 
