@@ -42,7 +42,7 @@ EXPECTED = {
     "calltape_analyzer.targets": {"additional_inputs", "dynamic_axes", "dynamic_shapes"}
     | {"mark_dynamic", "optimization_profile", "partial_shapes", "range_dimensions"}
     | {"shapes_collection"},
-    "calltape_analyzer.converting": {"read_flashinfer_dumps", "write_onnx_test_data"},
+    "calltape_analyzer.converting": {"read_safetensors_folder", "write_onnx_test_data"},
     "calltape_analyzer.observer": {"InputObserver", "InputCandidate", "ObserverInfo"},
     "calltape_analyzer.testing": {"assert_replays", "call", "write_tape"},
 }

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
 import shutil
 import tracemalloc
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from calltape_analyzer import TapeError, open_tape
 from calltape_analyzer.converting import (
-    read_flashinfer_dumps,
     read_safetensors_folder,
     write_safetensors_folder,
 )
 from tests.analyzer.cli.commands import run
-from tests.analyzer.converting.test_folders import dump
 from tests.fixture_files import FIXTURES
 
 MOST = 250 * 2**20
@@ -141,48 +136,3 @@ def test_changed_bytes_end_in_one_error(folder: Path, tmp_path: Path) -> None:
             pass
         path.write_bytes(before)
     assert 0 < read < 150
-
-
-# FlashInfer's dumps: the next three tests go with their reader.
-
-
-def _named(way: Callable[[Path], None] | str) -> str:
-    return way if isinstance(way, str) else way.__name__
-
-
-@pytest.mark.parametrize("way", [*WAYS, "16 bytes", "a legacy file"], ids=_named)
-@pytest.mark.parametrize("name", ["metadata.jsonl", "inputs.pt", "outputs.pt"])
-def test_a_dump_that_is_none(tmp_path: Path, name: str, way: Callable[[Path], None] | str) -> None:
-    own = dump(tmp_path / "d", 1, {"arg_0": torch.ones(3)}, {"result": torch.ones(3)})
-    if way == "16 bytes":
-        (own / name).write_bytes(b"\x80\x02}q\x00" + bytes(11))
-    elif way == "a legacy file":
-        torch.save({"arg_0": torch.ones(3)}, own / name, _use_new_zipfile_serialization=False)
-    elif not isinstance(way, str):
-        way(own / name)
-    error = refused(read_flashinfer_dumps, tmp_path / "d")
-    assert str(own) in str(error) or (way, name) == (nowhere, "metadata.jsonl")
-
-
-def test_tensors_that_take_more_than_their_file(tmp_path: Path) -> None:
-    view = torch.ones(20_000).as_strided((10_000, 10_000), (1, 1))
-    dump(tmp_path / "d", 1, {"arg_0": view}, None)
-    assert refused(read_flashinfer_dumps, tmp_path / "d").kind == "limit"
-    own = dump(tmp_path / "e", 1, {"arg_0": torch.zeros(20_000_000)}, None)
-    with zipfile.ZipFile(own / "inputs.pt") as parts:
-        contents = {name: parts.read(name) for name in parts.namelist()}
-    with zipfile.ZipFile(own / "inputs.pt", "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, content in contents.items():
-            packed.writestr(name, content)
-    del contents
-    assert (own / "inputs.pt").stat().st_size < 200_000
-    assert "packed" in str(refused(read_flashinfer_dumps, tmp_path / "e"))
-
-
-@pytest.mark.parametrize("name", ["nn", "torch.nn", "ops", "float33", "", "__doc__", "save"])
-def test_names_of_dtypes_are_looked_up_in_a_table(tmp_path: Path, name: str) -> None:
-    described = {"arg_0": {"type": "torch.dtype", "value": name}}
-    dump(tmp_path / "d", 1, {}, None, described=described)
-    read_flashinfer_dumps(tmp_path / "d", tmp_path / "a.tape")
-    with open_tape(tmp_path / "a.tape") as tape:
-        assert json.dumps(repr(tape[0].inputs.args[0])).count("Placeholder") == 1

@@ -1,9 +1,7 @@
-"""JSON forms: Polygraphy loads what was written, and gets the same values; so does a reader of
-Triton's documented form."""
+"""JSON forms: Polygraphy loads what was written, and gets the same values."""
 
 from __future__ import annotations
 
-import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from calltape_analyzer import UsageError, open_tape
 from calltape_analyzer.converting import (
     write_polygraphy_inputs,
     write_polygraphy_outputs,
-    write_triton_json,
 )
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
@@ -83,61 +80,18 @@ def test_polygraphy_loads_the_outputs(
         np.testing.assert_array_equal(result["output_y"], call.outputs["y"].numpy(), strict=True)
 
 
-def triton(tensors: Any, dtypes: dict[str, str]) -> dict[str, Any]:
-    return {
-        name: np.frombuffer(base64.b64decode(one["content"]["b64"]), dtypes[name]).reshape(
-            one["shape"]
-        )
-        for name, one in tensors.items()
-    }
-
-
-def test_triton_has_the_same_values(tape_file: Path, tmp_path: Path, calls: list[Recorded]) -> None:
-    with open_tape(tape_file) as tape:
-        assert write_triton_json(tape, tmp_path / "t.json").calls == 2
-    document = json.loads((tmp_path / "t.json").read_text())
-    assert document.keys() == {"data", "validation_data"}
-    dtypes = {"x": "<f4", "cache_k_0": "<i8", "mask": "?"}
-    for at, call in enumerate(calls):
-        for name, array in triton(document["data"][at], dtypes).items():
-            np.testing.assert_array_equal(array, expected_inputs(call)[name])
-        (output,) = triton(document["validation_data"][at], {"output_y": "<f4"}).values()
-        np.testing.assert_array_equal(output, call.outputs["y"].numpy())
-
-
-def test_a_batch_dimension_is_left_out(tmp_path: Path) -> None:
-    given = [Recorded(args=(torch.zeros(1, 4),), outputs=torch.zeros(1, 2))]
-    path = write_tape(tmp_path / "a.tape", given)
-    with open_tape(path) as tape:
-        write_triton_json(tape, tmp_path / "t.json", batched=True)
-    document = json.loads((tmp_path / "t.json").read_text())
-    assert [one["shape"] for one in document["data"][0].values()] == [[4]]
-    wide = write_tape(tmp_path / "b.tape", [((torch.zeros(2, 4),), {})])
-    with open_tape(wide) as tape:
-        with pytest.raises(UsageError, match="batch of 1"):
-            write_triton_json(tape, tmp_path / "u.json", batched=True)
-        with pytest.raises(UsageError, match="no outputs"):
-            write_triton_json(tape, tmp_path / "u.json")
-        assert write_triton_json(tape, tmp_path / "u.json", outputs=False).calls == 1
-
-
 def test_dtypes_that_a_form_lacks(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", [((torch.zeros(2).bfloat16(),), {})])
-    with open_tape(path) as tape:
-        with pytest.raises(UsageError, match=r"NumPy has no torch\.bfloat16.*safetensors"):
-            write_polygraphy_inputs(tape, tmp_path / "p.json")
-        assert write_triton_json(tape, tmp_path / "t.json", outputs=False).calls == 1
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.tape", "t.json"]
-    path = write_tape(tmp_path / "c.tape", [((torch.zeros(2, dtype=torch.complex64),), {})])
     with (
         open_tape(path) as tape,
-        pytest.raises(UsageError, match=r"Triton has no complex64.*safetensors"),
+        pytest.raises(UsageError, match=r"NumPy has no torch\.bfloat16.*safetensors"),
     ):
-        write_triton_json(tape, tmp_path / "u.json", outputs=False)
+        write_polygraphy_inputs(tape, tmp_path / "p.json")
+    assert [one.name for one in tmp_path.iterdir()] == ["a.tape"]
 
 
 def test_the_command(tape_file: Path, tmp_path: Path) -> None:
-    for form in ("polygraphy", "polygraphy-outputs", "triton"):
+    for form in ("polygraphy", "polygraphy-outputs"):
         found = run("convert", tape_file, "--to", form, "-o", tmp_path / f"{form}.json", "--json")
         assert found.code == 0, found.err
         assert json.loads(found.out)["calls"] == 2
@@ -155,8 +109,7 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
     inputs = ["cache.n", "mask"]
     both = [*inputs, "outputs.n"]
     for form, names in (
-        ("polygraphy", inputs), ("polygraphy-outputs", ["outputs.n"]), ("triton", both),
-        ("onnx", both),
+        ("polygraphy", inputs), ("polygraphy-outputs", ["outputs.n"]), ("onnx", both),
     ):  # fmt: skip
         out = tmp_path / form
         told = run("convert", path, "--to", form, "-o", out)
@@ -177,7 +130,7 @@ def test_calls_of_several_variants_are_told(tmp_path: Path) -> None:
         Recorded(args=(x, x), kwargs={"mask": x}, outputs=x),
     ]
     path = write_tape(tmp_path / "a.tape", given, target=function)
-    for form in ("polygraphy", "triton", "onnx"):
+    for form in ("polygraphy", "onnx"):
         told = run("convert", path, "--to", form, "-o", tmp_path / form)
         assert told.code == 0, told.err
         assert "note: only some of the calls have mask; " in told.out
@@ -193,7 +146,7 @@ def test_calls_of_several_variants_are_told(tmp_path: Path) -> None:
 def test_no_call_to_write_is_an_error(tmp_path: Path) -> None:
     raised = Recorded(args=(torch.zeros(1, 3), None), error=("builtins:ValueError", "no"))
     path = write_tape(tmp_path / "a.tape", [raised], target=function)
-    for form in ("polygraphy", "polygraphy-outputs", "triton", "onnx"):
+    for form in ("polygraphy", "polygraphy-outputs", "onnx"):
         found = run("convert", path, "--to", form, "-o", tmp_path / "out")
         assert found.code == 1
         assert "there is no call to write: 1 raised" in found.err

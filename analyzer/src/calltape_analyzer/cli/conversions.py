@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,23 +32,19 @@ class Form(str, Enum):
     polygraphy = "polygraphy"
     polygraphy_outputs = "polygraphy-outputs"
     safetensors = "safetensors"
-    triton = "triton"
 
 
 class Source(str, Enum):
     """What a tape can be made of."""
 
     safetensors = "safetensors"
-    flashinfer = "flashinfer"
 
 
 _OF_A_TAPE = frozenset({"target", "calls", "variant"})
-_USED: dict[Form | Source, frozenset[str]] = {
+_USED = {
     Form.onnx: frozenset({"model"}),
     Form.polygraphy: frozenset({"model"}),
     Form.polygraphy_outputs: frozenset({"model"}),
-    Form.triton: frozenset({"model", "batched"}),
-    Source.flashinfer: frozenset({"function"}),
 }
 """The options of each form, besides those that choose a part of a tape."""
 
@@ -67,12 +63,6 @@ def convert(
         Path | None,
         typer.Option(metavar="FILE", help="The .onnx that the values are for: names, order."),
     ] = None,
-    batched: Annotated[
-        bool, typer.Option("--batched", help="triton: the server's model has a batch dimension.")
-    ] = False,
-    function: Annotated[
-        str | None, typer.Option(metavar="NAME", help="flashinfer: the dumps of this function.")
-    ] = None,
     target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
@@ -82,28 +72,28 @@ def convert(
 
     onnx: test data sets for ONNX's backend tests and onnxruntime_perf_test. polygraphy: JSON for
     --load-inputs (and -outputs for --load-outputs). safetensors: a folder of .safetensors and
-    .json, both ways. triton: input data for perf_analyzer. flashinfer: its dumps become a tape.
+    .json, both ways.
 
     \b
     calltape convert runs/llm.tape --to onnx --model llm.onnx -o testcase
     calltape convert runs/llm.tape --to polygraphy --model llm.onnx -o inputs.json
-    calltape convert flashinfer_dumps --from flashinfer -o dumps.tape
+    calltape convert folder --from safetensors -o calls.tape
     """
     form = to or source
     if form is None or (to and source):
         raise typer.BadParameter("pass --to FORM or --from FORM")
-    of_tape = {"target": target, "calls": calls, "variant": variant, "model": model}
-    _refuse_unmeant(form, {**of_tape, "batched": batched, "function": function})
+    given = {"target": target, "calls": calls, "variant": variant, "model": model}
+    _refuse_unmeant(form, given)
     if source is not None:
         if len(paths) != 1:
             raise typer.BadParameter("--from takes one folder")
         with reading(_files_in(paths[0])):
-            made = _from(source, paths[0], out, function)
+            made = _from_folder(paths[0], out)
         _end(made, out, json)
         return
     with opened(paths, Part(calls, variant, target=target), runs=True) as tape:
         assert to is not None
-        _end(_to(to, tape, out, model, batched), out, json)
+        _end(_to(to, tape, out, model), out, json)
 
 
 def _files_in(folder: str) -> Iterator[str]:
@@ -112,37 +102,28 @@ def _files_in(folder: str) -> Iterator[str]:
         yield from (os.path.join(parent, name) for name in names)
 
 
-def _refuse_unmeant(form: Form | Source, given: dict[str, object]) -> None:
+def _refuse_unmeant(form: Form | Source, given: Mapping[str, object]) -> None:
     """Raises BadParameter for an option that the form has no use for."""
     writes = isinstance(form, Form)
-    used = _USED.get(form, frozenset()) | (_OF_A_TAPE if writes else frozenset())
+    used = (_OF_A_TAPE | _USED.get(form, frozenset())) if isinstance(form, Form) else ()
     for name, value in given.items():
         if value and name not in used:
             way = f"--{'to' if writes else 'from'} {form.value}"
             raise typer.BadParameter(f"--{name} has no use with {way}; leave it out")
 
 
-def _from(source: Source, path: str, out: Path, function: str | None) -> Written:
-    from calltape_analyzer.converting.written import Written
-
-    if source is Source.flashinfer:
-        from calltape_analyzer.converting.flashinfer_dumps import read_flashinfer_dumps
-
-        return Written(read_flashinfer_dumps(path, out, function=function))
+def _from_folder(path: str, out: Path) -> Written:
     from calltape_analyzer.converting.safetensors_folder import read_safetensors_folder
+    from calltape_analyzer.converting.written import Written
 
     return Written(read_safetensors_folder(path, out))
 
 
-def _to(to: Form, tape: Tape, out: Path, model: Path | None, batched: bool) -> Written:
+def _to(to: Form, tape: Tape, out: Path, model: Path | None) -> Written:
     if to is Form.onnx:
         from calltape_analyzer.converting.onnx_test_data import write_onnx_test_data
 
         return write_onnx_test_data(tape, out, model=model)
-    if to is Form.triton:
-        from calltape_analyzer.converting.triton_json import write_triton_json
-
-        return write_triton_json(tape, out, model=model, batched=batched)
     if to is Form.safetensors:
         from calltape_analyzer.converting.safetensors_folder import write_safetensors_folder
         from calltape_analyzer.converting.written import Written

@@ -6,7 +6,6 @@ or a tape.
 
 from __future__ import annotations
 
-from calltape_analyzer.converting.flashinfer_dumps import read_flashinfer_dumps
 from calltape_analyzer.converting.onnx_test_data import write_onnx_test_data
 from calltape_analyzer.converting.polygraphy_json import (
     write_polygraphy_inputs,
@@ -16,16 +15,13 @@ from calltape_analyzer.converting.safetensors_folder import (
     read_safetensors_folder,
     write_safetensors_folder,
 )
-from calltape_analyzer.converting.triton_json import write_triton_json
 from calltape_analyzer.converting.written import Written
 
 __all__ = [
     "Written",
-    "read_flashinfer_dumps",
     "read_safetensors_folder",
     "write_onnx_test_data",
     "write_polygraphy_inputs",
     "write_polygraphy_outputs",
     "write_safetensors_folder",
-    "write_triton_json",
 ]

@@ -13,13 +13,15 @@ import base64
 import json
 import math
 import os
+import platform
 import re
+import secrets
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.converting.new_folder import create_file, new_folder
-from calltape_analyzer.converting.new_tape import manifest_of_form
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.regular_files import read_json, read_regular, told_of
 from calltape_analyzer.tape import Tape
@@ -27,8 +29,10 @@ from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
 from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_schema import __version__
 from calltape_schema.blob import header_size, parse_header
 from calltape_schema.errors import TapeError
+from calltape_schema.history import MAX_STEPS, Step
 from calltape_schema.packing import (
     MAX_DOCUMENT_BYTES,
     is_array,
@@ -39,7 +43,15 @@ from calltape_schema.packing import (
     seal_envelope,
     unpack,
 )
-from calltape_schema.records import Manifest, decode_call, decode_manifest, encode_manifest
+from calltape_schema.records import (
+    MINOR,
+    VERSION,
+    Manifest,
+    Producer,
+    decode_call,
+    decode_manifest,
+    encode_manifest,
+)
 
 __all__ = ["read_safetensors_folder", "write_safetensors_folder"]
 
@@ -100,7 +112,7 @@ def read_safetensors_folder(
     if not folder.is_dir():
         raise TapeError("not_found", "no such folder", path=str(folder))
     calls = _calls_in(folder)
-    manifest = manifest_of_form("safetensors", None, _manifest_in(folder))
+    manifest = _made_of_files(_manifest_in(folder) or _new_manifest())
     with TapeWriter(out, manifest, overwrite=overwrite) as writer:
         for number, stem in sorted(calls.items()):
             with told_of(f"{stem}.*", "the call"):
@@ -132,6 +144,30 @@ def _manifest_in(folder: Path) -> Manifest | None:
         return None
     with told_of(path, "the manifest"):
         return decode_manifest(seal_envelope(pack(_read_json(path))))
+
+
+def _new_manifest() -> Manifest:
+    return Manifest(
+        format="calltape",
+        version=VERSION,
+        minor=MINOR,
+        tape=secrets.token_bytes(16),
+        created_ns=time.time_ns(),
+        producer=Producer(calltape=__version__, python=platform.python_version()),
+    )
+
+
+def _made_of_files(known: Manifest) -> Manifest:
+    """The same, with a history that says which form the calls came from."""
+    step = Step(
+        verb="convert",
+        tool="calltape",
+        version=__version__,
+        tape=known.tape,
+        options=(("from", "safetensors"),),
+    )
+    history = (*(known.history or ())[-(MAX_STEPS - 1) :], step)
+    return known.model_copy(update={"history": history, "minor": max(MINOR, known.minor)})
 
 
 def _add(writer: TapeWriter, number: int, stem: Path) -> None:

@@ -16,7 +16,7 @@ from typing import IO, Any
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.pytree.memory_limit import memory_limit_of
 
-__all__ = ["digest_of", "json_of", "open_regular", "read_json", "read_regular", "told_of"]
+__all__ = ["digest_of", "open_regular", "read_json", "read_regular", "told_of"]
 
 _CHUNK = 1024 * 1024
 _ADVICE = "do not trust this file"
@@ -83,15 +83,7 @@ def read_json(path: Path, limit: int) -> Any:
         TapeError: as :func:`read_regular`; ``limit`` if its values would take too much memory;
             ``invalid`` if it is no JSON.
     """
-    return json_of(read_regular(path, limit), path)
-
-
-def json_of(data: bytes, path: Path) -> Any:
-    """What a JSON text of a file says; errors name the file.
-
-    Raises:
-        TapeError: as :func:`read_json`.
-    """
+    data = read_regular(path, limit)
     values, most = sum(map(data.count, _MARKS)), memory_limit_of(len(data)) // _VALUE_BYTES
     if values > most:
         reason = f"its JSON has about {values:,} values; at most {most:,} are read"
@@ -108,7 +100,7 @@ def told_of(path: str | os.PathLike[str], what: str) -> Iterator[None]:
 
     Args:
         path: of the file or folder.
-        what: it is: ``a dump``.
+        what: it is: ``the call``.
 
     Raises:
         TapeError: ``invalid``, or the one that was raised, with the path.
