@@ -40,8 +40,7 @@ EXPECTED = {
     | {"diff", "dynamic_axes", "export", "granted", "load_programs", "open_tape", "render"}
     | {"register_flattening_functions", "replay", "script", "ship"},
     "calltape_analyzer.targets": {"additional_inputs", "dynamic_axes", "dynamic_shapes"}
-    | {"mark_dynamic", "optimization_profile", "partial_shapes", "range_dimensions"}
-    | {"shapes_collection"},
+    | {"optimization_profile", "partial_shapes", "shapes_collection"},
     "calltape_analyzer.converting": {"read_safetensors_folder", "write_onnx_test_data"},
     "calltape_analyzer.observer": {"InputObserver", "InputCandidate", "ObserverInfo"},
     "calltape_analyzer.testing": {"assert_replays", "call", "write_tape"},

@@ -173,12 +173,9 @@ class _Questions:
         variants = step("variants", tape.variants) or ()
         for source in (tape, *variants[:1]):
             for name in ("shapes_collection", "additional_inputs", "optimization_profile",
-                         "partial_shapes", "range_dimensions", "dynamic_axes",
-                         "dynamic_shapes"):  # fmt: skip
+                         "partial_shapes", "dynamic_axes", "dynamic_shapes"):  # fmt: skip
                 step(name, lambda name=name, source=source: getattr(targets, name)(source))
-            step("buckets", lambda source=source: targets.buckets_per_symbol(source, 2))
             step("trtexec", lambda s=source: targets.optimization_profile(s).trtexec_flags())
-            step("mark", lambda s=source: targets.mark_dynamic(s, *s.infer_arguments()))
 
     def notebook(self, tape: Any) -> None:
         """What a notebook shows: bounded, and no markup of the tape's in it."""

@@ -24,7 +24,6 @@ from calltape_analyzer.cli import app
 from calltape_analyzer.observer.candidates import ObserverInfo
 from calltape_analyzer.programs.input_refusal import dimension_in
 from calltape_analyzer.pytree.result_values import values_in
-from calltape_analyzer.targets.buckets import buckets_per_symbol
 from calltape_analyzer.targets.torch_inputs import additional_inputs
 from calltape_analyzer.text import alike
 from calltape_schema.records import Segment
@@ -264,18 +263,6 @@ def test_files_of_the_same_numbers(tmp_path: Path) -> None:
         return lambda: open_tape(folder)
 
     grows_little(make, 20)
-
-
-def test_buckets_of_many_sizes(written: Callable[..., Tape]) -> None:
-    def make(n: int) -> Callable[[], Any]:
-        (variant,) = written([{"x": zeros(1, 2 + i)} for i in range(n)]).variants()
-        return lambda: buckets_per_symbol(variant, n // 2)[0]
-
-    # As many buckets as sizes is a table of both: what is asked here is who is served by which.
-    with pytest.MonkeyPatch.context() as patch:
-        sizes = "calltape_analyzer.variants.padding.padding_sizes"
-        patch.setattr(sizes, lambda calls, count, *, multiple_of: sorted(calls))
-        grows_little(make, 100)
 
 
 def test_additional_inputs_of_many_calls(written: Callable[..., Tape]) -> None:

@@ -18,7 +18,6 @@ from calltape_analyzer import Tape, Variant, diff, open_tape
 from calltape_analyzer.cli.variants import _arguments
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.columns import value_in
-from calltape_analyzer.targets.buckets import buckets
 from calltape_analyzer.targets.openvino import partial_shapes
 from calltape_analyzer.targets.tensorrt import optimization_profile
 from calltape_analyzer.variants.row_conditions import Fixed
@@ -62,11 +61,6 @@ def test_targets_take_every_call(crowded: Tape) -> None:
     assert profile.calls == MANY
     assert (profile.inputs["x"].min, profile.inputs["x"].max) == ((1, 4), (31, 600))
     assert partial_shapes(variant)["x"] == [(1, 31), (4, 600)]
-    rows, columns = (symbol.name for symbol in variant.findings.symbols[:2])
-    padded = buckets(variant, columns, 4)
-    assert padded.sizes[-1] == 600
-    assert sum(padded.calls) == MANY
-    assert buckets(variant, rows, 31).waste == 0
 
 
 def test_a_relation_that_one_call_refutes_is_none(crowded: Tape) -> None:

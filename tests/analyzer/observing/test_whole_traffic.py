@@ -7,11 +7,9 @@ from pathlib import Path
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.targets.buckets import buckets
-from calltape_analyzer.targets.coreml import range_dimensions
+from calltape_analyzer.reporting.size_histograms import calls_by_size
 from calltape_analyzer.targets.openvino import partial_shapes
 from calltape_analyzer.targets.tensorrt import optimization_profile
-from calltape_analyzer.targets.torch_compile import mark_dynamic
 from calltape_recorder import First, When, record
 from tests.analyzer.observing.doubling import SIZES, ZEROS, Doubling, doubled
 from tests.analyzer.tapes import write_tape
@@ -25,12 +23,6 @@ def test_ranges_for_engines_are_those_of_the_whole_traffic(tmp_path: Path) -> No
         assert made.notes[0].startswith("kept 3 of 6 calls: the sizes that kernels")
         assert (profile.min, profile.max) == ((1, 2), (8, 40))
         assert partial_shapes(variant) == {"x": [(1, 8), (2, 40)]}
-        lower, upper = range_dimensions(variant)["x"]
-        assert isinstance(lower, dict)
-        assert isinstance(upper, dict)
-        assert (lower["lower"], lower["upper"], upper["upper"]) == (1, 8, 40)
-        marks = mark_dynamic(variant, (ZEROS(4, 5),))
-        assert [(mark.min, mark.max) for mark in marks] == [(2, 8), (2, 40)]
         assert [(s.min, s.max, s.distinct) for s in variant.findings.symbols] == [
             (1, 8, 2), (2, 40, 3)
         ]  # fmt: skip
@@ -45,18 +37,18 @@ def test_a_relation_that_only_the_kept_calls_have(tmp_path: Path) -> None:
     assert any("+ 1 held in the kept calls, but not in all" in text for text in warnings)
 
 
-def test_buckets_weigh_the_whole_traffic(tmp_path: Path) -> None:
+def test_sizes_are_counted_over_the_whole_traffic(tmp_path: Path) -> None:
     sizes = [(2, 3), (2, 5), *[(2, 9)] * 6]
     with open_tape(doubled(tmp_path / "a.tape", sizes, First(2))) as tape:
         (variant,) = tape.variants()
         (symbol,) = variant.facts.symbols
-        found = buckets(variant, symbol.name, 2)
-    assert (found.sizes, found.calls, found.weighs) == ((5, 9), (2, 6), "all")
+        assert calls_by_size(variant.facts, symbol) == ({3: 1, 5: 1, 9: 6}, "all")
     many = [(2, 3), (2, 5), *[(2, n) for n in range(20, 60)]]
     with open_tape(doubled(tmp_path / "b.tape", many, First(2))) as tape:
         (variant,) = tape.variants()
-        few = buckets(variant, symbol.name, 3)
-    assert (few.sizes, few.weighs) == ((3, 5, 59), "kept and largest")
+        (symbol,) = variant.facts.symbols
+        few = calls_by_size(variant.facts, symbol)
+    assert few == ({3: 1, 5: 1, 59: 1}, "kept and largest")
 
 
 def test_explain_tells_kept_calls_and_all(tmp_path: Path) -> None:

@@ -133,18 +133,13 @@ def test_counted_calls_are_explained(contents: Contents) -> None:
     assert part.overview.caption.endswith("(–: not known)") == (not all(known))
 
 
-def test_pairs_and_buckets(contents: Contents) -> None:
+def test_pairs(contents: Contents) -> None:
     variants = contents.parts[0].variants
     pair = next(pair for variant in variants for pair in variant.pairs)
     assert pair.said
     assert sum(calls for *_, calls in pair.spots) in [
         row[1] for row in contents.parts[0].overview.rows
     ]
-    for variant in variants:
-        for symbol in variant.symbols:
-            if symbol.buckets is not None:
-                wasted = [row[2] for row in symbol.buckets.rows]
-                assert wasted == sorted(wasted, reverse=True)
 
 
 def test_errors_times_and_nesting(contents: Contents, runs: Path) -> None:

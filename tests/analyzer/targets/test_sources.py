@@ -6,14 +6,13 @@ import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
 from calltape_analyzer import Tape, UsageError, open_tape, targets
-from calltape_analyzer.targets import buckets, coreml, onnx, openvino, tensorrt, torch_inputs
+from calltape_analyzer.targets import onnx, openvino, tensorrt, torch_inputs
 from tests.analyzer.tapes import write_tape
 
 
@@ -31,20 +30,16 @@ def tape_of(path: Path, *, variants: int) -> Tape:
 
 
 ASKED: dict[str, Callable[[Any], Any]] = {
-    "buckets": lambda source: buckets.buckets(source, "x_dim_0", 2),
-    "buckets_per_symbol": lambda source: targets.buckets_per_symbol(source, 2),
-    "range_dimensions": lambda source: targets.range_dimensions(source),
     "dynamic_axes": lambda source: targets.dynamic_axes(source),
     "dynamic_shapes": lambda source: targets.dynamic_shapes(source, dim="auto"),
     "partial_shapes": lambda source: targets.partial_shapes(source),
     "optimization_profile": lambda source: targets.optimization_profile(source),
-    "mark_dynamic": lambda source: targets.mark_dynamic(source, (torch.zeros(3, 4),)),
     "shapes_collection": lambda source: targets.shapes_collection(source)[1][0].shape,
     "additional_inputs": lambda source: len(
         targets.additional_inputs(source)._examples  # type: ignore[attr-defined]
     ),
 }
-OF_ONE_PROGRAM = set(ASKED) - {"dynamic_axes", "dynamic_shapes", "mark_dynamic"}
+OF_ONE_PROGRAM = set(ASKED) - {"dynamic_axes", "dynamic_shapes"}
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -70,14 +65,8 @@ def test_what_is_said_of_one_program_wants_one_variant(name: str, tmp_path: Path
         ASKED[name](tape)
 
 
-def test_what_takes_arguments_finds_the_variant(tmp_path: Path) -> None:
+def test_dynamic_axes_are_of_all_variants(tmp_path: Path) -> None:
     with tape_of(tmp_path, variants=2) as tape:
-        marks = targets.mark_dynamic(tape, (torch.zeros(6, 4),), {"mask": torch.zeros(6, 2)})
-        assert [(mark.name, mark.axis) for mark in marks if mark.mark == "dynamic"] == [
-            ("x", 0), ("mask", 0)
-        ]  # fmt: skip
-        with pytest.raises(UsageError, match="no variant takes these arguments"):
-            targets.mark_dynamic(tape, (torch.zeros(6, 5),))
         assert set(targets.dynamic_axes(tape)) == {"x", "mask", "output"}
 
 
@@ -86,16 +75,13 @@ def test_every_function_of_a_module_is_reachable_from_the_package() -> None:
         module = importlib.import_module(f"calltape_analyzer.targets.{name}")
         assert getattr(targets, name) is module
         for public in module.__all__:
-            if public != name:
-                assert getattr(targets, public) is getattr(module, public)
-                assert public in targets.__all__
+            assert getattr(targets, public) is getattr(module, public)
+            assert public in targets.__all__
 
 
 def test_the_source_comes_first() -> None:
     for name in ASKED:
-        value = getattr(targets, name)
-        function = value.buckets if isinstance(value, ModuleType) else value
-        parameters = list(inspect.signature(function).parameters)
+        parameters = list(inspect.signature(getattr(targets, name)).parameters)
         assert parameters[0] == "source", name
-    for module in (coreml, onnx, openvino, tensorrt, torch_inputs):
+    for module in (onnx, openvino, tensorrt, torch_inputs):
         assert module.__doc__

@@ -212,7 +212,6 @@ class SymbolPart:
         evidence: the lines of its explanation.
         warnings: for which conclusions there is little evidence.
         histogram: its sizes; None if it follows from other symbols, or never varied.
-        buckets: the sizes to pad to, for several numbers of them; None likewise.
     """
 
     name: str
@@ -220,7 +219,6 @@ class SymbolPart:
     evidence: tuple[str, ...]
     warnings: tuple[str, ...]
     histogram: Histogram | None = None
-    buckets: Table | None = None
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Reported:
         outcomes: Mapping[str, Outcomes] | None = None,
     ) -> ReportPage:
         """One HTML file that shows what was recorded: coverage, calls and latency over time,
-        variants with their arguments, sizes and evidence, errors, nested calls, suggested buckets.
+        variants with their arguments, sizes and evidence, errors, nested calls.
         It needs no network. ``tape.report().write("report.html")`` writes it.
 
         Args:

@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Literal
 
 from calltape_analyzer.reporting.contents import Histogram, Pair, cut, table
 from calltape_analyzer.text import counted, shown_value
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.padding import Weighs, calls_by_size
 from calltape_analyzer.variants.symbols import Symbol
 
-__all__ = ["histogram_of", "pair_of", "pairs_of", "unpaired"]
+__all__ = ["calls_by_size", "histogram_of", "pair_of", "pairs_of", "unpaired"]
 
 _MAX_BARS, _MAX_BY_SIZE, _MAX_SPOTS_PER_SIDE, _MAX_COMMON = 48, 30, 16, 12
 _MAX_PAIRED, _MAX_DRAWN_BITS = 4, 48
 
+Weighs = Literal["kept", "all", "kept and largest"]
 _COUNTS: dict[Weighs, str] = {
     "kept": "the calls on the tape",
     "all": "all calls that the recorder counted",
@@ -41,6 +42,21 @@ def histogram_of(facts: VariantFacts, symbol: Symbol) -> Histogram:
         common=common,
         is_drawn=_is_small(calls),
     )
+
+
+def calls_by_size(facts: VariantFacts, symbol: Symbol) -> tuple[Counter[int], Weighs]:
+    """How many calls had each size of a symbol, and which calls these are: those on the tape
+    (``kept``), all of the traffic (``all``), or those on the tape and one of the largest size."""
+    sizes = facts.every.sizes(symbol.columns[0])
+    calls = Counter({size: seen.calls for size, seen in sizes.items()})
+    whole = facts.counted.get(symbol.columns[0])
+    if whole is None or whole.shared_with or sum(calls.values()) >= whole.calls:
+        return calls, "kept"
+    counted_calls = Counter(whole.values.sizes)
+    if not whole.values.other_calls and calls.keys() <= counted_calls.keys():
+        return counted_calls, "all"
+    calls.setdefault(whole.values.max, 1)
+    return calls, "kept and largest"
 
 
 def _bins(calls: Mapping[int, int]) -> list[tuple[int, int, int]]:

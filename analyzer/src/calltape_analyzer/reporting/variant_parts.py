@@ -1,4 +1,4 @@
-"""A variant as a part of a report page: arguments, symbols with their evidence, pairs, buckets.
+"""A variant as a part of a report page: arguments, symbols with their evidence, pairs.
 
 In come variants. Out go parts with bounds.
 """
@@ -13,18 +13,15 @@ from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.reporting.argument_trees import argument_tree
 from calltape_analyzer.reporting.contents import SymbolPart, Table, VariantPart, cut, table
 from calltape_analyzer.reporting.size_histograms import histogram_of, pairs_of, unpaired
-from calltape_analyzer.text import counted, listed, shown_range, shown_value
+from calltape_analyzer.text import counted, listed, shown_range
 from calltape_analyzer.variant import Variant
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.padding import buckets_of
 from calltape_analyzer.variants.symbols import Symbol
 from calltape_analyzer.variants.variant_findings import SymbolFinding
 
 __all__ = ["variant_part", "variants_table"]
 
 _MAX_SYMBOLS, _MAX_LINES, _MAX_LINE = 24, 24, 500
-_BUCKETS = (2, 4, 8, 16)
-_MAX_SIZES_IN_TEXT = 16
 
 
 def variants_table(
@@ -144,19 +141,4 @@ def _symbol(
         evidence=tuple(cut(line, _MAX_LINE) for line in lines[:_MAX_LINES]),
         warnings=tuple(cut(text, _MAX_LINE) for text in warnings[:_MAX_LINES]),
         histogram=histogram_of(facts, symbol) if is_free else None,
-        buckets=_buckets(facts, symbol) if is_free and facts.every.span(symbol.columns[0]).min >= 0
-        else None,
-    )  # fmt: skip
-
-
-def _buckets(facts: VariantFacts, symbol: Symbol) -> Table:
-    """The best sizes to pad to, and what they waste."""
-    rows = []
-    for count in _BUCKETS:
-        found = buckets_of(facts, symbol, count)
-        sizes = ", ".join(map(shown_value, found.sizes[:_MAX_SIZES_IN_TEXT]))
-        rows.append((len(found.sizes), sizes, round(100 * found.waste, 1)))
-        if not found.waste:
-            break  # more buckets waste no less
-    head = ("buckets", "sizes to pad to", "% padding")
-    return table("suggested buckets", head, rows)
+    )

@@ -247,7 +247,8 @@ class SurveyedTape(Tape):
 
     It answers whatever needs no single call and no value: ``variants``, ``infer_dynamic_shapes``,
     ``shape_findings``, ``explain``, ``observations``, ``counters``, ``coverage``, ``diff`` and the
-    targets that take sizes, such as ``buckets``. Everything else raises :class:`UsageError`.
+    targets that take sizes, such as ``optimization_profile``. Everything else raises
+    :class:`UsageError`.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The findings of a variant or a tape in the terms of each tool that exports.
 
-In come a `Tape` or a `Variant`, always as the first parameter. Out go the shapes, marks, profiles
-and flags that the tool takes.
+In come a `Tape` or a `Variant`, always as the first parameter. Out go the shapes, profiles and
+flags that the tool takes.
 
 A module per tool, and each function of one by its name from here as well::
 
@@ -10,8 +10,8 @@ A module per tool, and each function of one by its name from here as well::
     profile = optimization_profile(tape)
     flags = tensorrt.trtexec_flags([profile])
 
-(``buckets`` is the module: its function is ``buckets.buckets``.) What is said of one program takes
-a tape if its calls are one variant; choose one with ``tape.only(variant=...)`` otherwise.
+What is said of one program takes a tape if its calls are one variant; choose one with
+``tape.only(variant=...)`` otherwise.
 """
 
 from __future__ import annotations
@@ -21,17 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from calltape_analyzer.targets import (
-        buckets,
-        coreml,
         onnx,
         openvino,
         tensorrt,
-        torch_compile,
         torch_export,
         torch_inputs,
     )
-    from calltape_analyzer.targets.buckets import Buckets, buckets_per_symbol, padding_sizes
-    from calltape_analyzer.targets.coreml import RangeDimension, coreml_shapes, range_dimensions
     from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
     from calltape_analyzer.targets.openvino import (
         PartialDimension,
@@ -46,46 +41,32 @@ if TYPE_CHECKING:
         polygraphy_flags,
         trtexec_flags,
     )
-    from calltape_analyzer.targets.torch_compile import Mark, mark_dynamic
     from calltape_analyzer.targets.torch_export import dynamic_shapes
     from calltape_analyzer.targets.torch_inputs import additional_inputs, shapes_collection
 
 __all__ = [
-    "Buckets",
     "DynamicAxes",
     "InputRange",
-    "Mark",
     "OptimizationProfile",
     "PartialDimension",
-    "RangeDimension",
     "additional_inputs",
     "as_text",
-    "buckets",
-    "buckets_per_symbol",
-    "coreml",
-    "coreml_shapes",
     "dynamic_axes",
     "dynamic_shapes",
-    "mark_dynamic",
     "onnx",
     "openvino",
     "openvino_shapes",
     "optimization_profile",
-    "padding_sizes",
     "partial_shapes",
     "polygraphy_flags",
-    "range_dimensions",
     "shapes_collection",
     "tensorrt",
-    "torch_compile",
     "torch_export",
     "torch_inputs",
     "trtexec_flags",
 ]
 
 _NAMES = {
-    "buckets": ("Buckets", "buckets_per_symbol", "padding_sizes"),
-    "coreml": ("RangeDimension", "coreml_shapes", "range_dimensions"),
     "onnx": ("DynamicAxes", "dynamic_axes"),
     "openvino": ("PartialDimension", "as_text", "openvino_shapes", "partial_shapes"),
     "tensorrt": (
@@ -95,7 +76,6 @@ _NAMES = {
         "polygraphy_flags",
         "trtexec_flags",
     ),
-    "torch_compile": ("Mark", "mark_dynamic"),
     "torch_export": ("dynamic_shapes",),
     "torch_inputs": ("additional_inputs", "shapes_collection"),
 }

@@ -14,7 +14,7 @@ from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.variant import Variant
 
-__all__ = ["arguments_of_row", "tensors_given", "variant_for", "variant_of"]
+__all__ = ["arguments_of_row", "tensors_given", "variant_of"]
 
 _MAX_NAMED = 8
 
@@ -37,26 +37,6 @@ def variant_of(source: Tape | Variant) -> Variant:
     raise UsageError(
         f"the calls of this tape are {len(variants)} variants: {names}",
         advice="pass one of tape.variants(), or tape.only(variant=...)",
-    )
-
-
-def variant_for(source: Tape | Variant, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Variant:
-    """The variant, or the one of a tape that takes some arguments.
-
-    Raises:
-        UsageError: no variant takes them; says why.
-    """
-    if isinstance(source, Variant):
-        return source
-    variants = source.variants()
-    every = [(variant, variant.accepts(args, kwargs)) for variant in variants]
-    found = next((variant for variant, accepted in every if accepted), None)
-    if found is not None:
-        return found
-    reasons = [f"{variant.name}: {accepted.reason}" for variant, accepted in every]
-    raise UsageError(
-        f"no variant takes these arguments ({some_of(reasons, _MAX_NAMED, '; ') or 'no calls'})",
-        advice="record calls like this one as well",
     )
 
 
