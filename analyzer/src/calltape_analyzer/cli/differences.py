@@ -11,9 +11,6 @@ import typer
 
 from calltape_analyzer.cli.output import (
     Json,
-    Markdown,
-    Private,
-    check_form,
     command,
     lines,
     print_model,
@@ -40,8 +37,6 @@ def diff(
     ignore: Ignore = None,
     scan: Scan = False,
     json: Json = False,
-    markdown: Markdown = False,
-    private: Private = False,
 ) -> None:
     """What calls on tape NOW show that those on BEFORE do not.
 
@@ -56,16 +51,11 @@ def diff(
     """
     from calltape_analyzer.differences.difference import diff as compare
 
-    check_form(json, markdown, private)
     part = Part(calls, variant, ignore, target)
     with opened(before, part, scan=scan) as a, opened([now], part, scan=scan) as b:
         found = compare(a, b)
         if json:
             print_model(found)
-        elif markdown:
-            from calltape_analyzer.markdown.findings import difference_in_markdown
-
-            print(difference_in_markdown(found, a, b, private=private), end="")
         else:
             lines(str(found))
         if not found.same:

@@ -12,9 +12,6 @@ import typer
 from calltape_analyzer.cli.listings import days_lines, print_recordings
 from calltape_analyzer.cli.output import (
     Json,
-    Markdown,
-    Private,
-    check_form,
     command,
     damage_as_json,
     line,
@@ -86,8 +83,13 @@ def info(
     ignore: Ignore = None,
     scan: Scan = False,
     json: Json = False,
-    markdown: Markdown = False,
-    private: Private = False,
+    markdown: Annotated[
+        bool,
+        typer.Option(
+            "--markdown",
+            help="Print Markdown to paste into an issue: no texts, values, messages or paths.",
+        ),
+    ] = False,
 ) -> None:
     """Target, calls, sizes, coverage and damage.
 
@@ -103,10 +105,11 @@ def info(
     calltape info runs/llm.tape --json | jq .coverage
     calltape info runs/llm.tape --markdown
     """
-    check_form(json, markdown, private)
+    if json and markdown:
+        raise typer.BadParameter("--json and --markdown are two forms; take one")
     part = Part(calls, variant, ignore, target)
     try:
-        _tell(paths, part, scan=scan, quick=quick, form=(json, markdown, private))
+        _tell(paths, part, scan=scan, quick=quick, json=json, markdown=markdown)
     except TargetsError:
         if markdown or part != Part():
             raise
@@ -117,9 +120,8 @@ def info(
 
 
 def _tell(
-    paths: list[str], part: Part, *, scan: bool, quick: bool, form: tuple[bool, bool, bool]
+    paths: list[str], part: Part, *, scan: bool, quick: bool, json: bool, markdown: bool
 ) -> None:
-    json, markdown, private = form
     with opened(paths, part, scan=scan or None) as tape:
         if isinstance(tape, SurveyedTape):
             if markdown:
@@ -133,7 +135,7 @@ def _tell(
 
             if not quick:
                 tape.verify()
-            print(tape_summary(tape, private=private), end="")
+            print(tape_summary(tape), end="")
             return
         kept: Counter[CountedKind] = Counter()
         facts = _facts(tape, quick, kept)

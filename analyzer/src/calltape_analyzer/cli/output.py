@@ -26,10 +26,7 @@ from calltape_schema.errors import TapeError
 
 __all__ = [
     "Json",
-    "Markdown",
-    "Private",
     "WrongWordError",
-    "check_form",
     "command",
     "complain",
     "damage_as_json",
@@ -46,17 +43,6 @@ __all__ = [
 FAILURE, USAGE, DAMAGED = 1, 2, 3
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
-
-Markdown = Annotated[
-    bool,
-    typer.Option(
-        "--markdown",
-        help="Print Markdown to paste into an issue: no texts, values, messages or paths.",
-    ),
-]
-Private = Annotated[
-    bool, typer.Option("--private", help="With --markdown: also what may be private.")
-]
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -114,14 +100,6 @@ def command(function: F) -> F:
             raise typer.Exit(FAILURE) from None
 
     return run  # type: ignore[return-value]
-
-
-def check_form(json: bool, markdown: bool, private: bool) -> None:
-    """Raises BadParameter for options that contradict each other."""
-    if json and markdown:
-        raise typer.BadParameter("--json and --markdown are two forms; take one")
-    if private and not markdown:
-        raise typer.BadParameter("--private goes with --markdown; without it, all is printed")
 
 
 def complain(text: str) -> None:

@@ -26,9 +26,6 @@ from calltape_analyzer.cli.models import (
 from calltape_analyzer.cli.output import (
     FAILURE,
     Json,
-    Markdown,
-    Private,
-    check_form,
     command,
     lines,
     print_model,
@@ -115,8 +112,6 @@ def replay(
     variant: Variants = None,
     ignore: Ignore = None,
     json: Json = False,
-    markdown: Markdown = False,
-    private: Private = False,
 ) -> None:
     """Runs the recorded calls, and compares.
 
@@ -131,7 +126,6 @@ def replay(
     git bisect run calltape replay bug.tape --model my.models:llama --bisect
     """
     with judged(bisect) as found:
-        check_form(json, markdown, private)
         paths, given = _asked(words, model)
         if failing is not None and bisect:
             raise typer.BadParameter(
@@ -159,12 +153,7 @@ def replay(
                 failing=failing,
                 trusted=trust,
             )
-            if markdown:
-                from calltape_analyzer.markdown.reports import replay_in_markdown
-
-                print(replay_in_markdown(report, tape, private=private, every=every), end="")
-            else:
-                _print(report, json, every)
+            _print(report, json, every)
             if report.has_failed:
                 raise typer.Exit(FAILURE)
         if not report.ok:
@@ -242,8 +231,6 @@ def check(
     ignore: Ignore = None,
     scan: Scan = False,
     json: Json = False,
-    markdown: Markdown = False,
-    private: Private = False,
 ) -> None:
     """Whether an exported model would accept the calls.
 
@@ -255,7 +242,6 @@ def check(
     calltape check runs/today.tape model.onnx
     calltape check runs/today.tape exported/ --json
     """
-    check_form(json, markdown, private)
     # Code that is trusted may take what it takes.
     part = Part(calls, variant, ignore, target)
     bounded = nullcontext() if trust else reading(_read_of(model))
@@ -264,12 +250,7 @@ def check(
         from calltape_analyzer.replaying.checking import check as check_calls
 
         report = check_calls(tape, _existing(model), trusted=trust)
-        if markdown:
-            from calltape_analyzer.markdown.reports import check_in_markdown
-
-            print(check_in_markdown(report, tape, private=private), end="")
-        else:
-            _print(report, json)
+        _print(report, json)
         if not report.ok:
             raise typer.Exit(FAILURE)
 

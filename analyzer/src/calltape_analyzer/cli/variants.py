@@ -15,9 +15,6 @@ import typer
 
 from calltape_analyzer.cli.output import (
     Json,
-    Markdown,
-    Private,
-    check_form,
     command,
     line,
     lines,
@@ -193,8 +190,6 @@ def explain(
     ignore: Ignore = None,
     scan: Scan = False,
     json: Json = False,
-    markdown: Markdown = False,
-    private: Private = False,
 ) -> None:
     """Why a dimension is dynamic or constant.
 
@@ -207,7 +202,6 @@ def explain(
     """
     from calltape_analyzer.explanation.subjects import explain as explained_subject
 
-    check_form(json, markdown, private)
     paths, argument, axis = _asked(words)
     with opened(paths, Part(calls, None, ignore, target), scan=scan) as tape:
         only = {one.name for one in variants_meant(tape, variant)}
@@ -215,11 +209,6 @@ def explain(
             explained = explained_subject(tape, tape.variants(), argument, axis, only=only)
         if json:
             print_model(explained)
-            return
-        if markdown:
-            from calltape_analyzer.markdown.findings import explanation_in_markdown
-
-            print(explanation_in_markdown(explained, tape, private=private), end="")
             return
         lines(str(explained))
 

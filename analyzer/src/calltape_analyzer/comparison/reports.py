@@ -16,7 +16,7 @@ from calltape_analyzer.text import counted, printable, variant_names
 from calltape_schema.errors import TapeError
 
 __all__ = [
-    "Report", "ReportRow", "compared_row", "error_in_words", "failed_row", "shown_distance",
+    "Report", "ReportRow", "compared_row", "error_in_words", "failed_row",
     "text_of",
 ]  # fmt: skip
 
@@ -341,15 +341,15 @@ def _cells(row: ReportRow, first: ReportRow | None = None) -> tuple[str, ...]:
                 _name(row),
                 row.variant or "-",
                 "yes" if row.ok else "NO",
-                shown_distance(row, row.max_abs),
-                shown_distance(row, row.max_rel),
+                _shown_distance(row, row.max_abs),
+                _shown_distance(row, row.max_rel),
                 error,
             ),
         )
     )
 
 
-def shown_distance(row: ReportRow, largest: float) -> str:
+def _shown_distance(row: ReportRow, largest: float) -> str:
     """A largest difference; of a call that gave nothing to compare it would say nothing."""
     is_known = row.compared or (largest and not math.isinf(largest))
     return f"{largest:.1e}" if is_known else "-"

@@ -1,6 +1,6 @@
 """A Markdown text for GitHub, GitLab and the like, of bounded length.
 
-What comes from a tape stands in code spans and fenced blocks only. There is no HTML in them, no
+What comes from a tape stands in code spans only. There is no HTML in them, no
 link, no ``@mention`` and no ``#reference``, whatever a tape says.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from calltape_analyzer.text import counted, printable, printable_lines
+from calltape_analyzer.text import counted, printable
 
 __all__ = ["LIMIT", "Document"]
 
@@ -39,14 +39,6 @@ class Document:
         """A heading in our own words."""
         self._add(f"#### {words}", "a heading")
 
-    def paragraph(self, words: str) -> None:
-        """A sentence in our own words; what is quoted in it is a :meth:`span`."""
-        self._add(words, "a paragraph")
-
-    def bullets(self, what: str, items: Iterable[str]) -> None:
-        """A list of our own words and spans."""
-        self._rows(what, [], [f"- {item}" for item in items])
-
     def table(self, what: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """A table.
 
@@ -55,20 +47,19 @@ class Document:
             head: our own words.
             rows: texts of any content.
         """
-        top = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-        self._rows(what, top, [f"| {' | '.join(map(cell, row))} |" for row in rows])
-
-    def block(self, what: str, text: str, language: str = "text") -> None:
-        """Text of any content in a fence that is longer than any run of backticks in it."""
-        shown = printable_lines(text.rstrip("\n"))
-        room = self._room - 200
-        if len(shown) > room > 0:
-            at = shown.rfind("\n", 0, room)
-            kept = shown[: at if at > 0 else room]
-            self._cut.append(f"{len(shown) - len(kept):,} characters of {what}")
-            shown = kept
-        fence = "`" * max(3, _longest_run(shown) + 1)
-        self._add(f"{fence}{language}\n{shown}\n{fence}", what)
+        lines = [f"| {' | '.join(map(cell, row))} |" for row in rows]
+        shown = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+        room = self._room - sum(len(line) + 1 for line in shown) - 2
+        fit = 0
+        for line in lines:
+            room -= len(line) + 1
+            if room < 0:
+                break
+            fit += 1
+        if fit < len(lines):
+            self._cut.append(f"{len(lines) - fit:,} of {len(lines):,} {what}")
+        if fit:
+            self._add("\n".join([*shown, *lines[:fit]]), what)
 
     def text(self) -> str:
         """The document, with a note of what was cut."""
@@ -79,19 +70,6 @@ class Document:
             rest = f"; and {more} more" if more > 0 else ""
             blocks.append(f"*Cut to keep this short: {shown}{rest}.*")
         return "\n\n".join(blocks) + "\n"
-
-    def _rows(self, what: str, top: list[str], rows: list[str]) -> None:
-        shown: list[str] = []
-        room = self._room - sum(len(line) + 1 for line in top) - 2
-        for row in rows:
-            room -= len(row) + 1
-            if room < 0:
-                break
-            shown.append(row)
-        if len(shown) < len(rows):
-            self._cut.append(f"{len(rows) - len(shown):,} of {len(rows):,} {what}")
-        if shown:
-            self._add("\n".join([*top, *shown]), what)
 
     def _add(self, block: str, what: str) -> None:
         if len(block) + 2 > self._room:

@@ -7,7 +7,7 @@ import platform
 import sys
 from importlib import metadata
 
-from calltape_analyzer.markdown.disclosure import Disclosure
+from calltape_analyzer.markdown.disclosure import version
 from calltape_analyzer.markdown.document import Document
 from calltape_analyzer.tape import Tape
 from calltape_schema import __version__
@@ -28,9 +28,9 @@ def versions_here() -> dict[str, str]:
         "platform": f"{platform.system()} {platform.machine()}",
     }
     for name in _LIBRARIES:
-        version = _version(name)
-        if version is not None:
-            found[name] = version
+        installed = _version(name)
+        if installed is not None:
+            found[name] = installed
     return found
 
 
@@ -49,11 +49,11 @@ def versions_of(tape: Tape) -> dict[str, str]:
     return {name: str(recorded[name]) for name in _TOLD if recorded.get(name)}
 
 
-def add_versions(document: Document, tape: Tape, told: Disclosure) -> None:
+def add_versions(document: Document, tape: Tape) -> None:
     """A table of both."""
     here, there = versions_here(), versions_of(tape)
     rows = [
-        (name, told.version(here.get(name, "-")), told.version(there.get(name, "-")))
+        (name, version(here.get(name, "-")), version(there.get(name, "-")))
         for name in _TOLD
         if name in here or name in there
     ]
