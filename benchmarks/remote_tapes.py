@@ -1,5 +1,5 @@
-"""What ``calltape shapes`` takes on a sealed tape in object storage: an S3 server on loopback, over
-HTTP, which counts requests and bytes."""
+"""What ``calltape variants`` takes on a sealed tape in object storage: an S3 server on loopback,
+over HTTP, which counts requests and bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def row_over_s3(path: Path, calls: int, local: float) -> Row:
         for _ in range(_ROUNDS):
             traffic.clear()
             start = time.perf_counter()
-            command = [sys.executable, "-m", "calltape_analyzer", "shapes", url]
+            command = [sys.executable, "-m", "calltape_analyzer", "variants", url]
             subprocess.run(command, check=True, capture_output=True, env=environment)
             seconds.append(time.perf_counter() - start)
         took = statistics.median(seconds)

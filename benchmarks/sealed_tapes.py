@@ -1,4 +1,4 @@
-"""What ``calltape shapes`` takes on a sealed tape of a million calls, against one of a thousand
+"""What ``calltape variants`` takes on a sealed tape of a million calls, against one of a thousand
 calls with the same structures: both answer from their ends. What the scan of all records takes, and
 what the same takes over S3."""
 
@@ -44,8 +44,8 @@ def record_calls(path: Path, calls: int, sizes: int = len(_SIZES)) -> None:
         raise RuntimeError(f"recorded {recorder.stats()}")
 
 
-def _shapes(path: Path, *options: str) -> None:
-    command = [sys.executable, "-m", "calltape_analyzer", "shapes", str(path), *options]
+def _variants(path: Path, *options: str) -> None:
+    command = [sys.executable, "-m", "calltape_analyzer", "variants", str(path), *options]
     subprocess.run(command, check=True, capture_output=True)
 
 
@@ -55,7 +55,7 @@ def _peak(path: Path, *options: str) -> int:
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], capture_output=True); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    command = [sys.executable, "-m", "calltape_analyzer", "shapes", str(path), *options]
+    command = [sys.executable, "-m", "calltape_analyzer", "variants", str(path), *options]
     ran = subprocess.run(
         [sys.executable, "-c", code, *command], check=True, capture_output=True, text=True
     )
@@ -72,15 +72,15 @@ def rows(scale: float) -> Iterator[Row]:
         nbytes = large.stat().st_size
         samples = measure(
             {
-                "small": lambda: _shapes(small),
-                "large": lambda: _shapes(large),
-                "scan": lambda: _shapes(large, "--scan"),
+                "small": lambda: _variants(small),
+                "large": lambda: _variants(large),
+                "scan": lambda: _variants(large, "--scan"),
             },
             max(int(5 * scale), 3),
         )
         few, seconds, scan = map(samples.median, ("small", "large", "scan"))
         yield Row(
-            f"calltape shapes of a sealed tape of {many:,} calls ({nbytes / 2**20:.0f} MiB)",
+            f"calltape variants of a sealed tape of {many:,} calls ({nbytes / 2**20:.0f} MiB)",
             f"{seconds:.2f} s, {_peak(large) / 2**20:.0f} MiB",
             (f"{seconds / few:.2f} × one of {_FEW:,} calls ({few:.2f} s)",),
         )

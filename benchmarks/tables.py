@@ -65,7 +65,7 @@ def rows(scale: float) -> Iterator[Row]:
         _record(Path(tape), calls)
         table = ("table", tape, "-o", out, "--force")
         samples = measure(
-            {"scan": lambda: _run("shapes", tape, "--scan"), "table": lambda: _run(*table)},
+            {"scan": lambda: _run("variants", tape, "--scan"), "table": lambda: _run(*table)},
             3,
         )
         scan, seconds = samples.median("scan"), samples.median("table")
@@ -76,7 +76,7 @@ def rows(scale: float) -> Iterator[Row]:
             f"{seconds:.1f} s ({seconds / calls * 1e6:.0f} µs per call), "
             f"{_peak(*table) / 2**20:.0f} MiB",
             (
-                f"{seconds / scan:.1f} × shapes --scan ({scan:.1f} s, "
-                f"{_peak('shapes', tape, '--scan') / 2**20:.0f} MiB)",
+                f"{seconds / scan:.1f} × variants --scan ({scan:.1f} s, "
+                f"{_peak('variants', tape, '--scan') / 2**20:.0f} MiB)",
             ),
         )

@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
     run("2. What is on the tape?", "-m", "calltape_analyzer", "info", tape)
     run("3. Another process, without the model, infers.", str(scripts / "analyze.py"), tape)
     run("4. A third exports, and runs every call.", str(scripts / "export.py"), tape, programs)
-    print(f"\nThe tape is {shown(tape)}; look at it with `calltape ls` and `calltape shapes`.")
+    print(f"\nThe tape is {shown(tape)}; look at it with `calltape ls` and `calltape variants`.")
 
 
 if __name__ == "__main__":

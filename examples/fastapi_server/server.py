@@ -11,7 +11,7 @@ calltape-record --target server:model --tape runs/served -- \
 Then:
 
 calltape info runs/served
-calltape shapes runs/served --python
+calltape variants runs/served --python
 """
 
 import os

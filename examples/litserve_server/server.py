@@ -12,7 +12,7 @@ calltape-record --target transformers.models.llama.modeling_llama:LlamaForCausal
 Then:
 
 calltape info runs/served
-calltape shapes runs/served --python
+calltape variants runs/served --python
 """
 
 import argparse

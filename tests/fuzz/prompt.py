@@ -19,9 +19,7 @@ __all__ = ["COMMANDS", "command"]
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("info",), ("info", "--json"), ("info", "--quick"), ("ls",), ("ls", "--json"),
     ("ls", "--calls", "0..1"), ("ls", "--ignore", "x"), ("show", "0"), ("show", "0", "--json"),
-    ("shapes",), ("shapes", "--json"), ("shapes", "--python"),
-    ("shapes", "--names", "--batch", "all"),
-    ("args",), ("args", "--json"), ("args", "--call", "0"), ("variants",), ("variants", "--json"),
+    ("variants",), ("variants", "--json"), ("variants", "--python"),
     ("explain", "x"), ("explain", "x", "0", "--json"), ("explain", "past_key_values.*"),
     ("script",), ("script", "--json"), ("diff", "OTHER"), ("diff", "OTHER", "--json"),
     ("info", "--markdown"), ("check", "PROGRAM"), ("check", "PROGRAM", "--json"),
@@ -40,7 +38,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 ONNX model, ``OUT`` (also with a suffix) a new file, which is thrown away.
 
 ``minimise`` is not among them: each of its tries is a process that imports torch for seconds. What
-it does to a tape is done by ``filter`` and by resizing, which ``args`` and ``script`` reach.
+it does to a tape is done by ``filter`` and by resizing, which ``questions`` reach.
 """
 
 

@@ -25,7 +25,7 @@ from calltape_analyzer import (
     render,
     targets,
 )
-from calltape_analyzer.cli.source_code import python_source
+from calltape_analyzer.cli.source_code import python_of_variants
 from calltape_analyzer.scripting import script
 from tests.fuzz import answers
 from tests.fuzz.classes import CLASSES, Registered
@@ -79,8 +79,6 @@ class _Questions:
     def one_program(self, tape: Any) -> None:
         findings = self.steps.step("shapes", tape.shape_findings)
         if findings is not None:
-            shown = self.steps.step("python", lambda: python_source(findings))
-            self.steps.step("python is Python", lambda: shown and ast.parse(shown))
             self.steps.step("findings", lambda: findings.model_dump_json())
         self.steps.step("dynamic", lambda: tape.infer_dynamic_shapes(True, dim_names=True))
         self.steps.step("arguments", tape.infer_arguments)
@@ -96,6 +94,8 @@ class _Questions:
             step("variant findings", lambda variant=variant: variant.findings.model_dump_json())
             for text in step("warnings", lambda v=variant: v.findings.warnings()) or ():
                 self.steps.text("warnings", str(text))
+            shown = step("python", lambda v=variant: python_of_variants([v], []))
+            step("python is Python", lambda shown=shown: shown and ast.parse(shown))
             step("variant dynamic", lambda v=variant: v.infer_dynamic_shapes(dim_names=True))
             given = step("variant arguments", variant.infer_arguments)
             if given is not None:

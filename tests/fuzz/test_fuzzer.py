@@ -63,10 +63,10 @@ def test_what_is_slow_or_large_is_found() -> None:
 def test_an_untyped_error_of_a_command_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from calltape_analyzer.tape import Tape
 
-    monkeypatch.setattr(Tape, "shape_findings", lambda *_, **__: _raise(ZeroDivisionError("no")))
+    monkeypatch.setattr(Tape, "variants", lambda *_, **__: _raise(ZeroDivisionError("no")))
     steps = Steps()
-    command(steps, OTHER, OTHER, ("shapes",))
-    assert kinds(steps) == ["unexpected ZeroDivisionError of $ shapes"]
+    command(steps, OTHER, OTHER, ("variants",))
+    assert kinds(steps) == ["unexpected ZeroDivisionError of $ variants"]
 
 
 @pytest.mark.parametrize("name", sorted(answers.COMPARISONS))

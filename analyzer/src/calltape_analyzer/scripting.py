@@ -29,7 +29,7 @@ from calltape_analyzer.text import counted, named
 if TYPE_CHECKING:
     from calltape_analyzer.variants.variant_findings import DimensionFinding, VariantFindings
 
-__all__ = ["is_factory", "literal", "script"]
+__all__ = ["is_factory", "literal", "part_expression", "script"]
 
 _MAX_VARIANTS = 20
 _MAX_ARGUMENTS = 40
@@ -193,7 +193,7 @@ def script(
         classes=_CLASSES.format(stand_ins=_stand_ins(found)) if found.fields else "",
         given="classes()" if found.fields else "()",
         build=_TO_FILL_IN if model is None else _import(model, beside, train=_in_train(failure)),
-        part=_part(tape) if address is None else "tape.only(calls=CALL)",
+        part=part_expression(tape) if address is None else "tape.only(calls=CALL)",
         to=literal(to),
         probe=', probe="none"' if failure is not None and failure.kind == "export" else "",
         expect="" if expect == "recorded" else f", expect={literal(expect)}",
@@ -382,7 +382,7 @@ def literal(text: str) -> str:
     return ascii(text) if any(ord(char) > 0xFFFF for char in text) else json.dumps(text)
 
 
-def _part(tape: Tape) -> str:
+def part_expression(tape: Tape) -> str:
     """The expression for the part of the tape that this one is. Names of variants may have what was
     passed in them; positions have not."""
     given = [f"{name}={_list(chosen)}" for name, chosen in tape.selected.items()]

@@ -46,7 +46,7 @@ def ask(*words: str) -> tuple[int, str]:
     return result.exit_code, result.stderr
 
 
-@pytest.mark.parametrize("name", ["info", "ls", "shapes", "variants"])
+@pytest.mark.parametrize("name", ["info", "ls", "variants"])
 def test_more_time_than_the_budget(tape: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
     code, stderr = ask("--max-seconds", "0", name, str(tape))
@@ -70,8 +70,8 @@ def test_a_library_that_makes_another_error_of_it(
             raise ValueError(f"Error calling function `<lambda>`: {error}") from None
 
     monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
-    monkeypatch.setattr(Tape, "shape_findings", wrapped)
-    code, stderr = ask("--max-seconds", "0.01", "shapes", str(tape))
+    monkeypatch.setattr(Tape, "variants", wrapped)
+    code, stderr = ask("--max-seconds", "0.01", "variants", str(tape))
     assert code == 1
     assert stderr.startswith("calltape: reading took more than 0.0 s of processor time. ")
 

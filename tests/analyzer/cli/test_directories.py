@@ -104,8 +104,8 @@ def test_info_of_several_targets_tells_damage(mixed: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("info",), ("ls",), ("show", "02020202:3"), ("shapes",), ("variants",), ("privacy",),
-        ("doctor",), ("explain", "input"), ("args",),
+        ("info",), ("ls",), ("show", "02020202:3"), ("variants",), ("variants", "--python"),
+        ("privacy",), ("doctor",), ("explain", "input"),
     ],
 )  # fmt: skip
 def test_every_command_takes_a_target(mixed: Path, words: tuple[str, ...]) -> None:

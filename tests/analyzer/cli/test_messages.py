@@ -32,10 +32,10 @@ def test_damage_is_told_and_is_exit_code_3(tape_file: Path) -> None:
     assert code == 3
     assert [error["offset"] for error in json.loads(out)["damage"]] == [record.offset, blob.offset]
     assert run("info", tape_file, "--quick").err.count("\n") == 1
-    assert run("shapes", tape_file).code == 3
+    assert run("variants", tape_file).code == 3
 
 
-@pytest.mark.parametrize("verb", ["info", "ls", "shapes", "args"])
+@pytest.mark.parametrize("verb", ["info", "ls", "variants"])
 def test_what_cannot_be_read_is_one_line_and_exit_code_1(tmp_path: Path, verb: str) -> None:
     for make in (lambda path: None, lambda path: path.write_bytes(b"")):
         path = tmp_path / "a.tape"
@@ -69,7 +69,7 @@ def test_wrong_and_missing_words_are_told_in_words(tape_file: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [("ls",), ("no-such-verb",), ("ls", "x", "--no-such-option"), ("show", "x", "one"),
-     ("show", "x", "--", "-1"), ("shapes", "x", "--python", "--json"), ("ls", "x", "-n", "-1")],
+     ("show", "x", "--", "-1"), ("variants", "x", "--python", "--json"), ("ls", "x", "-n", "-1")],
 )  # fmt: skip
 def test_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
     code, out, err = run(*arguments)
@@ -78,9 +78,11 @@ def test_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
 
 
 def test_inference_that_has_no_answer(tmp_path: Path) -> None:
-    code, out, err = run("shapes", write_tape(tmp_path / "a.tape", []))
+    path = write_tape(tmp_path / "a.tape", [])
+    code, out, err = run("variants", path, "--python")
     assert (code, out) == (1, "")
-    assert err.startswith("calltape: No inputs were captured")
+    assert err.startswith("calltape: the tape has no calls")
+    assert run("variants", path) == (0, "no calls\n", "")
 
 
 def test_unexpected_errors_are_one_line(tape_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +110,7 @@ def test_help_shows_examples_for_every_verb() -> None:
     top = run("--help")
     assert top.code == 0
     assert "Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged." in top.out
-    for verb in ("info", "ls", "show", "shapes", "args"):
+    for verb in ("info", "ls", "show", "variants"):
         assert f"  {verb} " in top.out
         text = run(verb, "--help").out
         assert f"  calltape {verb} runs/" in text
@@ -130,10 +132,10 @@ def test_hostile_text_does_nothing_to_a_terminal(tmp_path: Path) -> None:
     )
     calls = [given, Recorded(args=given.args, kwargs={text: torch.ones(3)}, outputs=text)]
     path = write_tape(tmp_path / "a.tape", calls, producer={"platform": text}, dropped={text: 1})
-    for arguments in (("info",), ("ls",), ("shapes",), ("show", 0), ("show", 1), ("args",)):
+    for arguments in (("info",), ("ls",), ("variants",), ("show", 0), ("show", 1)):
         for option in ((), ("--json",)):
             _, out, err = run(arguments[0], path, *arguments[1:], *option)
             for line in (*out.split("\n"), *err.split("\n")):
                 assert line.isprintable(), (arguments, line)
-            if not option and arguments[0] != "args":
+            if not option:
                 assert "[bold red]" in out

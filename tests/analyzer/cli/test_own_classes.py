@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,11 +167,18 @@ def test_the_smallest_tape_with_an_object(tape: Path, options: tuple[str, ...]) 
     assert run(*shown.removeprefix("see it fail: calltape ").split()).code == 1
 
 
-def test_args_names_all_classes_at_once(tape: Path) -> None:
-    found = run("args", tape, "--variant", "1")
-    assert found.code == 1
-    assert "--classes own_states:State --classes own_states:Layer" in found.err
-    assert run("args", tape, "--variant", "1", *NAMED).code == 0
+def test_python_of_a_variant_wants_all_classes_at_once(tape: Path) -> None:
+    def ran(*options: str) -> subprocess.CompletedProcess[str]:
+        source = run("variants", tape, "--variant", "1", "--python", *options).out
+        command = [sys.executable, "-c", f"{source}\nprint(args, kwargs)"]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    bare = ran()
+    assert bare.returncode == 1
+    assert "open_tape(path, classes=[State, Layer])" in bare.stderr
+    named = ran(*NAMED)
+    assert (named.returncode, named.stderr) == (0, "")
+    assert "State" in named.stdout
 
 
 def test_a_cache_of_a_dataclass_is_shown_as_a_cache(tape: Path) -> None:

@@ -28,8 +28,8 @@ def test_torch_is_not_imported(tape_file: Path) -> None:
     commands = [
         ["info", path],
         ["ls", path],
-        ["shapes", path, "--names"],
-        ["shapes", path, "--python"],
+        ["variants", path],
+        ["variants", path, "--python"],
         ["show", path, "0"],
     ]
     assert len(without_torch(commands)) == len(commands)
@@ -195,7 +195,7 @@ def test_on_a_terminal_tables_fit(tape_file: Path) -> None:
     leader, follower = os.openpty()
     env = {**os.environ, "COLUMNS": "50", "TERM": "xterm"}
     with subprocess.Popen(
-        [*COMMAND, "shapes", str(tape_file)], stdout=follower, env=env
+        [*COMMAND, "variants", str(tape_file)], stdout=follower, env=env
     ) as running:
         os.close(follower)
         shown = b""
@@ -209,7 +209,7 @@ def test_on_a_terminal_tables_fit(tape_file: Path) -> None:
             shown += data
         assert running.wait() == 0
     os.close(leader)
-    assert b"dynamic" in shown
+    assert b"x_dim_0" in shown
     plain = re.sub(rb"\x1b\[[0-9;]*m", b"", shown).decode()
     assert max(map(len, plain.splitlines())) <= 50
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from calltape_analyzer import open_tape
+from calltape_analyzer import open_tape, render
 from calltape_analyzer.cli.recordings import size
 from calltape_analyzer.observing.signature import signature_text
 from tests.analyzer.cli.commands import run
@@ -152,30 +150,11 @@ def test_show_of_no_such_call(tape_file: Path) -> None:
     assert err == "calltape: no call 7 on this tape. `calltape ls` shows which there are.\n"
 
 
-def test_shapes(tape_file: Path) -> None:
-    code, out, err = run("shapes", tape_file)
-    assert (code, err) == (0, "")
-    head, *rows = (line.split() for line in out.splitlines())
-    assert head[:4] == ["argument", "dtype", "shape", "calls"]
-    assert " ".join(rows[0]) == "x float32 [dynamic, 8] 3/3 0: 2, 3, 4"
-    assert " ".join(rows[1]) == "mask int64 [dynamic, 5] 3/3 0: 2, 3, 4"
-
-
-def test_shapes_with_names_and_batch(tmp_path: Path) -> None:
-    calls = [((torch.zeros(2, 4 + i),), {}) for i in range(9)]
-    path = write_tape(tmp_path / "a.tape", calls, target=Model())
-    assert "[2, dynamic]" in run("shapes", path).out
-    out = run("shapes", path, "--batch", "all", "--names").out
-    assert "0: 2 (declared); 1: 4..12 (9 sizes)" in out
-    assert "dynamic" not in out
-    assert "(declared)" in run("shapes", path, "--batch", "x").out
-
-
-def test_shapes_python_of_any_keys(tmp_path: Path) -> None:
+def test_python_of_any_keys(tmp_path: Path) -> None:
     keys = ["\U0001f600", '"\n\u202e', "a'b", b"\xff'", float("inf"), -1, (1, "b")]
     calls = [((), {"x": {key: torch.zeros(2 + n) for key in keys}}) for n in range(2)]
     path = write_tape(tmp_path / "a.tape", calls, target=Model())
-    out = run("shapes", path, "--python").out
+    out = run("variants", path, "--python").out
     assert out.isascii()
     assert all(line.isprintable() for line in out.splitlines())
     scope: dict[str, Any] = {}
@@ -183,13 +162,7 @@ def test_shapes_python_of_any_keys(tmp_path: Path) -> None:
     assert set(scope["dynamic_shapes"]["x"]) == set(keys)
 
 
-def test_shapes_json(tape_file: Path) -> None:
-    found = json.loads(run("shapes", tape_file, "--json").out)
-    assert found["dynamic_shapes"] == {"x": {"0": None}, "mask": {"0": None}}
-    assert found["calls"] == 3
-
-
-def test_shapes_python_runs_and_equals_the_api(tmp_path: Path) -> None:
+def test_python_runs_and_equals_the_api(tmp_path: Path) -> None:
     calls = [
         {
             "x": torch.zeros(2 + i, 3),
@@ -199,50 +172,41 @@ def test_shapes_python_runs_and_equals_the_api(tmp_path: Path) -> None:
         for i in range(1, 4)
     ]
     path = write_tape(tmp_path / "a.tape", calls, target=Model())
-    for options in ((), ("--names",), ("--batch", "all")):
-        source = run("shapes", path, "--python", *options).out
-        scope: dict[str, Any] = {}
-        exec(source, scope)
-        with open_tape(path, classes=(Pair,)) as tape:
-            expected = tape.infer_dynamic_shapes(
-                dim_names=True if "--names" in options else None,
-                set_batch_dimension_for=True if "--batch" in options else None,
-            )
-        assert scope["dynamic_shapes"] == expected
-        assert ("from torch.export import Dim" in source) == ("--names" not in options)
+    source = run("variants", path, "--python", "--classes", f"{__name__}:Pair").out
+    assert "from torch.export import Dim" in source
+    assert f"from {__name__} import Pair" in source
+    scope: dict[str, Any] = {}
+    exec(source, scope)
+    with open_tape(path, classes=(Pair,)) as tape:
+        (variant,) = tape.variants()
+        assert scope["dynamic_shapes"] == variant.infer_dynamic_shapes()
+        args, kwargs = variant.infer_arguments()
+    assert render((scope["args"], scope["kwargs"])) == render((args, kwargs))
+    assert type(scope["kwargs"]["p"]) is Pair
 
 
 def test_python_of_hostile_names(tmp_path: Path) -> None:
     evil = type("P", (Pair,), {"__module__": "os;x", "__qualname__": "system('id')"})
     calls = [
         {
-            'q"]; print(1)\n': torch.ones(i + 1),
-            "p": evil(torch.ones(i + 1), torch.ones(2)),
-            "d": {"\x1b": torch.ones(i + 1)},
+            'q"]; print(1)\n': torch.ones(i + 2),
+            "p": evil(torch.ones(i + 2), torch.ones(2)),
+            "d": {"\x1b": torch.ones(i + 2)},
         }
         for i in range(2)
     ]
     path = write_tape(tmp_path / "a.tape", calls)
-    source = run("shapes", path, "--python").out
+    source = run("variants", path, "--python").out
     assert all(line.isprintable() and line.isascii() for line in source.splitlines())
     assert [line for line in source.splitlines() if "import" in line] == [
-        "from torch.export import Dim"
-    ]
+        "from calltape_analyzer import open_tape", "from torch.export import Dim"
+    ]  # fmt: skip
     scope: dict[str, Any] = {}
-    exec(source, scope)
-    axis = {0: torch.export.Dim.DYNAMIC}
+    exec(source.partition("with open_tape")[0], scope)  # the arguments are of an unknown class
+    axis = {0: torch.export.Dim.AUTO}
     assert scope["dynamic_shapes"]["kwargs"] == {
         'q"]; print(1)\n': axis, "p": (axis, {}), "d": {"\x1b": axis}
     }  # fmt: skip
-
-
-def test_args(tape_file: Path) -> None:
-    code, out, err = run("args", tape_file)
-    assert (code, err) == (0, "")
-    assert "float32[" in out
-    found = json.loads(run("args", tape_file, "--call", 1, "--json").out)
-    shapes = [value["shape"] for value in (*found["args"], *found["kwargs"].values())]
-    assert shapes == [[3, 8], [3, 5]]
 
 
 @pytest.mark.parametrize(
@@ -261,37 +225,3 @@ def test_signature() -> None:
     assert signature_text(target_of(lambda a, /: a)) == "(a, /)"
     assert signature_text(target_of(lambda: 0)) == "()"
     assert signature_text(None) is None
-
-
-def test_args_of_a_class_that_is_named(tmp_path: Path) -> None:
-    (tmp_path / "boxes.py").write_text(
-        "import dataclasses, torch\n"
-        "@dataclasses.dataclass\n"
-        "class Box:\n"
-        "    inside: torch.Tensor\n"
-        "class Model(torch.nn.Module):\n"
-        "    def forward(self, box):\n"
-        "        return box.inside * 2\n"
-    )
-    making = (
-        "import torch, boxes\n"
-        "from calltape_recorder import record\n"
-        "model = boxes.Model()\n"
-        "with record(model, 'a.tape'):\n"
-        "    model(boxes.Box(torch.ones(2, 3)))\n"
-    )
-    subprocess.run([sys.executable, "-c", making], cwd=tmp_path, check=True, timeout=120)
-
-    def args(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "calltape_analyzer", "args", "a.tape", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-
-    bare = args()
-    assert bare.returncode == 1
-    assert "--classes boxes:Box" in bare.stderr
-    named = args("--classes", "boxes:Box")
-    assert named.returncode == 0, named.stderr
-    assert "float32[2,3]" in named.stdout
-    wrong = args("--classes", "boxes:torch")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "boxes:torch is no class" in wrong.stderr

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import diff, open_tape
+from calltape_analyzer import diff, open_tape, render
 from calltape_analyzer.cli.verbs import VERBS
 from tests.analyzer.cli.commands import run
 from tests.analyzer.cli.models import MODULE
 from tests.analyzer.tapes import Recorded, write_tape
 
 A, B = bytes.fromhex("3f9a01bc" * 4), bytes.fromhex("77000000" * 4)
-READING = ["info", "ls", "show", "shapes", "args", "variants", "explain", "diff", "export"]
+READING = ["info", "ls", "show", "variants", "explain", "diff", "export"]
 READING += ["replay", "check", "script"]
 WHOLE = ["doctor", "merge", "recover"]  # of a part they would be about another tape
 OWN_PARTS = ["filter_", "convert", "privacy", "redact", "minimise", "bundle", "report", "table"]
@@ -67,7 +67,7 @@ def test_every_command_is_tried_here() -> None:
 def test_calls(tape: Path) -> None:
     assert len(run("ls", tape, "--calls", "0,3..4").out.splitlines()) == 4
     assert "2 in 1 structure" in run("info", tape, "--calls", "0..1").out
-    assert "x         float32  [dynamic, 4]  2/2" in run("shapes", tape, "--calls", "0..1").out
+    assert "2..3 (2 sizes)" in run("variants", tape, "--calls", "0..1").out
     code, out, err = run("ls", tape, "--calls", "9")
     assert (code, out) == (2, "")
     assert "no call 9 on this tape" in err
@@ -90,12 +90,12 @@ def test_variants_by_name_and_by_number(tape: Path) -> None:
 
 
 def test_ignore(tape: Path) -> None:
-    for verb in ("ls", "show", "shapes", "args", "variants"):
+    for verb in ("ls", "show", "variants"):
         words = (tape, 3) if verb == "show" else (tape,)
         out = run(verb, *words, "--ignore", "mask", "--ignore", "past").out
         assert "mask" not in out, verb
         assert "float32" in out
-    code, _, err = run("shapes", tape, "--ignore", "masc")
+    code, _, err = run("variants", tape, "--ignore", "masc")
     assert code == 2
     assert "no call passes masc" in err
 
@@ -135,9 +135,6 @@ def test_an_address_that_is_printed_is_taken(directory: Path) -> None:
     for address in addresses:
         assert f"call {address} of " in run("show", directory, address).out
         assert len(run("ls", directory, "--calls", address).out.splitlines()) == 2
-    (seventh,) = [line.split()[0] for line in lines if "float32[7,4]" in line]
-    out = run("args", directory, "--call", seventh, "--ignore", "mask", "--ignore", "past").out
-    assert "float32[7,4]" in out
     listed = json.loads(run("ls", directory, "--json").out)
     assert [call["address"] for call in listed] == addresses
     assert run("show", directory, 0).code == 2
@@ -170,41 +167,35 @@ def test_a_path_that_is_printed_is_taken(tape: Path) -> None:
     assert (code, err) == (0, "")
     assert "past.* (2 of them)" in out
     assert run("explain", tape, "past.*[0]").out == out
-    shown = run("shapes", tape, "--variant", 1).out
+    shown = run("variants", tape, "--variant", 1).out
     names = set(re.findall(r"^(\w[\w.*]*) ", shown, re.M)) - {"argument", "symbol", "warning"}
     assert {"x", "mask", "past.*"} <= names
     for name in names:
         assert run("explain", tape, name).code == 0, name
 
 
-def test_one_program_or_by_variant(tmp_path: Path) -> None:
+def test_python_by_variant(tmp_path: Path) -> None:
     calls: list[Any] = [{"x": [torch.zeros(2 + i)] * 2} for i in range(2)]
     calls += [{"x": torch.zeros(2 + i, 3)} for i in range(2)]
     path = write_tape(tmp_path / "a.tape", calls, target=Model())
-    code, out, err = run("shapes", path)
-    assert (code, err) == (0, "")
-    assert "one program cannot hold all calls" in out
     with open_tape(path) as tape:
         variants = tape.variants()
-        expected = [json.loads(one.shape_findings().model_dump_json()) for one in variants]
-        assert json.loads(run("shapes", path, "--json").out) == expected
-        for options in ((), ("--names",), ("--batch", "all")):
-            scope: dict[str, Any] = {}
-            exec(run("shapes", path, "--python", *options).out, scope)
-            assert scope["dynamic_shapes"] == {
-                variant.name: variant.infer_dynamic_shapes(
-                    True if "--batch" in options else None, dim_names="--names" in options or None
-                )
-                for variant in variants
-            }
-            only: dict[str, Any] = {}
-            exec(run("shapes", path, "--python", "--variant", 1, *options).out, only)
-            assert only["dynamic_shapes"] == scope["dynamic_shapes"][variants[1].name]
-    found = json.loads(run("args", path, "--json").out)
-    assert set(found["variants"]) == {variant.name for variant in variants}
-    assert f"{variants[0].name}:" in run("args", path).out
-    one = json.loads(run("args", path, "--call", 3, "--json").out)
-    assert (one["args"], one["kwargs"]["x"]["shape"]) == ([], [3, 3])
+        scope: dict[str, Any] = {}
+        exec(run("variants", path, "--python").out, scope)
+        assert scope["dynamic_shapes"] == {
+            variant.name: variant.infer_dynamic_shapes() for variant in variants
+        }
+        assert scope["arguments"].keys() == scope["dynamic_shapes"].keys()
+        for variant in variants:
+            given, expected = scope["arguments"][variant.name], variant.infer_arguments()
+            assert render(given) == render(expected)
+        only: dict[str, Any] = {}
+        exec(run("variants", path, "--python", "--variant", 1).out, only)
+        assert only["dynamic_shapes"] == scope["dynamic_shapes"][variants[1].name]
+        part: dict[str, Any] = {}
+        exec(run("variants", path, "--python", "--calls", "2..3").out, part)
+        assert part["dynamic_shapes"] == only["dynamic_shapes"]
+        assert render(part["kwargs"]) == render(only["kwargs"])
 
 
 def test_json_is_that_of_the_models(tape: Path) -> None:
@@ -213,7 +204,6 @@ def test_json_is_that_of_the_models(tape: Path) -> None:
         answers = {
             ("variants", tape): [json.loads(one.findings.model_dump_json()) for one in variants],
             ("explain", tape, "x"): json.loads(opened.explain("x").model_dump_json()),
-            ("shapes", tape): json.loads(opened.shape_findings().model_dump_json()),
         }
     for words, expected in answers.items():
         assert json.loads(run(*words, "--json").out) == expected, words

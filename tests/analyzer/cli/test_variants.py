@@ -64,8 +64,7 @@ def test_calls_that_raised_are_told(tmp_path: Path) -> None:
     ]
     path = write_tape(tmp_path / "a.tape", calls)
     note = "note: 2 calls raised and are left out"
-    for verb in ("variants", "shapes"):
-        assert run(verb, path).out.splitlines()[-1] == note
+    assert run("variants", path).out.splitlines()[-1] == note
     assert note not in run("variants", path, "--variant", "0").out
     assert "raised" not in run("variants", write_tape(tmp_path / "b.tape", calls[6:])).out
 
@@ -228,17 +227,8 @@ def captions(tmp_path: Path) -> Path:
     return tmp_path / "captions.tape"
 
 
-def test_why_several_programs_in_words_of_the_command_line(captions: Path) -> None:
-    for verb in ("shapes", "args"):
-        out = run(verb, captions).out
-        assert "call 1, which has the most tensors, has only ids, state. The variants" in out
-        assert "--ignore ARG" in out
-        assert "value_if_missing" not in out
-    assert run("shapes", captions, "--ignore", "image").out.startswith("argument")
-
-
 def test_explain_takes_the_position_of_an_argument(captions: Path) -> None:
-    """``show`` and ``args`` call positional arguments so."""
+    """``show`` calls positional arguments so."""
     assert run("explain", captions, "0", "0") == run("explain", captions, "ids", "0")
     assert run("explain", captions, "1.0[1]") == run("explain", captions, "state.0[1]")
     assert run("explain", captions, "0").code == 0

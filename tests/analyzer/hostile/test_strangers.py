@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import calltape_analyzer
 from calltape_analyzer import Placeholder, TapeError, check, open_tape, render
 from calltape_analyzer.cli import app
-from calltape_analyzer.cli.source_code import python_source
+from calltape_analyzer.cli.source_code import python_of_variants
 from calltape_analyzer.pytree.memory_limit import LEAST_BYTES
 from calltape_schema.framing import MANIFEST, blob_name, record_name
 from calltape_schema.packing import pack, seal_envelope
@@ -61,21 +61,25 @@ def named(kind: str, type_name: str, *fields: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["subprocess:run", "os:system", "tests.analyzer.tapes:write_tape"])
 def test_no_call_is_printed_that_the_tape_names(tmp_path: Path, name: str) -> None:
     path = forged(tmp_path, named("namedtuple", name, "a", "b"))
-    code, output = ask("shapes", str(path), "--python")
+    code, output = ask("variants", str(path), "--python")
     assert code == 0
-    assert "import" not in output.replace("from torch.export import Dim", "")
+    assert "import" not in output.replace("from torch.export import Dim", "").replace(
+        "from calltape_analyzer import open_tape", ""
+    )
     assert name.partition(":")[2] not in output
 
 
-def test_a_loaded_named_tuple_is_named(tmp_path: Path) -> None:
+def test_a_named_tuple_that_was_given_is_named(tmp_path: Path) -> None:
     path = write_tape(
         tmp_path / "a.tape", [((Known(torch.ones(n), torch.ones(2)),), {}) for n in (2, 3)]
     )
     with open_tape(path) as tape:
-        assert "Known({0: Dim.DYNAMIC}, {})" in python_source(tape.shape_findings())
+        assert "Known" not in python_of_variants(tape.variants(), [])
+    with open_tape(path, classes=[Known]) as tape:
+        assert "Known({0: Dim.AUTO}, {})" in python_of_variants(tape.variants(), [])
     other = forged(tmp_path, named("namedtuple", f"{__name__}:Known", "a", "c"))
-    with open_tape(other) as tape:
-        assert "Known" not in python_source(tape.shape_findings())
+    with open_tape(other, classes=[Known]) as tape:
+        assert "Known" not in python_of_variants(tape.variants(), [])
 
 
 class Caught(BaseException):
@@ -258,7 +262,7 @@ def test_the_last_call_that_can_be(tmp_path: Path) -> None:
 def test_keys_that_json_does_not_have(tmp_path: Path) -> None:
     value = {("a", 1): torch.ones(2), b"\xff": torch.ones(3), 1.5: torch.ones(1), None: 1}
     path = write_tape(tmp_path / "a.tape", [((), {"x": value})])
-    for command in ("shapes", "args", "variants", "info", "ls"):
+    for command in ("variants", "info", "ls"):
         assert ask(command, str(path), "--json")[0] == 0
     assert ask("show", str(path), "0", "--json")[0] == 0
 

@@ -33,7 +33,7 @@ def ask(*words: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-@pytest.mark.parametrize("command", ["variants", "args", "shapes", "ls", "info", "script"])
+@pytest.mark.parametrize("command", ["variants", "ls", "info", "script"])
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_wide_ints_are_told_by_their_bits(
     tmp_path: Path, command: str, form: tuple[str, ...]
@@ -59,7 +59,7 @@ def test_json_of_long_texts_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(plain_data, "_MAX_TEXT", 100)
     value = {"text": "\u202e" * 1000, "raw": b"\x1b" * 1000, "x": torch.ones(2)}
     path = write_tape(tmp_path / "a.tape", [((value,), {})])
-    for words in (("args",), ("variants",), ("show", "0")):
+    for words in (("variants",), ("show", "0")):
         code, text = ask(words[0], str(path), *words[1:], "--json")
         assert code == 0
         assert text.isascii()
@@ -116,8 +116,8 @@ def test_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise MemoryError
 
     path = write_tape(tmp_path / "a.tape", [((torch.ones(2),), {})])
-    monkeypatch.setattr("calltape_analyzer.tape.Tape.infer_arguments", refuse)
-    result = CliRunner().invoke(app, ["args", str(path)])
+    monkeypatch.setattr("calltape_analyzer.tape.Tape.variants", refuse)
+    result = CliRunner().invoke(app, ["variants", str(path)])
     assert result.exit_code == 1
     assert "not enough memory" in result.stderr
 

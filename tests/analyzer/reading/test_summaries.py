@@ -403,7 +403,7 @@ def test_tapes_that_are_made_of_others_have_one(tmp_path: Path) -> None:
 
 def test_commands_say_what_they_read(tmp_path: Path) -> None:
     path = str(write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True))
-    for words in (["shapes"], ["variants"], ["explain", "x"], ["diff"]):
+    for words in (["variants"], ["explain", "x"], ["diff"]):
         given = [words[0], path, *(words[1:] or ([path] if words[0] == "diff" else []))]
         code, out, err = run(*given)
         assert (code, "--scan" in err) == (0, True), err

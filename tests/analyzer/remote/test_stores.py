@@ -51,29 +51,29 @@ def many_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_shapes_of_a_sealed_tape_take_few_requests(bucket: Bucket, many_calls: Path) -> None:
     url = bucket.put("runs/many.tape", many_calls)
-    code, out, err = run("shapes", url)
+    code, out, err = run("variants", url)
     assert code == 0, err
     assert "--scan" in err
     assert len(bucket.traffic) <= MOST_REQUESTS
     assert bucket.traffic.nbytes <= MOST_BYTES
     assert bucket.traffic.nbytes < many_calls.stat().st_size / 3
-    assert out == run("shapes", str(many_calls))[1]
+    assert out == run("variants", str(many_calls))[1]
 
 
 @pytest.mark.integration
 def test_in_a_process_of_its_own_too(bucket: Bucket, many_calls: Path) -> None:
     url = bucket.put("many.tape", many_calls)
-    command = [sys.executable, "-m", "calltape_analyzer", "shapes", url]
+    command = [sys.executable, "-m", "calltape_analyzer", "variants", url]
     environment = {**os.environ, **bucket.environment}
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert ran.returncode == 0, ran.stderr
     assert len(bucket.traffic) <= MOST_REQUESTS
-    assert ran.stdout == run("shapes", str(many_calls))[1]
+    assert ran.stdout == run("variants", str(many_calls))[1]
 
 
 COMMANDS = [
     ("info",), ("info", "--json"), ("info", "--quick"), ("ls",), ("show", "3"),
-    ("shapes", "--scan"), ("variants",), ("explain", "input"), ("doctor",), ("privacy",),
+    ("variants", "--scan"), ("variants",), ("explain", "input"), ("doctor",), ("privacy",),
 ]  # fmt: skip
 
 

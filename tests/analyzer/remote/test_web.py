@@ -84,7 +84,7 @@ def test_secrets_are_shown_nowhere(site: Site, data: bytes) -> None:
     shown = f"{site.address}/a.tape?…"
     for command in (
         ("info", "--json"),
-        ("shapes", "--json"),
+        ("variants", "--json"),
         ("ls",),
         ("info", "--quick"),
         ("info",),

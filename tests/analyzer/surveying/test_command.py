@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from calltape_analyzer import open_tape, read_survey
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape
 
@@ -27,15 +28,18 @@ def test_surveys_add_up_and_stand_in_for_tapes(tmp_path: Path) -> None:
     assert run("survey", one, two, one, "-o", both).code == 0
     (facts,) = json.loads(run("survey", both, "--json").out)
     assert (facts["calls"], facts["files"]) == (6, 2)
-    assert run("shapes", both).out == run("shapes", *tmp_path.glob("*.tape")).out
-    assert run("variants", both).code == 0
+    assert run("variants", both).out == run("variants", *tmp_path.glob("*.tape")).out
+    scope: dict[str, Any] = {}
+    exec(run("variants", both, "--python").out, scope)
+    assert scope["dynamic_shapes"] == {"args": ({0: torch.export.Dim.AUTO},)}
+    assert "args" not in scope, "a survey has no call to make arguments of"
 
 
 def test_variants_are_chosen_without_single_calls(tmp_path: Path) -> None:
     calls = [{"x": torch.zeros(i + 2, 4), "mask": torch.ones(2)} for i in range(3)]
     write_tape(tmp_path / "a.tape", [*calls, {"x": torch.zeros(3, 4)}], target=other_model())
     assert run("survey", tmp_path / "a.tape", "-o", tmp_path / "s.json").code == 0
-    for verb in (["shapes"], ["variants"], ["explain"]):
+    for verb in (["variants"], ["explain"]):
         argument = ["x", "0"] if verb == ["explain"] else []
         on_tape, on_survey = (
             run(*verb, tmp_path / name, *argument, "--variant", "1", "--json")
@@ -50,9 +54,10 @@ def test_advice_names_the_tape_of_a_call(tmp_path: Path) -> None:
     calls = [((torch.zeros(size, 4),), {}) for size in (1, 2, 3)]
     tape = write_tape(tmp_path / "a.tape", calls)
     assert run("survey", tape, "-o", tmp_path / "s.json").code == 0
-    (note,) = (row for row in run("shapes", tmp_path / "s.json").out.splitlines() if "note" in row)
-    assert f".index) of {tape}, which has at least 2" in note
-    assert ".index), which" in run("shapes", tape).out
+    with read_survey(tmp_path / "s.json").tape() as surveyed, open_tape(tape) as whole:
+        (note,) = surveyed.shape_findings().notes
+        assert f".index) of {tape}, which has at least 2" in note
+        assert ".index), which" in whole.shape_findings().notes[0]
 
 
 def test_a_broken_survey_costs_its_own_answer_only(tmp_path: Path) -> None:
@@ -72,7 +77,7 @@ def test_a_copy_is_told_by_name_and_is_no_damage(tmp_path: Path) -> None:
     ran = run("survey", tmp_path / "a.tape", tmp_path / "again.tape", "-o", tmp_path / "s.json")
     assert (ran.code, ran.err) == (0, "")
     assert "again.tape" in next(row for row in ran.out.splitlines() if row.startswith("copies"))
-    for later in (["shapes"], ["variants"], ["info"]):
+    for later in (["variants"], ["info"]):
         assert run(*later, tmp_path / "s.json").err == ""
 
 
@@ -106,8 +111,8 @@ def test_two_targets_of_one_name_are_told_apart(tmp_path: Path) -> None:
         "forward(x, mask=None)",
     ]
     assert len(json.loads(run("info", found, "--json").out)) == 2
-    assert run("shapes", found, "--target", "forward(x)").code == 0
-    refused = run("shapes", found)
+    assert run("variants", found, "--target", "forward(x)").code == 0
+    refused = run("variants", found)
     assert refused.code == 1
     assert "mask=None" in refused.err
 
@@ -135,7 +140,7 @@ def test_a_default_of_bytes(tmp_path: Path) -> None:
 
     tape = write_tape(tmp_path / "a.tape", [((torch.zeros(2),), {})], target=Model())
     assert run("survey", tape, "-o", tmp_path / "a.json").code == 0
-    assert run("shapes", tmp_path / "a.json").code == 0
+    assert run("variants", tmp_path / "a.json").code == 0
 
 
 def test_a_survey_without_calls_stands_in_for_its_tapes(tmp_path: Path) -> None:
@@ -161,10 +166,10 @@ def test_folders_stand_for_hosts_that_no_tape_names(tmp_path: Path) -> None:
 
 def test_a_survey_cannot_be_scanned(tmp_path: Path) -> None:
     one = made(tmp_path, "a", b"a" * 16)
-    shown = run("shapes", one, "--scan")
+    shown = run("variants", one, "--scan")
     assert (shown.code, shown.out) == (1, "")
     assert "no records to scan" in shown.err
-    assert run("shapes", one, tmp_path / "a.tape", "--scan").code == 0
+    assert run("variants", one, tmp_path / "a.tape", "--scan").code == 0
 
 
 def test_markdown_is_of_tapes(tmp_path: Path) -> None:

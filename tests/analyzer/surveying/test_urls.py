@@ -49,9 +49,9 @@ def test_one_target_of_tapes_behind_urls(tmp_path: Path) -> None:
     assert run("survey", relu, tanh, "-o", tmp_path / "s.json").code == 0
     try:
         for given in (["memory://targets"], [tmp_path / "s.json", "memory://targets"]):
-            ran = run("shapes", *given, "--target", "Tanh")
-            assert (ran.code, ran.out) == (0, run("shapes", tanh).out)
-            several = run("shapes", *given)
+            ran = run("variants", *given, "--target", "Tanh")
+            assert (ran.code, ran.out) == (0, run("variants", tanh).out)
+            several = run("variants", *given)
             assert several.code == 1
             assert "--target" in several.err
     finally:
@@ -65,7 +65,7 @@ def test_a_survey_behind_a_url(tmp_path: Path, name: str) -> None:
     system = fsspec.filesystem("memory")
     system.pipe_file(f"/kept/{name}", (tmp_path / name).read_bytes())
     try:
-        assert run("shapes", f"memory://kept/{name}") == run("shapes", tmp_path / name)
+        assert run("variants", f"memory://kept/{name}") == run("variants", tmp_path / name)
         assert run("survey", f"memory://kept/{name}").code == 0
         assert "no such file" in run("info", "memory://kept/none.json").err
         refused = run("survey", tape, "-o", f"memory://kept/new-{name}")

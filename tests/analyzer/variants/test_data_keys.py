@@ -73,7 +73,7 @@ def test_a_part_is_laid_out_as_the_whole(tmp_path: Path) -> None:
         assert len(tape.only(calls="0..2").variants()) == 1
 
 
-@pytest.mark.parametrize("verb", ["info", "variants", "shapes", "explain"])
+@pytest.mark.parametrize("verb", ["info", "variants", "explain"])
 def test_no_command_prints_an_id(tmp_path: Path, verb: str) -> None:
     path = written(tmp_path / "a.tape", calls(40))
     words = [verb, str(path), *(["batch"] if verb == "explain" else [])]

@@ -1,8 +1,8 @@
-"""Dynamic shapes as Python source, to paste.
+"""Dynamic shapes and representative arguments as Python source, to paste.
 
-In come findings, or shapes in the nesting of the arguments. Out goes a statement with the imports
-that it needs. What is pasted is run, and a tape may call anything by any name: names become
-literals in ASCII, and a class is named only if it is loaded here.
+In come variants. Out go statements with the imports that they need. What is pasted is run, and a
+tape may call anything by any name: names become literals in ASCII, and a class is named only if
+somebody gave it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,13 @@ from __future__ import annotations
 import keyword
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from calltape_analyzer.observing.columns import Column
-from calltape_analyzer.pytree.classes import loaded_named_tuple
 from calltape_analyzer.scripting import literal
 from calltape_analyzer.variant import Variant
 
-if TYPE_CHECKING:
-    from calltape_analyzer.inference.findings import LeafFinding, Nesting, ShapeFindings
-    from calltape_analyzer.observing.declarations import BatchFor
-
-__all__ = ["python_of_variants", "python_source"]
+__all__ = ["python_of_variants"]
 
 
 class _Source:
@@ -31,52 +26,66 @@ class _Source:
         self.text = text
 
 
-def python_source(findings: ShapeFindings) -> str:
-    """The statement that assigns ``dynamic_shapes`` in the form of ``torch.export.export``, after
-    the imports that it needs."""
-    imports: set[tuple[str, str]] = set()
-
-    def leaf(found: LeafFinding) -> _Source:
-        if any(axis.dynamic and axis.name is None for axis in found.axes):
-            imports.add(("torch.export", "Dim"))
-        axes = found.named_axes.items()
-        shown = [f"{axis}: {literal(name) if name else 'Dim.DYNAMIC'}" for axis, name in axes]
-        return _Source(f"{{{', '.join(shown)}}}")
-
-    def namedtuple(nesting: Nesting, parts: list[Any]) -> Any:
-        # What is pasted is run: a tape may call anything a named tuple.
-        module, _, cls = (nesting.type or "").partition(":")
-        known = loaded_named_tuple(nesting.type or "", nesting.keys)
-        if known is None or not _is_importable(module, cls):
-            return tuple(parts)
-        imports.add((module, cls.partition(".")[0]))
-        return _Source(f"{cls}({', '.join(map(_source, parts))})")
-
-    return _statement(_spread(findings.nested(leaf, namedtuple)), imports)
-
-
-def python_of_variants(variants: Sequence[Variant], declared: BatchFor, *, names: bool) -> str:
-    """The same for variants: of several a dict, by the name of the variant.
+def python_of_variants(
+    variants: Sequence[Variant],
+    paths: Sequence[str],
+    *,
+    target: str | None = None,
+    classes: Sequence[str] = (),
+    part: str | None = "tape",
+) -> str:
+    """The statements that assign ``dynamic_shapes`` in the form of ``torch.export.export``, and
+    ``args`` and ``kwargs`` to export with; of several variants dicts by the name of the variant.
 
     Args:
         variants: at least one.
-        declared: the arguments whose dimension 0 is declared dynamic.
-        names: whether dynamic dimensions have names; else ``Dim.AUTO`` stands for them.
+        paths: of the tapes.
+        target: which of the targets on them is meant; None for the only one.
+        classes: ``module:class`` of the classes that arguments are rebuilt from.
+        part: the expression for the part of ``tape`` that is meant; None for tapes without calls,
+            which have no arguments.
     """
     imports: set[tuple[str, str]] = set()
 
     def shown(name: str, column: Column) -> _Source:
-        if names and column.axis is not None:
-            return _Source(literal(name))
         imports.add(("torch.export", "Dim"))
-        return _Source("Dim.DYNAMIC" if names else "Dim.AUTO")
+        return _Source("Dim.AUTO")
 
     parts = {
-        variant.name: _with_classes(variant._named_shapes(declared, shown), imports)
+        variant.name: _with_classes(variant._named_shapes(None, shown), imports)
         for variant in variants
     }
-    only = next(iter(parts.values())) if len(parts) == 1 else parts
-    return _statement(_spread(only), imports)
+    shapes: Any = next(iter(parts.values())) if len(parts) == 1 else parts
+    lines = [f"dynamic_shapes = {_spread(shapes)}"]
+    if part is not None:
+        imports.add(("calltape_analyzer", "open_tape"))
+        lines.append(f"with {_opening(paths, target, classes, imports)} as tape:")
+        lines.append(f"    variants = {{variant.name: variant for variant in {part}.variants()}}")
+        if len(parts) == 1:
+            name = literal(variants[0].name)
+            lines.append(f"    args, kwargs = variants[{name}].infer_arguments()")
+        else:
+            asked = "{name: variants[name].infer_arguments() for name in dynamic_shapes}"
+            lines.append(f"    arguments = {asked}")
+    head = [f"from {module} import {name}" for module, name in sorted(imports)]
+    return "\n".join([*head, *([""] if head else []), *lines])
+
+
+def _opening(
+    paths: Sequence[str],
+    target: str | None,
+    classes: Sequence[str],
+    imports: set[tuple[str, str]],
+) -> str:
+    """The expression that opens the tapes."""
+    options = [_source(list(paths))]
+    if target is not None:
+        options.append(f"target={literal(target)}")
+    if classes:
+        named = [name.partition(":") for name in classes]
+        imports |= {(module, name.partition(".")[0]) for module, _, name in named}
+        options.append(f"classes=[{', '.join(name for *_, name in named)}]")
+    return f"open_tape({', '.join(options)})"
 
 
 def _with_classes(value: Any, imports: set[tuple[str, str]]) -> Any:
@@ -93,11 +102,6 @@ def _with_classes(value: Any, imports: set[tuple[str, str]]) -> Any:
         return tuple(parts)
     imports.add((cls.__module__, cls.__qualname__.partition(".")[0]))
     return _Source(f"{cls.__qualname__}({', '.join(map(_source, parts))})")
-
-
-def _statement(expression: str, imports: set[tuple[str, str]]) -> str:
-    lines = [f"from {module} import {name}" for module, name in sorted(imports)]
-    return "\n".join([*lines, *([""] if lines else []), f"dynamic_shapes = {expression}"])
 
 
 def _is_importable(module: str, name: str) -> bool:

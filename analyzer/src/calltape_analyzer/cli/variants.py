@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calltape_analyzer.cli.models import ClassNames, classes_of
 from calltape_analyzer.cli.output import (
     Json,
     command,
@@ -35,9 +36,11 @@ from calltape_analyzer.cli.tapes import (
     opened,
     variants_meant,
 )
+from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.evidence import left_out_note
 from calltape_analyzer.observing.memory_layout import layouts_in_words
 from calltape_analyzer.observing.switches import shown_constant
+from calltape_analyzer.scripting import part_expression
 from calltape_analyzer.text import alike, counted, shown_value
 
 if TYPE_CHECKING:
@@ -58,21 +61,43 @@ def variants(
     variant: Variants = None,
     ignore: Ignore = None,
     scan: Scan = False,
+    python: Annotated[
+        bool,
+        typer.Option(
+            "--python", help="Print Python instead: dynamic shapes, and arguments to export with."
+        ),
+    ] = False,
+    classes: ClassNames = None,
     json: Json = False,
 ) -> None:
     """The programs that the calls need.
 
     Calls that one program can serve are one variant. Per variant its arguments, in which dynamic
-    dimensions have names, and the sizes that stand behind the names.
+    dimensions have names, and the sizes that stand behind the names. --classes is for --python.
 
     \b
     calltape variants runs/llm.tape
     calltape variants runs/ --ignore mask --json
+    calltape variants runs/llm.tape --variant decode --python
     """
-    with opened(paths, Part(calls, None, ignore, target), scan=scan) as tape:
+    if python and json:
+        raise typer.BadParameter("--python and --json are two forms; take one")
+    with wrong_words():
+        known = classes_of(classes)
+    with opened(paths, Part(calls, None, ignore, target), scan=scan, classes=known) as tape:
         meant = variants_meant(tape, variant)
         if json:
             print_models([one.findings for one in meant])
+            return
+        if python:
+            from calltape_analyzer.cli.source_code import python_of_variants
+            from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
+
+            if not meant:
+                raise InferenceError("the tape has no calls", advice="record at least one call")
+            part = None if isinstance(tape, SurveyedTape) else part_expression(tape)
+            named = classes or ()
+            print(python_of_variants(meant, paths, target=target, classes=named, part=part))
             return
         if not meant:
             line("no calls")

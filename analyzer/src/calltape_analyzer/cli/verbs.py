@@ -59,8 +59,6 @@ VERBS = (
     Verb("info", "info", "info", "Target, calls, sizes, coverage and damage."),
     Verb("ls", "calls", "ls", "The calls, one per line."),
     Verb("show", "call", "show", "One call as a tree."),
-    Verb("shapes", "shapes", "shapes", "Dynamic dimensions, and the sizes seen."),
-    Verb("args", "arguments", "args", "Representative arguments."),
     Verb("variants", "variants", "variants", "The programs that the calls need."),
     Verb("explain", "variants", "explain", "Why a dimension is dynamic or constant.", _DIMENSIONS),
     Verb(
