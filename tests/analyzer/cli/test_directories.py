@@ -105,7 +105,7 @@ def test_info_of_several_targets_tells_damage(mixed: Path) -> None:
     "words",
     [
         ("info",), ("ls",), ("show", "02020202:3"), ("variants",), ("variants", "--python"),
-        ("privacy",), ("doctor",), ("explain", "input"),
+        ("explain", "input"),
     ],
 )  # fmt: skip
 def test_every_command_takes_a_target(mixed: Path, words: tuple[str, ...]) -> None:

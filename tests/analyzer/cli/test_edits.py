@@ -1,4 +1,4 @@
-"""The verbs that make tapes of tapes: filter, merge, recover; and doctor."""
+"""The verbs that make tapes of tapes: filter, merge, recover; and what info says is wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calltape_analyzer import open_tape
+from calltape_analyzer import diagnose, open_tape, private_data
 from tests.analyzer.cli.commands import process, run, without_torch
 from tests.analyzer.editing.recordings import numbers, recorded
 
@@ -170,18 +170,24 @@ def test_info_shows_the_history(tape: Path, tmp_path: Path) -> None:
     assert json.loads(run("info", tape, "--json").out)["history"] == []
 
 
-def test_doctor(tape: Path, tmp_path: Path) -> None:
-    found = run("doctor", tape)
+def test_info_says_what_is_wrong(tape: Path, tmp_path: Path) -> None:
+    found = run("info", tape)
     assert found.code == 0
-    assert "note: it may tell of a person" in found.out
-    document = json.loads(run("doctor", tape, "--json").out)
-    assert {"kind", "level", "text", "advice"} == set(document["symptoms"][0])
+    assert "error" not in found.out
+    document = json.loads(run("info", tape, "--json").out)
+    with open_tape(tape) as opened:
+        assert document["findings"] == [one.model_dump() for one in diagnose(opened).symptoms]
+        assert document["private"] == private_data(opened).model_dump(mode="json")
     data = bytearray(tape.read_bytes())
     data[data.index(b"calls/00000001.safetensors") + 800] ^= 1
     (tmp_path / "b.tape").write_bytes(data)
-    found = run("doctor", tmp_path / "b.tape")
+    found = run("info", tmp_path / "b.tape")
     assert found.code == 3
-    assert found.out.startswith("error: 1 place damaged")
+    assert "error: 1 place damaged" in found.out
+    assert "take what is left with `calltape recover`" in found.out
+    quick = run("info", tape, "--quick").out
+    assert "was not looked at; --quick skips it" in quick
+    assert "private " not in quick
 
 
 @pytest.mark.integration
@@ -191,7 +197,7 @@ def test_none_of_them_imports_torch(tape: Path, tmp_path: Path) -> None:
         ["filter", str(tape), "-o", out, "--where", "n > 3", "--novel", "--drop", "x"],
         ["merge", str(tape), "-o", out, "--force"],
         ["recover", str(tape), "-o", out, "--force"],
-        ["doctor", str(tape)],
+        ["info", str(tape)],
     ]
     assert len(without_torch(commands)) == 4
 

@@ -19,8 +19,8 @@ from tests.analyzer.tapes import Recorded, write_tape
 A, B = bytes.fromhex("3f9a01bc" * 4), bytes.fromhex("77000000" * 4)
 READING = ["info", "ls", "show", "variants", "explain", "diff", "export"]
 READING += ["replay", "check", "script"]
-WHOLE = ["doctor", "merge", "recover"]  # of a part they would be about another tape
-OWN_PARTS = ["filter_", "convert", "privacy", "redact", "minimise", "bundle", "report", "table"]
+WHOLE = ["merge", "recover"]  # of a part they would be about another tape
+OWN_PARTS = ["filter_", "convert", "redact", "minimise", "bundle", "report", "table"]
 NO_CALLS = ["health", "ship", "survey", "view"]
 
 

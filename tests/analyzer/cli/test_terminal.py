@@ -19,7 +19,7 @@ from tests.fuzz.program import onnx_model
 WIDTHS = (40, 80, 200)
 EVERY = (
     "ls", "info", "show 0", "variants", "explain *", "explain args_0 0",
-    "diff wide.tape", "diff evil.tape", "doctor", "privacy", "privacy --by-call", "survey",
+    "diff wide.tape", "diff evil.tape", "survey",
     "check model.onnx", "redact -o {out}.r.tape", "filter -o {out}.f.tape --last 1",
     "merge -o {out}.m.tape", "recover -o {out}.c.tape", "table -o {out}.csv",
     "bundle -o {out}.zip", "report -o {out}.html", "script -o {out}.py",

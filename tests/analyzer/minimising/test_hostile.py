@@ -123,7 +123,7 @@ def test_tapes_that_lack_something(whole: Path, tmp_path: Path) -> None:
 
 def test_tapes_without_calls(tmp_path: Path) -> None:
     empty = write_tape(tmp_path / "empty.tape", [], torch.nn.Identity())
-    with pytest.raises(UsageError, match=r"no calls.*calltape doctor"):
+    with pytest.raises(UsageError, match=r"no calls.*calltape info"):
         minimised(empty, tmp_path / "o.tape", "is_slow")
 
 

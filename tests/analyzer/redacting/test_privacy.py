@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ def test_calls_are_listed_one_by_one(source: Path) -> None:
 def test_advice_is_a_sentence_whatever_the_argument_is_called(tmp_path: Path) -> None:
     calls = [Recorded((), {"n": 123_456_789, "t": "a text", "call": [7_000_000, 8_000_000]})]
     write_tape(tmp_path / "a.tape", calls)
-    told = run("privacy", tmp_path / "a.tape").out
+    with open_tape(tmp_path / "a.tape") as tape:
+        told = str(private_data(tape))
     assert (
         "at n (1 call): `calltape redact` replaces it, unless sizes have to do with it; record "
         "with values={'n': 'none'} to never write it." in told
@@ -95,10 +97,12 @@ def test_advice_is_a_sentence_whatever_the_argument_is_called(tmp_path: Path) ->
 def test_keys_that_look_like_data_are_not_told(tmp_path: Path) -> None:
     users = {"bob@example.com": {"age": 41_041, 123_456_789: "a text"}, "plain": torch.ones(2)}
     write_tape(tmp_path / "a.tape", [Recorded((), {"users": users, "my name": "a text"})])
-    for option in ((), ("--by-call",), ("--json",)):
-        told = run("privacy", tmp_path / "a.tape", *option).out
-        assert not [secret for secret in ("bob", "123", "my name") if secret in told]
-    told = run("privacy", tmp_path / "a.tape").out
+    with open_tape(tmp_path / "a.tape") as tape:
+        told = str(private_data(tape))
+        texts = [told, str(private_data(tape, by_call=True)), private_data(tape).model_dump_json()]
+    printed = json.loads(run("info", tmp_path / "a.tape", "--json").out)["private"]
+    for text in (*texts, json.dumps(printed)):
+        assert not [secret for secret in ("bob", "123", "my name") if secret in text]
     assert "text at users.*.* (1 call)" in told
     assert "at users.*.age (1 call)" in told
     assert "values={'users': 'none'}" in told, "a pattern would not withhold the number"
@@ -106,7 +110,8 @@ def test_keys_that_look_like_data_are_not_told(tmp_path: Path) -> None:
 
 
 def test_a_place_in_several_calls_has_its_name_in_each(source: Path) -> None:
-    assert "again" not in run("privacy", source, "--by-call").out
+    with open_tape(source) as tape:
+        assert "again" not in str(private_data(tape, by_call=True))
 
 
 def test_nothing_of_it_is_left_in_a_redacted_tape(source: Path, tmp_path: Path) -> None:
@@ -121,15 +126,22 @@ def test_nothing_of_it_is_left_in_a_redacted_tape(source: Path, tmp_path: Path) 
 
 def test_commands(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "b.tape"
-    told = run("privacy", str(source))
+    told = run("info", str(source))
     assert told.code == 0
-    assert "text at prompt (3 calls)" in told.out
+    (line,) = (one for one in told.out.splitlines() if one.startswith("private "))
+    assert "text at prompt (3 calls)" in line
+    assert "secret" not in line
+    assert line.endswith("`calltape redact` makes a tape that can be given away")
+    found = json.loads(run("info", str(source), "--json").out)["private"]["findings"]
+    with open_tape(source) as tape:
+        assert found == [one.model_dump() for one in private_data(tape).findings]
     made = run("redact", str(source), "-o", str(out), "--keep", "nothing", "--permute", "ids")
     assert made.code == 0
     assert "note: no value has a path like nothing" in made.out
     assert b"secret" not in readable(out.read_bytes())
     assert "it is there already" in run("redact", str(source), "-o", str(out)).err
-    assert "calltape privacy" in run("doctor", str(source)).out
+    (line,) = (one for one in run("info", out).out.splitlines() if one.startswith("private "))
+    assert "The tape was redacted" in line
 
 
 def test_what_the_range_of_few_numbers_tells_is_said(tmp_path: Path) -> None:
@@ -146,6 +158,37 @@ def test_what_the_range_of_few_numbers_tells_is_said(tmp_path: Path) -> None:
     assert not any("smallest" in one for one in told.notes)
     with open_tape(out) as tape:
         assert {one.leaf for one in tape.calls[0].record.inputs.ranges} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("a secret", "text"),
+        (torch.arange(9).reshape(1, 9), "token_ids"),
+        (torch.zeros(2, 3, 32, 32), "image"),
+        (torch.zeros(32, 32, 3), "image"),
+        (torch.zeros(1, 16000), "audio"),
+    ],
+)
+def test_values_by_dtype_and_shape(tmp_path: Path, value: Any, kind: str) -> None:
+    def kinds(name: str, **options: Any) -> set[str]:
+        given = [Recorded(args=(value,), outputs=None)]
+        with open_tape(write_tape(tmp_path / name, given, **options)) as tape:
+            return {one.kind for one in private_data(tape).findings}
+
+    assert kind in kinds("a.tape")
+    assert "host" in kinds("h.tape", producer={"host": "secret"})
+    if isinstance(value, torch.Tensor):
+        assert kind not in kinds("b.tape", values="none")
+
+
+def test_a_damaged_call_is_left_out(source: Path) -> None:
+    data = bytearray(source.read_bytes())
+    data[data.index(b"a secret prompt")] ^= 1
+    source.write_bytes(data)
+    with open_tape(source) as tape:
+        assert private_data(tape).calls == 3
+    assert run("info", source).code == 3
 
 
 def test_only_tapes_have_private_data() -> None:

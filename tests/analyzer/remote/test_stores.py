@@ -73,7 +73,7 @@ def test_in_a_process_of_its_own_too(bucket: Bucket, many_calls: Path) -> None:
 
 COMMANDS = [
     ("info",), ("info", "--json"), ("info", "--quick"), ("ls",), ("show", "3"),
-    ("variants", "--scan"), ("variants",), ("explain", "input"), ("doctor",), ("privacy",),
+    ("variants", "--scan"), ("variants",), ("explain", "input"),
 ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -13,8 +13,10 @@ from calltape_analyzer.cli.listings import days_lines, print_recordings
 from calltape_analyzer.cli.output import (
     Json,
     command,
+    complain,
     damage_as_json,
     line,
+    lines,
     print_json,
 )
 from calltape_analyzer.cli.recordings import (
@@ -30,6 +32,9 @@ from calltape_analyzer.cli.recordings import (
 )
 from calltape_analyzer.cli.surveys import print_survey, print_targets, survey_facts, surveyed
 from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Scan, Variants, opened
+from calltape_analyzer.editing.contents import contents_of
+from calltape_analyzer.editing.diagnosis import symptoms_of
+from calltape_analyzer.editing.symptom import Symptom
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.signature import signature_text
@@ -40,6 +45,7 @@ from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.places import Days, host_of, short_paths, unsealed_paths
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.targets import TargetsError, outside_words
+from calltape_analyzer.redacting.private_data import PrivateData, private_data
 from calltape_analyzer.surveying.survey_file import is_survey_file
 from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.tape import Tape
@@ -69,6 +75,7 @@ _MOST_IDS = 4
 _MOST_STEPS = 8
 _MOST_TEXT = 400
 _MOST_PATHS = 3
+_MOST_PRIVATE = 6
 
 
 @command
@@ -91,11 +98,16 @@ def info(
         ),
     ] = False,
 ) -> None:
-    """Target, calls, sizes, coverage and damage.
+    """What a tape has, what is wrong with it, and what it may tell.
+
+    Target, calls, sizes, coverage and damage; then, with what to do, what is wrong or unwise (files
+    without a trailer, calls that are lost, sizes that never varied, values and classes that could
+    not be stored), and what may tell of a person or a machine, of which no value is shown.
 
     Reads and checks every record and every tensor; but a sealed tape of many calls without tensors
     answers from its end, and says so: --scan reads and checks that too. --quick compares no tensor
-    with its checksum. Of tapes of several models it lists these; --target chooses one.
+    with its checksum, and looks for less. Of tapes of several models it lists these; --target
+    chooses one.
 
     \b
     calltape info runs/llm.tape
@@ -139,10 +151,16 @@ def _tell(
             return
         kept: Counter[CountedKind] = Counter()
         facts = _facts(tape, quick, kept)
+        is_read = facts["checksums"] == "checked"
+        symptoms = _symptoms(tape, is_read)
+        private = private_data(tape) if is_read else None
         if json:
+            facts["findings"] = [one.model_dump() for one in symptoms]
+            facts["private"] = None if private is None else private.model_dump()
             print_json(facts)
         else:
-            _print(tape, facts, kept)
+            _print(tape, facts, kept, private)
+            _print_findings(symptoms, facts)
 
 
 def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any]:
@@ -285,7 +303,9 @@ class Totals:
         self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
 
 
-def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> None:
+def _print(
+    tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind], private: PrivateData | None
+) -> None:
     target = tape.target
     moments = [dump.time_ns for dump in tape.dumps]
     moments += [observed.since_ns for observed in tape.observed.values()]
@@ -317,6 +337,7 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
         ("format", facts["format"]),
         ("checksums", _checksums(tape, facts)),
         ("source", _SOURCES[facts["source"]]),
+        ("private", None if private is None else private.short(_MOST_PRIVATE)),
     ]
     if target is not None and target.outside:
         rows.append(("outside", outside_words(target.outside)))
@@ -325,6 +346,25 @@ def _print(tape: Tape, facts: dict[str, Any], kept: Counter[CountedKind]) -> Non
     for name, text in rows:
         if text is not None:
             line(name.ljust(10), text, indent=11)
+
+
+def _symptoms(tape: Tape, is_read: bool) -> list[Symptom]:
+    """What is wrong or unwise; of what single calls lack only if their records were read."""
+    try:
+        return symptoms_of(tape, contents_of(tape, check=False) if is_read else None)
+    except TapeError as error:  # the facts are of use without
+        complain(str(error))
+        return []
+
+
+def _print_findings(symptoms: Sequence[Symptom], facts: Mapping[str, Any]) -> None:
+    """What is wrong or unwise, but for what stands in a line of its own."""
+    for symptom in symptoms:
+        if symptom.kind != "empty" or facts["empty"] is None:
+            lines(str(symptom))
+    if facts["checksums"] != "checked":
+        how = "--scan reads each of them" if facts["checksums"] != "skipped" else "--quick skips it"
+        line(f"note: what single calls lack or tell of persons was not looked at; {how}")
 
 
 def _since(tape: Tape) -> list[dict[str, Any]]:

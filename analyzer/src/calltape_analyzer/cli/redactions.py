@@ -1,22 +1,15 @@
-"""``calltape redact`` and ``privacy``: tapes that one can give away.
+"""``calltape redact``: tapes that one can give away.
 
-In comes a tape. Out goes a new one without what may tell of a person or a machine, or an account of
-what there is.
+In comes a tape. Out goes a new one without what may tell of a person or a machine.
 """
 
 from __future__ import annotations
-
-from typing import Annotated
-
-import typer
 
 from calltape_analyzer.cli.edits import Force, Out, print_report
 from calltape_analyzer.cli.output import (
     Json,
     command,
     forced,
-    lines,
-    print_model,
     wrong_words,
 )
 from calltape_analyzer.cli.redaction_options import (
@@ -29,9 +22,9 @@ from calltape_analyzer.cli.redaction_options import (
     Special,
     redaction_choices,
 )
-from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Paths, opened
+from calltape_analyzer.cli.tapes import OfTarget, Part, Paths, opened
 
-__all__ = ["privacy", "redact"]
+__all__ = ["redact"]
 
 
 @command
@@ -69,32 +62,3 @@ def redact(
     part = Part(target=target)
     with opened(paths, part, tells=False, effort=EFFORT) as tape, forced(), wrong_words():
         print_report(redacted(tape, out, **choices, overwrite=force), json)
-
-
-@command
-def privacy(
-    paths: Paths,
-    target: OfTarget = None,
-    by_call: Annotated[bool, typer.Option("--by-call", help="List each call by itself.")] = False,
-    calls: Calls = None,
-    json: Json = False,
-) -> None:
-    """What on a tape may tell of a person or a machine.
-
-    By argument: texts, long numbers, whole numbers that may be token ids, floats that may be images
-    or audio, keys that look like data; then messages of exceptions, thread ids, times, the host,
-    file names and modules. No value is shown, and * for each key that looks like data. A key that
-    is a plain word is shown, also if a user wrote it.
-
-    \b
-    calltape privacy runs/llm.tape
-    calltape privacy runs/llm.tape --by-call --json
-    """
-    from calltape_analyzer.redacting.private_data import private_data
-
-    with opened(paths, Part(calls, target=target)) as tape:
-        found = private_data(tape, by_call=by_call)
-        if json:
-            print_model(found)
-        else:
-            lines(str(found))

@@ -56,7 +56,7 @@ _ANY = MappingProxyType(
 )
 
 VERBS = (
-    Verb("info", "info", "info", "Target, calls, sizes, coverage and damage."),
+    Verb("info", "info", "info", "What a tape has, what is wrong with it, and what it may tell."),
     Verb("ls", "calls", "ls", "The calls, one per line."),
     Verb("show", "call", "show", "One call as a tree."),
     Verb("variants", "variants", "variants", "The programs that the calls need."),
@@ -82,22 +82,10 @@ VERBS = (
     ),
     Verb("minimise", "minimising", "minimise", "The smallest tape that fails for the same reason."),
     Verb(
-        "doctor",
-        "doctor",
-        "doctor",
-        "What is wrong or unwise about a tape, and what to do.",
-    ),
-    Verb(
         "redact",
         "redactions",
         "redact",
         "A tape without what may tell of a person or a machine.",
-    ),
-    Verb(
-        "privacy",
-        "redactions",
-        "privacy",
-        "What on a tape may tell of a person or a machine.",
     ),
     Verb(
         "convert",

@@ -15,18 +15,10 @@ from calltape_analyzer.reading.missing_outputs import advice_on_outputs
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, listed, printable, some_of
 from calltape_analyzer.writing.coverage import DAMAGED
-from calltape_schema.history import Redacted
 
-__all__ = ["Diagnosis", "diagnose"]
+__all__ = ["Diagnosis", "diagnose", "symptoms_of"]
 
 _MAX_NAMED = 5
-_PRIVATE_ADVICE: dict[Redacted | None, str] = {
-    None: "`calltape privacy` lists it, and `calltape redact` takes it out before you give the "
-    "tape away",
-    "part": "only a part of the tape was redacted, so redact all of it with `calltape redact` "
-    "before you give it away; `calltape privacy` lists what there is",
-    "all": "the tape was redacted; `calltape privacy` lists what is left",
-}
 
 
 class Diagnosis(PlainData):
@@ -63,14 +55,22 @@ def diagnose(tape: Tape) -> Diagnosis:
     """
     check_tape(tape, "diagnose")
     found = contents_of(tape)
-    symptoms = [
-        *_file_symptoms(tape),
-        *_lost_symptoms(tape),
-        *_content_symptoms(found),
-        *(evidence_symptoms(tape) if found.calls else ()),
-    ]
-    symptoms.sort(key=lambda symptom: _ORDER[symptom.level])
-    return Diagnosis(calls=found.calls, symptoms=tuple(symptoms))
+    return Diagnosis(calls=found.calls, symptoms=tuple(symptoms_of(tape, found)))
+
+
+def symptoms_of(tape: Tape, found: Contents | None) -> list[Symptom]:
+    """What is wrong or unwise, the most serious first.
+
+    Args:
+        tape: the tape.
+        found: its contents; None if the records of its calls are not to be read.
+    """
+    symptoms = [*_file_symptoms(tape), *_lost_symptoms(tape)]
+    if found is not None:
+        symptoms += _content_symptoms(found)
+    if found.calls if found is not None else len(tape):
+        symptoms += evidence_symptoms(tape)
+    return sorted(symptoms, key=lambda symptom: _ORDER[symptom.level])
 
 
 def _file_symptoms(tape: Tape) -> Iterator[Symptom]:
@@ -196,15 +196,3 @@ def _content_symptoms(found: Contents) -> Iterator[Symptom]:
             "until then placeholders stand for their objects",
         )
     yield from storage_symptoms(found)
-    yield from _private(found)
-
-
-def _private(found: Contents) -> Iterator[Symptom]:
-    kinds = [what for what, is_there in found.private.items() if is_there]
-    if kinds:
-        yield Symptom(
-            kind="private",
-            level="note",
-            text=f"it may tell of a person or a machine: {', '.join(kinds)}",
-            advice=_PRIVATE_ADVICE[found.redacted],
-        )

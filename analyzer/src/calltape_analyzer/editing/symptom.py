@@ -18,7 +18,7 @@ class Symptom(PlainData):
             ``lost``, ``open_end``, ``under_way``, ``empty``, ``all_raised``, ``one_size``,
             ``one_call``, ``batch_one``, ``layouts``, ``outputs_missing``, ``values_missing``,
             ``unknown_classes``, ``classes_not_stored``, ``values_not_stored``,
-            ``tensors_not_stored``, ``private``.
+            ``tensors_not_stored``.
         level: ``error`` if calls cannot be trusted or read, ``warning`` if what follows from the
             tape may be wrong or incomplete, ``note`` for what one should know.
         text: what was found.

@@ -116,7 +116,7 @@ def minimise_tape(
     if not len(tape):
         raise UsageError(
             "the tape has no calls",
-            advice="give one that has the call that fails; `calltape doctor` says what is wrong",
+            advice="give one that has the call that fails; `calltape info` says what is wrong",
         )
     check_target(target, tape.paths, overwrite=overwrite)
     with tempfile.TemporaryDirectory(prefix="calltape-") as folder:
@@ -216,14 +216,14 @@ class _Begun:
         lost = self.calls - len(sound)
         self.notes = [f"{counted(lost, 'call')} could not be read: left out"] if lost else []
         if not sound:
-            raise UsageError("no call of the tape can be read", advice="run `calltape doctor`")
+            raise UsageError("no call of the tape can be read", advice="run `calltape info`")
         try:
             search.begin((tape.calls[place] for place in sound), numbering_of(tape.segments))
         except InferenceError as error:
             if not lost:
                 raise
             what = f"{error.reason}; but {self.notes[0]}"
-            raise InferenceError(what, advice="run `calltape doctor` on the tape") from None
+            raise InferenceError(what, advice="run `calltape info` on the tape") from None
 
 
 def _sound(tape: Tape) -> Any:

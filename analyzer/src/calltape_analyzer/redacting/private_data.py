@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from calltape_analyzer.editing.contents import looks_like, masks_of
 from calltape_analyzer.editing.recorded_pseudonyms import RecordedPseudonyms
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.notebook import Sketch
@@ -18,12 +17,15 @@ from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.node_paths import names_of_children
 from calltape_analyzer.pytree.placed_nodes import is_private_key, placed_nodes
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.redacting.long_numbers import is_long
 from calltape_analyzer.redacting.tape_facts import plain_platform
 from calltape_analyzer.redacting.varying_keys import varying_keys
 from calltape_analyzer.tape import Tape, check_tape
-from calltape_analyzer.text import alike, counted, printable
+from calltape_analyzer.text import alike, counted, printable, some_of
+from calltape_schema.errors import TapeError
 from calltape_schema.history import Redacted
+from calltape_schema.leaves import Leaf
 from calltape_schema.privacy import is_without_text
 from calltape_schema.records import Tree
 from calltape_schema.tree import (
@@ -38,6 +40,10 @@ from calltape_schema.tree import (
 __all__ = ["PrivateData", "PrivateFinding", "private_data"]
 
 _MAX_FINDINGS = 10_000
+_INTEGERS = frozenset({"int64", "int32", "uint32", "uint64"})
+_IMAGE_CHANNELS = frozenset({1, 3, 4})
+_LEAST_IMAGE = 16
+_LEAST_SAMPLES = 4000
 
 _REDACT = "`calltape redact` takes it out"
 _ADVICE: dict[str, str] = {
@@ -91,11 +97,15 @@ class PrivateFinding(PlainData):
         calls = "" if self.calls is None else self.calls
         return self.call or "", _WORDS[self.kind], self.place or "", calls, self.advice
 
-    def __str__(self) -> str:
+    def what(self) -> str:
+        """What it is, where and in how many calls, without what to do."""
         where = "" if self.place is None else f" at {printable(self.place)}"
         calls = "" if self.calls is None else f" ({counted(self.calls, 'call')})"
+        return f"{_WORDS[self.kind]}{where}{calls}"
+
+    def __str__(self) -> str:
         which = "" if self.call is None else f"call {self.call}: "
-        return f"{which}{_WORDS[self.kind]}{where}{calls}: {self.advice}."
+        return f"{which}{self.what()}: {self.advice}."
 
 
 _WORDS = {
@@ -167,6 +177,22 @@ class PrivateData(PlainData):
         if self.more:
             lines.append(f"and {self.more} more")
         return "\n".join([*lines, *self._notes()])
+
+    def short(self, most: int) -> str | None:
+        """What there is on one line, and what to do; None if there is nothing.
+
+        Args:
+            most: how many findings are named.
+        """
+        named = [one.what() for one in self._joined()]
+        if not named:
+            return None
+        advice = {
+            None: "`calltape redact` makes a tape that can be given away",
+            "part": "Only a part of the tape was redacted; `calltape redact` redacts all of it",
+            "all": "The tape was redacted: texts and ids are pseudonyms, but for what was kept",
+        }[self.redacted]
+        return f"{some_of(named, most, '; ')}. {advice}"
 
     def _joined(self) -> list[PrivateFinding]:
         """The findings as they are told, those of places first."""
@@ -245,9 +271,15 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
     pseudonyms = RecordedPseudonyms(tape.manifests)
     count = 0
     for call in tape.calls:
+        try:
+            told = dict.fromkeys(_of_call(call, tape, pseudonyms))
+        except TapeError as error:
+            if not is_damage(error):
+                raise
+            continue  # it stands in the tape's damage
         count += 1
         address = call.address if by_call else None
-        for kind, place in dict.fromkeys(_of_call(call, tape, pseudonyms)):
+        for kind, place in told:
             found.add(_Key(kind, place, address))
     of_tape = [
         PrivateFinding(kind=kind, advice=_ADVICE[kind])
@@ -288,7 +320,7 @@ def _of_call(
 
 
 def _of_tree(tree: Tree, root: str, named: int) -> Iterator[tuple[str, str]]:
-    facts, masks = tree.facts(), masks_of(tree)
+    facts, masks = tree.facts(), _masks_of(tree)
     for placed in placed_nodes(tree.spec().root, root, named):
         path, node = placed.pattern, placed.node
         if isinstance(node, ScalarNode) and node.kind in ("str", "bytes"):
@@ -299,7 +331,7 @@ def _of_tree(tree: Tree, root: str, named: int) -> Iterator[tuple[str, str]]:
             if not is_told and is_long(tree.scalars[node.scalar]):
                 yield path, "number"
         elif isinstance(node, TensorNode) and facts[node.leaf].key is not None:
-            kinds = looks_like(facts[node.leaf], is_mask=node.leaf in masks) or ("values",)
+            kinds = _looks_like(facts[node.leaf], is_mask=node.leaf in masks) or ("values",)
             yield from ((path, kind) for kind in kinds)
         elif isinstance(node, EnumNode) and isinstance(node.value, str | bytes):
             yield path, "enum_value"
@@ -310,6 +342,34 @@ def _of_tree(tree: Tree, root: str, named: int) -> Iterator[tuple[str, str]]:
             names: Any = names_of_children(node)
             if any(map(is_private_key, names)):
                 yield path, "key"
+
+
+def _masks_of(tree: Tree) -> frozenset[int]:
+    """The numbers of the integer tensors that hold nothing but 0 and 1, as their ranges say."""
+    return frozenset(one.leaf for one in tree.ranges if one.min >= 0 and one.max <= 1)
+
+
+def _looks_like(leaf: Leaf, *, is_mask: bool = False) -> tuple[str, ...]:
+    """What the values of a tensor may be, by its dtype and shape: ``token_ids``, ``image`` or
+    ``audio``.
+
+    Args:
+        leaf: the tensor.
+        is_mask: whether it holds nothing but 0 and 1: no ids, but maybe a scanned page.
+    """
+    if leaf.dtype in _INTEGERS and len(leaf.shape) in (1, 2) and max(leaf.shape, default=0) > 1:
+        return () if is_mask else ("token_ids",)
+    if not leaf.dtype.startswith(("float", "bfloat", "uint8")) or not leaf.shape:
+        return ()
+    sizes = leaf.shape
+    if len(sizes) in (3, 4):
+        one, two, three = sizes[-3:]
+        for channels, height, width in ((one, two, three), (three, one, two)):
+            if channels in _IMAGE_CHANNELS and min(height, width) >= _LEAST_IMAGE:
+                return ("image",)
+    if len(sizes) <= 3 and leaf.shape[-1] >= _LEAST_SAMPLES:
+        return ("audio",)
+    return ()
 
 
 def _of_tape(tape: Tape, calls: int, pseudonyms: RecordedPseudonyms) -> Iterator[str]:
