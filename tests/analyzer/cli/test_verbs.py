@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from calltape_analyzer.cli.verbs import VERBS, Verb
 from calltape_schema.health import CODES
 from calltape_schema.health_command import main as health
-from tests.analyzer.cli.commands import run, without_torch
+from tests.analyzer.cli.commands import COMMAND, run, without_torch
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
@@ -26,6 +27,19 @@ def test_each_verb_has_help(verb: Verb) -> None:
     ran = run(verb.name, "--help")
     assert ran.code == 0
     assert ran.out.lower().startswith(f"usage: calltape {verb.name} ")
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [("calltape var", "variants"), ("calltape variants a.tape --pyt", "--python")],
+)
+def test_typer_completes_verbs_and_options(line: str, offered: str) -> None:
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    ran = subprocess.run(
+        COMMAND, env={**os.environ, "_CALLTAPE_COMPLETE": "complete_bash", **asked},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ran.stdout.split(), ran.stderr) == ([offered], "")
 
 
 def test_the_help_has_every_verb() -> None:

@@ -349,7 +349,7 @@ def _print(
 
 
 def _symptoms(tape: Tape, is_read: bool) -> list[Symptom]:
-    """What is wrong or unwise; of what single calls lack only if their records were read."""
+    """What is wrong or unwise; with the files only, if the records of calls were not read."""
     try:
         return symptoms_of(tape, contents_of(tape, check=False) if is_read else None)
     except TapeError as error:  # the facts are of use without
@@ -364,7 +364,7 @@ def _print_findings(symptoms: Sequence[Symptom], facts: Mapping[str, Any]) -> No
             lines(str(symptom))
     if facts["checksums"] != "checked":
         how = "--scan reads each of them" if facts["checksums"] != "skipped" else "--quick skips it"
-        line(f"note: what single calls lack or tell of persons was not looked at; {how}")
+        line(f"note: what calls lack, leave open or tell of persons was not looked at; {how}")
 
 
 def _since(tape: Tape) -> list[dict[str, Any]]:

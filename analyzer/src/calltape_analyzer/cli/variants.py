@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.variant import Variant
     from calltape_analyzer.variants.variant_findings import TensorFinding, VariantFindings
 
-__all__ = ["explain", "print_left_out", "print_variant", "variants"]
+__all__ = ["explain", "variants"]
 
 _AXIS = re.compile(r"-?\d{1,9}", re.ASCII)
 
@@ -104,12 +104,12 @@ def variants(
         for number, one in enumerate(meant):
             if number:
                 print()
-            print_variant(one.findings, _fixed(one))
+            _print_variant(one)
         if not variant:
-            print_left_out(tape)
+            _print_left_out(tape)
 
 
-def print_left_out(tape: Tape) -> None:
+def _print_left_out(tape: Tape) -> None:
     """Prints how many calls raised and are in no variant; nothing if none did."""
     from calltape_analyzer.variant import calls_left_out
 
@@ -129,13 +129,8 @@ def _fixed(variant: Variant) -> Iterator[Sequence[str]]:
             yield value.place, value.kind, value.text
 
 
-def print_variant(found: VariantFindings, fixed: Iterable[Sequence[str]] = ()) -> None:
-    """Prints what is known of a variant as text.
-
-    Args:
-        found: what is known.
-        fixed: further rows of arguments.
-    """
+def _print_variant(variant: Variant) -> None:
+    found = variant.findings
     calls = counted(found.calls, "call")
     if found.all_calls is not None and found.all_calls > found.calls:
         calls = f"kept {found.calls:,} of {counted(found.all_calls, 'call')}"
@@ -144,7 +139,7 @@ def print_variant(found: VariantFindings, fixed: Iterable[Sequence[str]] = ()) -
         line("called with", found.context)
     if found.conditions:
         line("where", ", ".join(found.conditions))
-    rows = [*_arguments(found), *fixed]
+    rows = [*_arguments(found), *_fixed(variant)]
     if rows:
         table(("argument", "dtype", "shape or value"), rows)
     if found.symbols:

@@ -63,13 +63,13 @@ def symptoms_of(tape: Tape, found: Contents | None) -> list[Symptom]:
 
     Args:
         tape: the tape.
-        found: its contents; None if the records of its calls are not to be read.
+        found: its contents; None if only its files are to be looked at.
     """
     symptoms = [*_file_symptoms(tape), *_lost_symptoms(tape)]
     if found is not None:
         symptoms += _content_symptoms(found)
-    if found.calls if found is not None else len(tape):
-        symptoms += evidence_symptoms(tape)
+        if found.calls:
+            symptoms += evidence_symptoms(tape)
     return sorted(symptoms, key=lambda symptom: _ORDER[symptom.level])
 
 

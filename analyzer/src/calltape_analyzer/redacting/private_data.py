@@ -6,7 +6,7 @@ calls, and what to do about it. No value is ever in a finding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ from calltape_schema.tree import (
 __all__ = ["PrivateData", "PrivateFinding", "private_data"]
 
 _MAX_FINDINGS = 10_000
+_MAX_KNOWN = 4096
 _INTEGERS = frozenset({"int64", "int32", "uint32", "uint64"})
 _IMAGE_CHANNELS = frozenset({1, 3, 4})
 _LEAST_IMAGE = 16
@@ -269,10 +270,11 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
     check_tape(tape, "private_data")
     found = _Found()
     pseudonyms = RecordedPseudonyms(tape.manifests)
+    known: dict[Hashable, list[tuple[str, str]]] = {}
     count = 0
     for call in tape.calls:
         try:
-            told = dict.fromkeys(_of_call(call, tape, pseudonyms))
+            told = dict.fromkeys(_of_call(call, tape, pseudonyms, known))
         except TapeError as error:
             if not is_damage(error):
                 raise
@@ -306,12 +308,20 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
 
 
 def _of_call(
-    call: Call, tape: Tape, pseudonyms: RecordedPseudonyms
+    call: Call,
+    tape: Tape,
+    pseudonyms: RecordedPseudonyms,
+    known: dict[Hashable, list[tuple[str, str]]],
 ) -> Iterator[tuple[str, str | None]]:
     record = call.record
     for tree, root in ((record.inputs, ""), (record.outputs, "outputs")):
         if tree is not None:
-            for path, kind in _of_tree(tree, root, tape.signature.positional):
+            key = tree.structure, tree.leaves, tree.ranges, tuple(tree.scalars), root
+            if key not in known:
+                if len(known) >= _MAX_KNOWN:
+                    known.clear()
+                known[key] = list(_of_tree(tree, root, tape.signature.positional))
+            for path, kind in known[key]:
                 names = list(names_of_path(path, tape.signature))
                 if kind not in _REPLACED or not pseudonyms.at(record.tape, names):
                     yield kind, names[-1]
