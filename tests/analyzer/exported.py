@@ -53,8 +53,8 @@ def made(
     against: str = "tape",
     **options: Any,
 ) -> Programs:
-    """Programs for calls, which reproduce all of them and give what the module gives at others. What
-    a module draws is compared ``against`` the module."""
+    """Programs for calls, which reproduce all of them and give what the module gives at others.
+    What a module draws is compared ``against`` the module."""
     tape = taped(folder, module, calls, classes=classes)
     programs = export(tape, module, **options)
     report = programs.verify()

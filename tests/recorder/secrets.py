@@ -44,7 +44,7 @@ STATED = {
     "why a value is not on the tape; the class of what was raised when it was read",
     "class, method and module that are recorded; variables of modules that their code reads",
     "ids of tapes, numbers of calls and files, when a file was begun and ended",
-    "what the recorder was asked for otherwise; since when it sees calls; which rank of a job it is",
+    "what the recorder was asked for otherwise; since when it sees calls; its rank in a job",
     "what tools did to the tape, and which files they read",
     "that an integer tensor of 1,024 elements or more has no elements but 0 and 1",
     "default of a parameter: None, bool, a number up to 1,024",
