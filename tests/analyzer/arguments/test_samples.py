@@ -10,7 +10,7 @@ import torch
 from hypothesis import given as with_values
 from hypothesis import strategies as st
 
-from calltape_analyzer import Tape
+from calltape_analyzer import Tape, TapeError, open_tape
 from calltape_analyzer.arguments.new_tensors import made_up
 from calltape_analyzer.arguments.samples import (
     Sample,
@@ -25,6 +25,7 @@ from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.columns import value_in
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.variants.merging import can_merge, completion_of
+from calltape_recorder import record
 from tests.analyzer.observed import Given, Optional, given, sorter_of, tape_of, zeros
 from tests.analyzer.variants.test_splitting import WindowCache
 
@@ -280,3 +281,17 @@ def test_rows_that_are_there_twice_are_nudged_different_ways() -> None:
     apart = (moved[:, :8] != moved[:, 8:]).any(-1)
     assert apart.float().mean() > 0.7
     assert torch.allclose(moved, tiled, rtol=1e-6)
+
+
+@pytest.mark.parametrize("of", ["tape", "variant"])
+def test_an_expanded_argument_is_made_contiguous_within_the_limit_only(
+    tmp_path: Path, of: str
+) -> None:
+    model = torch.nn.Identity()
+    with record(model, tmp_path / "a.tape"):
+        model(torch.ones(1).expand(2**26))
+    tape = open_tape(tmp_path / "a.tape")
+    source = tape if of == "tape" else tape.variants()[0]
+    with pytest.raises(TapeError, match="would take 268,435,456 bytes") as caught:
+        source.infer_arguments(layout="contiguous")
+    assert caught.value.kind == "limit"

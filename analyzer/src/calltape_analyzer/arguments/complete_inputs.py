@@ -74,6 +74,9 @@ def complete_inputs(
     moved = [leaf for leaf, one in enumerate(facts) if _moves(tensors[leaf], one, are_mixed)]
     tensors = on_device(tensors, moved, device)
     if are_contiguous:
+        # The tape has one element of an expanded axis, however long it is.
+        shapes = [(facts[i].shape, t.dtype.itemsize) for i, t in tensors.items() if _is_spread(t)]
+        check_memory(memory_limit_of(call.tape_bytes), shapes, "contiguous arguments of one call")
         tensors = {leaf: _contiguous(tensor) for leaf, tensor in tensors.items()}
     if not are_contiguous:
         tensors = {leaf: with_flags(tensor, facts[leaf]) for leaf, tensor in tensors.items()}
@@ -110,10 +113,14 @@ def _missing_tensors(call: Call, facts: tuple[Leaf, ...]) -> dict[int, Any]:
 
 
 def _contiguous(value: Any) -> Any:
+    return value.contiguous() if _is_spread(value) else value
+
+
+def _is_spread(value: Any) -> bool:
     import torch
 
     is_strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return value.contiguous() if is_strided else value
+    return is_strided and not value.is_contiguous()
 
 
 def _moves(value: Any, facts: Leaf, are_mixed: bool) -> bool:

@@ -63,6 +63,7 @@ class ArgumentBuilder:
         self._detached = detached
         self._device = device
         self._is_contiguous = is_contiguous
+        self._made: list[tuple[Sequence[int], int]] = []  # what was made contiguous: shape, width
 
     def tensors(self, row: AlignedRow, call: Call | None) -> list[Any]:
         """The tensors of a row, slot by slot, with every gap filled. None if no call has a tensor
@@ -87,6 +88,7 @@ class ArgumentBuilder:
             call: a call of the pattern; None for the caller's arguments.
         """
         shared: dict[int, Any] = {}
+        self._made.clear()
         gaps = self.gaps(row)
         start = 0
         for reference, source in self._alignment.references:
@@ -149,7 +151,10 @@ class ArgumentBuilder:
         tensor = call.tensor("inputs", leaf)
         if isinstance(tensor, Placeholder):
             return tensor
-        if self._is_contiguous and tensor.layout is torch.strided:
+        if self._is_contiguous and tensor.layout is torch.strided and not tensor.is_contiguous():
+            # The tape has one element of an expanded axis, however long it is.
+            self._made.append((tensor.shape, tensor.dtype.itemsize))
+            check_memory(memory_limit_of(call.tape_bytes), self._made, "contiguous arguments")
             tensor = tensor.contiguous()
         if self._detached:
             tensor = tensor.detach()
