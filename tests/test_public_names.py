@@ -38,7 +38,7 @@ EXPECTED = {
     | {"Placeholder", "Programs", "Report", "ShapeFindings", "Tape", "TapeDifference", "TapeError"}
     | {"Tolerances", "UnsupportedError", "UsageError", "Variant", "VariantFindings", "check"}
     | {"diff", "dynamic_axes", "export", "granted", "load_programs", "open_tape", "render"}
-    | {"register_flattening_functions", "replay", "script", "ship"},
+    | {"register_flattening_functions", "replay", "script"},
     "calltape_analyzer.targets": {"additional_inputs", "dynamic_axes", "dynamic_shapes"}
     | {"mark_dynamic", "optimization_profile", "partial_shapes", "range_dimensions"}
     | {"shapes_collection"},

@@ -25,7 +25,7 @@ from tests.analyzer.tapes import TAPE_ID, write_tape
 _OTHERS = {
     "ADDRESS", "CONDITION", "DURATION", "ID", "N", "NAME", "PACKAGE.MODULE:CLASS",
     "PACKAGE.MODULE:FACTORY",
-    "PACKAGE.MODULE:FUNCTION", "PORT", "SECONDS", "SHELL", "SIZE", "TIME", "URL",
+    "PACKAGE.MODULE:FUNCTION", "PORT", "SECONDS", "SHELL", "SIZE", "TIME",
 }  # fmt: skip
 
 HOSTILE = {"$(touch pwned)": 1, "`touch pwned`": 2, "a b": 3, "\x1b[31mred": 4, "\u202eevil": 5,
@@ -158,7 +158,6 @@ def test_the_kinds_of_options_are_those_of_options() -> None:
 def test_a_word_of_several_kinds_has_all_of_them(tapes: Path) -> None:
     assert asked_word(["show", "llm.tape", ""]).kinds == ("TAPE", "CALL")
     assert asked_word(["explain", "llm.tape", "x", ""]).kinds == ("AXIS",)
-    assert asked_word(["ship", "runs", ""]).kinds == ("URL",)
 
 
 @pytest.mark.parametrize(

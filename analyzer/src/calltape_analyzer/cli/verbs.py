@@ -115,7 +115,6 @@ VERBS = (
         "Many tapes as one: calls, coverage, damage, time and hosts.",
     ),
     Verb("report", "report_pages", "report", "One HTML file that shows what was recorded."),
-    Verb("ship", "shipments", "ship", "Copies sealed tapes to object storage."),
     Verb("view", "viewing", "view", "Look at tapes in a browser."),
     Verb(
         "health",
