@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         When,
     )
     from calltape_recorder.options import Options
-    from calltape_recorder.prometheus import prometheus_text, write_prometheus_text
     from calltape_recorder.recorder import Recorder, record
     from calltape_recorder.write.flight_recorder import FlightRecorder
 
@@ -50,9 +49,7 @@ __all__ = [
     "TapeError",
     "When",
     "__version__",
-    "prometheus_text",
     "record",
-    "write_prometheus_text",
 ]
 
 __version__ = "0.1.0"
@@ -62,7 +59,6 @@ _NAMES = {
     "keep.novelty": ("Novelty",),
     "keep.policies": ("Every", "First", "Keep", "PerSecond", "PerStructure", "Rate", "When"),
     "options": ("Options",),
-    "prometheus": ("prometheus_text", "write_prometheus_text"),
     "recorder": ("Recorder", "record"),
     "write.flight_recorder": ("FlightRecorder",),
 }
