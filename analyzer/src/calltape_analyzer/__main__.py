@@ -10,11 +10,6 @@ __all__ = ["main"]
 
 def main() -> int:
     """Runs the command with the arguments of the process."""
-    if sys.argv[1:2] == ["health"]:
-        # A container asks every few seconds: the other commands take far longer to import.
-        from calltape_schema.health_command import main as health
-
-        return health(sys.argv[2:])
     if (shell := os.environ.pop("_CALLTAPE_COMPLETE", None)) is not None:
         from calltape_analyzer.cli.completion import complete
 

@@ -30,13 +30,12 @@ from calltape_recorder.locks import HasLock
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.pinned import HostMemory
 from calltape_recorder.snapshot.repeats import Repeats
+from calltape_recorder.write.account_news import AccountNews
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.flight_recorder import FlightRecorder, HeldCalls
-from calltape_recorder.write.heartbeat import Heartbeat
 from calltape_recorder.write.notices import BEGINNING, Notices
 from calltape_recorder.write.permissions import OWNER_ONLY
 from calltape_recorder.write.segments import Bounds, Segments
-from calltape_recorder.write.status_file import StatusFile
 from calltape_recorder.write.write_ahead import WriteAhead
 from calltape_recorder.write.writer import Writer
 from calltape_schema.endings import Dump
@@ -178,9 +177,8 @@ class Pipeline:
         self._remember_seconds = _REMEMBER_SECONDS
         self._remembers_until = 0.0
         self.set_rate(None)
-        stem = path.removesuffix(".tape")
-        file = StatusFile(stem, self.tape_id, settings.file_mode)
-        self.heartbeat = Heartbeat(file, self.tape_id, self.notices)
+        self._news = AccountNews(self.notices)
+        self._target: str | None = None
 
     def begin(self, target: Target | None, observed: Observed | None = None) -> None:
         """Writes the manifest and starts the writer, once.
@@ -217,8 +215,8 @@ class Pipeline:
             self._deadline = time.monotonic() + settings.max_seconds
         self.begun = True
         if target is not None:
-            name = self.heartbeat.target = target.name
-            self.notices.tell(BEGINNING, f"records {name} to {self.segments.first_path}")
+            self._target = target.name
+            self.notices.tell(BEGINNING, f"records {target.name} to {self.segments.first_path}")
         self.writer.start()
 
     def set_rate(self, fraction: float | None) -> None:
@@ -307,7 +305,7 @@ class Pipeline:
                 self.held_calls.clear()
             is_done = self.writer.stop()
             self.ledger.close("unfinished")
-            if not is_done:  # the writer hangs within a write, so it says no news and no status
+            if not is_done:  # the writer hangs within a write, so it says no news
                 self.notices.warn(f"the disk does not answer: the tape {path} is not sealed")
                 return
             self.segments.seal()
@@ -323,7 +321,6 @@ class Pipeline:
 
     def _say_the_end(self, is_sealed: bool) -> None:
         stats = self.stats("closed")
-        self.heartbeat.end(stats, is_sealed=is_sealed)
         if is_sealed and self.begun:
             says = f"sealed {stats.path}: {stats.kept} of {stats.seen} calls are on the tape"
             self.notices.tell("closed", says)
@@ -343,7 +340,7 @@ class Pipeline:
         segments = self.segments
         return replace(
             self.ledger.snapshot(segments.written_bytes, segments.count, state),
-            target=self.heartbeat.target, losing=self.heartbeat.losing,
+            target=self._target, losing=self._news.losing,
             path=segments.path, last_write_ns=self.writer.last_write_ns,
             last_error=self.notices.last_error, last_error_ns=self.notices.last_error_ns,
             compressed=segments.compression.done, uncompressed=segments.compression.left,
@@ -384,10 +381,7 @@ class Pipeline:
             self.ledger.stop("max_seconds")
         self.segments.check()
         self._each_second_more()
-        self.heartbeat.look(
-            self.stats("recording"), self.writer.refused, self.ledger.stopped,
-            self.segments.unsealed,
-        )  # fmt: skip
+        self._news.look(self.stats("recording"), self.writer.refused, self.ledger.stopped)
 
 
 def child_path(path: str) -> str:

@@ -331,7 +331,6 @@ class Recorder:
         pipeline = self._handler.pipeline
         if pipeline is not None and not pipeline.ledger.seen:
             pipeline.segments.remove()
-            pipeline.heartbeat.remove()
 
     def _begin(
         self, pipeline: Pipeline, target: Target | None, observed: Observed | None = None

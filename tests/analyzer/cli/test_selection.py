@@ -21,7 +21,7 @@ READING = ["info", "ls", "show", "shapes", "args", "variants", "explain", "diff"
 READING += ["replay", "check", "script"]
 WHOLE = ["doctor", "merge", "recover"]  # of a part they would be about another tape
 OWN_PARTS = ["filter_", "convert", "privacy", "redact", "minimise", "bundle", "report", "table"]
-NO_CALLS = ["completion", "health", "survey", "view"]
+NO_CALLS = ["completion", "survey", "view"]
 
 
 class Model(torch.nn.Module):

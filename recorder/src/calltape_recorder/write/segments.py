@@ -113,11 +113,6 @@ class Segments:
         """How many files there are."""
         return self._closed.count + (self._tape is not None)
 
-    @property
-    def unsealed(self) -> int:
-        """How many files wait for a trailer that the disk did not take."""
-        return len(self._closed.unsealed)
-
     def begin(self, manifest: Manifest) -> None:
         """Writes the first manifest.
 
