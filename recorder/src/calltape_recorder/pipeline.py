@@ -73,7 +73,6 @@ class Settings:
     max_queue_bytes: int
     bounds: Bounds
     file_mode: int = OWNER_ONLY
-    redacts: bool = False
     compress: str | None = None
 
     def policy(self) -> Policy:
@@ -81,20 +80,17 @@ class Settings:
         flight, bounds = self.flight_recorder, self.bounds
         held = None if flight is None else FlightPolicy(calls=flight.calls, bytes=flight.bytes)
         is_plain = len(self.values) == 1 and self.values[0][0] == "*"
-        # Of a text that is hashed, the value is not on the tape.
-        kept = tuple((path, "all" if how == "all" else "none") for path, how in self.values)
         return Policy(
             outputs=self.outputs,
             values="all" if any(kept == "all" for _, kept in self.values) else "none",
-            leaf_values=() if is_plain else kept,  # type: ignore[arg-type]
-            keep=None if self.redacts or isinstance(self.keep, Every) else str(self.keep)[:4096],
+            leaf_values=() if is_plain else self.values,  # type: ignore[arg-type]
+            keep=None if isinstance(self.keep, Every) else str(self.keep)[:4096],
             flight_recorder=held,
             write_ahead=self.write_ahead, max_calls=self.max_calls, max_seconds=self.max_seconds,
             max_queue_bytes=self.max_queue_bytes, max_disk_bytes=bounds.max_disk_bytes,
             min_free_bytes=bounds.min_free_bytes, segment_bytes=bounds.most_in_segment,
             segment_seconds=bounds.segment_seconds,
             when_full=bounds.when_full if bounds.max_disk_bytes is not None else None,
-            redacts=self.redacts,
         )  # fmt: skip
 
 
@@ -155,7 +151,7 @@ class Pipeline:
             self._gone, self.notices, settings.compress,
         )  # fmt: skip
         self.writer = Writer(
-            self.segments, Encoder(self.tape_id, redacts=settings.redacts), self.ledger,
+            self.segments, Encoder(self.tape_id), self.ledger,
             self.buffers, self._each_second,
             self.evidence_lost, self.notices, self._written if self.withholds else None,
         )  # fmt: skip
@@ -196,7 +192,7 @@ class Pipeline:
         parameters = () if target is None else target.signature or ()
         self._withholding = Withholding(settings.values, parameters)
         for pattern in strange_patterns(settings.values, parameters):
-            self.notices.warn(f"{self._option}: no argument matches {pattern!r}")
+            self.notices.warn(f"values: no argument matches {pattern!r}")
             self._withholding.unmatched.discard(pattern)  # told once
         self.structures = Structures(self._on_new, self._withholding)
         self._manifest = Manifest(
@@ -209,7 +205,7 @@ class Pipeline:
             stem = self.segments.first_path.removesuffix(".tape")
             self.write_ahead = WriteAhead(
                 stem, self._fresh_manifest, self.notices.complain, self.segments.budget,
-                self._overwrite, settings.file_mode, redacts=settings.redacts,
+                self._overwrite, settings.file_mode,
             )  # fmt: skip
         if settings.max_seconds is not None:
             self._deadline = time.monotonic() + settings.max_seconds
@@ -327,13 +323,8 @@ class Pipeline:
         if stats.kept and self.withholds:
             patterns, unmatched = self.settings.values, self._withholding.unmatched
             for says in unmatched_words(patterns, unmatched, outputs=self.settings.outputs):
-                self.notices.tell(says, f"{self._option}: {says}", level=logging.WARNING)
+                self.notices.tell(says, f"values: {says}", level=logging.WARNING)
         self.notices.say_news()
-
-    @property
-    def _option(self) -> str:
-        """The option that has the patterns."""
-        return "redact" if self.settings.redacts else "values"
 
     def stats(self, state: State) -> Stats:
         """The accounts at this moment."""

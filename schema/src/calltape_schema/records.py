@@ -126,8 +126,7 @@ class Policy(Record):
     """What the recorder was asked to keep.
 
     ``keep`` says which calls, as text for people. ``leaf_values`` says for patterns of leaf paths
-    whether the bytes are kept; the last pattern that matches decides. Where they are not kept, and
-    ``redacts`` is true, texts and long numbers are pseudonyms. Sizes are in bytes, times in
+    whether the bytes are kept; the last pattern that matches decides. Sizes are in bytes, times in
     seconds.
     """
 
@@ -147,7 +146,6 @@ class Policy(Record):
     segment_bytes: Count | None = None
     segment_seconds: Seconds | None = None
     when_full: Literal["stop", "delete_oldest"] | None = None
-    redacts: bool = False
 
 
 class Segment(Record):

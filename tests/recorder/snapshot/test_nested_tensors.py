@@ -149,17 +149,6 @@ def test_values_that_are_not_wanted(tmp_path: Path, layout: torch.layout, values
         assert call.record.inputs.scalars == ((1,) if layout is torch.jagged else ())
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_recording_with_redact(tmp_path: Path, layout: torch.layout) -> None:
-    model = Identity()
-    with record(model, tmp_path / "t.tape", redact=True) as recorder:
-        model(nested(2, 3, layout=layout))
-    assert recorder.stats().dropped == {}
-    (call,) = read(tmp_path / "t.tape").calls
-    assert call.blob == b""
-    assert call.args[0].type == NESTED_TENSOR
-
-
 class _Seen(torch.overrides.TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from calltape_analyzer.editing.recorded_pseudonyms import RecordedPseudonyms
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.classes import ClassIndex, loaded_named_tuple
@@ -85,7 +84,6 @@ def contents_of(tape: Tape) -> Contents:
     """Walks over the calls of a tape, and compares each tensor with its checksum."""
     found = Contents()
     looked: dict[Hashable, None] = {}
-    pseudonyms = RecordedPseudonyms(tape.manifests)
     for call in tape.calls:
         try:
             call.check(entries=True)
@@ -105,14 +103,14 @@ def contents_of(tape: Tape) -> Contents:
                     looked.clear()
                 looked[key] = None
                 _look(found, tree, tape.class_index)
-                if _has_texts(tree, root, tape.signature, record.tape, pseudonyms):
+                if _has_texts(tree):
                     found.tell("texts")
                 _look_for_missing(found, tree, root, tape.signature)
     if any(manifest.producer.host for manifest in tape.manifests):
         found.tell("the host's name")
     found.redacted = tape.redacted
     if found.calls and found.redacted != "all":
-        found.tell("times" if pseudonyms.every else "times and thread ids")
+        found.tell("times and thread ids")
     return found
 
 
@@ -143,15 +141,10 @@ def _look(found: Contents, tree: Tree, classes: ClassIndex) -> None:
                 found.tell(_LOOKS[kind])
 
 
-def _has_texts(
-    tree: Tree, root: str, signature: Signature, tape: bytes, pseudonyms: RecordedPseudonyms
-) -> bool:
-    """Whether there is a text that is no pseudonym of the recorder."""
+def _has_texts(tree: Tree) -> bool:
     return any(
-        isinstance(node, ScalarNode)
-        and node.kind in ("str", "bytes")
-        and not (pseudonyms.some and pseudonyms.at(tape, list(names_of_path(path, signature))))
-        for path, node in nodes_with_paths(tree.spec().root, root)
+        isinstance(node, ScalarNode) and node.kind in ("str", "bytes")
+        for node in walk(tree.spec().root)
     )
 
 
