@@ -18,7 +18,6 @@ from calltape_recorder.capture.call_view import CallView
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_output
-from calltape_recorder.host.calltree import leave, node_of, set_innermost
 from calltape_recorder.host.chunks import capture_chunk
 from calltape_recorder.host.compilers import dispatch_modes, is_tracing
 from calltape_recorder.interrupts import is_interrupt
@@ -199,17 +198,12 @@ class CallHandler:
             self.fault(error)
             pipeline.drop(call, "internal")
             return None
-        # The order matters if an interrupt comes: a node that other calls can see must be known to
-        # the call, so that it is left.
-        node = call.node = node_of(pipeline.tape_id, call.number)
-        set_innermost(node)
         call.started = time.perf_counter_ns()
         return call
 
     def finish(self, call: Call, result: Any) -> None:
         """Copies what the model returned, and hands the call over."""
         call.duration_ns = time.perf_counter_ns() - call.started
-        leave(call.node)
         pipeline = self._home(call)
         if pipeline is None:
             return
@@ -263,7 +257,6 @@ class CallHandler:
         """Notes the exception that ended the call, and hands the call over. ``error`` is None if it
         is unknown: hooks do not see an exception that is not an ``Exception``."""
         call.duration_ns = time.perf_counter_ns() - call.started
-        leave(call.node)
         pipeline = self._home(call)
         if pipeline is None:
             return
@@ -284,7 +277,6 @@ class CallHandler:
 
     def abandon(self, call: Call) -> None:
         """Counts a call as unfinished, because nobody will tell how it ends."""
-        leave(call.node)
         pipeline = self._home(call)
         if pipeline is not None:
             pipeline.drop(call, "unfinished")

@@ -20,7 +20,6 @@ from calltape_recorder.capture.module_names import ModuleNames
 from calltape_recorder.capture.pattern_words import strange_patterns, unmatched_words
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.withholding import Withholding
-from calltape_recorder.host.calltree import leave
 from calltape_recorder.host.target import describe_producer, rank_now
 from calltape_recorder.keep.admission import Admission, Answer
 from calltape_recorder.keep.ledger import Ledger, State, Stats
@@ -274,7 +273,6 @@ class Pipeline:
         """Counts a call as dropped, and gives its memory back."""
         if call.is_accounted:
             return
-        leave(call.node)
         self.ledger.account(call, reason)
         if not call.held and reason not in ("tracing", "unfinished"):
             self.evidence_lost()

@@ -27,7 +27,6 @@ __all__ = [
     "ModelError",
     "Observed",
     "Parameter",
-    "Parent",
     "Policy",
     "Producer",
     "Range",
@@ -252,13 +251,6 @@ class ModelError(Record):
     message: Text
 
 
-class Parent(Record):
-    """The recorded call that another call ran within: its tape, and its number there."""
-
-    tape: TapeId
-    call: Count
-
-
 class CallRecord(Record):
     """The record of one call. The call exists if this record and its blob are whole.
 
@@ -269,9 +261,6 @@ class CallRecord(Record):
         outputs: None if the call raised, or if ``outputs_missing`` says why.
         outputs_missing: why outputs are missing. With ``outputs``, a part is missing: of a stream
             only the first chunks were kept.
-        tree: the same number for all calls that ran within one recorded call, and for that call, on
-            all tapes.
-        parent: the innermost recorded call that this one ran within.
     """
 
     tape: TapeId
@@ -282,8 +271,6 @@ class CallRecord(Record):
     inputs: Tree
     outputs: Tree | None = None
     outputs_missing: Short | None = None
-    tree: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = None
-    parent: Parent | None = None
     error: ModelError | None = None
     blob: BlobFacts | None = None
 

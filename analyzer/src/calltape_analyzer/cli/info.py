@@ -354,7 +354,7 @@ def _ranks(tape: Tape) -> str | None:
 
 
 def _recordings(tape: Tape) -> str:
-    """By what calls of other tapes name this one as their parent's."""
+    """The first digits of their ids."""
     found = list(dict.fromkeys(manifest.tape.hex()[:8] for manifest in tape.manifests))
     return some_of(found, _MOST_IDS)
 

@@ -75,7 +75,7 @@ def report(
     """One HTML file that shows what was recorded.
 
     Coverage, calls and latency over time, variants with their arguments, sizes and evidence,
-    errors, nested calls, suggested buckets. It needs no network, fits a phone, and prints. Of more
+    errors, suggested buckets. It needs no network, fits a phone, and prints. Of more
     than 20,000 calls the records are read only with --scan: without it, latency, errors and nested
     calls are not on the page.
 

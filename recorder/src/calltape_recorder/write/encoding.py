@@ -218,11 +218,6 @@ def _document(tape: bytes, call: Call) -> dict[str, Any]:
         document["error"] = {"type": call.error[0], "message": pack_text(call.error[1])}
     if call.outputs_missing is not None:
         document["outputs_missing"] = call.outputs_missing
-    node = call.node
-    if node is not None and (node.parent is not None or node.is_shared):
-        document["tree"] = node.tree
-        if node.parent is not None:
-            document["parent"] = {"tape": node.parent.tape, "call": node.parent.call}
     return document
 
 
