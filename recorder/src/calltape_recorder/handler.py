@@ -243,8 +243,8 @@ class CallHandler:
             return
         try:
             # What is withheld of the chunks is decided later, when they are one list.
-            captured, side = self._side(pipeline, call, capture_chunk(value), as_it_is)
-            chunks.add(captured.tokens, side)
+            captured = capture_chunk(value)
+            chunks.add(captured.tokens, self._side(pipeline, call, captured, as_it_is))
         except QueueFull:
             chunks.reason = "queue_full"
         except BaseException as error:
@@ -353,15 +353,15 @@ class CallHandler:
             call.outputs_missing = chunks.missing()
             call.chunks = None
             return
-        captured, side = self._side(pipeline, call, capture_output(result))
-        call.outputs = side
+        captured = capture_output(result)
+        side = call.outputs = self._side(pipeline, call, captured)
         is_repeat = side.repeat is not None and side.repeat.side is side
         if is_repeat and type(result) is _Tensor and captured.leaves[0] is result:
             pipeline.repeats.result = pipeline.repeats.of(side.structure)
 
     def _side(
         self, pipeline: Pipeline, call: Call, captured: Capture, kept: Kept = Structure.kept
-    ) -> tuple[Capture, Side]:
+    ) -> Side:
         if _function_modes():
             with torch._C.DisableTorchFunction():
                 return copied_capture(pipeline, call, captured, kept)
