@@ -42,9 +42,9 @@ STATED = {
     "None, bools, torch's constants (`torch.float16`)",
     "which containers there are, and how many elements they have",
     "why a value is not on the tape; the class of what was raised when it was read",
-    "class, method and module that are recorded",
+    "class, method and module that are recorded; variables of modules that their code reads",
     "ids of tapes, numbers of calls and files, when a file was begun and ended",
-    "what the recorder was asked for otherwise; since when it sees calls",
+    "what the recorder was asked for otherwise; since when it sees calls; which rank of a job it is",
     "what tools did to the tape, and which files they read",
     "that an integer tensor of 1,024 elements or more has no elements but 0 and 1",
     "default of a parameter: None, bool, a number up to 1,024",
@@ -105,7 +105,7 @@ class Secrets:
 
     def ids(self, row: str, name: str, count: int, dtype: torch.dtype = torch.int64) -> Any:
         """Token ids. Of few of them each is a secret, of many their bounds."""
-        first = 70_000 + len(repr(self.traces))
+        first = 0x5EC00000 + len(repr(self.traces))  # no duration in ns, and no offset is as large
         ids = torch.arange(first, first + count, dtype=dtype).flip(0)
         low, high = int(ids.min()), int(ids.max())
         traces = [msgpack.packb(low), msgpack.packb(high)]

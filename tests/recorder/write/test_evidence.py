@@ -106,7 +106,7 @@ def test_evidence_that_does_not_fit_is_gathered_ever_more_seldom(
 
 
 def test_answers_of_two_policies() -> None:
-    view: Any = type("View", (), {"structure": type("S", (), {"encoded": b"x"})})
+    view: Any = type("View", (), {"likeness": b"x"})
     for keep, answers in (
         (PerStructure(1) | Every(), [EVIDENCE, True]),
         (PerStructure(1) & Every(), [EVIDENCE, False]),

@@ -160,6 +160,7 @@ class Apart:
 
     def _begun(self) -> _Fork | None:
         """A new fork; None if the system gives none, or none can run what was run here."""
+        reason = ""
         for _ in range(_FORKS):
             try:
                 fork = _Fork(self._function, self._begin)
