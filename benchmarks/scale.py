@@ -90,9 +90,9 @@ class Policy(NamedTuple):
         kept: calls on all tapes.
         nbytes: of all tapes.
         tapes: how many.
-        puts: requests that ship them.
+        puts: requests that send them to a store.
         month: dollars a month for storing them.
-        shipping: dollars for these requests.
+        sending: dollars for these requests.
         read: bytes that a survey reads of the ends of all tapes.
         worker_hours: processor time that it takes.
         scan_hours: processor time if each record is read.
@@ -105,7 +105,7 @@ class Policy(NamedTuple):
     tapes: float
     puts: float
     month: float
-    shipping: float
+    sending: float
     read: float
     reading: float
     worker_hours: float
@@ -173,6 +173,7 @@ def _lines(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
 
 def costs_table(costs: Costs = COSTS) -> str:
     """What one of each costs, and where that is from."""
+    parts = "what tools send large files in; put in that of yours"
     prices = "a list price of object storage; put in your own"
     rows = [
         ("a call without values", f"{costs.call_bytes:.0f} bytes", _MEASURE),
@@ -186,7 +187,7 @@ def costs_table(costs: Costs = COSTS) -> str:
         ("a tape in the file of a survey", f"{costs.survey_bytes:.0f} bytes", _MEASURE),
         ("a tape in the memory of a survey", f"{costs.survey_memory:.0f} bytes", _SURVEYS),
         ("requests that read the end of a tape", f"{costs.reads_per_tape}", _SEALED),
-        ("a part of a file that is shipped", _size(costs.part_bytes), "`shipping/checksums.py`"),
+        ("a part of a file that is sent to a store", _size(costs.part_bytes), parts),
         ("a GiB for a month", f"${costs.month_per_gib:g}", prices),
         ("1,000 requests that write", f"${costs.per_1000_puts:g}", prices),
         ("1,000 requests that read", f"${costs.per_1000_reads:g}", prices),
@@ -196,7 +197,7 @@ def costs_table(costs: Costs = COSTS) -> str:
 
 def policies_table(found: list[Policy]) -> str:
     """A row for each policy."""
-    head = ("recorded", "calls", "bytes", "tapes", "storage a month", "shipping: requests",
+    head = ("recorded", "calls", "bytes", "tapes", "storage a month", "sending: requests",
             "survey: bytes", "survey: requests", "survey: worker hours", "scan: worker hours",
             "survey: memory")  # fmt: skip
     rows = (
@@ -206,7 +207,7 @@ def policies_table(found: list[Policy]) -> str:
             _size(one.nbytes),
             _rounded(one.tapes),
             f"${_rounded(one.month)}",
-            f"{_rounded(one.puts)} (${_rounded(one.shipping)})",
+            f"{_rounded(one.puts)} (${_rounded(one.sending)})",
             _size(one.read),
             f"{_rounded(one.tapes * COSTS.reads_per_tape)} (${_rounded(one.reading)})",
             _rounded(one.worker_hours),

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from benchmarks.scale import COSTS, FLEET, costs_table, policies, policies_table
 
-from calltape_analyzer.shipping.checksums import part_bytes
 from calltape_analyzer.surveying.survey_file import MAX_SURVEY_BYTES
 from calltape_schema.summary import MAX_INPUTS
 
@@ -40,7 +39,6 @@ def test_the_tables_follow_from_their_inputs() -> None:
 
 
 def test_its_limits_are_those_of_the_code() -> None:
-    assert COSTS.part_bytes == part_bytes(2**30)
     assert f"{MAX_SURVEY_BYTES // 2**20} MiB of JSON" in PAGE
     assert 0.9e6 < MAX_SURVEY_BYTES / COSTS.survey_bytes < 1.1e6
     assert f"{MAX_INPUTS:,} distinct inputs" in PAGE

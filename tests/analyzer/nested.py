@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["LAYOUTS", "Attends", "Scales", "nested"]
-
-LAYOUTS = [torch.jagged, torch.strided]
+__all__ = ["Attends", "Scales", "nested"]
 
 
 def nested(*lengths: int, layout: torch.layout = torch.jagged, width: int = 8) -> torch.Tensor:

@@ -222,8 +222,6 @@ class _Mutating(Places):
             "time_ns": lambda: self.rng.choice(INTS),
             "duration_ns": lambda: self.rng.choice(INTS),
             "thread": lambda: self.rng.choice(INTS),
-            "tree": lambda: self.rng.choice(INTS),
-            "parent": lambda: {"tape": bytes(16), "call": self.rng.choice(INTS)},
             "outputs_missing": lambda: self.rng.choice(TEXTS),
             "error": lambda: {"type": self.rng.choice(TYPES), "message": self.rng.choice(TEXTS)},
         }

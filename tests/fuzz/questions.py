@@ -69,7 +69,7 @@ class _Questions:
                      "manifest", "signature", "sealed", "unfinished"):  # fmt: skip
             self.steps.step(name, functools.partial(getattr, tape, name))
         for call in self.steps.step("calls", lambda: tape.calls[:_CALLS]) or ():
-            for name in ("duration", "time", "error", "parent", "tree", "address", "under_way"):
+            for name in ("duration", "time", "error", "address", "under_way"):
                 self.steps.step(name, functools.partial(getattr, call, name))
             self.steps.shown("call", lambda call=call: call)
             plain = self.steps.step("plain", lambda call=call: _without_tensors(call.inputs))

@@ -49,7 +49,7 @@ STATED = {
     "that an integer tensor of 1,024 elements or more has no elements but 0 and 1",
     "default of a parameter: None, bool, a number up to 1,024",
     "how many calls there were, and why they are not on the tape",
-    "time, duration and thread of each call, which ran within which",
+    "time, duration and thread of each call",
     "versions of Python, torch, transformers and calltape; the platform",
 }
 

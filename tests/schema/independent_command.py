@@ -37,12 +37,10 @@ def document(data: bytes) -> dict:
 def call_form(call: dict) -> dict:
     tensors = call["tensors"]
     made = {"number": str(call["call"]), "values": "damaged" if tensors is None else "ok"}
-    for name in ("time_ns", "duration_ns", "tree"):
+    for name in ("time_ns", "duration_ns"):
         if call.get(name) is not None:  # no writer writes nil, and a reader may take it for absent
             made[name] = str(call[name])
     made["thread"] = str(call.get("thread", 0))
-    if call.get("parent") is not None:
-        made["parent"] = {"tape": call["parent"]["tape"].hex(), "call": str(call["parent"]["call"])}
     if call.get("error") is not None:
         made["error"] = {name: text(call["error"][name]) for name in ("type", "message")}
     if call.get("outputs_missing") is not None:

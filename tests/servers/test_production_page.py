@@ -91,48 +91,40 @@ def test_kubernetes_takes_the_manifest(version: str) -> None:
     validation = pytest.importorskip("kubernetes_validate")
     whole = manifest()
     validation.validate(whole, version, strict=True)  # strict: no unknown field
-    # With the other probe of the page in it.
-    probe = yaml.safe_load(blocks("yaml")[1])
-    whole["spec"]["template"]["spec"]["containers"][0].update(probe)
-    validation.validate(whole, version, strict=True)
-    whole["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = probe["readinessProbe"]
+    whole["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
     with pytest.raises(validation.ValidationError):
         validation.validate(whole, version, strict=True)
 
 
 def test_the_manifest_fits_the_recorder() -> None:
-    server, ship = containers()["server"], containers()["ship"]
-    assert ship["restartPolicy"] == "Always"
-    assert ship["command"][:3] == ["calltape", "ship", "/tapes"]
-    assert {"--follow", "--delete-after"} <= set(ship["command"])
-    mounts = [{m["name"]: m["mountPath"] for m in one["volumeMounts"]} for one in (server, ship)]
+    server, move = containers()["server"], containers()["move"]
+    assert move["restartPolicy"] == "Always"
+    mounts = [{m["name"]: m["mountPath"] for m in one["volumeMounts"]} for one in (server, move)]
     assert mounts[0]["tapes"] == mounts[1]["tapes"] == "/tapes"
     assert {"name": "TAPES", "value": "/tapes"} in server["env"]
     assert {volume["name"] for volume in pod()["volumes"]} == {*mounts[0], *mounts[1]}
-    for one in (server, ship):  # both are the user who alone can read tapes
+    for one in (server, move):  # both are the user who alone can read tapes
         assert "runAsUser" not in one["securityContext"]
         assert one["securityContext"]["readOnlyRootFilesystem"]
     assert pod()["securityContext"]["runAsUser"] > 0
     assert pod()["terminationGracePeriodSeconds"] > 30
 
 
-def probes() -> list[list[str]]:
-    (other,) = yaml.safe_load(blocks("yaml")[1]).values()
-    return [containers()["ship"]["livenessProbe"]["exec"]["command"], other["exec"]["command"]]
-
-
-def test_the_probes_run(tmp_path: Path) -> None:
-    """With a folder in the place of the volume, in which nothing records."""
-    codes = []
-    for command in probes():
-        words = [str(tmp_path) if word == "/tapes" else word for word in command]
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path}
-        )
-        assert done.stdout == "nothing: no recorder is at work here\n", done.stderr
-        codes.append(done.returncode)
-    assert codes == [0, 14]
+def test_the_sidecar_takes_closed_files_and_at_the_end_all(tmp_path: Path) -> None:
+    """With an rclone that writes its arguments down, and no time between two looks."""
+    (script,) = containers()["move"]["args"]
+    (tmp_path / "rclone").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/said\n')
+    (tmp_path / "sleep").write_text('#!/bin/sh\nkill -TERM "$PPID"\n')  # the end of the pod
+    for name in ("rclone", "sleep"):
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "POD": "pod-1"}
+    ran = subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    looks = (tmp_path / "said").read_text().splitlines()
+    assert looks == [
+        "move /tapes store:tapes/pod-1 --exclude *.ahead-* --min-age 10m",
+        "move /tapes store:tapes/pod-1 --exclude *.ahead-*",
+    ]
 
 
 def test_the_page_begins_with_the_installation() -> None:

@@ -129,8 +129,6 @@ export function callFacts(record, times) {
   const facts = [["began", times.began]];
   if (record.duration_ns !== undefined) facts.push(["took", times.took]);
   facts.push(["thread", String(record.thread)]);
-  if (record.tree !== undefined) facts.push(["tree of calls", String(record.tree)]);
-  if (record.parent !== undefined) facts.push(["ran within", `call ${record.parent.call} of ${hexText(record.parent.tape)}`]);
   if (record.outputs_missing !== undefined) facts.push(["outputs not kept", record.outputs_missing]);
   return facts;
 }

@@ -68,7 +68,6 @@ const policy = record({
   segment_bytes: optional(count),
   segment_seconds: optional(seconds),
   when_full: optional(oneOf("stop", "delete_oldest")),
-  redacts: withDefault(bool, false),
 });
 
 const source = record({

@@ -46,8 +46,6 @@ const call = record({
   inputs: tree,
   outputs: optional(tree),
   outputs_missing: optional(text()),
-  tree: optional(uint64),
-  parent: optional(record({ tape: tapeId, call: count })),
   error: optional(record({ type: typeName, message: anyText(MAX_TEXT) })),
   blob: optional(record({ size: count, crc32: int(0, 0xffffffff) })),
 });

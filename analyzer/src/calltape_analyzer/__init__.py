@@ -95,8 +95,6 @@ if TYPE_CHECKING:
     from calltape_analyzer.replaying.replaying import replay
     from calltape_analyzer.reporting.page import ReportPage
     from calltape_analyzer.scripting import script
-    from calltape_analyzer.shipping.ship_report import ShipReport
-    from calltape_analyzer.shipping.shipment import ship
     from calltape_analyzer.surveying.file_facts import FileFacts, FileKey
     from calltape_analyzer.surveying.survey import Survey
     from calltape_analyzer.surveying.survey_file import read_survey, write_survey
@@ -175,7 +173,6 @@ __all__ = [
     "Seen",
     "SeenInputs",
     "ShapeFindings",
-    "ShipReport",
     "Sighting",
     "Signature",
     "SizeRow",
@@ -221,7 +218,6 @@ __all__ = [
     "render",
     "replay",
     "script",
-    "ship",
     "survey",
     "write_survey",
 ]
@@ -303,8 +299,6 @@ _NAMES = {
     "replaying.replaying": ("replay",),
     "reporting.page": ("ReportPage",),
     "scripting": ("script",),
-    "shipping.ship_report": ("ShipReport",),
-    "shipping.shipment": ("ship",),
     "surveying.file_facts": ("FileFacts", "FileKey"),
     "surveying.survey": ("Survey",),
     "surveying.survey_file": ("read_survey", "write_survey"),

@@ -9,11 +9,6 @@ __all__ = ["main"]
 
 def main() -> int:
     """Runs the command with the arguments of the process."""
-    if sys.argv[1:2] == ["health"]:
-        # A container asks every few seconds: the other commands take far longer to import.
-        from calltape_schema.health_command import main as health
-
-        return health(sys.argv[2:])
     try:
         from calltape_analyzer.interruption import signals_handled
 

@@ -7,33 +7,25 @@
     with record(model, "runs/llm.tape") as recorder:
         model.generate(**inputs)
     print(recorder.stats())
-
-The names below are imported when they are first used: a health check needs no torch.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+from calltape_recorder.keep.ledger import Stats
+from calltape_recorder.keep.novelty import Novelty
+from calltape_recorder.keep.policies import (
+    Every,
+    First,
+    Keep,
+    PerSecond,
+    PerStructure,
+    Rate,
+    When,
+)
+from calltape_recorder.options import Options
+from calltape_recorder.recorder import Recorder, record
+from calltape_recorder.write.flight_recorder import FlightRecorder
 from calltape_schema.errors import TapeError
-
-if TYPE_CHECKING:
-    from calltape_recorder.keep.ledger import Stats
-    from calltape_recorder.keep.novelty import Novelty
-    from calltape_recorder.keep.policies import (
-        Every,
-        First,
-        Keep,
-        PerSecond,
-        PerStructure,
-        Rate,
-        When,
-    )
-    from calltape_recorder.options import Options
-    from calltape_recorder.prometheus import prometheus_text, write_prometheus_text
-    from calltape_recorder.recorder import Recorder, record
-    from calltape_recorder.write.flight_recorder import FlightRecorder
 
 __all__ = [
     "Every",
@@ -50,33 +42,7 @@ __all__ = [
     "TapeError",
     "When",
     "__version__",
-    "prometheus_text",
     "record",
-    "write_prometheus_text",
 ]
 
 __version__ = "0.1.0"
-
-_NAMES = {
-    "keep.ledger": ("Stats",),
-    "keep.novelty": ("Novelty",),
-    "keep.policies": ("Every", "First", "Keep", "PerSecond", "PerStructure", "Rate", "When"),
-    "options": ("Options",),
-    "prometheus": ("prometheus_text", "write_prometheus_text"),
-    "recorder": ("Recorder", "record"),
-    "write.flight_recorder": ("FlightRecorder",),
-}
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

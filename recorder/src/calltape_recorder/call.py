@@ -10,40 +10,7 @@ from typing import Any, Protocol
 from calltape_recorder.capture.structures import Structures
 from calltape_recorder.snapshot.side import Side
 
-__all__ = ["Call", "Chunked", "Home", "Node", "QueuedCall"]
-
-
-class Node:
-    """One recorded call that is under way.
-
-    Attributes:
-        tape: id of its tape, 16 bytes.
-        call: its number.
-        parent: the recorded call that it runs within, or None.
-        ended: whether it ended.
-        is_shared: whether recorded calls ran within it. A call that neither ran within
-            another one nor has calls within it gets no tree on the tape.
-    """
-
-    __slots__ = ("call", "ended", "is_shared", "parent", "tape")
-
-    def __init__(self, tape: bytes, call: int, parent: Node | None) -> None:
-        self.tape = tape
-        self.call = call
-        self.parent = parent
-        self.ended = self.is_shared = False
-
-    @property
-    def tree(self) -> int:
-        """The number of the tree, 0 to 2**64 - 1. All calls of one tree have it, on all tapes."""
-        root = self
-        while root.parent is not None:
-            root = root.parent
-        # The id of a tape is random, so it is unlikely that two trees get the same number.
-        return (int.from_bytes(root.tape[:8], "little") + root.call) & _MASK
-
-
-_MASK = 2**64 - 1
+__all__ = ["Call", "Chunked", "Home", "QueuedCall"]
 
 
 class Home(Protocol):
@@ -91,12 +58,12 @@ class QueuedCall:
     ``home`` is the pipeline that records the call. ``held`` tells whether the call is for the
     flight recorder only, ``is_evidence`` whether it is kept because none before was like it.
     ``ahead_file`` is the file that its inputs were written to before the model ran. ``chunks`` is
-    what a generator yielded so far. ``node`` is the call's place in the tree of recorded calls.
+    what a generator yielded so far.
     """
 
     __slots__ = (
         "ahead_file", "chunks", "duration_ns", "error", "held", "home", "inputs", "is_accounted",
-        "is_evidence", "nbytes", "node", "number", "outputs", "outputs_missing", "started",
+        "is_evidence", "nbytes", "number", "outputs", "outputs_missing", "started",
         "thread", "time_ns",
     )  # fmt: skip
 
@@ -117,7 +84,6 @@ class QueuedCall:
         self.held = False
         self.ahead_file: object | None = None
         self.chunks: Chunked | None = None
-        self.node: Node | None = None
 
 
 class Call(QueuedCall):

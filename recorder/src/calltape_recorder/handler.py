@@ -18,7 +18,6 @@ from calltape_recorder.capture.call_view import CallView
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_output
-from calltape_recorder.host.calltree import leave, node_of, set_innermost
 from calltape_recorder.host.chunks import capture_chunk
 from calltape_recorder.host.compilers import dispatch_modes, is_tracing
 from calltape_recorder.interrupts import is_interrupt
@@ -199,17 +198,12 @@ class CallHandler:
             self.fault(error)
             pipeline.drop(call, "internal")
             return None
-        # The order matters if an interrupt comes: a node that other calls can see must be known to
-        # the call, so that it is left.
-        node = call.node = node_of(pipeline.tape_id, call.number)
-        set_innermost(node)
         call.started = time.perf_counter_ns()
         return call
 
     def finish(self, call: Call, result: Any) -> None:
         """Copies what the model returned, and hands the call over."""
         call.duration_ns = time.perf_counter_ns() - call.started
-        leave(call.node)
         pipeline = self._home(call)
         if pipeline is None:
             return
@@ -249,8 +243,8 @@ class CallHandler:
             return
         try:
             # What is withheld of the chunks is decided later, when they are one list.
-            captured, side = self._side(pipeline, call, capture_chunk(value), as_it_is)
-            chunks.add(captured.tokens, side)
+            captured = capture_chunk(value)
+            chunks.add(captured.tokens, self._side(pipeline, call, captured, as_it_is))
         except QueueFull:
             chunks.reason = "queue_full"
         except BaseException as error:
@@ -263,7 +257,6 @@ class CallHandler:
         """Notes the exception that ended the call, and hands the call over. ``error`` is None if it
         is unknown: hooks do not see an exception that is not an ``Exception``."""
         call.duration_ns = time.perf_counter_ns() - call.started
-        leave(call.node)
         pipeline = self._home(call)
         if pipeline is None:
             return
@@ -284,7 +277,6 @@ class CallHandler:
 
     def abandon(self, call: Call) -> None:
         """Counts a call as unfinished, because nobody will tell how it ends."""
-        leave(call.node)
         pipeline = self._home(call)
         if pipeline is not None:
             pipeline.drop(call, "unfinished")
@@ -361,15 +353,15 @@ class CallHandler:
             call.outputs_missing = chunks.missing()
             call.chunks = None
             return
-        captured, side = self._side(pipeline, call, capture_output(result))
-        call.outputs = side
+        captured = capture_output(result)
+        side = call.outputs = self._side(pipeline, call, captured)
         is_repeat = side.repeat is not None and side.repeat.side is side
         if is_repeat and type(result) is _Tensor and captured.leaves[0] is result:
             pipeline.repeats.result = pipeline.repeats.of(side.structure)
 
     def _side(
         self, pipeline: Pipeline, call: Call, captured: Capture, kept: Kept = Structure.kept
-    ) -> tuple[Capture, Side]:
+    ) -> Side:
         if _function_modes():
             with torch._C.DisableTorchFunction():
                 return copied_capture(pipeline, call, captured, kept)

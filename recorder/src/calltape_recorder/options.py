@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -18,7 +18,6 @@ from calltape_recorder.write.flight_recorder import FlightRecorder
 from calltape_recorder.write.permissions import OWNER_ONLY
 from calltape_recorder.write.segments import Bounds
 from calltape_schema import TapeError
-from calltape_schema.patterns import specificity
 
 __all__ = ["Choices", "Options", "check_options", "check_path", "check_target"]
 
@@ -62,13 +61,6 @@ class Options(TypedDict, total=False):
             is one of :mod:`fnmatch`. It also matches everything below its path. Paths of outputs
             begin with ``outputs``. A pattern without wildcards withholds numbers as well.
             docs/privacy.md has a table of all this.
-        redact: True records what ``calltape redact`` leaves of a tape: shapes, numbers that may be
-            settings or sizes (ints up to 2**20, floats of four digits), and pseudonyms for longer
-            ones and for texts (of 16 letters), under a key that ends with the process. Nothing is
-            kept of results but shapes and lengths; threads get pseudonyms, and no message,
-            predicate or reason is written. A dict chooses by leaf path: ``{"keep": ["mode"],
-            "hash": [...], "shapes_only": ["prompt"]}``; the pattern with the most characters that
-            are no wildcards decides. It takes the place of ``values``.
         keep: which calls are kept (:mod:`calltape_recorder.keep.policies`); all by default.
         flight_recorder: holds calls in memory that ``keep`` does not keep. They are written when a
             call raises, on :meth:`Recorder.dump`, or when an exception ends the process.
@@ -110,7 +102,6 @@ class Options(TypedDict, total=False):
     overwrite: bool
     outputs: bool
     values: Literal["all", "none"] | Mapping[str, Literal["all", "none"]]
-    redact: bool | Mapping[Literal["keep", "hash", "shapes_only"], str | Sequence[str]]
     keep: Keep
     flight_recorder: FlightRecorder | None
     write_ahead: bool
@@ -131,7 +122,7 @@ class Options(TypedDict, total=False):
 
 
 _DEFAULTS: dict[str, Any] = {
-    "overwrite": False, "outputs": True, "values": "all", "redact": False, "keep": Every(),
+    "overwrite": False, "outputs": True, "values": "all", "keep": Every(),
     "flight_recorder": None, "write_ahead": False, "max_calls": None, "max_seconds": None,
     "max_queue_bytes": 256 * 1024 * 1024, "max_disk_bytes": None, "min_free_bytes": None,
     "when_full": "stop", "max_age_seconds": None, "segment_bytes": None, "segment_seconds": None,
@@ -223,19 +214,11 @@ def _settings(chosen: Mapping[str, Any]) -> Settings:
             "usage", "when_full='delete_oldest' needs more than one file",
             advice="pass max_disk_bytes, segment_bytes or segment_seconds",
         )  # fmt: skip
-    values = _values(chosen["values"])
-    if chosen["redact"] is not False:
-        if chosen["values"] != "all":
-            raise TapeError(
-                "usage", "values and redact are two ways to say the same",
-                advice="name paths under `keep`, `hash` and `shapes_only` of redact",
-            )  # fmt: skip
-        values = _redacting(chosen["redact"])
     return Settings(
-        chosen["outputs"], values, chosen["keep"], chosen["flight_recorder"],
+        chosen["outputs"], _values(chosen["values"]), chosen["keep"], chosen["flight_recorder"],
         chosen["write_ahead"], chosen["max_calls"], _seconds(chosen["max_seconds"]),
         chosen["max_queue_bytes"], bounds, chosen["file_mode"],
-        chosen["redact"] is not False, chosen["compress"],
+        chosen["compress"],
     )  # fmt: skip
 
 
@@ -253,31 +236,6 @@ def _values(values: Any) -> tuple[tuple[str, str], ...]:
         advice = f"at most {_MAX_PATTERNS}"
         raise TapeError("usage", f"values has {len(pairs)} patterns", advice=advice)
     return pairs
-
-
-_WAYS = {"hash": "hash", "keep": "all", "shapes_only": "none"}
-
-
-def _redacting(redact: Any) -> tuple[tuple[str, str], ...]:
-    """The option ``redact`` as patterns, of which the last one that matches decides."""
-    given = {} if redact is True else redact
-    advice = "pass True, or a dict from 'keep', 'hash' or 'shapes_only' to leaf paths"
-    if not isinstance(given, Mapping) or not given.keys() <= _WAYS.keys():
-        raise TapeError("usage", f"redact={redact!r:.100}", advice=advice)
-    pairs = [("*", "hash"), ("outputs.*", "none")]
-    ways: dict[str, str] = {}
-    for way, paths in given.items():
-        for path in [paths] if isinstance(paths, str) else paths:
-            if type(path) is not str or not 0 < len(path) <= _MAX_PATTERN:
-                raise TapeError("usage", f"redact={redact!r:.100}", advice=advice)
-            if ways.setdefault(path, way) != way:
-                reason = f"redact has {path!r:.100} under {ways[path]!r} and under {way!r}"
-                raise TapeError("usage", reason, advice="name each path under one of them")
-            pairs.append((path, _WAYS[way]))
-    if len(pairs) > _MAX_PATTERNS:
-        raise TapeError("usage", f"redact has {len(pairs)} patterns", advice="name fewer paths")
-    order = ["all", "hash", "none"]  # of equally specific ones the more private decides
-    return tuple(sorted(pairs, key=lambda pair: (specificity(pair[0]), order.index(pair[1]))))
 
 
 def check_target(

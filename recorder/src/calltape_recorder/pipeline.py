@@ -20,7 +20,6 @@ from calltape_recorder.capture.module_names import ModuleNames
 from calltape_recorder.capture.pattern_words import strange_patterns, unmatched_words
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.withholding import Withholding
-from calltape_recorder.host.calltree import leave
 from calltape_recorder.host.target import describe_producer, rank_now
 from calltape_recorder.keep.admission import Admission, Answer
 from calltape_recorder.keep.ledger import Ledger, State, Stats
@@ -30,13 +29,12 @@ from calltape_recorder.locks import HasLock
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.pinned import HostMemory
 from calltape_recorder.snapshot.repeats import Repeats
+from calltape_recorder.write.account_news import AccountNews
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.flight_recorder import FlightRecorder, HeldCalls
-from calltape_recorder.write.heartbeat import Heartbeat
 from calltape_recorder.write.notices import BEGINNING, Notices
 from calltape_recorder.write.permissions import OWNER_ONLY
 from calltape_recorder.write.segments import Bounds, Segments
-from calltape_recorder.write.status_file import StatusFile
 from calltape_recorder.write.write_ahead import WriteAhead
 from calltape_recorder.write.writer import Writer
 from calltape_schema.endings import Dump
@@ -74,7 +72,6 @@ class Settings:
     max_queue_bytes: int
     bounds: Bounds
     file_mode: int = OWNER_ONLY
-    redacts: bool = False
     compress: str | None = None
 
     def policy(self) -> Policy:
@@ -82,20 +79,17 @@ class Settings:
         flight, bounds = self.flight_recorder, self.bounds
         held = None if flight is None else FlightPolicy(calls=flight.calls, bytes=flight.bytes)
         is_plain = len(self.values) == 1 and self.values[0][0] == "*"
-        # Of a text that is hashed, the value is not on the tape.
-        kept = tuple((path, "all" if how == "all" else "none") for path, how in self.values)
         return Policy(
             outputs=self.outputs,
             values="all" if any(kept == "all" for _, kept in self.values) else "none",
-            leaf_values=() if is_plain else kept,  # type: ignore[arg-type]
-            keep=None if self.redacts or isinstance(self.keep, Every) else str(self.keep)[:4096],
+            leaf_values=() if is_plain else self.values,  # type: ignore[arg-type]
+            keep=None if isinstance(self.keep, Every) else str(self.keep)[:4096],
             flight_recorder=held,
             write_ahead=self.write_ahead, max_calls=self.max_calls, max_seconds=self.max_seconds,
             max_queue_bytes=self.max_queue_bytes, max_disk_bytes=bounds.max_disk_bytes,
             min_free_bytes=bounds.min_free_bytes, segment_bytes=bounds.most_in_segment,
             segment_seconds=bounds.segment_seconds,
             when_full=bounds.when_full if bounds.max_disk_bytes is not None else None,
-            redacts=self.redacts,
         )  # fmt: skip
 
 
@@ -156,7 +150,7 @@ class Pipeline:
             self._gone, self.notices, settings.compress,
         )  # fmt: skip
         self.writer = Writer(
-            self.segments, Encoder(self.tape_id, redacts=settings.redacts), self.ledger,
+            self.segments, Encoder(self.tape_id), self.ledger,
             self.buffers, self._each_second,
             self.evidence_lost, self.notices, self._written if self.withholds else None,
         )  # fmt: skip
@@ -178,9 +172,8 @@ class Pipeline:
         self._remember_seconds = _REMEMBER_SECONDS
         self._remembers_until = 0.0
         self.set_rate(None)
-        stem = path.removesuffix(".tape")
-        file = StatusFile(stem, self.tape_id, settings.file_mode)
-        self.heartbeat = Heartbeat(file, self.tape_id, self.notices)
+        self._news = AccountNews(self.notices)
+        self._target: str | None = None
 
     def begin(self, target: Target | None, observed: Observed | None = None) -> None:
         """Writes the manifest and starts the writer, once.
@@ -198,7 +191,7 @@ class Pipeline:
         parameters = () if target is None else target.signature or ()
         self._withholding = Withholding(settings.values, parameters)
         for pattern in strange_patterns(settings.values, parameters):
-            self.notices.warn(f"{self._option}: no argument matches {pattern!r}")
+            self.notices.warn(f"values: no argument matches {pattern!r}")
             self._withholding.unmatched.discard(pattern)  # told once
         self.structures = Structures(self._on_new, self._withholding)
         self._manifest = Manifest(
@@ -211,14 +204,14 @@ class Pipeline:
             stem = self.segments.first_path.removesuffix(".tape")
             self.write_ahead = WriteAhead(
                 stem, self._fresh_manifest, self.notices.complain, self.segments.budget,
-                self._overwrite, settings.file_mode, redacts=settings.redacts,
+                self._overwrite, settings.file_mode,
             )  # fmt: skip
         if settings.max_seconds is not None:
             self._deadline = time.monotonic() + settings.max_seconds
         self.begun = True
         if target is not None:
-            name = self.heartbeat.target = target.name
-            self.notices.tell(BEGINNING, f"records {name} to {self.segments.first_path}")
+            self._target = target.name
+            self.notices.tell(BEGINNING, f"records {target.name} to {self.segments.first_path}")
         self.writer.start()
 
     def set_rate(self, fraction: float | None) -> None:
@@ -280,7 +273,6 @@ class Pipeline:
         """Counts a call as dropped, and gives its memory back."""
         if call.is_accounted:
             return
-        leave(call.node)
         self.ledger.account(call, reason)
         if not call.held and reason not in ("tracing", "unfinished"):
             self.evidence_lost()
@@ -307,7 +299,7 @@ class Pipeline:
                 self.held_calls.clear()
             is_done = self.writer.stop()
             self.ledger.close("unfinished")
-            if not is_done:  # the writer hangs within a write, so it says no news and no status
+            if not is_done:  # the writer hangs within a write, so it says no news
                 self.notices.warn(f"the disk does not answer: the tape {path} is not sealed")
                 return
             self.segments.seal()
@@ -323,27 +315,21 @@ class Pipeline:
 
     def _say_the_end(self, is_sealed: bool) -> None:
         stats = self.stats("closed")
-        self.heartbeat.end(stats, is_sealed=is_sealed)
         if is_sealed and self.begun:
             says = f"sealed {stats.path}: {stats.kept} of {stats.seen} calls are on the tape"
             self.notices.tell("closed", says)
         if stats.kept and self.withholds:
             patterns, unmatched = self.settings.values, self._withholding.unmatched
             for says in unmatched_words(patterns, unmatched, outputs=self.settings.outputs):
-                self.notices.tell(says, f"{self._option}: {says}", level=logging.WARNING)
+                self.notices.tell(says, f"values: {says}", level=logging.WARNING)
         self.notices.say_news()
-
-    @property
-    def _option(self) -> str:
-        """The option that has the patterns."""
-        return "redact" if self.settings.redacts else "values"
 
     def stats(self, state: State) -> Stats:
         """The accounts at this moment."""
         segments = self.segments
         return replace(
             self.ledger.snapshot(segments.written_bytes, segments.count, state),
-            target=self.heartbeat.target, losing=self.heartbeat.losing,
+            target=self._target, losing=self._news.losing,
             path=segments.path, last_write_ns=self.writer.last_write_ns,
             last_error=self.notices.last_error, last_error_ns=self.notices.last_error_ns,
             compressed=segments.compression.done, uncompressed=segments.compression.left,
@@ -384,10 +370,7 @@ class Pipeline:
             self.ledger.stop("max_seconds")
         self.segments.check()
         self._each_second_more()
-        self.heartbeat.look(
-            self.stats("recording"), self.writer.refused, self.ledger.stopped,
-            self.segments.unsealed,
-        )  # fmt: skip
+        self._news.look(self.stats("recording"), self.writer.refused, self.ledger.stopped)
 
 
 def child_path(path: str) -> str:

@@ -34,7 +34,6 @@ from calltape_recorder.pipeline import Pipeline, child_path, free_path
 from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
 from calltape_schema.empty_tapes import why_empty
-from calltape_schema.privacy import length_of_text
 from calltape_schema.records import Observed, Target
 
 __all__ = ["Recorder", "record"]
@@ -222,8 +221,7 @@ class Recorder:
         pipeline = self._handler.pipeline
         if pipeline is None or pipeline.held_calls is None:
             return 0
-        text = str(reason)
-        return pipeline.held_calls.dump(length_of_text(text) if pipeline.settings.redacts else text)
+        return pipeline.held_calls.dump(str(reason))
 
     def dying(self, error: BaseException) -> None:
         """Dumps the held calls, because an exception ends the process."""
@@ -331,7 +329,6 @@ class Recorder:
         pipeline = self._handler.pipeline
         if pipeline is not None and not pipeline.ledger.seen:
             pipeline.segments.remove()
-            pipeline.heartbeat.remove()
 
     def _begin(
         self, pipeline: Pipeline, target: Target | None, observed: Observed | None = None

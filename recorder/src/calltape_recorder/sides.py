@@ -11,13 +11,11 @@ from typing import Any
 
 from calltape_recorder.call import Call
 from calltape_recorder.capture.call_view import Row, row_of, with_ints
-from calltape_recorder.capture.nested_tensors import NestedLeaf
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_inputs
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.snapshot.copies import copy_leaves
 from calltape_recorder.snapshot.look import look_at
-from calltape_recorder.snapshot.nested_parts import unfolded
 from calltape_recorder.snapshot.repeats import Repeat
 from calltape_recorder.snapshot.side import Side
 
@@ -54,11 +52,7 @@ def counted(
             return structure, leaves, scalars, row, repeat
     else:
         repeat = None
-        try:
-            row = row_of(leaves)
-        except NestedLeaf:
-            tokens, leaves, _ = unfolded(Capture(tokens, leaves, scalars))
-            structure, row = pipeline.structures.of(tokens), row_of(leaves)
+        row = row_of(leaves)
         if leaves and pipeline.repeats.has_same_sizes(structure, row):
             repeat = pipeline.repeats.learn(structure, leaves, look_at(leaves, structure.wanted))
             if repeat is not None and not scalars and repeat.learn_call(args, kwargs, leaves):
@@ -70,29 +64,18 @@ def counted(
     return structure, leaves, scalars, row, repeat
 
 
-def copied_capture(
-    pipeline: Pipeline, call: Call, captured: Capture, kept: Kept
-) -> tuple[Capture, Side]:
+def copied_capture(pipeline: Pipeline, call: Call, captured: Capture, kept: Kept) -> Side:
     """Copies what a walk found.
-
-    Returns:
-        What was copied: the walk's own capture, or with the parts of nested tensors in their
-        places; and its copy.
 
     Raises:
         QueueFull: the bytes do not fit into the memory that the queue may use.
     """
-    while True:  # twice at most: what was unfolded has no nested leaf
-        tokens, leaves, scalars = captured
-        structure = pipeline.structures.of(tokens)
-        repeat = pipeline.repeats.of(structure)
-        if repeat is not None and not repeat.is_like(leaves):
-            repeat = None
-        try:
-            scalars = kept(structure, scalars)
-            return captured, copied(pipeline, call, structure, leaves, scalars, repeat)
-        except NestedLeaf:
-            captured = unfolded(captured)
+    tokens, leaves, scalars = captured
+    structure = pipeline.structures.of(tokens)
+    repeat = pipeline.repeats.of(structure)
+    if repeat is not None and not repeat.is_like(leaves):
+        repeat = None
+    return copied(pipeline, call, structure, leaves, kept(structure, scalars), repeat)
 
 
 def as_it_is(structure: Structure, scalars: list[Any]) -> list[Any]:

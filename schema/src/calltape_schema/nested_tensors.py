@@ -1,8 +1,8 @@
 """How a nested tensor stands on a tape: as an object with its parts, which are plain tensors.
 
-In comes a nested tensor of torch. Out go its parts by the names that tapes have for them. The
-recorder describes arguments and outputs with this, and the analyzer the live results that it
-compares with them. torch is not imported.
+In comes a nested tensor of torch in the jagged layout. Out go its parts by the names that tapes
+have for them. The recorder describes arguments and outputs with this, and the analyzer the live
+results that it compares with them. torch is not imported.
 """
 
 from __future__ import annotations
@@ -13,20 +13,16 @@ from calltape_schema.attributes import dict_of, is_in_its_module
 from calltape_schema.plain_classes import module_of, name_of
 
 __all__ = [
-    "JAGGED_DIM", "JAGGED_FIELDS", "NESTED_TENSOR", "STRIDED_FIELDS", "is_jagged_class",
-    "jagged_parts", "strided_parts",
+    "JAGGED_DIM", "JAGGED_FIELDS", "NESTED_TENSOR", "is_jagged_class", "jagged_parts",
 ]  # fmt: skip
 
 NESTED_TENSOR: Final = "torch.nested:NestedTensor"
-"""The type name that nested tensors of both layouts have on a tape."""
+"""The type name that nested tensors of the jagged layout have on a tape."""
 
 JAGGED_DIM: Final = "jagged_dim"
 
 JAGGED_FIELDS: Final = ("values", "offsets", "lengths", JAGGED_DIM, "requires_grad")
-"""Of the layout ``torch.jagged``; ``lengths`` and ``requires_grad`` may be absent."""
-
-STRIDED_FIELDS: Final = ("buffer", "sizes", "strides", "storage_offsets")
-"""Of the layout ``torch.strided``."""
+"""Its parts; ``lengths`` and ``requires_grad`` may be absent."""
 
 
 def is_jagged_class(cls: type) -> bool:
@@ -64,22 +60,3 @@ def jagged_parts(value: Any, *, of_input: bool) -> dict[str, Any] | None:
 def _is_whole(part: Any) -> bool:
     """Whether a part is a tensor, and not a nested one."""
     return hasattr(part, "untyped_storage") and not part.is_nested
-
-
-def strided_parts(value: Any) -> dict[str, Any] | None:
-    """The parts of a nested tensor in the strided layout: its memory as a flat tensor, and per
-    component its sizes, its strides and where it begins. None if torch gives something else.
-
-    Operators of torch run; the caller hides them from its host.
-
-    Args:
-        value: a plain tensor for which ``is_nested`` is True.
-    """
-    buffer = value.values()
-    sizes, strides = value._nested_tensor_size(), value._nested_tensor_strides()
-    begins = value._nested_tensor_storage_offsets()
-    count = len(sizes)
-    fits = buffer.dim() == 1 and sizes.dim() == 2 and begins.shape == (count,)
-    if not fits or sizes.shape != strides.shape:
-        return None
-    return dict(zip(STRIDED_FIELDS, (buffer, sizes, strides, begins), strict=True))

@@ -1,6 +1,6 @@
 """Patterns of paths, in which users name leaves: ``mask``, ``cache.*``, ``outputs.*``.
 
-The recorder's ``values=`` and ``redact=`` and the analyzer's commands take them. A leaf has several
+The recorder's ``values=`` and the analyzer's commands take them. A leaf has several
 names where it can be named by its place and by its parameter. A pattern matches all leaves below
 what it names as well.
 """

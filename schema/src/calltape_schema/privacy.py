@@ -10,14 +10,12 @@ from typing import Any
 __all__ = [
     "FEWEST_RANGED",
     "FEW_NUMBERS",
-    "LARGEST_SIZE",
     "SMALL",
     "is_name",
     "is_position",
     "is_setting",
     "is_without_text",
     "length_of_text",
-    "may_be_size",
     "without_text",
 ]
 
@@ -28,9 +26,6 @@ FEW_NUMBERS = 4
 """More numbers than this without names, in a list and the lists within it, are data, as the ids of
 a prompt are. They are withheld like the values of a tensor. The sizes of an image, a kernel or a
 padding are as few or fewer."""
-LARGEST_SIZE = 2**20
-"""A larger int is hardly a number of tokens or pixels, but may be a time or the number of a
-customer. A recorder sees one call at a time, and cannot ask what the int has to do with sizes."""
 SMALL = 1024
 """An int from -1024 to 1024 that stands in code is taken for a setting."""
 
@@ -65,13 +60,6 @@ def is_setting(value: float) -> bool:
     if type(value) is int:
         return is_name(value)
     return not math.isfinite(value) or float(f"{value:.{_MOST_DIGITS}g}") == value
-
-
-def may_be_size(value: float) -> bool:
-    """Whether a number looks like a setting, or is an int that may have to do with sizes."""
-    if type(value) is int:
-        return bool(-LARGEST_SIZE <= value <= LARGEST_SIZE)
-    return is_setting(value)
 
 
 def length_of_text(text: str) -> str:

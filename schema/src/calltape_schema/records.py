@@ -27,7 +27,6 @@ __all__ = [
     "ModelError",
     "Observed",
     "Parameter",
-    "Parent",
     "Policy",
     "Producer",
     "Range",
@@ -126,8 +125,7 @@ class Policy(Record):
     """What the recorder was asked to keep.
 
     ``keep`` says which calls, as text for people. ``leaf_values`` says for patterns of leaf paths
-    whether the bytes are kept; the last pattern that matches decides. Where they are not kept, and
-    ``redacts`` is true, texts and long numbers are pseudonyms. Sizes are in bytes, times in
+    whether the bytes are kept; the last pattern that matches decides. Sizes are in bytes, times in
     seconds.
     """
 
@@ -147,7 +145,6 @@ class Policy(Record):
     segment_bytes: Count | None = None
     segment_seconds: Seconds | None = None
     when_full: Literal["stop", "delete_oldest"] | None = None
-    redacts: bool = False
 
 
 class Segment(Record):
@@ -254,13 +251,6 @@ class ModelError(Record):
     message: Text
 
 
-class Parent(Record):
-    """The recorded call that another call ran within: its tape, and its number there."""
-
-    tape: TapeId
-    call: Count
-
-
 class CallRecord(Record):
     """The record of one call. The call exists if this record and its blob are whole.
 
@@ -271,9 +261,6 @@ class CallRecord(Record):
         outputs: None if the call raised, or if ``outputs_missing`` says why.
         outputs_missing: why outputs are missing. With ``outputs``, a part is missing: of a stream
             only the first chunks were kept.
-        tree: the same number for all calls that ran within one recorded call, and for that call, on
-            all tapes.
-        parent: the innermost recorded call that this one ran within.
     """
 
     tape: TapeId
@@ -284,8 +271,6 @@ class CallRecord(Record):
     inputs: Tree
     outputs: Tree | None = None
     outputs_missing: Short | None = None
-    tree: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = None
-    parent: Parent | None = None
     error: ModelError | None = None
     blob: BlobFacts | None = None
 

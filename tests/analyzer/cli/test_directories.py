@@ -66,7 +66,10 @@ def test_show_says_the_file(runs: Path) -> None:
 
 def test_info_names_the_unsealed_file_and_counts_days(runs: Path) -> None:
     shown = run("info", runs)
-    assert "sealed     no: b/x.tape, still recording, killed, or cut off" in shown.out
+    assert (
+        "sealed     no: b/x.tape begun 2023-11-14T22:13:20.000Z, still recording, killed"
+        in shown.out
+    )
     assert f"days       2023-11-14 {runs}/a: 2 calls" in shown.out
     assert f"           2023-11-14 {runs}/b: 2 calls" in shown.out
     assert f"           2023-11-15 {runs}/a: 1 call" in shown.out

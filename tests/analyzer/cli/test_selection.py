@@ -21,7 +21,7 @@ READING = ["info", "ls", "show", "variants", "explain", "diff", "export"]
 READING += ["replay", "check", "script"]
 WHOLE = ["merge", "recover"]  # of a part they would be about another tape
 OWN_PARTS = ["filter_", "convert", "redact", "minimise", "bundle", "report", "table"]
-NO_CALLS = ["health", "ship", "survey", "view"]
+NO_CALLS = ["survey", "view"]
 
 
 class Model(torch.nn.Module):

@@ -7,13 +7,10 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from calltape_analyzer.cli.verbs import VERBS, Verb
-from calltape_schema.health import CODES
-from calltape_schema.health_command import main as health
 from tests.analyzer.cli.commands import COMMAND, run, without_torch
 
 
@@ -124,16 +121,6 @@ def test_the_examples_work_when_they_are_pasted(verb: Verb) -> None:
         assert "*" not in re.sub("'[^']*'", "", text)
 
 
-def test_the_examples_of_health_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads its options itself, and prints a help of its own, which has the examples too."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    shown = run("health", "--help").out
-    for example in examples_of(next(verb for verb in VERBS if verb.name == "health")):
-        assert shlex.join(example) in shown
-        assert health(example[1:]) in CODES.values()
-
-
 def test_no_help_imports_torch() -> None:
-    shown = without_torch([[verb.name, "--help"] for verb in VERBS if verb.name != "health"])
+    shown = without_torch([[verb.name, "--help"] for verb in VERBS])
     assert all("Usage: " in text for text in shown)

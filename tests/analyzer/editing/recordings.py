@@ -52,6 +52,6 @@ def contents(calls: list[Call]) -> list[Any]:
     """Everything that stands on a tape about calls, but where they are."""
     found = []
     for call in calls:
-        facts = call.record.model_copy(update={"tape": bytes(16), "call": 0, "parent": None})
+        facts = call.record.model_copy(update={"tape": bytes(16), "call": 0})
         found.append((repr(facts), values(call.inputs), values(call.outputs)))
     return found

@@ -111,28 +111,6 @@ def test_what_was_merged_is_taken_apart(
                     assert part.coverage == original.coverage
 
 
-def test_parents_are_found_again(tmp_path: Path) -> None:
-    class Tree(torch.nn.Module):
-        def forward(self, x: Any, depth: int) -> Any:
-            return self(x, depth - 1) + 1 if depth else x
-
-    paths = []
-    for name in ("a", "b"):
-        model = Tree()
-        with record(model, tmp_path / f"{name}.tape"):
-            model(torch.zeros(1), 2)
-        paths.append(tmp_path / f"{name}.tape")
-    out = merged(paths, tmp_path / "m.tape")
-    with open_tape(out) as tape:
-        parents = {call.number: call.parent and call.parent.number for call in tape.calls}
-        assert sorted(number for number in parents if parents[number] is None) == [0, 3]
-        assert {parents[1], parents[2], parents[4], parents[5]} == {0, 1, 3, 4}
-        assert all(
-            call.parent is None or tape.calls.at(call.parent).tree == call.tree
-            for call in tape.calls
-        )
-
-
 def test_a_recording_by_its_id(tmp_path: Path) -> None:
     paths = [recorded(tmp_path / "a.tape", [3, 4]), recorded(tmp_path / "b.tape", [6])]
     with open_tape(paths) as tape:

@@ -1,9 +1,8 @@
-"""What a call says of streams and of the calls that it ran within."""
+"""What a call says of streams."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -98,31 +97,3 @@ def test_async_streams_and_coroutines(tmp_path: Path) -> None:
         assert tape[0].outputs == [torch.tensor([1.0]), torch.tensor([2.0])]
     with open_tape(tmp_path / "b.tape") as tape:
         assert tape[0].outputs == torch.tensor([2.0])
-
-
-def test_calls_that_run_within_others_are_one_tree(tmp_path: Path) -> None:
-    service = Service()
-    outer, inner = tmp_path / "outer.tape", tmp_path / "inner.tape"
-    with record(service, outer, method="stream"), record(service.model, inner):
-        list(service.stream(ONE, 2))
-        service.model(ONE)
-    with open_tape(outer) as streams, open_tape(inner) as steps:
-        (stream,) = streams
-        first, second, alone = steps
-        assert stream.parent is None
-        assert first.parent == second.parent == stream.ref
-        assert first.tree == second.tree == stream.tree is not None
-        assert (alone.tree, alone.parent) == (None, None)
-        assert first.parent is not None
-        assert streams.calls.at(first.parent).number == stream.number
-        recording = stream.ref.tape.hex()
-    lines = run("ls", inner).out.splitlines()
-    assert lines[1].endswith(f", within call {recording[:8]}:0")
-    assert "within" not in lines[3]
-    one, *_, last = json.loads(run("ls", inner, "--json").out)
-    assert one["parent"] == {"tape": recording, "call": 0, "address": f"{recording[:8]}:0"}
-    assert one["tree"] == str(stream.tree)
-    assert (last["parent"], last["tree"]) == (None, None)
-    shown = run("show", inner, 0).out.splitlines()
-    assert shown[1] == f"within call {recording[:8]}:0, tree {stream.tree:016x}"
-    assert run("show", outer, 0).out.splitlines()[1] == f"tree {stream.tree:016x}"

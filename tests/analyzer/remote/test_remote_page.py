@@ -8,14 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from calltape_analyzer.reading import remote_access, remote_file, remote_names
-from tests.analyzer.cli.commands import run
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "remote.md").read_text()
-PRODUCTION = (DOCS / "production.md").read_text()
 
 
 @pytest.mark.integration
@@ -38,14 +35,3 @@ def test_its_numbers_are_those_of_the_code() -> None:
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#:]+)[^)]*\)", PAGE))
 def test_links_lead_somewhere(target: str) -> None:
     assert (DOCS / target).exists() or target.startswith("https")
-
-
-def test_the_options_of_the_sidecar_exist() -> None:
-    block = PRODUCTION.partition("### Ship sealed segments")[2].partition("```yaml\n")[2]
-    (container,) = yaml.safe_load(block.partition("```")[0])["initContainers"]
-    assert container["command"][:2] == ["calltape", "ship"]
-    shown = run("ship", "--help")[1]
-    options = [word for word in container["command"] if word.startswith("--")]
-    assert options
-    for option in [*options, "--unsealed", "--grace"]:
-        assert option in shown

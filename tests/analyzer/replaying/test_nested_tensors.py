@@ -8,24 +8,22 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import InferenceError, Tape, open_tape, redact, replay
+from calltape_analyzer import Tape, open_tape, redact, replay
 from calltape_analyzer.arguments.complete_inputs import complete_inputs
 from calltape_analyzer.arguments.samples import recorded_sample, resized
 from calltape_analyzer.pytree.nested_tensors import nested_places, table_leaves
 from calltape_recorder import record
-from tests.analyzer.nested import LAYOUTS, Attends, Scales, nested
+from tests.analyzer.nested import Attends, Scales, nested
 from tests.analyzer.observed import sorter_of
 
 LENGTHS = ((2, 3), (4, 1, 5), (1,), (6, 2))
 
 
-def taped(
-    folder: Path, layout: torch.layout = torch.jagged, model: Any = None, **options: Any
-) -> tuple[Tape, Any]:
+def taped(folder: Path, model: Any = None, **options: Any) -> tuple[Tape, Any]:
     model = Scales().eval() if model is None else model
     with record(model, folder / "a.tape", **options) as recorder, torch.no_grad():
         for lengths in LENGTHS:
-            one = nested(*lengths, layout=layout)
+            one = nested(*lengths)
             model(one)
             if isinstance(model, Scales):
                 model(one, other=one * 2)
@@ -33,9 +31,8 @@ def taped(
     return open_tape(folder / "a.tape"), model
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_call_replays(tmp_path: Path, layout: torch.layout) -> None:
-    tape, model = taped(tmp_path, layout)
+def test_every_call_replays(tmp_path: Path) -> None:
+    tape, model = taped(tmp_path)
     report = replay(tape, model)
     assert report.ok, report.table()
     assert report.reproduced == 8
@@ -108,31 +105,12 @@ def test_other_sizes_have_offsets_that_fit(tmp_path: Path) -> None:
     assert 0 <= int(offsets[0]) <= int(offsets[-1]) <= len(found[".values"])
 
 
-def test_nobody_can_make_up_the_sizes_of_a_strided_one(tmp_path: Path) -> None:
-    tape, model = taped(tmp_path, torch.strided, values="none")
-    with pytest.raises(InferenceError, match=r"args\.0 is a nested tensor in the strided layout"):
-        complete_inputs(tape.calls[0])
-    with pytest.raises(InferenceError, match=r"'\*\.sizes': 'all'"):
-        tape.variants()[0].infer_arguments()
-    assert "the sizes of its components" in (replay(tape, model).rows[0].error or "")
-
-
-def test_with_its_sizes_a_strided_one_is_made_up(tmp_path: Path) -> None:
-    kept = {"*.sizes": "all", "*.strides": "all", "*.storage_offsets": "all"}
-    tape, model = taped(tmp_path, torch.strided, values={"*": "none", **kept})
-    report = replay(tape, model)
-    assert report.ok, report.table()
-    assert {row.against for row in report} == {"shapes"}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_redacted_tape(tmp_path: Path, layout: torch.layout) -> None:
-    tape, model = taped(tmp_path, layout)
+def test_a_redacted_tape(tmp_path: Path) -> None:
+    tape, model = taped(tmp_path)
     redact(tape, tmp_path / "b.tape")
     with open_tape(tmp_path / "b.tape") as redacted:
         report = replay(redacted, model)
-        if layout is torch.jagged:
-            assert report.ok, report.table()
+        assert report.ok, report.table()
         assert [v.name for v in redacted.variants()] == [v.name for v in tape.variants()]
 
 
@@ -157,9 +135,8 @@ def test_offsets_that_follow_from_sizes_are_no_secret(tmp_path: Path) -> None:
             assert not torch.equal(before.values(), now.values())
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_other_numbers_are_left_out(tmp_path: Path, layout: torch.layout) -> None:
-    tape, _ = taped(tmp_path, layout)
+def test_other_numbers_are_left_out(tmp_path: Path) -> None:
+    tape, _ = taped(tmp_path)
     redact(tape, tmp_path / "b.tape", noise=["*"])
     with open_tape(tmp_path / "b.tape") as redacted:
         for one in redacted.calls:
@@ -169,12 +146,11 @@ def test_other_numbers_are_left_out(tmp_path: Path, layout: torch.layout) -> Non
             assert nodes
             for node in nodes:
                 tables = table_leaves(node)
-                assert len(tables) == (1 if layout is torch.jagged else 3)
+                assert len(tables) == 1
                 assert kept.isdisjoint(tables)
             assert kept
-        if layout is torch.jagged:
-            (found,), _, _ = complete_inputs(redacted.calls[0])
-            assert found.offsets().tolist() == [0, 2, 5]
+        (found,), _, _ = complete_inputs(redacted.calls[0])
+        assert found.offsets().tolist() == [0, 2, 5]
 
 
 def test_sizes_of_the_parts_are_explained(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ def test_a_tape_and_a_directory_of_two_models(runs: Path, tmp_path: Path) -> Non
     assert run("report", runs, "-o", out, "--force").code == 0
     text = out.read_text()
     assert "2 recorded targets" in text
-    assert "ran within a call of" in text
     assert run("report", runs, "-o", out, "--force", "--target", "Inner").code == 0
     assert "2 recorded targets" not in out.read_text()
 

@@ -142,7 +142,7 @@ def test_pairs(contents: Contents) -> None:
     ]
 
 
-def test_errors_times_and_nesting(contents: Contents, runs: Path) -> None:
+def test_errors_and_times(contents: Contents) -> None:
     (part,) = contents.parts
     raised = LENGTHS[::2].count(13)
     said, table = part.errors
@@ -155,11 +155,6 @@ def test_errors_times_and_nesting(contents: Contents, runs: Path) -> None:
     assert sum(part.timeline.calls) == len(LENGTHS)
     assert part.timeline.slowest is not None
     assert len(part.timeline.steps().rows) == len(part.timeline.calls)
-    with open_tape(runs / "inner.tape") as inner, open_tape(runs / "llm.tape") as outer:
-        both = contents_of([inner, outer])
-    nested = both.parts[0].nested[1]
-    assert nested is not None
-    assert nested.rows == ((both.parts[1].target, len(LENGTHS) - raised),)
 
 
 def test_what_needs_records_is_said(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +186,7 @@ def test_a_survey(runs: Path) -> None:
         "Llm.forward",
         "_Inner.forward",
     }
-    assert all("a survey has no single call" in part.nested[0] for part in found.parts)
+    assert all("a survey has no single call" in part.errors[0] for part in found.parts)
     assert all(part.variants for part in found.parts)
 
 

@@ -124,20 +124,6 @@ def test_ranges_and_outputs(tmp_path: Path) -> None:
     assert [r["max"] for r in found if r["path"] == "input_ids"] == [5, 9]
 
 
-def test_parents(tmp_path: Path) -> None:
-    class Tree(torch.nn.Module):
-        def forward(self, x: Any, depth: int) -> Any:
-            return self(x, depth - 1) if depth else x
-
-    model = Tree()
-    with record(model, tmp_path / "a.tape"):
-        model(torch.zeros(1), 2)
-    with open_tape(tmp_path / "a.tape") as tape:
-        found = {row["number"]: row for row in rows(tape)}
-        assert {n: row["parent_number"] for n, row in found.items()} == {0: None, 1: 0, 2: 1}
-        assert found[2]["parent_tape"] == found[2]["tape"]
-
-
 def test_parts_and_several_recordings(made: Path) -> None:
     other = write_tape(made.with_name("b.tape"), [call(6, 2)], target=Model(), tape_id=b"b" * 16)
     with open_tape([made, other]) as tape:

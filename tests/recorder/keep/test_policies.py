@@ -294,8 +294,6 @@ def test_patterns_that_no_recorded_call_has_are_said_at_the_end(
         ({"values": {"*": "all", "promt": "none"}, "keep": When(lambda args, kwargs: False)}, 1),
         ({"values": {"*": "all", "promt": "all"}}, 1),  # nothing is withheld
         ({"values": {"*": "all", "outputs.x": "none"}, "outputs": False}, 1),
-        ({"redact": True, "outputs": False}, 1),
-        ({"redact": {"keep": "prompt"}}, 1),
     ],
 )
 def test_patterns_without_a_call_or_an_effect_are_not_said(
@@ -305,19 +303,18 @@ def test_patterns_without_a_call_or_an_effect_are_not_said(
     with record(model, tmp_path / "t.tape", **options):
         for _ in range(calls):
             model(ones(2), prompt="a")
-    assert not any(text.startswith(("values", "redact")) for text in warnings_of(caplog))
+    assert not any(text.startswith("values") for text in warnings_of(caplog))
 
 
 def test_of_many_patterns_that_match_nothing_ten_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = Open()
-    with record(
-        model, tmp_path / "t.tape", redact={"shapes_only": [f"x{i:02}" for i in range(13)]}
-    ):
+    values: Any = {f"x{i:02}": "none" for i in range(13)}
+    with record(model, tmp_path / "t.tape", values=values):
         model(ones(2))
     (text,) = warnings_of(caplog)
-    assert text.startswith("redact: no call")
+    assert text.startswith("values: no call")
     assert "at 'x00', " in text
     assert "'x09' and 3 more: nothing was withheld there" in text
 

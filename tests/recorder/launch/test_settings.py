@@ -4,7 +4,6 @@ environment."""
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -79,7 +78,7 @@ def test_the_environment_says_every_option() -> None:
         segment_bytes=1GiB; segment_seconds=1h; max_disk_bytes=20GiB; when_full=delete_oldest;
         control=/tapes/control.json; flight_recorder=calls=7,bytes=1MiB; write_ahead=true;
         outputs=no; max_calls=5; max_seconds=10m; max_queue_bytes=64MiB; min_free_bytes=2GB;
-        via=method; method=generate; wait=1h; redact=keep:mode, keep:ids ,shapes_only:prompt.*
+        via=method; method=generate; wait=1h
     """
     options = parse_options(split(text))
     assert str(options.pop("keep")) == "novelty() | rate(0.01, seed=0)"
@@ -89,7 +88,7 @@ def test_the_environment_says_every_option() -> None:
         "control": "/tapes/control.json", "flight_recorder": FlightRecorder(7, 1 << 20),
         "write_ahead": True, "outputs": False, "max_calls": 5, "max_seconds": 600,
         "max_queue_bytes": 64 << 20, "min_free_bytes": 2 * 10**9, "via": "method",
-        "method": "generate", "redact": {"keep": ["mode", "ids"], "shapes_only": ["prompt.*"]},
+        "method": "generate",
     }  # fmt: skip
 
 
@@ -100,26 +99,6 @@ def test_json_says_what_the_list_cannot() -> None:
     options = parse_options(settings)
     assert options["values"] == {"x;=y": "none"}
     assert options["flight_recorder"] == FlightRecorder(calls=3)
-
-
-@pytest.mark.parametrize(
-    ("given", "read"),
-    [("true", True), ("no", False), (True, True), ({"keep": "a;b"}, {"keep": ["a;b"]}),
-     ({"keep": ["x", "y:z"], "hash": "*"}, {"keep": ["x", "y:z"], "hash": ["*"]}),
-     ("hash:x:y", {"hash": ["x:y"]})],
-)  # fmt: skip
-def test_redact_says_what_is_done_at_which_paths(given: Any, read: Any) -> None:
-    assert parse_options({"redact": given}) == {"redact": read}
-
-
-@pytest.mark.parametrize(
-    "given",
-    ["some", "keep:", ":x", "noise:x", "keep:x,,", {"keep": [3]}, {"keep": 3}, {"all": "x"},
-     {"keep": ""}, None],
-)  # fmt: skip
-def test_redact_that_does_not_hold_is_named(given: Any) -> None:
-    with pytest.raises(TapeError, match=r"^redact"):
-        parse_options({"redact": given})
 
 
 @pytest.mark.parametrize("text", ["keep", "=1", "a=1;a=2", "{", "{]", "x" * 70_000])

@@ -15,9 +15,8 @@ from typing import BinaryIO
 
 import torch
 
-from calltape_recorder import record
+from calltape_recorder import Recorder, record
 from calltape_recorder.write import writer
-from calltape_schema.health import State, health_of
 from tests.recorder.appearance import appearance_of
 from tests.recorder.models import Identity
 from tests.recorder.write.test_chaos_disk import OPTIONS, check_accounts, check_trailers, tapes_in
@@ -56,10 +55,10 @@ def _is_written(file: BinaryIO, data: bytes) -> bool:
     return True
 
 
-def until(folder: Path, state: State) -> None:
-    """Waits until a health check tells this state."""
+def until(recorder: Recorder, losing: str | None) -> None:
+    """Waits until the accounts tell why calls are lost, or that none is."""
     deadline = time.monotonic() + 60
-    while (found := health_of(str(folder))).state != state:
+    while (found := recorder.stats()).losing != losing:
         assert time.monotonic() < deadline, found
         time.sleep(0.01)
 
@@ -74,7 +73,6 @@ def main(folder: Path, kind: str) -> None:
     model, number = Identity(), 0
     looks = appearance_of(model)
     recorder = record(model, folder / "t.tape", **OPTIONS[kind])
-    until(folder, "recording")
     for done in range(ROUNDS):
         fill(folder / "other")
         for _ in range(20):
@@ -82,7 +80,7 @@ def main(folder: Path, kind: str) -> None:
             assert recorder.flush()
         full = recorder.stats()
         assert full.dropped["disk_full"] > 5 * (done + 1)
-        until(folder, "full")  # although there is no room for a new status
+        until(recorder, "disk_full")
         os.unlink(folder / "other")
         for _ in range(8):
             number = call(model, number)
@@ -90,7 +88,7 @@ def main(folder: Path, kind: str) -> None:
         # It takes calls again, and drops none of them.
         assert recorder.stats().dropped == full.dropped
         assert recorder.stats().kept == full.kept + 8
-        until(folder, "recording")
+        until(recorder, None)
         assert appearance_of(model) == looks
     recorder.close()
     stats, tapes = recorder.stats(), tapes_in(folder)

@@ -66,7 +66,7 @@ def test_a_file_that_cannot_be_sealed_does_not_stop_the_others(
             call(recorder, model, count)
             assert recorder.seal(20)
         pipeline: Any = recorder._handler.pipeline
-        assert not pipeline.segments.unsealed
+        assert not pipeline.segments._closed.unsealed
     found = [read(path) for path in tapes(tmp_path)]
     assert sorted(n for tape in found for n in tape.numbers) == list(range(7))
     assert sum(tape.trailer is None for tape in found) == 2

@@ -116,7 +116,7 @@ def test_what_an_earlier_process_wrote_stays(tmp_path: Path, clock: Clock) -> No
 
 
 def test_files_that_were_moved_away_count_as_kept(tmp_path: Path, clock: Clock) -> None:
-    """As a shipper does it: the bound of the disk is for what is there."""
+    """As an agent does it: the bound of the disk is for what is there."""
     model, away = Identity(), tmp_path / "away"
     away.mkdir()
     folder = tmp_path / "tapes"
@@ -137,6 +137,22 @@ def test_files_that_were_moved_away_count_as_kept(tmp_path: Path, clock: Clock) 
     for path in tapes(folder):
         shutil.move(path, away / path.name)
     adds_up(stats, away)
+
+
+def test_a_file_without_calls_may_be_moved_away(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that nobody asks has an old file that is not sealed, and an agent cannot know."""
+    model = Identity()
+    with record(model, tmp_path / "a.tape", segment_seconds=3600) as recorder:
+        (tmp_path / "a.tape").rename(tmp_path / "moved.tape")
+        clock.ahead += 10
+        until(lambda: recorder.stats().segments == 0)
+        call(recorder, model, 1, 0)
+        recorder.flush()
+    assert (recorder.stats().kept, recorder.stats().dropped) == (1, {})
+    assert tapes(tmp_path) == [tmp_path / "a-00001.tape", tmp_path / "moved.tape"]
+    assert "lost" not in caplog.text
 
 
 def test_many_files_are_looked_for_a_few_at_a_time(tmp_path: Path, clock: Clock) -> None:

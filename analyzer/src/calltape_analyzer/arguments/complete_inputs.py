@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from calltape_analyzer.arguments.nested_offsets import check_tables, fit_offsets
+from calltape_analyzer.arguments.nested_offsets import fit_offsets
 from calltape_analyzer.arguments.new_tensors import made_up_leaf
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.pytree.memory import on_device, place_together
@@ -64,12 +64,10 @@ def complete_inputs(
     spans = {found.leaf: Span(found.min, found.max) for found in tree.ranges}
     facts = tree.facts()
     are_mixed = any(one.device != "cpu" for one in facts)
-    nested = list(nested_places(root))
-    check_tables(nested, missing)
     tensors = {leaf: call.tensor("inputs", leaf) for leaf in range(len(facts))}
     for leaf, shell in missing.items():
         tensors[leaf] = made_up_leaf(facts[leaf], shell.dtype, spans.get(leaf), str(leaf))
-    fit_offsets([node for node, _ in nested], tensors, texts.scalars)
+    fit_offsets([node for node, _ in nested_places(root)], tensors, texts.scalars)
     place_together(facts, tensors, missing)
     moved = [leaf for leaf, one in enumerate(facts) if _moves(tensors[leaf], one, are_mixed)]
     tensors = on_device(tensors, moved, device)

@@ -6,13 +6,12 @@ replaced by some that do: components of nearly equal length, which end where the
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.pytree.nested_tensors import check_offsets
-from calltape_schema.nested_tensors import JAGGED_DIM, STRIDED_FIELDS
+from calltape_schema.nested_tensors import JAGGED_DIM
 from calltape_schema.tree import FieldsNode, ScalarNode, TensorNode
 
 if TYPE_CHECKING:
@@ -56,25 +55,6 @@ def _fit(offsets: torch.Tensor, lengths: torch.Tensor | None, size: int) -> bool
     except ValueError:
         return False
     return lengths is not None or (int(offsets[0]) == 0 and int(offsets[-1]) == size)
-
-
-def check_tables(places: Iterable[tuple[FieldsNode, str]], lacking: Container[int]) -> None:
-    """Raises InferenceError if the tape does not say how large the components of a nested tensor in
-    the strided layout are: nobody can make that up.
-
-    Args:
-        places: the nested tensors, each with its path.
-        lacking: the numbers of the tensors whose values are not on the tape.
-    """
-    for node, path in places:
-        leaves = _leaves(node)
-        if any(leaves.get(name, -1) in lacking for name in STRIDED_FIELDS[1:]):
-            raise InferenceError(
-                f"{path} is a nested tensor in the strided layout, and the sizes of its components "
-                "are not on the tape",
-                advice=f"record it with values={{..., '*.{STRIDED_FIELDS[1]}': 'all', "
-                f"'*.{STRIDED_FIELDS[2]}': 'all', '*.{STRIDED_FIELDS[3]}': 'all'}}",
-            )
 
 
 def share_offsets(layout: ArgumentLayout, tensors: dict[int, Any]) -> None:

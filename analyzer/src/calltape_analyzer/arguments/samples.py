@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calltape_analyzer.arguments.nested_offsets import check_tables, fit_offsets
+from calltape_analyzer.arguments.nested_offsets import fit_offsets
 from calltape_analyzer.arguments.new_tensors import made_up_leaf, tiled
 from calltape_analyzer.arguments.value_rules import ValueRule
 from calltape_analyzer.errors import InferenceError
@@ -117,7 +117,6 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
     # One object that is passed twice is one leaf, and one object again.
     read = {place.number: _read(call, place, sorter.signature) for place in places}
     missing = {i for i, place in enumerate(places) if read[place.number].device.type == "meta"}
-    check_tables(placed.layout.nested_places, missing)
     facts = tree.facts()
     lacking = {places[i].number: places[i] for i in missing}
     check_tensors(room, [read[leaf] for leaf in lacking], [facts[leaf].shape for leaf in lacking])

@@ -1,9 +1,8 @@
 """The ``calltape`` command: what is on a tape, and what follows from it.
 
 Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged; 4 if the tapes of ``diff``
-differ; 130 after Ctrl-C, 143 after SIGTERM; ``health`` has codes of its own. ``replay --bisect``
-has those of ``git bisect run``. Only ``export`` and ``replay`` import torch, and ``check`` of a
-``.pt2``.
+differ; 130 after Ctrl-C, 143 after SIGTERM. ``replay --bisect`` has those of ``git bisect run``.
+Only ``export`` and ``replay`` import torch, and ``check`` of a ``.pt2``.
 """
 
 from __future__ import annotations

@@ -104,9 +104,6 @@ def _print_call(tape: Tape, call: Call) -> None:
     context = Context.of(record.inputs.spec().context).words()
     if context is not None:
         line("called in", context)
-    if call.tree is not None:
-        within = f"within call {call.parent}, " if call.parent is not None else ""
-        line(f"{within}tree {call.tree:016x}")
     print("inputs")
     inputs = _Shown(record.inputs)
     for part in children_of(inputs_of(tape, record)):

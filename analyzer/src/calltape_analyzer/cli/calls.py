@@ -110,9 +110,8 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
         first = record.time_ns if first is None else first
         at = (record.time_ns - first) / 1e9
         duration = "" if record.duration_ns is None else f"{record.duration_ns / 1e6:.3f}"
-        within = f", within call {call.parent}" if call.parent is not None else ""
         root = inputs_of(tape, record)
-        within += _under(record)
+        within = _under(record)
         texts = _Texts(render_inputs(record.inputs, root), f"{result_of(record)}{within}")
         file = f" {printable(names[call.path]):<{column}}" if names else ""
         before = f"{every.shown(call.ref):>{width}} {at:>10.3f} {duration:>9}{file}  "
@@ -224,13 +223,5 @@ def summary_of(tape: Tape, call: Call, record: CallRecord) -> dict[str, Any]:
         "outputs_missing": record.outputs_missing,
         "context": Context.of(record.inputs.spec().context).words(),
         "error": record.error.model_dump() if record.error is not None else None,
-        "tree": str(call.tree) if call.tree is not None else None,  # JSON's readers round it
-        "parent": {
-            "tape": call.parent.tape.hex(),
-            "call": call.parent.number,
-            "address": str(call.parent),
-        }
-        if call.parent is not None
-        else None,
         "tensor_bytes": record.blob.size if record.blob is not None else 0,
     }

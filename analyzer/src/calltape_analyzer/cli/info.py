@@ -396,7 +396,7 @@ def _ranks(tape: Tape) -> str | None:
 
 
 def _recordings(tape: Tape) -> str:
-    """By what calls of other tapes name this one as their parent's."""
+    """The first digits of their ids."""
     found = list(dict.fromkeys(manifest.tape.hex()[:8] for manifest in tape.manifests))
     return some_of(found, _MOST_IDS)
 
@@ -405,12 +405,14 @@ def _sealed(tape: Tape) -> str:
     if tape.sealed:
         return "yes"
     rest = f", {size(tape.unfinished)} of an unfinished call at the end" if tape.unfinished else ""
-    which = ""
-    if len(tape.paths) > 1:
-        names = short_paths(tape.paths)
-        found = [names[path] for path in unsealed_paths(tape.segments)]
-        which = f" {some_of(found, _MOST_PATHS)},"
-    return f"no:{which} still recording, killed, or cut off{rest}"
+    names = short_paths(tape.paths)
+    found = [
+        f"{f'{names[part.path]} ' if len(tape.paths) > 1 else ''}"
+        f"begun {time_text(part.manifest.created_ns)}"
+        for part in tape.segments
+        if part.trailer is None
+    ]
+    return f"no: {some_of(found, _MOST_PATHS)}, still recording, killed, or cut off{rest}"
 
 
 def _target(target: Target | None) -> str:

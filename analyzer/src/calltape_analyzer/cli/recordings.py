@@ -41,9 +41,6 @@ def policy_text(policy: Policy) -> str:
     """What the recorder was asked to keep."""
     pairs = [f"{kept} of {pattern}" for pattern, kept in policy.leaf_values]
     values = "values kept" if policy.values == "all" else "shapes only"
-    if policy.redacts:
-        own = listed([path for path, kept in policy.leaf_values if kept == "all"], _MAX_PLACES)
-        values, pairs = "redacted by the recorder" + (f", but for {own}" if own else ""), []
     parts = [
         f"values by path ({listed(pairs, _MAX_PLACES)})" if pairs else values,
         "outputs too" if policy.outputs else "no outputs",

@@ -75,9 +75,8 @@ def report(
     """One HTML file that shows what was recorded.
 
     Coverage, calls and latency over time, variants with their arguments, sizes and evidence,
-    errors, nested calls. It needs no network, fits a phone, and prints. Of more than 20,000 calls
-    the records are read only with --scan: without it, latency, errors and nested calls are not on
-    the page.
+    errors. It needs no network, fits a phone, and prints. Of more than 20,000 calls the records
+    are read only with --scan: without it, latency and errors are not on the page.
 
     \b
     calltape report runs/llm.tape -o llm.html

@@ -35,7 +35,7 @@ def table(
 ) -> None:
     """The calls as a table in a file.
 
-    A row per call: time, duration, thread, parent, variant, class of the exception, bytes, and the
+    A row per call: time, duration, thread, variant, class of the exception, bytes, and the
     size of every symbol and dynamic axis; or, with --leaves, a row per tensor. No values, texts or
     messages. docs/tables.md has the columns, and queries for DuckDB and pandas.
 

@@ -50,10 +50,6 @@ class Verb(NamedTuple):
 
 # A dimension may be counted from the end: -1 is no option.
 _DIMENSIONS = MappingProxyType({"ignore_unknown_options": True})
-# This verb reads its options itself.
-_ANY = MappingProxyType(
-    {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-)
 
 VERBS = (
     Verb("info", "info", "info", "What a tape has, what is wrong with it, and what it may tell."),
@@ -101,15 +97,7 @@ VERBS = (
         "Many tapes as one: calls, coverage, damage, time and hosts.",
     ),
     Verb("report", "report_pages", "report", "One HTML file that shows what was recorded."),
-    Verb("ship", "shipments", "ship", "Copies sealed tapes to object storage."),
     Verb("view", "viewing", "view", "Look at tapes in a browser."),
-    Verb(
-        "health",
-        "health",
-        "health",
-        "Whether the recorders that write to a directory record.",
-        _ANY,
-    ),
 )
 
 

@@ -37,10 +37,9 @@ class Numbering:
     tape: bytes
     firsts: dict[bytes, int] = field(default_factory=dict)
 
-    def moved(self, tape: bytes, number: int) -> tuple[bytes, int]:
-        """Where a call is now: as it was, if its recording is not part of this tape."""
-        first = self.firsts.get(tape)
-        return (tape, number) if first is None else (self.tape, first + number)
+    def number_of(self, tape: bytes, number: int) -> int:
+        """The number that a call of a recording has now."""
+        return self.firsts.get(tape, 0) + number
 
     @property
     def changes(self) -> bool:

@@ -195,7 +195,7 @@ def _copied(
     saved: list[tuple[Call, Call]] = []
     highest = -1
     for call in calls:
-        number = numbering.moved(*call.ref)[1]
+        number = numbering.number_of(*call.ref)
         if not _is_written(writer, call, number, numbering, how):
             others = spares.of(call) if spares is not None else ()
             other = next(
@@ -214,7 +214,7 @@ def _is_written(
 ) -> bool:
     """Writes a call. False if it is damaged; then nothing of it is written."""
     try:
-        _write(writer, call, number, numbering, how)
+        _write(writer, call, number, how)
     except TapeError as error:
         if not is_damage(error) or error.kind not in ("damaged", "invalid", "limit"):
             raise
@@ -246,21 +246,14 @@ def _seal(
         raise TapeError("limit", f"the accounts break the format: {error}") from None
 
 
-def _write(
-    writer: TapeWriter, call: Call, number: int, numbering: Numbering, how: Rewriting
-) -> None:
+def _write(writer: TapeWriter, call: Call, number: int, how: Rewriting) -> None:
     if how.thorough:
         call.check(entries=True)
     if how.change is None:
-        writer.copy(call, number=number, moved=numbering.moved if numbering.changes else None)
+        writer.copy(call, number=number)
         return
     record, values = how.change.apply(call)
-    parent = record.parent
-    changes: dict[str, Any] = {"call": number}
-    if parent is not None:
-        tape, at = numbering.moved(parent.tape, parent.call)
-        changes["parent"] = parent.model_copy(update={"tape": tape, "call": at})
-    writer.write(record.model_copy(update=changes), values)
+    writer.write(record.model_copy(update={"call": number}), values)
 
 
 def _left_out_of_one(tape: Tape, left_out: int) -> dict[bytes, int]:

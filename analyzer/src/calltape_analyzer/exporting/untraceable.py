@@ -37,7 +37,13 @@ def why_untraceable(variant: VariantFacts, call: Call) -> str | None:
             "structure. A program would take the calls of one set of keys only: give the model a "
             "forward that takes what stands in the dict as lists or tensors, and record that"
         )
-    passed = [path for _, path in variant.group.layout.nested_places]
+    group = variant.group
+    layouts = {
+        str(place): facts.layout
+        for place, facts in zip(group.layout.tensors, group.facts, strict=True)
+    }
+    passed = [path for _, path in group.layout.nested_places]
+    passed += [path for path, layout in layouts.items() if layout == "nested"]
     if passed:
         are = "is a nested tensor" if len(passed) == 1 else "are nested tensors"
         return (
@@ -45,16 +51,11 @@ def why_untraceable(variant: VariantFacts, call: Call) -> str | None:
             "and can be run: give the model a forward that takes the values and the offsets and "
             "computes on them, or padded tensors with a mask, and record that"
         )
-    group = variant.group
-    sparse = {
-        str(place): facts.layout
-        for place, facts in zip(group.layout.tensors, group.facts, strict=True)
-        if facts.layout not in _STORED
-    }
+    sparse = {path: layout for path, layout in layouts.items() if layout not in _STORED}
     if sparse:
-        layouts = listed(sorted(set(sparse.values())))
+        named = listed(sorted(set(sparse.values())))
         return (
-            f"{printable(listed(list(sparse)))} of layout {printable(layouts)} has no values on a "
+            f"{printable(listed(list(sparse)))} of layout {printable(named)} has no values on a "
             "tape, so that no program could be compared: call the model with a dense tensor, or "
             "with the indices and the values, and record that"
         )

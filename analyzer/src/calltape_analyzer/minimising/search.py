@@ -139,10 +139,9 @@ class Search:
 
     def _write_first(self, calls: Iterable[Call], numbering: Numbering) -> tuple[str, int]:
         path = str(self._folder / "whole.tape")
-        moved = numbering.moved if numbering.changes else None
         with TapeWriter(path, self._manifest) as writer:
             for call in calls:
-                writer.copy(call, number=numbering.moved(*call.ref)[1], moved=moved)
+                writer.copy(call, number=numbering.number_of(*call.ref))
             writer.seal(closed_ns=self._manifest.created_ns)
             return path, writer.calls
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from calltape_analyzer.pytree.classes import name_of
 from calltape_analyzer.pytree.flattening import FlatTree, flatten
-from calltape_analyzer.pytree.nested_tensors import nested_parts
+from calltape_analyzer.pytree.nested_tensors import is_shapeless, nested_parts
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.nested_tensors import NESTED_TENSOR
 from calltape_schema.tree import (
@@ -120,6 +120,8 @@ class Describer:
             parts = nested_parts(value, of_input=self.of_inputs)
             if parts is not None:
                 return self.nested_tensor(parts)
+            if is_shapeless(value):
+                return self.opaque(cls, "a nested tensor in the strided layout")
             self.to.tensors.append(value)
             return TensorNode(kind="tensor", leaf=len(self.to.tensors) - 1)
         return self.other(value, cls) or self.unknown(value, cls)

@@ -6,9 +6,7 @@ that it does not own if they are not. So parts that come from a tape are checked
 
 from __future__ import annotations
 
-import math
 import sys
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -18,10 +16,8 @@ from calltape_schema.nested_tensors import (
     JAGGED_DIM,
     JAGGED_FIELDS,
     NESTED_TENSOR,
-    STRIDED_FIELDS,
     is_jagged_class,
     jagged_parts,
-    strided_parts,
 )
 from calltape_schema.tree import FieldsNode, Node, ScalarNode, TensorNode
 
@@ -29,13 +25,9 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "check_offsets", "is_nested_node", "is_ragged_dimension", "nested_parts", "nested_places",
-    "nested_tensor", "table_leaves",
+    "check_offsets", "is_nested_node", "is_ragged_dimension", "is_shapeless", "nested_parts",
+    "nested_places", "nested_tensor", "table_leaves",
 ]  # fmt: skip
-
-_MAX_RANK = 64
-_MAX_EMPTY = 2**31 - 1
-"""What the sizes of a component without elements may come to, zeros counted as 1."""
 
 
 def is_nested_node(node: Any) -> TypeGuard[FieldsNode]:
@@ -68,9 +60,7 @@ def table_leaves(node: FieldsNode) -> list[int]:
     """The leaves of a nested tensor that say where its components are."""
     pairs = zip(node.fields, node.children, strict=True)
     return [
-        child.leaf
-        for name, child in pairs
-        if isinstance(child, TensorNode) and name not in ("values", "buffer")
+        child.leaf for name, child in pairs if isinstance(child, TensorNode) and name != "values"
     ]
 
 
@@ -87,11 +77,17 @@ def nested_parts(value: Any, *, of_input: bool = True) -> dict[str, Any] | None:
         return None
     try:
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            if is_jagged_class(type(value)):
-                return jagged_parts(value, of_input=of_input)
-            return strided_parts(value) if type(value) is torch.Tensor else None
+            known = is_jagged_class(type(value))
+            return jagged_parts(value, of_input=of_input) if known else None
     except Exception:  # a fake one has no memory
         return None
+
+
+def is_shapeless(value: Any) -> bool:
+    """Whether a live tensor is a nested one in the strided layout: it has no shape, and of one that
+    was recorded the tape has nothing else."""
+    torch: Any = sys.modules["torch"]
+    return bool(value.is_nested) and value.layout is torch.strided
 
 
 def nested_tensor(parts: Mapping[str, Any]) -> torch.Tensor:
@@ -101,8 +97,6 @@ def nested_tensor(parts: Mapping[str, Any]) -> torch.Tensor:
     Raises:
         ValueError: no nested tensor has these parts.
     """
-    if all(name in STRIDED_FIELDS for name in parts) and len(parts) == len(STRIDED_FIELDS):
-        return _strided(*(_tensor(name, parts[name]) for name in STRIDED_FIELDS))
     needed = ("values", "offsets", JAGGED_DIM)
     if not all(map(parts.__contains__, needed)) or not set(parts) <= set(JAGGED_FIELDS):
         raise ValueError("these are not the parts of a nested tensor")
@@ -186,48 +180,3 @@ def check_offsets(offsets: torch.Tensor, lengths: torch.Tensor | None, size: int
         raise ValueError("its lengths are not one integer per component")
     if bool(((counts < 0) | (counts > size)).any()) or bool((wide[:-1] + counts > size).any()):
         raise ValueError(f"its lengths are beyond its values, which have size {size}")
-
-
-def _strided(
-    buffer: torch.Tensor, sizes: torch.Tensor, strides: torch.Tensor, begins: torch.Tensor
-) -> torch.Tensor:
-    import torch
-
-    if buffer.dim() != 1 or not buffer.is_contiguous() or buffer.is_quantized:
-        raise ValueError("its buffer is no row of elements")
-    if sizes.dim() != 2 or sizes.shape != strides.shape or sizes.shape[1] >= _MAX_RANK:
-        raise ValueError("its sizes and strides do not fit")
-    if not sizes.numel():  # torch would be given a table without memory
-        raise ValueError("it has no components, or components without dimensions")
-    tables = (sizes, strides, begins)
-    if begins.shape != sizes.shape[:1] or any(part.dtype is not torch.int64 for part in tables):
-        raise ValueError("its storage offsets do not fit, or are no int64")
-    if any(part.is_meta for part in (buffer, *tables)):
-        raise ValueError("its sizes, or its values, are not on the tape")
-    for name, part in zip(("sizes", "strides", "storage offsets"), tables, strict=True):
-        _check_stored(name, part)
-    _check_components(buffer.numel(), *(part.tolist() for part in tables))
-    sizes, strides, begins = (part.detach().cpu().contiguous() for part in tables)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the strided layout is no longer developed
-        view: Any = torch._nested_view_from_buffer  # pyright: ignore
-        made: torch.Tensor = view(buffer.detach(), sizes, strides, begins)
-    return made.requires_grad_(buffer.requires_grad)
-
-
-def _check_components(
-    room: int, sizes: list[list[int]], strides: list[list[int]], begins: list[int]
-) -> None:
-    """Raises ValueError if a component is outside of a buffer of so many elements, or if all of
-    them have more elements than the buffer."""
-    total = 0
-    for shape, steps, begin in zip(sizes, strides, begins, strict=True):
-        if min((*shape, *steps, begin), default=0) < 0:
-            raise ValueError("a size, a stride or a storage offset is negative")
-        most = math.prod(max(size, 1) for size in shape)
-        if max((most, *steps)) > max(room, _MAX_EMPTY):
-            raise ValueError("a size or a stride is larger than any tensor")
-        total += math.prod(shape)
-        last = begin + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
-        if begin > room or (0 not in shape and last >= room) or total > room:
-            raise ValueError(f"a component is beyond the buffer, which has {room} elements")

@@ -15,7 +15,7 @@ from typing import Any
 
 from calltape_analyzer.pytree.caches import is_cache_name, is_layer_name
 from calltape_analyzer.pytree.inputs import Inputs, parts_of_inputs
-from calltape_analyzer.pytree.nested_tensors import nested_parts
+from calltape_analyzer.pytree.nested_tensors import is_shapeless, nested_parts
 from calltape_analyzer.pytree.placeholder import Placeholder, withheld_words
 from calltape_analyzer.text import printable
 from calltape_schema.leaves import Leaf
@@ -263,7 +263,8 @@ def _object(value: Any, depth: int) -> str:
         if parts is not None:
             pairs = [(name, _object(part, below)) for name, part in parts.items()]
             return _fields(NESTED_TENSOR, [pair for pair in pairs if _is_tensor(parts[pair[0]])])
-        return _tensor(str(value.dtype).removeprefix("torch."), value.shape, str(value.device))
+        shape = () if is_shapeless(value) else value.shape
+        return _tensor(str(value.dtype).removeprefix("torch."), shape, str(value.device))
     if isinstance(value, enum.Enum):
         return f"{_class(type(value).__qualname__)}.{printable(value.name)}"
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):

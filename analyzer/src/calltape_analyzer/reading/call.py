@@ -234,20 +234,6 @@ class Call(Shown):
         return self.record.error
 
     @property
-    def tree(self) -> int | None:
-        """The number of the tree of nested calls that this one is part of: the same for a call and
-        all recorded calls that ran within it, on all tapes. None for a call that is alone."""
-        return self.record.tree
-
-    @property
-    def parent(self) -> CallRef | None:
-        """The innermost recorded call that this one ran within, on any tape; None if there is
-        none. It may have been dropped (:meth:`Tape.find <calltape_analyzer.Tape.find>` raises
-        then)."""
-        parent = self.record.parent
-        return None if parent is None else CallRef(parent.tape, parent.call)
-
-    @property
     def under_way(self) -> bool:
         """Whether the tape has only what was written ahead of the call: the process died in the
         call, or is still in it. There are no outputs then, and no duration."""

@@ -160,20 +160,19 @@ def _not_installed(url: str, what: str) -> UsageError:
     )
 
 
-def answer_of(url: str, ask: Callable[[], T], seconds: float | None = None) -> T:
+def answer_of(url: str, ask: Callable[[], T]) -> T:
     """What a file system answers.
 
     Args:
         url: what is asked about; errors show it without its secrets.
         ask: asks, in another thread.
-        seconds: how long the answer may take; by default :func:`seconds_allowed`.
 
     Raises:
         TapeError: ``not_found``; ``io`` for any other failure, and if no answer comes in time. A
             server that failed twice in a row is not asked for half a minute: it may have a thousand
             files, and each would wait for it.
     """
-    seconds = seconds_allowed() if seconds is None else seconds
+    seconds = seconds_allowed()
     place = _place_of(url)
     failing = _failing.get(place)
     if failing is not None and failing.times >= _MOST_FAILED and time.monotonic() < failing.until:

@@ -10,7 +10,6 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from calltape_analyzer.editing.recorded_pseudonyms import RecordedPseudonyms
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.plain_data import PlainData, Text
@@ -131,9 +130,6 @@ _WORDS = {
     "dump": "the reason of a dump",
 }
 
-_REPLACED = frozenset(("text", "number", "key"))
-"""What a recorder that redacts replaces."""
-
 
 class PrivateData(PlainData):
     """What a tape tells. ``str()`` of it is text for people.
@@ -145,8 +141,6 @@ class PrivateData(PlainData):
         redacted: ``all`` if the tape was redacted: texts and numbers that are left are pseudonyms
             then, but for what its history says was kept, and for numbers that follow from sizes.
             ``part`` if that is true of some of its calls only; None if of none.
-        pseudonyms: whether a recorder redacted: texts and long numbers of its calls are pseudonyms,
-            but for the paths that it kept, and are no findings.
         never: what no tape has, in words.
     """
 
@@ -154,7 +148,6 @@ class PrivateData(PlainData):
     findings: tuple[PrivateFinding, ...] = ()
     more: int = 0
     redacted: Redacted | None = None
-    pseudonyms: bool = False
     never: Text = (
         "never on a tape: environment variables, the command line, the user's name, process ids, "
         "paths, source code, weights"
@@ -211,11 +204,6 @@ class PrivateData(PlainData):
                 "the tape was redacted: what is left of texts and ids are pseudonyms, but for the "
                 "paths that its history says were kept, and numbers that follow from sizes"
             )
-        if self.pseudonyms:
-            yield (
-                "the recorder redacted: texts and long numbers are pseudonyms, but for the paths "
-                "that it kept, which `calltape info` names"
-            )
         yield self.never
 
 
@@ -269,12 +257,11 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
     """
     check_tape(tape, "private_data")
     found = _Found()
-    pseudonyms = RecordedPseudonyms(tape.manifests)
     known: dict[Hashable, list[tuple[str, str]]] = {}
     count = 0
     for call in tape.calls:
         try:
-            told = dict.fromkeys(_of_call(call, tape, pseudonyms, known))
+            told = dict.fromkeys(_of_call(call, tape, known))
         except TapeError as error:
             if not is_damage(error):
                 raise
@@ -285,7 +272,7 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
             found.add(_Key(kind, place, address))
     of_tape = [
         PrivateFinding(kind=kind, advice=_ADVICE[kind])
-        for kind in dict.fromkeys(_of_tape(tape, count, pseudonyms))
+        for kind in dict.fromkeys(_of_tape(tape, count))
     ]
     findings = [
         PrivateFinding(
@@ -303,15 +290,12 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
     ]
     return PrivateData(
         calls=count, findings=(*findings, *keys, *of_tape), more=found.more,
-        redacted=tape.redacted, pseudonyms=pseudonyms.some,
+        redacted=tape.redacted,
     )  # fmt: skip
 
 
 def _of_call(
-    call: Call,
-    tape: Tape,
-    pseudonyms: RecordedPseudonyms,
-    known: dict[Hashable, list[tuple[str, str]]],
+    call: Call, tape: Tape, known: dict[Hashable, list[tuple[str, str]]]
 ) -> Iterator[tuple[str, str | None]]:
     record = call.record
     for tree, root in ((record.inputs, ""), (record.outputs, "outputs")):
@@ -322,9 +306,7 @@ def _of_call(
                     known.clear()
                 known[key] = list(_of_tree(tree, root, tape.signature.positional))
             for path, kind in known[key]:
-                names = list(names_of_path(path, tape.signature))
-                if kind not in _REPLACED or not pseudonyms.at(record.tape, names):
-                    yield kind, names[-1]
+                yield kind, list(names_of_path(path, tape.signature))[-1]
     if record.error is not None and not is_without_text(record.error.message):
         yield "exception", None
 
@@ -382,9 +364,9 @@ def _looks_like(leaf: Leaf, *, is_mask: bool = False) -> tuple[str, ...]:
     return ()
 
 
-def _of_tape(tape: Tape, calls: int, pseudonyms: RecordedPseudonyms) -> Iterator[str]:
+def _of_tape(tape: Tape, calls: int) -> Iterator[str]:
     if calls and tape.redacted != "all":
-        yield from ("time",) if pseudonyms.every else ("thread", "time")
+        yield from ("thread", "time")
     for manifest in tape.manifests:
         producer, policy = manifest.producer, manifest.policy
         if producer.host is not None:

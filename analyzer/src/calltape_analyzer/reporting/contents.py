@@ -287,7 +287,7 @@ class TapePart:
         coverage: how much of the traffic is there.
         timeline: calls over time; None without calls.
         variants: the programs that can serve the calls; ``overview`` has a row for each.
-        errors, nested: tables, each with what is known without them.
+        errors: a table, with what is known without it.
         verdicts: what came of checks.
         damage: what is wrong with the files.
         notes: what is not on the page, and why.
@@ -300,7 +300,6 @@ class TapePart:
     overview: Table
     variants: tuple[VariantPart, ...]
     errors: tuple[str, Table | None]
-    nested: tuple[str, Table | None]
     verdicts: tuple[Verdict, ...] = ()
     damage: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

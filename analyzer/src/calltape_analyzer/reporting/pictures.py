@@ -24,7 +24,7 @@ def times_picture(tape: CallSource, what: str) -> Figure:
         UsageError: there is nothing to draw.
     """
     is_read = tape.calls.are_single
-    found = CallTimes(tape, {}).timeline() if is_read else ends_timeline(tape)
+    found = CallTimes(tape).timeline() if is_read else ends_timeline(tape)
     if found is None:
         if not tape.calls:
             raise UsageError("there is no call to draw", advice="open a tape that has calls")

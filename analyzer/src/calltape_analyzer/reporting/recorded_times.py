@@ -1,4 +1,4 @@
-"""Calls and latency over time, errors, and nested calls: what only the records of calls tell.
+"""Calls and latency over time, and errors: what only the records of calls tell.
 
 In come the calls of a tape, each record read once, or, of files of which only the ends were read,
 what these say. Out go a timeline and tables.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections import Counter
-from collections.abc import Mapping
 from itertools import pairwise
 
 from calltape_analyzer.observing.call_source import CallSource
@@ -20,29 +19,26 @@ from calltape_schema.records import CallRecord
 
 __all__ = ["CallTimes", "calls_text", "ends_timeline", "raised_by_inputs"]
 
-_STEPS, _MAX_KINDS, _MAX_TREES, _SLOWEST, _MAX_FILES = 60, 1000, 100_000, 10, 200
+_STEPS, _MAX_KINDS, _SLOWEST, _MAX_FILES = 60, 1000, 10, 200
 _SECOND, _MILLISECOND = 1e9, 1e6
 
 
 class CallTimes:
-    """What the records of all calls say of times, errors and nesting.
+    """What the records of all calls say of times and errors.
 
     Args:
         tape: whose calls are read.
-        targets: by the id of a recording its target, to name the callers of nested calls.
     """
 
-    def __init__(self, tape: CallSource, targets: Mapping[bytes, str]) -> None:
+    def __init__(self, tape: CallSource) -> None:
         self._tape = tape
-        self._targets = targets
+        self._is_several = len({part.manifest.tape for part in tape.segments}) > 1
         self._begin = array("Q")
         self._took = array("d")  # milliseconds; -1 if it was not measured
         self._errors: Counter[tuple[str, str]] = Counter()
         self._first: dict[tuple[str, str], str] = {}
-        self._callers: Counter[str] = Counter()
-        self._trees: set[int] = set()
         self._slowest: list[tuple[float, int, str]] = []
-        self._in_trees = self._other_errors = self._unread = 0
+        self._other_errors = self._unread = 0
         self._read()
 
     def _read(self) -> None:
@@ -59,11 +55,6 @@ class CallTimes:
             self._rank(took, number, name)
             if record.error is not None:
                 self._add_error(record, name)
-            self._add_nesting(record)
-
-    @property
-    def _is_several(self) -> bool:
-        return len(self._targets) > 1
 
     def _rank(self, took: float, number: int, name: str) -> None:
         if len(self._slowest) < _SLOWEST:
@@ -79,18 +70,6 @@ class CallTimes:
             self._first.setdefault(key, name)
         else:
             self._other_errors += 1
-
-    def _add_nesting(self, record: CallRecord) -> None:
-        if record.tree is not None:
-            self._in_trees += 1
-            if len(self._trees) < _MAX_TREES:
-                self._trees.add(record.tree)
-        if record.parent is not None:
-            caller = self._targets.get(record.parent.tape)
-            of_other = f"recording {record.parent.tape.hex()[:8]}, which is not here"
-            name = caller or of_other
-            if name in self._callers or len(self._callers) < _MAX_KINDS:
-                self._callers[name] += 1
 
     def timeline(self) -> Timeline | None:
         """Calls per step, and their latency; None without calls."""
@@ -141,21 +120,6 @@ class CallTimes:
             said += f"{_MAX_KINDS:,} kinds of exceptions."
         head = ("exception", "message", "calls", "first call")
         return said, table("exceptions", head, rows)
-
-    def nested(self) -> tuple[str, Table | None]:
-        """Within which recorded calls the calls ran."""
-        if not self._in_trees:
-            return "No call ran within another recorded call, and none had one within it.", None
-        more = " or more" if len(self._trees) == _MAX_TREES else ""
-        said = (
-            f"{calls_text(self._in_trees)} belong to {len(self._trees):,}{more} trees of "
-            f"nested calls; {sum(self._callers.values()):,} of them ran within another recorded "
-            "call."
-        )
-        if not self._callers:
-            return said, None
-        return said, table("the callers", ("ran within a call of", "calls"),
-                           self._callers.most_common())  # fmt: skip
 
 
 def calls_text(count: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from calltape_analyzer.reading.targets import target_name
 from calltape_analyzer.reporting.contents import Contents, TapePart, cut
 from calltape_analyzer.reporting.tape_parts import Outcomes, ReportedTape, tape_part
 from calltape_analyzer.text import counted
@@ -34,15 +33,10 @@ def contents_of(
         TapeError: as :meth:`Tape.variants`.
     """
     shown = tapes[:_MAX_PARTS]
-    targets = {
-        segment.manifest.tape: target_name(tape.target)
-        for tape in tapes
-        for segment in tape.segments
-    }
     parts: list[TapePart] = []
     for tape in shown:
         own = outcomes if not parts else None
-        parts.append(tape_part(tape, scan=scan, targets=targets, outcomes=own))
+        parts.append(tape_part(tape, scan=scan, outcomes=own))
     said = [cut(note, 500) for note in notes]
     if len(tapes) > len(shown):
         more = counted(len(tapes) - len(shown), "more target")

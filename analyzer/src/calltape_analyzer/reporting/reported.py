@@ -30,11 +30,11 @@ class Reported:
         outcomes: Mapping[str, Outcomes] | None = None,
     ) -> ReportPage:
         """One HTML file that shows what was recorded: coverage, calls and latency over time,
-        variants with their arguments, sizes and evidence, errors, nested calls.
+        variants with their arguments, sizes and evidence, errors.
         It needs no network. ``tape.report().write("report.html")`` writes it.
 
         Args:
-            scan: whether the record of each call is read, for latency, errors and nested calls. By
+            scan: whether the record of each call is read, for latency and errors. By
                 default only if there are few calls; then what the ends of the files say is enough.
             outcomes: what came of checks, by any name: ``{"replay": replay(tape, programs)}``. The
                 page shows them call by call.

@@ -80,7 +80,6 @@ def tape_part(
     tape: ReportedTape,
     *,
     scan: bool | None = None,
-    targets: Mapping[bytes, str] | None = None,
     outcomes: Mapping[str, Outcomes] | None = None,
 ) -> TapePart:
     """Everything that a page says of a tape.
@@ -88,17 +87,15 @@ def tape_part(
     Args:
         tape: any tape.
         scan: whether the record of each call is read; None if there are few calls.
-        targets: by the id of a recording its target, of all tapes of the page.
         outcomes: what came of checks, by name.
 
     Raises:
         TapeError: as :meth:`Tape.variants`.
     """
     variants = tape.variants()
-    own = {segment.manifest.tape: target_name(tape.target) for segment in tape.segments}
     has_calls = tape.calls.are_single
     is_read = has_calls and (len(tape) <= MAX_READ if scan is None else scan)
-    times = CallTimes(tape, {**(targets or {}), **own}) if is_read else None
+    times = CallTimes(tape) if is_read else None
     reasons = reasons_of(tape, variants)[:_MAX_VARIANTS]
     pairs = zip(variants, reasons, strict=False)
     unread = _UNREAD if has_calls else "a survey has no single call"
@@ -111,7 +108,6 @@ def tape_part(
         variants=tuple(variant_part(*one) for one in pairs),
         errors=(f"{raised_by_inputs(tape)} What they raised: {unread}.", None)
         if times is None else times.errors(),
-        nested=(f"Unknown: {unread}.", None) if times is None else times.nested(),
         verdicts=tuple(_verdict(name, one) for name, one in (outcomes or {}).items()),
         damage=tuple(_damage(tape)),
         notes=tuple(_notes(variants, times, unread)),

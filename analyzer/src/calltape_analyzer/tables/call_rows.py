@@ -29,9 +29,6 @@ CALL_FIELDS: tuple[tuple[str, Any, str], ...] = (
     ("time", pa.timestamp("ns", tz="UTC"), "When the call began, in UTC."),
     ("duration", pa.float64(), "How long the call took, in seconds; null if it was not measured."),
     ("thread", pa.uint64(), "Python's identifier of the thread of the call."),
-    ("parent_tape", REPEATED, "Id of the recording of the call that this one ran within; null if "
-     "there is none."),
-    ("parent_number", pa.int64(), "Number of that call."),
     ("variant", REPEATED, "Variant that the arguments belong to, by its name, or by its number if "
      "its name has what was passed; null if none takes them."),
     ("error", REPEATED, "Class of the exception that the call raised, without its message; null "
@@ -140,15 +137,13 @@ class _Rows:
 
     def _batch(self) -> pa.RecordBatch:
         places = pa.array(self._places, pa.int32())
-        times, durations, threads, parents, errors, sizes = zip(*self._fields, strict=True)
+        times, durations, threads, errors, sizes = zip(*self._fields, strict=True)
         columns = [
             repeated(self._tapes),
             pa.array(self._numbers, pa.int64()),
             pa.array(times, pa.int64()).cast(pa.timestamp("ns", tz="UTC")),
             pa.array([None if d is None else d / 1e9 for d in durations], pa.float64()),
             pa.array(threads, pa.uint64()),
-            repeated([None if parent is None else parent[0].hex() for parent in parents]),
-            pa.array([None if parent is None else parent[1] for parent in parents], pa.int64()),
             repeated([row.variant for row in self._rows]).take(places),
             repeated(errors),
             pa.array(sizes, pa.int64()),

@@ -18,7 +18,6 @@ class RecordFields(NamedTuple):
 
     Attributes:
         time_ns, duration_ns, thread: as in the record.
-        parent: recording and number of the call that it ran within.
         error: the type of the exception that it raised.
         bytes: of its blob; 0 without one.
     """
@@ -26,7 +25,6 @@ class RecordFields(NamedTuple):
     time_ns: int
     duration_ns: int | None
     thread: int
-    parent: tuple[bytes, int] | None
     error: str | None
     bytes: int
 
@@ -78,7 +76,7 @@ def _named(pairs: Any) -> dict[str, Any]:
 
 
 def _fields(named: dict[str, Any]) -> RecordFields:
-    parent, error, blob = named.get("parent"), named.get("error"), named.get("blob")
+    error, blob = named.get("error"), named.get("blob")
     time, duration, thread = named["time_ns"], named.get("duration_ns"), named.get("thread", 0)
     kind = None if error is None else _named(error)["type"]
     nbytes = 0 if blob is None else _named(blob)["size"]
@@ -88,15 +86,7 @@ def _fields(named: dict[str, Any]) -> RecordFields:
         or (kind is not None and type(kind) is not str)
     ):  # fmt: skip
         raise ValueError
-    within = None if parent is None else _parent(_named(parent))
-    return RecordFields(time, duration, thread, within, kind, nbytes)
-
-
-def _parent(named: dict[str, Any]) -> tuple[bytes, int]:
-    tape, call = named["tape"], named["call"]
-    if type(tape) is not bytes or type(call) is not int:
-        raise ValueError
-    return tape, call
+    return RecordFields(time, duration, thread, kind, nbytes)
 
 
 def _side(named: dict[str, Any]) -> TreeFields:
@@ -112,10 +102,9 @@ def _side(named: dict[str, Any]) -> TreeFields:
 
 
 def _fields_of(record: CallRecord) -> RecordFields:
-    parent, error, blob = record.parent, record.error, record.blob
+    error, blob = record.error, record.blob
     return RecordFields(
         record.time_ns, record.duration_ns, record.thread,
-        None if parent is None else (parent.tape, parent.call),
         None if error is None else error.type,
         0 if blob is None else blob.size,
     )  # fmt: skip

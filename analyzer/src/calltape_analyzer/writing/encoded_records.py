@@ -6,17 +6,13 @@ a recorder writes them, so that readers take their fast path.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import is_map, open_envelope, pack, seal_envelope, unpack, unpack_plain
 from calltape_schema.records import BlobFacts, CallRecord, Tree, encode_call
 
-__all__ = ["Moved", "blob_of", "encoded", "renumbered"]
-
-Moved: TypeAlias = "Callable[[bytes, int], tuple[bytes, int]]"
-"""From the id and number of a call to those that it has now."""
+__all__ = ["blob_of", "encoded", "renumbered"]
 
 
 def encoded(record: CallRecord, tape: bytes, blob: BlobFacts | None) -> bytes:
@@ -37,10 +33,6 @@ def encoded(record: CallRecord, tape: bytes, blob: BlobFacts | None) -> bytes:
         document["error"] = record.error.model_dump()
     if record.outputs_missing is not None:
         document["outputs_missing"] = record.outputs_missing
-    if record.tree is not None:
-        document["tree"] = record.tree
-    if record.parent is not None:
-        document["parent"] = record.parent.model_dump()
     document["inputs"] = _tree(record.inputs)
     if record.outputs is not None:
         document["outputs"] = _tree(record.outputs)
@@ -75,14 +67,13 @@ def blob_of(content: bytes) -> BlobFacts | None:
     return None
 
 
-def renumbered(content: bytes, tape: bytes, call: int, moved: Moved | None = None) -> bytes:
+def renumbered(content: bytes, tape: bytes, call: int) -> bytes:
     """An encoded record as that of another call, with everything else as it is, unknown fields
     included.
 
     Args:
         content: of the record's member.
         tape, call: the new id and number.
-        moved: where the parent of the call is now; None if that is where it was.
 
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
@@ -90,9 +81,4 @@ def renumbered(content: bytes, tape: bytes, call: int, moved: Moved | None = Non
     document = unpack(open_envelope(content))
     if not is_map(document):
         raise TapeError("invalid", "call record is not a map")
-    changed = {**document, "tape": tape, "call": call}
-    parent = document.get("parent")
-    if moved is not None and is_map(parent):
-        found = moved(parent["tape"], parent["call"])
-        changed["parent"] = {**parent, "tape": found[0], "call": found[1]}
-    return seal_envelope(pack(changed))
+    return seal_envelope(pack({**document, "tape": tape, "call": call}))

@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.writing.encoded_records import Moved, blob_of, encoded, renumbered
+from calltape_analyzer.writing.encoded_records import blob_of, encoded, renumbered
 from calltape_analyzer.writing.gathered_records import Group
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_analyzer.writing.stored_values import stored_bytes, stored_form
@@ -116,14 +116,13 @@ class TapeWriter:
         else:
             self._file.discard()
 
-    def copy(self, call: Call, *, number: int | None = None, moved: Moved | None = None) -> None:
+    def copy(self, call: Call, *, number: int | None = None) -> None:
         """Writes a recorded call as it is. Its tensors are compared with their checksum, and never
         all in memory.
 
         Args:
             call: the call.
             number: its number on the new tape; by default the one that it has.
-            moved: where the parent of the call is now; by default where it was.
 
         Raises:
             UsageError: there is a call of this number already.
@@ -133,8 +132,8 @@ class TapeWriter:
         number = call.number if number is None else number
         content = call.raw_record()
         blob = blob_of(content)
-        if (call.ref.tape, call.number) != (self._tape, number) or moved is not None:
-            content = renumbered(content, self._tape, number, moved)
+        if (call.ref.tape, call.number) != (self._tape, number):
+            content = renumbered(content, self._tape, number)
         self._expect_new(number)
         if blob is None:
             self._commit(number, None, content, facts_of(content))

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from calltape_recorder.capture.nested_tensors import check_unnested
 from calltape_recorder.capture.structures import Structure
 from calltape_schema.plain_classes import name_of
 
@@ -63,11 +62,7 @@ class CallView:
 
 
 def row_of(leaves: list[Any]) -> Row:
-    """The dtypes and shapes of the leaves of one side of a call.
-
-    Raises:
-        NestedLeaf: a leaf is a nested tensor in the strided layout.
-    """
+    """The dtypes and shapes of the leaves of one side of a call."""
     row: list[Any] = []
     try:
         for leaf in leaves:
@@ -77,7 +72,6 @@ def row_of(leaves: list[Any]) -> Row:
             else:
                 row += _careful(leaf)
     except Exception:  # a nested tensor has the class of a plain one, but no shape
-        check_unnested(leaves)
         row = [part for leaf in leaves for part in _careful(leaf)]
     return tuple(row)
 
@@ -92,7 +86,14 @@ def _careful(leaf: Any) -> tuple[Any, Any]:
     try:
         with torch._C.DisableTorchFunctionSubclass():
             if issubclass(type(leaf), _Tensor):
-                return _dtype_of(leaf), tuple([int(size) for size in _shape_of(leaf)])
+                return _dtype_of(leaf), _sizes_of(leaf)
             return leaf.dtype, tuple([int(size) for size in leaf.shape])
     except Exception:
         return name_of(type(leaf)), ()
+
+
+def _sizes_of(tensor: Any) -> tuple[int, ...]:
+    try:
+        return tuple([int(size) for size in _shape_of(tensor)])
+    except Exception:  # a nested tensor in the strided layout has no shape
+        return ()

@@ -1,15 +1,12 @@
 """Notes nested tensors as objects whose parts are plain tensors.
 
 Those in the jagged layout have a class of their own, by which a walk finds them. Those in the
-strided layout look like plain tensors until somebody asks for their shape. So a walk takes them for
-plain ones, and what reads the shapes later raises :class:`NestedLeaf`: then
-:mod:`calltape_recorder.snapshot.nested_parts` puts the parts in their places. In this way calls
-with plain tensors pay nothing for the others.
+strided layout, which torch no longer develops, look like plain tensors that have no shape: neither
+shape nor bytes are on the tape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,25 +14,7 @@ import torch
 from calltape_recorder.capture.scalars import Walk, boolean, integer, tensor
 from calltape_schema.nested_tensors import jagged_parts
 
-__all__ = ["NestedLeaf", "check_unnested", "jagged", "nested_token"]
-
-_Tensor = torch.Tensor
-
-
-class NestedLeaf(Exception):  # noqa: N818 - a signal between two functions, not an error
-    """A leaf that seemed to be a plain tensor is a nested one in the strided layout."""
-
-
-def check_unnested(leaves: Iterable[Any]) -> None:
-    """Raises NestedLeaf if one of these is a nested tensor in the strided layout."""
-    for leaf in leaves:
-        if type(leaf) is _Tensor and leaf.is_nested:
-            raise NestedLeaf
-
-
-def nested_token(names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-    """The token of a nested tensor; those of its parts follow it."""
-    return "nested", tuple(names)
+__all__ = ["jagged"]
 
 
 def jagged(walk: Walk, value: Any) -> None:
@@ -45,7 +24,7 @@ def jagged(walk: Walk, value: Any) -> None:
     if parts is None or len(walk.tokens) + len(walk.scalars) + len(parts) > walk.limit:
         tensor(walk, value)
         return
-    walk.tokens.append(nested_token(parts))
+    walk.tokens.append(("nested", tuple(parts)))
     for part in parts.values():
         if type(part) is bool:
             boolean(walk, part)

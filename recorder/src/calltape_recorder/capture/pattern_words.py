@@ -1,6 +1,6 @@
 """What a person should know of patterns that matched nothing: a mistyped one withholds nothing.
 
-In come the patterns of ``values=`` or ``redact=``. Out go those that no signature can match, and
+In come the patterns of ``values=``. Out go those that no signature can match, and
 words about those that no recorded call matched.
 """
 

@@ -10,7 +10,6 @@ from calltape_recorder.capture.data_keys import Core, DataKeys, End, PlacedDict
 from calltape_recorder.capture.data_lists import data_lists
 from calltape_recorder.capture.keys import MODULE
 from calltape_recorder.capture.known_classes import type_name
-from calltape_recorder.capture.pseudonyms import of_number, of_value
 from calltape_recorder.capture.withholding import Degree, Withholding, is_name
 from calltape_recorder.threads import RLock
 from calltape_schema.cache_classes import is_cache
@@ -24,9 +23,8 @@ __all__ = ["Structure", "Structures", "Wanted"]
 Wanted = bool | tuple[bool, ...]
 """Whether the bytes of leaves are kept: one answer for all leaves, or one answer per leaf."""
 
-Fate = Literal["value", "short", "hashed", "length", "nothing"]
-"""What the tape has of a scalar: its value; its value if it may be a setting or a size, otherwise a
-pseudonym; a pseudonym; its length; or nothing."""
+Fate = Literal["value", "length", "nothing"]
+"""What the tape has of a scalar."""
 
 _MAX_STRUCTURES = 1024
 _MAX_KEY = 1000
@@ -68,7 +66,7 @@ class Structure:
         if self.withheld is None:
             return scalars
         pairs = zip(scalars, self.withheld, strict=True)
-        return [_left_of(v, fate) for v, fate in pairs if fate != "nothing"]
+        return [len(v) if fate == "length" else v for v, fate in pairs if fate != "nothing"]
 
     def numbers(self, kept: list[Any]) -> list[Any]:
         """What :meth:`kept` gave, with None for each length: the call did not pass that number."""
@@ -76,15 +74,7 @@ class Structure:
             return kept
         fates = [fate for fate in self.withheld if fate != "nothing"]
         pairs = zip(kept, fates, strict=True)
-        return [value if fate in ("value", "short") else None for value, fate in pairs]
-
-
-def _left_of(value: Any, fate: Fate) -> Any:
-    if fate == "length":
-        return len(value)
-    if fate == "short":
-        return of_number(value)
-    return of_value(value) if fate == "hashed" else value
+        return [value if fate == "value" else None for value, fate in pairs]
 
 
 class Structures:
@@ -236,7 +226,7 @@ class _Builder:
         fate = self._fate(degree, at, is_text=is_text)
         self._fates.append(fate)
         name = None if cls is None else self._type(cls)
-        if fate in ("value", "short", "hashed"):
+        if fate == "value":
             node: dict[str, Any] = {"kind": kind, "scalar": self._number(degree == "nothing")}
             return node if name is None else {**node, "type": name}
         node = {
@@ -251,10 +241,8 @@ class _Builder:
         if degree == "nothing" or self._withholding is None or (at.is_state and not is_text):
             return "value"
         if is_text:
-            return "hashed" if self._withholding.hashes(at.real) else "length"
-        if at.many or degree == "numbers":
-            return "nothing"
-        return "short" if self._withholding.redacts else "value"
+            return "length"
+        return "nothing" if at.many or degree == "numbers" else "value"
 
     def _number(self, told: bool) -> int:
         self._told.append(told)

@@ -27,13 +27,12 @@ class Withholding:
     """Answers for the paths of one recorded method.
 
     Args:
-        values: pairs of a pattern and ``"all"``, ``"hash"`` or ``"none"``. The last pattern that
-            matches a path decides; a path that no pattern matches is kept. Only ``redact`` hashes.
+        values: pairs of a pattern and ``"all"`` or ``"none"``. The last pattern that matches a
+            path decides; a path that no pattern matches is kept.
         signature: the parameters of the method, which name the positional arguments.
 
     Attributes:
         withholds: whether anything is withheld anywhere.
-        redacts: whether numbers that are too long for a setting or a size get pseudonyms.
         positional: how many arguments have a name if they are passed by position.
         unmatched: the patterns that match no path that was met. Those that name a whole side of
             all calls (``*``, ``outputs.*``) are never in it: they cannot be mistyped.
@@ -50,7 +49,6 @@ class Withholding:
         self._others = next((name for name, kind in kinds if kind == "VAR_KEYWORD"), None)
         self.positional = len(self._names)
         self.withholds = any(kept != "all" for _, kept in values)
-        self.redacts = any(kept == "hash" for _, kept in values)
         self.unmatched = {
             pattern for pattern, _ in values if pattern.removesuffix("*").strip(".") not in _WHOLE
         }
@@ -65,7 +63,7 @@ class Withholding:
         for pattern, kept in self._deciding(path):
             if kept == "all":
                 return found
-            if kept == "none" and is_exact(pattern):
+            if is_exact(pattern):
                 return "numbers"
             found = "values"
         return found
@@ -79,10 +77,6 @@ class Withholding:
         for pattern in tuple(self.unmatched):
             if matches_whole(pattern, names):
                 self.unmatched.discard(pattern)
-
-    def hashes(self, path: str) -> bool:
-        """Whether a text at a path that is withheld gets a pseudonym, and not only its length."""
-        return next((kept for _, kept in self._deciding(path)), "all") == "hash"
 
     def _deciding(self, path: str) -> Iterator[tuple[str, str]]:
         """The pairs whose pattern matches a path, the one that was given last first."""

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from calltape_recorder.call import Call
-from calltape_recorder.host.calltree import resume, suspend
 from calltape_recorder.host.chunks import Chunks
 from calltape_recorder.host.compilers import breaks_graph, off, skip_frame
 from calltape_recorder.host.listener import Listener, begun, tell
@@ -99,17 +98,13 @@ class _Opening:
         call, inner = self._call, self._inner
         self._function = self._call = self._inner = None
         self._args, self._kwargs = (), {}
-        before = resume(None)
         if function is not None:
             call = begun(self.listener, args, kwargs)
             inner = function(*args, **kwargs)
         if call is None:
             return None, inner
-        if type(inner) is types.CoroutineType:
-            resume(call.node)  # it is the innermost call until it ends
-        else:
+        if type(inner) is not types.CoroutineType:
             call.chunks = Chunks()
-            suspend(before)  # each step resumes it
         return call, inner
 
     @skip_frame
@@ -172,8 +167,6 @@ def _carried_on(listener: Listener, call: Call, value: Any, alone: bool) -> Any:
     opening = _Opening(listener, None, (), {}, call, value)
     outer = _named(_WAYS[kind](opening), value)
     _watches.add(weakref.ref(outer, opening.abandon))
-    if call.node is not None:
-        suspend(call.node.parent)
     return outer
 
 
@@ -219,26 +212,14 @@ async def _awaited(opening: _Opening) -> Any:
 
 
 class _Steps:
-    """Tells the listener and the call tree of the steps of one generator."""
+    """Tells the listener of the steps of one generator."""
 
-    __slots__ = ("_before", "_call", "_closing", "_listener")
+    __slots__ = ("_call", "_closing", "_listener")
 
     def __init__(self, listener: Listener, call: Call | None) -> None:
         self._listener = listener
         self._call = call
-        self._before: Any = None
         self._closing = False
-
-    @skip_frame
-    def goes_on(self) -> None:
-        if self._call is not None:
-            self._before = resume(self._call.node)
-
-    @skip_frame
-    def stops(self) -> None:
-        if self._call is not None:
-            suspend(self._before)
-            self._before = None
 
     @skip_frame
     def yields(self, chunk: Any) -> None:
@@ -285,7 +266,6 @@ def _generated(opening: _Opening) -> Any:
     chunk: list[Any] = []
     try:
         while True:
-            steps.goes_on()
             try:
                 chunk.append(step())
             except StopIteration as stop:
@@ -293,7 +273,6 @@ def _generated(opening: _Opening) -> Any:
                 return stop.value
             finally:
                 step = None
-                steps.stops()
             steps.yields(chunk[0])
             try:
                 step = functools.partial(inner.send, (yield chunk.pop()))
@@ -313,7 +292,6 @@ async def _streamed(opening: _Opening) -> Any:
     chunk: list[Any] = []
     try:
         while True:
-            steps.goes_on()
             try:
                 chunk.append(await step)
             except StopAsyncIteration:
@@ -321,7 +299,6 @@ async def _streamed(opening: _Opening) -> Any:
                 return
             finally:
                 step = None
-                steps.stops()
             steps.yields(chunk[0])
             try:
                 step = inner.asend((yield chunk.pop()))

@@ -241,10 +241,11 @@ class Ledger:
         """Counts the kept calls of a file that is gone as dropped, in the current segment. The
         current segment also takes over what that file said of other calls."""
         with self.lock:
-            self.kept -= coverage.kept
-            self._dropped[reason] = self._dropped.get(reason, 0) + coverage.kept
             self._account.update(coverage.dropped)
-            self._account[reason] += coverage.kept
+            if coverage.kept:
+                self.kept -= coverage.kept
+                self._dropped[reason] = self._dropped.get(reason, 0) + coverage.kept
+                self._account[reason] += coverage.kept
 
     def drain_coverage(self) -> Coverage:
         """What became of the calls since this was asked last."""

@@ -279,7 +279,6 @@ def _become(command: list[str], environment: dict[str, str]) -> int:
 _HELP = {
     "keep": 'which calls, such as "novelty() | rate(0.01, seed=7) & per_second(5)"',
     "values": "all, none, or by leaf path: *:all,cache.*:none",
-    "redact": "write nothing private: true, or by leaf path: keep:mode,shapes_only:prompt",
     "outputs": "record what the model returns: true or false",
     "flight_recorder": "keep the last calls in memory: true, or calls=100,bytes=64MiB",
     "write_ahead": "write the inputs to a file before the model runs: true or false",

@@ -175,31 +175,6 @@ def _values(value: object) -> str | dict[str, str]:
     return dict(items)
 
 
-def _redact(value: object) -> bool | dict[str, list[str]]:
-    """Reads ``true``, or what is done at which paths: ``keep:mode,keep:ids,shapes_only:prompt``."""
-    if isinstance(value, Mapping):
-        given = {str(way): [paths] if isinstance(paths, str) else paths
-                 for way, paths in value.items()}  # fmt: skip
-        items = [(way, path) for way, paths in given.items() for path in _listed(paths)]
-    elif isinstance(value, str) and ":" in value:
-        parts = [part.partition(":") for part in value.split(",")]
-        items = [(way.strip(), path.strip()) for way, _, path in parts]
-    else:
-        return _truth(value)
-    if not all(way in ("keep", "hash", "shapes_only") and path for way, path in items):
-        _refuse(f"{value!r:.100}", "write true, or it like keep:mode,shapes_only:prompt")
-    redact: dict[str, list[str]] = {}
-    for way, path in items:
-        redact.setdefault(way, []).append(path)
-    return redact
-
-
-def _listed(paths: object) -> list[str]:
-    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        _refuse(f"{paths!r:.100}", "write paths as text, or a list of them")
-    return paths
-
-
 def _flight(value: object) -> FlightRecorder | None:
     """Reads ``true``, or one or both of the bounds: ``calls=100,bytes=64MiB``."""
     parsers = {"calls": _whole, "bytes": parse_size}
@@ -237,7 +212,6 @@ def _mode(value: object) -> int:
 OPTIONS: dict[str, Callable[[object], Any]] = {
     "keep": _keep,
     "values": _values,
-    "redact": _redact,
     "outputs": _truth,
     "flight_recorder": _flight,
     "write_ahead": _truth,

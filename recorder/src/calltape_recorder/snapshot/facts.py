@@ -188,7 +188,7 @@ def _subclass_facts(t: Any, cls: type) -> Facts:
 
 
 def _why(t: Any, error: Exception) -> str:
-    return "a nested tensor" if is_nested(t) else f"not readable: {type(error).__name__}"
+    return "layout nested" if is_nested(t) else f"not readable: {type(error).__name__}"
 
 
 def _unreadable(t: Any, reason: str, subclass: type | None) -> Facts:
@@ -203,6 +203,8 @@ def _unreadable(t: Any, reason: str, subclass: type | None) -> Facts:
     except Exception:
         reason = f"{reason}, shape unknown"
     layout = None if layout_of(t) is _strided else str(layout_of(t)).removeprefix("torch.")
+    if layout is None and is_nested(t):
+        layout = "nested"
     flags = 1 if requires_grad(t) else 0
     return Facts(dtype_of(t), shape, device_of(t), flags, None, "", reason, (), layout, subclass)
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from calltape_recorder.capture.nested_tensors import check_unnested
 from calltape_recorder.capture.structures import Wanted
 from calltape_recorder.capture.withholding import FEWEST_RANGED
 from calltape_recorder.snapshot.bare_tensor import (
@@ -79,9 +78,6 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
 
     A leaf that is not wanted has a size only if its range is kept. It then has integers, not few of
     them, and at most :data:`RANGE_BYTES`.
-
-    Raises:
-        NestedLeaf: a leaf is a nested tensor in the strided layout.
     """
     facts: list[Facts] = []
     sizes: list[int] = []
@@ -149,7 +145,6 @@ def _has_range(fact: Facts, size: int) -> bool:
 
 def _careful(leaf: Any) -> tuple[Facts, int, int]:
     """Facts, storage and size of a leaf that may be anything."""
-    check_unnested((leaf,))
     fact = facts_of(leaf)
     if fact.missing is not None:
         return fact, id(leaf), 0

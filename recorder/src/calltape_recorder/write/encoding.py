@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from calltape_recorder.call import Call
-from calltape_recorder.capture.pseudonyms import of_thread
 from calltape_recorder.capture.withholding import FEWEST_RANGED
 from calltape_recorder.snapshot.copies import data_of, joined, wait_for_copies
 from calltape_recorder.snapshot.facts import DTYPES, Facts, is_plain, leaf_document
@@ -35,12 +34,10 @@ class Encoder:
 
     Args:
         tape: its id.
-        redacts: whether threads get pseudonyms.
     """
 
-    def __init__(self, tape: bytes, *, redacts: bool = False) -> None:
+    def __init__(self, tape: bytes) -> None:
         self._tape = tape
-        self._redacts = redacts
         self._leaves: dict[Any, EncodedLeaves] = {}
         self._headers: dict[Any, bytes] = {}
 
@@ -58,8 +55,6 @@ class Encoder:
             wait_for_copies(side.pieces)
         known = [self._leaves_of(side) for side in sides]
         document = _document(self._tape, call)
-        if self._redacts:
-            document["thread"] = of_thread(call.thread)
         alike = _packed_sides(sides, known)
         if alike is not None:
             return _encoded_small(call, document, known[0], alike, call.inputs.repeat.ranges)  # type: ignore[union-attr]
@@ -223,11 +218,6 @@ def _document(tape: bytes, call: Call) -> dict[str, Any]:
         document["error"] = {"type": call.error[0], "message": pack_text(call.error[1])}
     if call.outputs_missing is not None:
         document["outputs_missing"] = call.outputs_missing
-    node = call.node
-    if node is not None and (node.parent is not None or node.is_shared):
-        document["tree"] = node.tree
-        if node.parent is not None:
-            document["parent"] = {"tape": node.parent.tape, "call": node.parent.call}
     return document
 
 

@@ -113,11 +113,6 @@ class Segments:
         """How many files there are."""
         return self._closed.count + (self._tape is not None)
 
-    @property
-    def unsealed(self) -> int:
-        """How many files wait for a trailer that the disk did not take."""
-        return len(self._closed.unsealed)
-
     def begin(self, manifest: Manifest) -> None:
         """Writes the first manifest.
 
@@ -394,12 +389,15 @@ class Segments:
         return self._closed.delete_one()
 
     def _lose(self, tape: TapeWriter) -> None:
-        """Counts the calls of a file that somebody removed as dropped."""
+        """Counts the calls of a file that somebody removed as dropped, and says it if there are
+        any."""
         self._tape = None
         tape.close()
         coverage = self._ledger.drain_coverage()
         self._ledger.lose(coverage, "file_removed")
         self._gone(Traffic(), "file_removed", tape.evidence)  # the next file gets its counters
+        if not tape.calls:
+            return
         error = FileNotFoundError(f"somebody removed {tape.path}")
         self._notices.complain(
             "calls of the tape are lost, and the next calls go to another file", error

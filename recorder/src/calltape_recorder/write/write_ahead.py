@@ -38,7 +38,6 @@ class WriteAhead:
         overwrite: whether to replace existing files. They may be what another process left when it
             crashed.
         file_mode: the permissions of the files.
-        redacts: whether threads get pseudonyms.
     """
 
     def __init__(
@@ -49,11 +48,8 @@ class WriteAhead:
         budget: DiskBudget,
         overwrite: bool,
         file_mode: int,
-        *,
-        redacts: bool = False,
     ) -> None:
         self._stem = stem
-        self._redacts = redacts
         self._manifest = manifest
         self._complain = complain
         self._budget = budget
@@ -115,7 +111,7 @@ class WriteAhead:
                 return self._idle.pop()
             if len(self._files) >= _MAX_FILES:
                 raise RuntimeError(f"more than {_MAX_FILES} calls are under way")
-            file = _File(self._next_tape, self._manifest(), self._budget, self._redacts)
+            file = _File(self._next_tape, self._manifest(), self._budget)
             self._files.append(file)
             return file
 
@@ -136,9 +132,8 @@ class _File:
     the host could get its descriptor while it is used."""
 
     def __init__(
-        self, open_next: Callable[[], TapeWriter], manifest: Manifest, budget: DiskBudget,
-        redacts: bool,
-    ) -> None:  # fmt: skip
+        self, open_next: Callable[[], TapeWriter], manifest: Manifest, budget: DiskBudget
+    ) -> None:
         self._lock = RLock()
         self._budget = budget
         self._users = 0
@@ -156,7 +151,7 @@ class _File:
         except BaseException:
             self.remove()
             raise
-        self._encoder = Encoder(manifest.tape, redacts=redacts)
+        self._encoder = Encoder(manifest.tape)
 
     def write(self, call: Call) -> None:
         with self._used():

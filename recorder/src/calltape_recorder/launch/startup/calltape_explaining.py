@@ -6,7 +6,6 @@ It looks at names and never runs the host's code: no property, no import.
 
 from __future__ import annotations
 
-import difflib
 import gc
 import os
 import sys
@@ -22,7 +21,6 @@ __all__ = ["LOCALS", "about_class", "about_locals", "about_module", "about_name"
 
 LOCALS = "<locals>"
 
-_NEAR = 3
 _MAX_NAMES = 10_000
 _MAX_OBJECTS = 2_000_000
 _FUNCTION = type(lambda: None)
@@ -37,12 +35,8 @@ def about_locals(module: str, attribute: str) -> str:
     )
 
 
-def about_module(name: str) -> str:
+def about_module() -> str:
     """Of a module that nobody imported."""
-    known = [other for other in list(sys.modules) if not other.startswith("_")]
-    near = difflib.get_close_matches(name, known, _NEAR, 0.7)
-    if near:
-        return f"imported was {_listed(near)}"
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     return "" if main is None else f"the script {main} itself is named __main__:attribute"
 
@@ -96,7 +90,7 @@ def _about_part(module: ModuleType, attribute: str) -> str:
     for name in attribute.split("."):
         names = _names_of(owner)
         if name not in names:
-            return _about_missing(owner, done, name, names)
+            return _about_missing(owner, done, name)
         owner, done = names[name], f"{done}{':' if owner is module else '.'}{name}"
         if owner is None:
             return f"{done} is None: nothing was assigned to it"
@@ -106,16 +100,15 @@ def _about_part(module: ModuleType, attribute: str) -> str:
     )
 
 
-def _about_missing(owner: Any, done: str, name: str, names: Mapping[str, Any]) -> str:
+def _about_missing(owner: Any, done: str, name: str) -> str:
     if isinstance(owner, _FUNCTION):
         is_local = name in _locals_of(owner.__code__)
         what = f"{name} is a local variable of it" if is_local else "it has only local variables"
         return f"{done} is a function: {what}; name the class of the model, {_CLASS_ADVICE}"
-    near = difflib.get_close_matches(name, [n for n in names if not n.startswith("__")], _NEAR)
-    said = f"{done} has no {name}" + (f"; it has {_listed(near)}" if near else "")
+    said = f"{done} has no {name}"
     functions = [found for found, code in _codes_in(owner) if name in _locals_of(code)]
     if functions:
-        said += f"; {name} is a local variable of {_listed(functions[:_NEAR])}, which no name leads"
+        said += f"; {name} is a local variable of {_listed(functions)}, which no name leads"
         said += f" to: name its class, {_CLASS_ADVICE}"
     elif isinstance(owner, type):
         said += f"; {done} is a class: only an instance may have {name}"

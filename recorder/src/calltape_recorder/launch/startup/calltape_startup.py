@@ -102,7 +102,7 @@ class _Lookout:
         tape = str(self._settings.get("tape"))
         if not _explaining().has_tape(tape, since):
             said = f"nobody imported {self.module}, and no tape is in {tape}: nothing is recorded"
-            _say(_with(said, lambda: _explaining().about_module(self.module)))
+            _say(_with(said, lambda: _explaining().about_module()))
 
     def arrived(self, module: ModuleType) -> None:
         """An import executed the module. It may be the script as well, and the script's own copy
