@@ -139,11 +139,8 @@ function treeForm(side, values) {
 async function callForm(call, kinds) {
   const { record } = call;
   const made = { number: String(record.call), values: "ok" };
-  for (const name of ["time_ns", "duration_ns", "thread", "tree"]) {
+  for (const name of ["time_ns", "duration_ns", "thread"]) {
     if (record[name] !== undefined) made[name] = String(record[name]);
-  }
-  if (record.parent !== undefined) {
-    made.parent = { tape: hex(record.parent.tape), call: String(record.parent.call) };
   }
   if (record.error !== undefined) made.error = { type: record.error.type, message: text(record.error.message) };
   if (record.outputs_missing !== undefined) made.outputs_missing = record.outputs_missing;
