@@ -8,6 +8,7 @@ it gets values, sizes and strides. Out goes what is asked of which tensor.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
@@ -105,10 +106,11 @@ class _Asking:
     def __init__(self, runner: Runner, plan: Plan, sample: Sample) -> None:
         self._runner, self._plan, self._sample = runner, plan, sample
         self._eager = partial(runner.eager, plan)
-        every = range(len(sample.tensors))
-        self._free = [
-            i for i in every if is_strided(sample.tensors[i]) and sample.tensors[i].numel()
-        ]
+        strided = [i for i, one in enumerate(sample.tensors) if is_strided(one) and one.numel()]
+        memory = {i: sample.tensors[i].untyped_storage().data_ptr() for i in strided}
+        times = Counter(memory.values())
+        # One that shares memory with another argument would no longer do so, after a change.
+        self._free = [i for i in strided if times[memory[i]] == 1]
 
     def minding(self, before: Change, after: Change) -> list[int]:
         """The tensors of which the model returns something else after a change than before it."""
