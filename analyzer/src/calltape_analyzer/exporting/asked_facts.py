@@ -8,7 +8,6 @@ it gets values, sizes and strides. Out goes what is asked of which tensor.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
@@ -94,7 +93,9 @@ def _asked_in(
     except TapeError:  # the export of the variant will say so
         return []
     places = variant.group.layout.tensors
-    asking = _Asking(runner, Plan.of(variant, sample, runner.sorter.signature), sample)
+    # One that shares memory with another argument would no longer do so, after a change.
+    sharing = {i for pair in variant.group.key.shared for i in (pair.one, pair.other)}
+    asking = _Asking(runner, Plan.of(variant, sample, runner.sorter.signature), sample, sharing)
     found = [(i, fact.words) for fact in facts for i in asking.minding(_as_it_is, fact.with_it)]
     found += asking.around() if looks_around else []
     return [(str(places[i]), words) for i, words in found]
@@ -103,14 +104,16 @@ def _asked_in(
 class _Asking:
     """Runs of one recorded call with tensors that have other facts."""
 
-    def __init__(self, runner: Runner, plan: Plan, sample: Sample) -> None:
+    def __init__(
+        self, runner: Runner, plan: Plan, sample: Sample, sharing: Collection[int]
+    ) -> None:
         self._runner, self._plan, self._sample = runner, plan, sample
         self._eager = partial(runner.eager, plan)
-        strided = [i for i, one in enumerate(sample.tensors) if is_strided(one) and one.numel()]
-        memory = {i: sample.tensors[i].untyped_storage().data_ptr() for i in strided}
-        times = Counter(memory.values())
-        # One that shares memory with another argument would no longer do so, after a change.
-        self._free = [i for i in strided if times[memory[i]] == 1]
+        self._free = [
+            i
+            for i, one in enumerate(sample.tensors)
+            if is_strided(one) and one.numel() and i not in sharing
+        ]
 
     def minding(self, before: Change, after: Change) -> list[int]:
         """The tensors of which the model returns something else after a change than before it."""
