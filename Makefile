@@ -5,8 +5,8 @@ PYTHON ?= python3
 ARGS ?=
 # for make fuzz
 SECONDS ?= 600
-# two processes, each file as a whole in one of them
-TWO := -n 2 --dist loadfile
+# two processes, each file as a whole in one of them; one that dies is a failure, and is not made again: its test would end the next one too
+TWO := -n 2 --dist loadfile --max-worker-restart 0
 BIN := .venv/bin
 STAMP := .venv/.complete
 

@@ -144,6 +144,28 @@ def test_two_tensors_side_by_side_in_one_memory(recorded: str, tmp_path: Path) -
         export(open_tape(tmp_path / "calls.tape"), model)
 
 
+class AddsInPlace(torch.nn.Module):
+    """Names the memory of its arguments, and only writes to one of them."""
+
+    def forward(self, x: Any, y: Any) -> Any:
+        assert x.untyped_storage().nbytes()
+        x.add_(1)
+        return y * 2
+
+
+def test_arguments_that_share_memory_share_it_in_each_run(tmp_path: Path) -> None:
+    model = AddsInPlace()
+    with record(model, tmp_path / "calls.tape"), torch.no_grad():
+        for rows in (2, 3):
+            x = torch.randn(rows, 4)
+            model(x, x)
+    programs = export(open_tape(tmp_path / "calls.tape"), model)
+    assert programs.verify().ok
+    x = torch.randn(5, 4)
+    expected = (x + 1) * 2
+    assert torch.equal(programs(x, x), expected)
+
+
 @pytest.mark.integration
 def test_a_model_that_asks_and_returns_the_same_has_a_program(tmp_path: Path) -> None:
     model = OwnElements()

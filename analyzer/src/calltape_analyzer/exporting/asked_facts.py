@@ -93,7 +93,9 @@ def _asked_in(
     except TapeError:  # the export of the variant will say so
         return []
     places = variant.group.layout.tensors
-    asking = _Asking(runner, Plan.of(variant, sample, runner.sorter.signature), sample)
+    # One that shares memory with another argument would no longer do so, after a change.
+    sharing = {i for pair in variant.group.key.shared for i in (pair.one, pair.other)}
+    asking = _Asking(runner, Plan.of(variant, sample, runner.sorter.signature), sample, sharing)
     found = [(i, fact.words) for fact in facts for i in asking.minding(_as_it_is, fact.with_it)]
     found += asking.around() if looks_around else []
     return [(str(places[i]), words) for i, words in found]
@@ -102,12 +104,15 @@ def _asked_in(
 class _Asking:
     """Runs of one recorded call with tensors that have other facts."""
 
-    def __init__(self, runner: Runner, plan: Plan, sample: Sample) -> None:
+    def __init__(
+        self, runner: Runner, plan: Plan, sample: Sample, sharing: Collection[int]
+    ) -> None:
         self._runner, self._plan, self._sample = runner, plan, sample
         self._eager = partial(runner.eager, plan)
-        every = range(len(sample.tensors))
         self._free = [
-            i for i in every if is_strided(sample.tensors[i]) and sample.tensors[i].numel()
+            i
+            for i, one in enumerate(sample.tensors)
+            if is_strided(one) and one.numel() and i not in sharing
         ]
 
     def minding(self, before: Change, after: Change) -> list[int]:
