@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from calltape_recorder.counting import Count, value_of
 
-__all__ = ["forks", "know", "unwatch", "watch", "watch_exceptions"]
+__all__ = ["forks", "know", "known", "unwatch", "watch", "watch_exceptions"]
 
 
 class Closable(Protocol):
@@ -48,6 +48,15 @@ def know(recorder: Closable) -> None:
 def forks() -> int:
     """How often this process, or one that it is a fork of, forked since recorders exist."""
     return value_of(_forks)
+
+
+def known() -> list[Any]:
+    """All recorders of this process that were not closed."""
+    while True:
+        try:
+            return list(_made)
+        except RuntimeError:  # another thread made a recorder meanwhile
+            continue
 
 
 def watch(recorder: Closable) -> None:
