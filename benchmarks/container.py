@@ -1,0 +1,171 @@
+"""``python -m benchmarks.container``: what the container of a tape costs, without a recorder.
+
+A million calls of which no values are kept are written in floods (many calls in a group) and paced
+(each in a group of its own). It prints the bytes and the seconds per call, what a scan of the
+unsealed file takes against the bare hop over its members, and what the end of the sealed one takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from calltape_schema.endings import Coverage
+from calltape_schema.groups import NewCall
+from calltape_schema.inputs_table import inputs_hash
+from calltape_schema.leaves import encode_leaves
+from calltape_schema.packing import pack
+from calltape_schema.reader import TapeReader
+from calltape_schema.records import Manifest, Producer
+from calltape_schema.storage import FileSink, FileSource, Window
+from calltape_schema.tar import members
+from calltape_schema.tree import encode_structure
+from calltape_schema.writer import TapeWriter
+
+MANIFEST = Manifest(
+    format="calltape", version=1, tape=bytes(16), created_ns=1, producer=Producer(calltape="0.1.0")
+)
+_ARGUMENTS = [{"kind": "tensor", "leaf": 0}, {"kind": "tensor", "leaf": 1}]
+STRUCTURE = encode_structure(
+    {
+        "root": {
+            "kind": "tuple",
+            "children": [
+                {"kind": "tuple", "children": _ARGUMENTS},
+                {"kind": "dict", "keys": [], "children": []},
+            ],
+        },
+        "leaves": 2,
+        "scalars": 0,
+    }
+)
+OUTPUT = encode_structure({"root": {"kind": "tensor", "leaf": 0}, "leaves": 1, "scalars": 0})
+
+
+def _calls(count: int) -> list[NewCall]:
+    """Calls of two tensors in 77 sizes, as a recorder hands them over."""
+    chance = random.Random(0)
+    sides: dict[tuple[int, int], tuple[dict[str, Any], dict[str, Any], int]] = {}
+    now, made = 1_700_000_000_000_000_000, []
+    for number in range(count):
+        shape = (1 + number % 7, 3 + number % 11)
+        if shape not in sides:
+            leaf = {"dtype": "float32", "shape": list(shape), "missing": "policy"}
+            inputs = {"structure": STRUCTURE, "leaves": encode_leaves([leaf, leaf])}
+            outputs = {"structure": OUTPUT, "leaves": encode_leaves([leaf])}
+            key = inputs_hash(inputs["structure"], inputs["leaves"], pack([]))
+            sides[shape] = inputs, outputs, key
+        inputs, outputs, key = sides[shape]
+        now += chance.randrange(20_000, 2_000_000)
+        record = {
+            "time_ns": now, "duration_ns": chance.randrange(5_000, 500_000),
+            "thread": 139_872_534_652_736, "inputs": inputs, "outputs": outputs,
+        }  # fmt: skip
+        made.append(NewCall(number, record, key))
+    return made
+
+
+def _written(path: Path, calls: list[NewCall], batch: int, *, seals: bool) -> float:
+    sink = FileSink(str(path))
+    begun = time.process_time()
+    writer = TapeWriter(sink, MANIFEST)
+    for at in range(0, len(calls), batch):
+        writer.append(calls[at : at + batch])
+    if seals:
+        writer.seal(Coverage(seen=len(calls), kept=len(calls)))
+    sink.close()
+    return time.process_time() - begun
+
+
+def _hop(path: str) -> None:
+    source = FileSource(path)
+    for _ in members(Window(source).read, source.size, print):
+        pass
+    source.close()
+
+
+def _scan(path: str) -> None:
+    source = FileSource(path)
+    scan = TapeReader(source).scan()
+    assert not scan.damage
+    source.close()
+
+
+def _count(path: str) -> None:
+    source = FileSource(path)
+    TapeReader(source).inputs()
+    source.close()
+
+
+def _end(path: str) -> None:
+    source = FileSource(path)
+    end = TapeReader(source).end
+    assert end is not None
+    table = end.table()
+    assert table is not None
+    for row in table.rows.values():
+        row.tree().spec()
+        [leaf.shape for leaf in row.tree().facts()]
+    source.close()
+
+
+_ASKED: dict[str, Callable[[str], None]] = {
+    "hop": _hop, "scan": _scan, "count": _count, "end": _end
+}  # fmt: skip
+
+
+def _asked(name: str, path: Path) -> tuple[float, float]:
+    """Seconds and MiB in a process of its own; the seconds are the best of three."""
+    found = [
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.container", "--ask", name, str(path)],
+            check=True, capture_output=True, text=True,
+        ).stdout.split()
+        for _ in range(3)
+    ]  # fmt: skip
+    return min(float(seconds) for seconds, _ in found), float(found[0][1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=1_000_000)
+    parser.add_argument("--ask", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.ask:
+        begun = time.process_time()
+        _ASKED[options.ask[0]](options.ask[1])
+        seconds = time.process_time() - begun
+        # not ru_maxrss, which a child inherits
+        status = Path("/proc/self/status").read_text()
+        print(seconds, int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024)
+        return
+    calls = _calls(options.calls)
+    print("calls per group | bytes per call | µs to write | hop s | scan s | scan/hop | count s |"
+          " end s | end MiB")  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        for batch in (1, 32, 512, 4096):
+            torn, sealed = Path(folder, f"torn{batch}"), Path(folder, f"sealed{batch}")
+            _written(torn, calls, batch, seals=False)
+            seconds = _written(sealed, calls, batch, seals=True)
+            hop, scan, count = (_asked(name, torn)[0] for name in ("hop", "scan", "count"))
+            end, memory = _asked("end", sealed)
+            size = os.path.getsize(sealed) / len(calls)
+            print(
+                f"{batch} | {size:.1f} | {1e6 * seconds / len(calls):.2f} | {hop:.3f} | {scan:.3f}"
+                f" | {scan / hop:.1f} | {count:.3f} | {end:.3f} | {memory:.0f}", flush=True,
+            )  # fmt: skip
+            torn.unlink()
+            sealed.unlink()
+
+
+if __name__ == "__main__":
+    main()

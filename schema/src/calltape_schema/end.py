@@ -1,0 +1,197 @@
+"""The end of a sealed tape: what became of all calls, where their groups are, and the table of
+counted inputs.
+
+The content is a msgpack array ``[crc32, payload, locator]``: an envelope, and the place of the end
+itself, so that a reader that begins at the end of the file finds its beginning.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from array import array
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, TypeAdapter, model_validator
+from typing_extensions import Self
+
+from calltape_schema.bounds import MAX_INDEX_BYTES, MAX_MEMBER_BYTES, MAX_TABLE_BYTES
+from calltape_schema.endings import Coverage, Dump
+from calltape_schema.errors import TapeError
+from calltape_schema.fields import Count, Nanoseconds, Record, TapeId
+from calltape_schema.groups import inflated
+from calltape_schema.inputs_table import InputsTable, u64s
+from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
+from calltape_schema.records import decode_record
+from calltape_schema.tar import BLOCK, ZEROS_AT_END, padding
+
+__all__ = [
+    "LOCATOR_BYTES",
+    "Deflated",
+    "End",
+    "IndexEntry",
+    "decode_end",
+    "deflated",
+    "encode_end",
+    "end_offset",
+]
+
+_ENTRY = struct.Struct("<QQQQ")
+_LOCATOR = struct.Struct("<QQ8s")
+_MAGIC = b"calltape"
+LOCATOR_BYTES = _LOCATOR.size
+_ENVELOPE, _ENVELOPE_OF_THREE = b"\x92", b"\x93"
+_BIN = b"\xc4" + bytes([_LOCATOR.size])
+
+
+class Deflated(Record):
+    """Bytes in the format of zlib, and their size before."""
+
+    size: Count
+    data: bytes
+
+
+def deflated(data: bytes, level: int = 6) -> Deflated:
+    """Bytes as they stand in an end."""
+    return Deflated(size=len(data), data=zlib.compress(data, level))
+
+
+class IndexEntry(NamedTuple):
+    """A group: the offset of its header, how many calls it has, the lowest and the highest of their
+    numbers."""
+
+    offset: int
+    calls: int
+    low: int
+    high: int
+
+    def pack(self) -> bytes:
+        return _ENTRY.pack(*self)
+
+    @property
+    def named(self) -> str:
+        """Its calls, for people."""
+        if self.calls == self.high - self.low + 1:
+            return f"call {self.low}" if self.calls == 1 else f"calls {self.low} to {self.high}"
+        return f"{self.calls} of the calls {self.low} to {self.high}"
+
+
+class End(Record):
+    """The last member of a sealed tape.
+
+    Attributes:
+        closed_ns: Unix time in nanoseconds.
+        coverage: what became of all calls.
+        dumps: the latest dumps of a flight recorder.
+        continues: whether the recording goes on in another file.
+        elsewhere: whether the calls that ``coverage`` counts as kept are on other tapes, as of a
+            survey.
+        first_call, last_call: the lowest and the highest number of a kept call; None without calls.
+        first_ns, last_ns: when the first of them began and the last one ended, Unix time in
+            nanoseconds.
+        raised: how many of them raised.
+        tensor_bytes: the size of all blobs.
+        index: per group, in file order, four 64-bit ints (:class:`IndexEntry`).
+        inputs: the document of the table of counted inputs.
+    """
+
+    tape: TapeId
+    closed_ns: Nanoseconds
+    coverage: Coverage
+    dumps: Annotated[tuple[Dump, ...], Field(max_length=1000)] = ()
+    continues: bool | None = None
+    elsewhere: bool | None = None
+    first_call: Count | None = None
+    last_call: Count | None = None
+    first_ns: Nanoseconds | None = None
+    last_ns: Nanoseconds | None = None
+    raised: Count = 0
+    tensor_bytes: Count = 0
+    index: Deflated
+    inputs: Deflated | None = None
+
+    @model_validator(mode="after")
+    def _counts_fit(self) -> Self:
+        if self.raised > self.coverage.kept:
+            raise ValueError(f"{self.raised} of {self.coverage.kept} calls raised")
+        return self
+
+    def groups(self) -> list[IndexEntry]:
+        """The index.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``.
+        """
+        columns = self._columns()
+        entries = list(map(IndexEntry, columns[::4], columns[1::4], columns[2::4], columns[3::4]))
+        for entry in entries:
+            if not entry.calls or not entry.low <= entry.high < 2**63:
+                raise TapeError("invalid", "the index has a group that cannot be")
+        kept = 0 if self.elsewhere else self.coverage.kept
+        if sum(columns[1::4]) != kept:
+            raise TapeError("invalid", f"the index does not have the {kept} calls that were kept")
+        return entries
+
+    def _columns(self) -> array[int]:
+        data = inflated(self.index.data, self.index.size, MAX_INDEX_BYTES, "the index")
+        if len(data) % _ENTRY.size:
+            raise TapeError("invalid", f"an index of {len(data)} bytes")
+        return u64s(data)
+
+    def table(self) -> InputsTable | None:
+        """The counted inputs; None if the tape does not have them.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``.
+        """
+        found = self.inputs
+        if found is None:
+            return None
+        data = inflated(found.data, found.size, MAX_TABLE_BYTES, "the table of inputs")
+        table = InputsTable.from_bytes(data)
+        totals = table.totals()
+        if totals.kept != self.coverage.kept or totals.seen > self.coverage.seen:
+            reason = f"the table of inputs has {totals.kept} kept calls of {totals.seen}"
+            raise TapeError("invalid", reason)
+        return table
+
+
+_ends: TypeAdapter[End] = TypeAdapter(End)
+
+
+def encode_end(end: End, offset: int) -> bytes:
+    """The content of the member ``end.msgpack``, of which the header is at this offset.
+
+    Raises:
+        TapeError: ``limit``.
+    """
+    envelope = seal_envelope(pack(end.model_dump(exclude_none=True)))
+    size = len(envelope) + len(_BIN) + _LOCATOR.size
+    locator = _LOCATOR.pack(offset, size, _MAGIC)
+    return b"".join((_ENVELOPE_OF_THREE, envelope[1:], _BIN, locator))
+
+
+def decode_end(content: bytes) -> End:
+    """The end of a sealed tape. Index and table are not inflated yet.
+
+    Raises:
+        TapeError: ``damaged``, ``invalid`` or ``limit``.
+    """
+    return decode_record(_ends, unpack(open_envelope(content)), "end")
+
+
+def end_offset(tail: bytes, size: int) -> int | None:
+    """The offset of the header of the end, from the last bytes of a tape; None if it is not sealed.
+
+    Args:
+        tail: the last bytes, at least 2 KiB unless the tape is shorter.
+        size: of the tape.
+    """
+    content = tail.rstrip(b"\0")
+    zeros = len(tail) - len(content)
+    if not content.endswith(_MAGIC) or len(content) < _LOCATOR.size:
+        return None
+    offset, length, _ = _LOCATOR.unpack(content[-_LOCATOR.size :])
+    end = offset + BLOCK + length
+    is_here = end == size - zeros and zeros == padding(length) + len(ZEROS_AT_END)
+    return offset if is_here and offset % BLOCK == 0 and length <= MAX_MEMBER_BYTES else None

@@ -1,0 +1,436 @@
+"""Groups of records: how calls are committed.
+
+In come calls, and out goes what one append writes: the blobs of the calls, and one member with all
+of their records. Or in comes the content of such a member, and out go its table, and its records.
+
+The content is a msgpack array ``[tape, crc32, table, crc32, documents, size]``. The table has 24
+bytes for each call: its number, the hash of its inputs, where its record begins, and flags. It is
+all that a scan decodes. The documents are the shared parts of the records (structures and leaves,
+each once), and the records one after another; they may be deflated as a whole.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Sequence
+from operator import lt
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from calltape_schema.bounds import (
+    DEFLATE_FROM_BYTES,
+    GROUP_BYTES,
+    MAX_GROUP_BYTES,
+    MAX_GROUP_CALLS,
+    MAX_INFLATION,
+    MAX_REFERENCES,
+)
+from calltape_schema.checksum import crc32
+from calltape_schema.errors import TapeError
+from calltape_schema.fields import Count, Short
+from calltape_schema.inputs_table import inputs_hash, u64s
+from calltape_schema.interning import MAX_NODES
+from calltape_schema.packing import is_array, is_map, pack, unpack, unpack_plain
+from calltape_schema.records import BlobFacts, CallRecord, Range, decode_record
+from calltape_schema.tar import BLOCK, blob_name, group_name, member_header, padding
+
+__all__ = [
+    "HAS_BLOB",
+    "HAS_RANGES",
+    "RAISED",
+    "Append",
+    "Group",
+    "GroupedRecord",
+    "NewCall",
+    "Reference",
+    "StoredBlob",
+    "check_table",
+    "group_of",
+    "inflated",
+    "member",
+    "opened",
+    "planned",
+]
+
+RAISED, HAS_RANGES, HAS_BLOB = 1, 2, 4
+"""Flags in the table: the call raised, its inputs have ranges, it has a blob of its own."""
+
+_ENTRY = struct.Struct("<QQII")
+_LEVEL = 1  # level 6 makes records an eighth smaller, and takes four times as long
+_ZEROS = bytes(BLOCK)
+
+Reference = tuple[Short, Count, Short]
+"""A key in the leaves of a call, the number of an earlier call, and the key in the blob of that."""
+
+
+class StoredBlob(BlobFacts):
+    """The blob of a call: ``back`` is how many bytes before the header of its group the header of
+    the blob is."""
+
+    back: Count
+
+
+class GroupedRecord(CallRecord):
+    """The record of a call as it stands in a group. ``at`` names the tensors of which the bytes are
+    in the blob of an earlier call."""
+
+    blob: StoredBlob | None = None
+    at: Annotated[tuple[Reference, ...], Field(max_length=MAX_REFERENCES)] = ()
+
+    def reference(self, key: str) -> tuple[int, str] | None:
+        """The earlier call, and the key there, that has the bytes of a key of this call; None if
+        the blob of this call has them."""
+        return next(((call, there) for own, call, there in self.at if own == key), None)
+
+
+_records: TypeAdapter[GroupedRecord] = TypeAdapter(GroupedRecord)
+_ranges: TypeAdapter[tuple[Range, ...]] = TypeAdapter(
+    Annotated[tuple[Range, ...], Field(max_length=MAX_NODES)]
+)
+
+
+class NewCall(NamedTuple):
+    """A call to be written.
+
+    Attributes:
+        number: of the call.
+        record: plain data in the form of :class:`GroupedRecord`, without ``tape``, ``call`` and
+            ``blob``. Its trees hold the encoded structure and leaves, as everywhere.
+        inputs: the hash of its inputs.
+        blob: the content of its safetensors member, in parts; empty without a blob.
+        crc32: the checksum of these.
+        scalars: of the inputs, as one packed array, for the table of counted inputs.
+    """
+
+    number: int
+    record: dict[str, Any]
+    inputs: int
+    blob: Sequence[Any] = ()
+    crc32: int = 0
+    scalars: bytes = b"\x90"
+
+
+class Append(NamedTuple):
+    """What one append writes.
+
+    Attributes:
+        calls: that are in it.
+        parts: the bytes, whole members.
+        size: of all parts.
+        groups: per group where its header is, from the beginning of the append, and the numbers of
+            its calls.
+        blob_bytes: the size of all blobs.
+    """
+
+    calls: Sequence[NewCall]
+    parts: list[Any]
+    size: int
+    groups: list[tuple[int, list[int]]]
+    blob_bytes: int
+
+
+def member(name: str, content: Sequence[Any], size: int) -> list[Any]:
+    """Header, content and padding of one member, as parts for one write."""
+    fill = padding(size)
+    return [member_header(name, size), *content, *((_ZEROS[:fill],) if fill else ())]
+
+
+def planned(tape: bytes, calls: Sequence[NewCall], level: int = _LEVEL) -> Append:
+    """The bytes of an append, which do not depend on where it goes. Nearly always it is one group;
+    more if the records are large.
+
+    Args:
+        tape: its id.
+        calls: at least one.
+        level: of zlib; 0 for documents that are not deflated.
+
+    Raises:
+        TapeError: ``limit`` for a record that no reader would take.
+    """
+    numbers = [call.number for call in calls]
+    sizes = [sum(map(len, call.blob)) for call in calls]
+    blobs = sum(BLOCK + size + padding(size) for size in sizes if size)
+    content = _content(tape, calls, sizes, blobs, level) if len(calls) <= MAX_GROUP_CALLS else None
+    if content is None:
+        half = len(calls) // 2
+        if not half:
+            raise TapeError("limit", f"the record of call {numbers[0]} is too large")
+        return _joined(planned(tape, calls[:half], level), planned(tape, calls[half:], level))
+    parts: list[Any] = []
+    for call, size in zip(calls, sizes, strict=True):
+        if size:
+            parts += member(blob_name(call.number), call.blob, size)
+    parts += member(group_name(numbers[0]), [content], len(content))
+    size = blobs + BLOCK + len(content) + padding(len(content))
+    return Append(calls, parts, size, [(blobs, numbers)], sum(sizes))
+
+
+def _joined(one: Append, two: Append) -> Append:
+    groups = one.groups + [(one.size + at, numbers) for at, numbers in two.groups]
+    return Append(
+        [*one.calls, *two.calls], one.parts + two.parts, one.size + two.size, groups,
+        one.blob_bytes + two.blob_bytes,
+    )  # fmt: skip
+
+
+def _content(
+    tape: bytes, calls: Sequence[NewCall], sizes: Sequence[int], back: int, level: int
+) -> bytes | None:
+    """The content of a group; None if it has to be parted. ``back`` is the size of all blobs, which
+    stand before it."""
+    known: dict[bytes, int] = {}
+    records: list[bytes] = []
+    for call, size in zip(calls, sizes, strict=True):
+        document = dict(call.record)
+        for side in ("inputs", "outputs"):
+            if side in document:
+                document[side] = _placed(document[side], known)
+        if size:
+            document["blob"] = {"back": back, "size": size, "crc32": call.crc32}
+            back -= BLOCK + size + padding(size)
+        records.append(pack(document))
+    shared = pack(list(known))
+    total = len(shared) + sum(map(len, records))
+    if total > MAX_GROUP_BYTES or (total > GROUP_BYTES and len(calls) > 1):
+        return None
+    table, offset = bytearray(), len(shared)
+    for call, record in zip(calls, records, strict=True):
+        table += _ENTRY.pack(call.number, call.inputs, offset, _flags(call))
+        offset += len(record)
+    documents, size = _deflated(b"".join((shared, *records)), level)
+    return pack([tape, crc32(table), bytes(table), crc32(documents), documents, size])
+
+
+def _placed(tree: dict[str, Any], known: dict[bytes, int]) -> dict[str, Any]:
+    """A tree with the positions of its structure and its leaves among the shared parts."""
+    return {
+        **tree,
+        "structure": known.setdefault(tree["structure"], len(known)),
+        "leaves": known.setdefault(tree["leaves"], len(known)),
+    }
+
+
+def _flags(call: NewCall) -> int:
+    record = call.record
+    return (
+        (RAISED if "error" in record else 0)
+        | (HAS_RANGES if record["inputs"].get("ranges") else 0)
+        | (HAS_BLOB if call.blob else 0)
+    )
+
+
+def _deflated(documents: bytes, level: int) -> tuple[bytes, int]:
+    """What stands in the group, and the size before; 0 if it is not deflated."""
+    if not level or len(documents) < DEFLATE_FROM_BYTES:
+        return documents, 0
+    packed = zlib.compress(documents, level)
+    if len(packed) >= len(documents) or len(packed) * MAX_INFLATION < len(documents):
+        return documents, 0
+    return packed, len(documents)
+
+
+def inflated(data: bytes, size: int, most: int, what: str) -> bytes:
+    """What was deflated in the format of zlib. It is never more than was announced.
+
+    Args:
+        data: the deflated bytes.
+        size: how many bytes they were.
+        most: how many they may be.
+        what: the name for errors.
+
+    Raises:
+        TapeError: ``limit`` or ``damaged``.
+    """
+    if not 0 <= size <= most:
+        raise TapeError("limit", f"{what}: {size} bytes (at most {most})")
+    inflater = zlib.decompressobj()
+    try:
+        found = inflater.decompress(data, size + 1)
+    except zlib.error as error:
+        raise TapeError("damaged", f"{what} cannot be inflated: {error}") from None
+    if len(found) != size or not inflater.eof or inflater.unused_data:
+        raise TapeError("damaged", f"{what}: not {size} bytes")
+    return found
+
+
+class Group:
+    """A group of records whose table was checked. Documents are inflated when the first is asked
+    for.
+
+    Attributes:
+        tape: the id of the tape that it says it belongs to.
+        numbers, inputs: per call its number, and the hash of its inputs.
+        places: per call where its record begins (32 bits), and above it its flags.
+    """
+
+    def __init__(self, tape: bytes, table: bytes, stored: bytes, size: int) -> None:
+        columns = u64s(table)
+        self.tape = tape
+        self.numbers, self.inputs, self.places = columns[::3], columns[1::3], columns[2::3]
+        self._stored = stored
+        self._size = size or len(stored)
+        self._documents: bytes | None = None if size else stored
+        self._parts: tuple[bytes, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def document(self, at: int) -> dict[str, Any]:
+        """The document of a record, as it stands there.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``.
+        """
+        documents = self._inflated()
+        begin = self.places[at] & _LOW
+        end = self.places[at + 1] & _LOW if at + 1 < len(self.places) else self._size
+        document = unpack(documents[begin:end])
+        if not is_map(document):
+            raise TapeError("invalid", "a record is not a map")
+        return document
+
+    def record(self, at: int) -> GroupedRecord:
+        """The record of a call.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``.
+        """
+        document = self.document(at)
+        document["tape"], document["call"] = self.tape, self.numbers[at]
+        for side in ("inputs", "outputs"):
+            if side in document:
+                document[side] = self._tree(document[side])
+        found = decode_record(_records, document, "call record")
+        self._check(found, at)
+        return found
+
+    def inputs_of(self, at: int) -> tuple[bytes, bytes, bytes]:
+        """Structure, leaves and packed scalars of the inputs of a call, which are not decoded.
+
+        Raises:
+            TapeError: as :meth:`record`; ``invalid`` if they have not the hash of the table.
+        """
+        tree = self._tree(self.document(at).get("inputs"))
+        scalars = tree.get("scalars", ())
+        found = tree["structure"], tree["leaves"], pack(scalars)
+        if not is_array(scalars) or inputs_hash(*found) != self.inputs[at]:
+            raise _forged()
+        return found
+
+    def ranges_of(self, at: int) -> list[tuple[int, int, int]]:
+        """Leaf, smallest and largest element of the ranges of the inputs of a call.
+
+        Raises:
+            TapeError: as :meth:`record`.
+        """
+        tree = self.document(at).get("inputs")
+        try:
+            found = _ranges.validate_python(tree.get("ranges", ()) if is_map(tree) else None)
+        except ValidationError:
+            raise TapeError("invalid", "the ranges of a call break the format") from None
+        return [(one.leaf, one.min, one.max) for one in found]
+
+    def _check(self, record: GroupedRecord, at: int) -> None:
+        """Compares a record with what the table says of it."""
+        tree = record.inputs
+        flags = (
+            (RAISED if record.error is not None else 0)
+            | (HAS_RANGES if tree.ranges else 0)
+            | (HAS_BLOB if record.blob is not None else 0)
+        )
+        key = inputs_hash(tree.structure, tree.leaves, pack(tree.scalars))
+        if (key, flags) != (self.inputs[at], self.places[at] >> 32 & _KNOWN_FLAGS):
+            raise _forged()
+
+    def _tree(self, tree: Any) -> dict[str, Any]:
+        if not is_map(tree):
+            raise TapeError("invalid", "a tree is not a map")
+        parts = self._shared()
+        found = dict(tree)
+        for name in ("structure", "leaves"):
+            at = tree.get(name)
+            if type(at) is not int or not 0 <= at < len(parts):
+                raise TapeError("invalid", f"the {name} of a tree are no part of the group")
+            found[name] = parts[at]
+        return found
+
+    def _shared(self) -> tuple[bytes, ...]:
+        if self._parts is None:
+            found = unpack(self._inflated()[: self.places[0] & _LOW])
+            if not is_array(found) or any(type(part) is not bytes for part in found):
+                raise TapeError("invalid", "the shared parts of a group are no array of bytes")
+            self._parts = found
+        return self._parts
+
+    def _inflated(self) -> bytes:
+        if self._documents is None:
+            most = min(MAX_GROUP_BYTES, MAX_INFLATION * len(self._stored))
+            self._documents = inflated(self._stored, self._size, most, "the records of a group")
+            self._stored = b""
+        return self._documents
+
+
+_LOW = 2**32 - 1
+_KNOWN_FLAGS = RAISED | HAS_RANGES | HAS_BLOB
+
+
+def _forged() -> TapeError:
+    return TapeError("invalid", "a record is not as the table of its group says")
+
+
+def opened(content: bytes) -> tuple[bytes, bytes, bytes, int]:
+    """Tape id, table, documents as they stand there, and their size after they are inflated (0 if
+    they are not deflated), from the content of a group. Both checksums are compared.
+
+    Raises:
+        TapeError: ``damaged``, ``invalid`` or ``limit``.
+    """
+    try:
+        tape, sum_of_table, table, sum_of_documents, documents, size, *_ = unpack_plain(content)
+        is_whole = crc32(table) == sum_of_table and crc32(documents) == sum_of_documents
+    except (TypeError, ValueError):  # another form: what is no bytes has no checksum
+        raise TapeError(
+            "damaged", "not a group [tape, crc32, table, crc32, documents, size]"
+        ) from None
+    if not is_whole or type(size) is not int:
+        raise TapeError("damaged", "the checksum of a group does not match its bytes")
+    if not table or len(table) % _ENTRY.size:
+        raise TapeError("invalid", f"the table of a group has {len(table)} bytes")
+    if len(table) > MAX_GROUP_CALLS * _ENTRY.size:
+        raise TapeError("limit", f"a group has more than {MAX_GROUP_CALLS} calls")
+    return tape, table, documents, size
+
+
+def group_of(content: bytes) -> Group:
+    """The group in the content of its member. Its documents are neither inflated nor decoded.
+
+    Raises:
+        TapeError: ``damaged``, ``invalid`` or ``limit``.
+    """
+    tape, table, documents, size = opened(content)
+    check_table(table, size or len(documents))
+    return Group(tape, table, documents, size)
+
+
+def check_table(table: bytes, size: int) -> None:
+    """Checks a table for documents of so many bytes.
+
+    Raises:
+        TapeError: ``invalid``.
+    """
+    if len(table) == _ENTRY.size:  # nearly each group of a paced recording
+        number, _, offset, _ = _ENTRY.unpack(table)
+        is_sound = offset < size and number < 2**63
+    else:
+        words = array("I", table)
+        if sys.byteorder != "little":
+            words.byteswap()
+        offsets = words[4::6]
+        is_sound = all(map(lt, offsets, offsets[1:])) and offsets[-1] < size
+        is_sound = is_sound and max(words[1::6]) < 2**31
+    if not is_sound:
+        raise TapeError("invalid", "the table of a group contradicts itself")

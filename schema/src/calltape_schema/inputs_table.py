@@ -1,0 +1,553 @@
+"""The one table of counted inputs: with which inputs a model was called, and how often.
+
+The recorder fills it, the end of a tape holds it, the analyzer makes variants of it, and the tables
+of many tapes add up. It is bounded. As long as there is room, each of the distinct inputs has a
+*row*. Calls without a row are counted by *kind* (structure, dtypes and ranks), with the sizes of
+each axis; calls that find no room there either are counted as ``other``. No call is left out.
+
+A hash decides who has room, and not who came first: the rows and kinds with the lowest hashes stay.
+So a table depends on the calls alone. Tables that are added in any order, in any grouping, are one
+table; and the inputs that have rows are a fair sample of all.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from calltape_schema.bounds import MAX_AXES, MAX_KIND_BYTES, MAX_ROW_BYTES, MAX_ROWS, MAX_SIZES
+from calltape_schema.errors import TapeError
+from calltape_schema.fields import Count, Int64, Record
+from calltape_schema.interning import MAX_NODES, MAX_RANK, Index
+from calltape_schema.leaves import decode_leaves
+from calltape_schema.packing import is_array, pack, unpack
+from calltape_schema.records import Tree, decode_record
+from calltape_schema.tree import decode_structure
+
+__all__ = ["Axis", "Counts", "InputsTable", "Kind", "Ranges", "Row", "inputs_hash", "u64s"]
+
+Ranges = Iterable[tuple[int, int, int]]
+"""Of integer leaves: the leaf, its smallest and its largest element."""
+
+_LARGEST_PART = 4
+"""A row takes at most this part of the room for rows, and a kind of the room for kinds."""
+
+
+def inputs_hash(structure: bytes, leaves: bytes, scalars: bytes) -> int:
+    """What stands for inputs in the table of a group, and orders rows: 64 bits.
+
+    Args:
+        structure, leaves: the documents of a tree.
+        scalars: its scalars, as one packed array.
+    """
+    lengths = len(structure).to_bytes(8, "little") + len(leaves).to_bytes(8, "little")
+    digest = blake2b(b"".join((lengths, structure, leaves, scalars)), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+class Counts:
+    """How many calls: ``seen``, of which ``kept`` are on a tape and ``raised`` an exception."""
+
+    __slots__ = ("kept", "raised", "seen")
+
+    def __init__(self, seen: int = 0, kept: int = 0, raised: int = 0) -> None:
+        self.seen = seen
+        self.kept = kept
+        self.raised = raised
+
+    def add(self, other: Counts) -> None:
+        self.seen += other.seen
+        self.kept += other.kept
+        self.raised += other.raised
+
+
+class Row(Counts):
+    """Distinct inputs, and the calls that had them.
+
+    Attributes:
+        structure, leaves: the documents of the inputs, as in a record.
+        scalars: the packed array of their scalars.
+        first, last: the lowest and the highest number of these calls.
+        example: the lowest number of those that were kept; None if none was.
+        ranges: per integer leaf its smallest and largest element in the kept calls.
+    """
+
+    __slots__ = ("example", "first", "last", "leaves", "ranges", "scalars", "structure")
+
+    def __init__(
+        self, structure: bytes, leaves: bytes, scalars: bytes, first: int, last: int
+    ) -> None:
+        super().__init__()
+        self.structure = structure
+        self.leaves = leaves
+        self.scalars = scalars
+        self.first = first
+        self.last = last
+        self.example: int | None = None
+        self.ranges: dict[int, tuple[int, int]] = {}
+
+    @property
+    def cost(self) -> int:
+        """What the row takes of the room. It depends on the inputs alone. Many rows share a
+        structure, so a part of it counts."""
+        ranged = self.leaves.count(b"int")
+        return 64 + len(self.structure) // 4 + len(self.leaves) + len(self.scalars) + 32 * ranged
+
+    def count(self, number: int, *, kept: bool, raised: bool, ranges: Ranges = ()) -> None:
+        """Counts one call."""
+        self.seen += 1
+        self.raised += raised
+        if number < self.first:
+            self.first = number
+        elif number > self.last:
+            self.last = number
+        if kept:
+            self.kept += 1
+            if self.example is None or number < self.example:
+                self.example = number
+            if ranges:
+                self.widen(ranges)
+
+    def widen(self, ranges: Ranges) -> None:
+        """Adds the ranges of other calls."""
+        for leaf, low, high in ranges:
+            known = self.ranges.get(leaf)
+            if known is None:
+                self.ranges[leaf] = low, high
+            elif low < known[0] or high > known[1]:
+                self.ranges[leaf] = min(low, known[0]), max(high, known[1])
+
+    def absorb(self, row: Row) -> None:
+        """Adds the calls of the same inputs elsewhere."""
+        self.add(row)
+        self.first, self.last = min(self.first, row.first), max(self.last, row.last)
+        examples = [one for one in (self.example, row.example) if one is not None]
+        self.example = min(examples, default=None)
+        self.widen(row.spans())
+
+    def spans(self) -> list[tuple[int, int, int]]:
+        """Its ranges, by leaf."""
+        return [(leaf, low, high) for leaf, (low, high) in sorted(self.ranges.items())]
+
+    def tree(self) -> Tree:
+        """The inputs, as in a record.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``.
+        """
+        ranges = tuple({"leaf": leaf, "min": low, "max": high} for leaf, low, high in self.spans())
+        document = {
+            "structure": self.structure, "leaves": self.leaves, "ranges": ranges,
+            "scalars": unpack(self.scalars),
+        }  # fmt: skip
+        return decode_record(_trees, document, "a row of the table of inputs")
+
+    def kind(self) -> Kind:
+        """The calls of this row by their kind. Their ranges are given up.
+
+        Raises:
+            TapeError: as :meth:`tree`.
+        """
+        spec, leaves, scalars = (
+            decode_structure(self.structure), decode_leaves(self.leaves), unpack(self.scalars)
+        )  # fmt: skip
+        if not is_array(scalars) or spec.leaves != len(leaves) or spec.scalars != len(scalars):
+            raise TapeError("invalid", "the structure does not fit its leaves and scalars")
+        shapes = [leaf.shape for leaf in leaves]
+        ints = [value if type(value) is int else None for value in scalars]
+        return Kind.of(self.structure, [leaf.dtype for leaf in leaves], shapes, ints, self)
+
+
+class Axis:
+    """The sizes of one axis, or the values of one int, in the calls of a kind.
+
+    Attributes:
+        sizes: the smallest 32 values, and how many calls had each.
+        other: how many calls had a larger value than all of these.
+        max: the largest value.
+    """
+
+    __slots__ = ("max", "other", "sizes")
+
+    def __init__(self, sizes: dict[int, int], other: int, largest: int) -> None:
+        self.sizes = sizes
+        self.other = other
+        self.max = largest
+
+    def absorb(self, axis: Axis) -> None:
+        """Adds the calls of another one."""
+        # What is larger than the sizes of an axis that has others was not told apart there.
+        full = min((max(one.sizes) for one in (self, axis) if one.other), default=None)
+        for size, calls in axis.sizes.items():
+            self.sizes[size] = self.sizes.get(size, 0) + calls
+        self.other += axis.other
+        self.max = max(self.max, axis.max)
+        for size in sorted(self.sizes, reverse=True):
+            if len(self.sizes) <= MAX_SIZES and (full is None or size <= full):
+                return
+            self.other += self.sizes.pop(size)
+
+
+class Kind(Counts):
+    """Calls whose inputs have the same structure, dtypes and ranks, and no row of their own.
+
+    Attributes:
+        structure: the document.
+        dtypes, ranks: of each leaf.
+        axes: the axes of all leaves, then per scalar the values of its ints, or None.
+    """
+
+    __slots__ = ("axes", "dtypes", "ranks", "structure")
+
+    def __init__(
+        self, structure: bytes, dtypes: Sequence[str], ranks: Sequence[int],
+        axes: list[Axis | None], calls: Counts,
+    ) -> None:  # fmt: skip
+        super().__init__(calls.seen, calls.kept, calls.raised)
+        self.structure = structure
+        self.dtypes = list(dtypes)
+        self.ranks = list(ranks)
+        self.axes = axes
+
+    @classmethod
+    def of(
+        cls, structure: bytes, dtypes: Sequence[str], shapes: Sequence[Sequence[int]],
+        ints: Iterable[int | None], calls: Counts,
+    ) -> Kind:  # fmt: skip
+        """Calls with inputs of these sizes. ``ints`` has per scalar its value, if it is an int."""
+        values = [*(size for shape in shapes for size in shape), *ints]
+        axes = [
+            Axis({value: calls.seen}, 0, value)
+            if value is not None and -(2**63) <= value < 2**64
+            else None
+            for value in values
+        ]
+        return cls(structure, dtypes, list(map(len, shapes)), axes, calls)
+
+    @property
+    def key(self) -> int:
+        """The hash that orders kinds."""
+        return inputs_hash(self.structure, pack([self.dtypes, self.ranks]), b"")
+
+    @property
+    def cost(self) -> int:
+        """What it takes of the room. A leaf of no axis takes some, too."""
+        return len(self.axes) + len(self.dtypes)
+
+    def absorb(self, kind: Kind) -> None:
+        """Adds the calls of the same kind elsewhere."""
+        self.add(kind)
+        for at, axis in enumerate(kind.axes):
+            known = self.axes[at]
+            if known is None:
+                self.axes[at] = axis
+            elif axis is not None:
+                known.absorb(axis)
+
+
+class InputsTable:
+    """Counts inputs, within bounds.
+
+    Attributes:
+        rows: by the hash of their inputs.
+        kinds: of calls without a row, by their key.
+        other: calls without either.
+        rows_below, kinds_below: the hash from which on there was no room; None if there was.
+
+    Args:
+        max_rows, max_bytes, max_axes: the bounds.
+    """
+
+    def __init__(
+        self, max_rows: int = MAX_ROWS, max_bytes: int = MAX_ROW_BYTES, max_axes: int = MAX_AXES
+    ) -> None:
+        self.rows: dict[int, Row] = {}
+        self.kinds: dict[int, Kind] = {}
+        self.other = Counts()
+        self.rows_below: int | None = None
+        self.kinds_below: int | None = None
+        self._max_rows, self._max_bytes, self._max_axes = max_rows, max_bytes, max_axes
+        self._order: list[int] = []  # the hashes of rows, negative, as a heap: the highest first
+        self._bytes = 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every call that was counted has a row."""
+        return not (self.kinds or self.other.seen)
+
+    def totals(self) -> Counts:
+        """All calls."""
+        found = Counts()
+        for part in (*self.rows.values(), *self.kinds.values(), self.other):
+            found.add(part)
+        return found
+
+    def add(
+        self, structure: bytes, leaves: bytes, scalars: bytes, number: int, *, kept: bool = True,
+        raised: bool = False, ranges: Ranges = (), key: int | None = None,
+    ) -> None:  # fmt: skip
+        """Counts one call.
+
+        Args:
+            structure, leaves, scalars: of its inputs, as :func:`inputs_hash` takes them.
+            number: of the call.
+            kept: whether the call is on the tape.
+            raised: whether it raised.
+            ranges: of its integer leaves.
+            key: the hash of the inputs, if it is known.
+
+        Raises:
+            TapeError: the table is full, and the documents break the format.
+        """
+        key = inputs_hash(structure, leaves, scalars) if key is None else key
+        known = self.rows.get(key)
+        row = known or Row(structure, leaves, scalars, number, number)
+        row.count(number, kept=kept, raised=raised, ranges=ranges)
+        if known is None:
+            self.add_row(key, row)
+
+    def add_row(self, key: int, row: Row) -> None:
+        """Adds the calls of a row, which has this hash and is not used any more.
+
+        Raises:
+            TapeError: as :meth:`add`.
+        """
+        known = self.rows.get(key)
+        if known is not None:
+            known.absorb(row)
+        elif row.cost > self._max_bytes // _LARGEST_PART or _is_above(key, self.rows_below):
+            self.add_kind(row.kind())
+        else:
+            self.rows[key] = row
+            heapq.heappush(self._order, -key)
+            self._bytes += row.cost
+            while len(self.rows) > self._max_rows or self._bytes > self._max_bytes:
+                self._lower_rows(-self._order[0])
+
+    def add_kind(self, kind: Kind) -> None:
+        """Adds calls of which no more is known than their kind. It is not used any more."""
+        known = self.kinds.get(kind.key)
+        if known is not None:
+            known.absorb(kind)
+        elif kind.cost > self._max_axes // _LARGEST_PART or _is_above(kind.key, self.kinds_below):
+            self.other.add(kind)
+        else:
+            self.kinds[kind.key] = kind
+            # Kinds are few, and a new one is rare: no need to hold their sums.
+            while (
+                sum([one.cost for one in self.kinds.values()]) > self._max_axes
+                or sum([len(one.structure) for one in self.kinds.values()]) > MAX_KIND_BYTES
+            ):
+                self._lower_kinds(max(self.kinds))
+
+    def merge(self, other: InputsTable) -> None:
+        """Adds the calls of another table, which is not used any more.
+
+        Raises:
+            TapeError: as :meth:`add`.
+        """
+        self._lower_rows(other.rows_below)
+        self._lower_kinds(other.kinds_below)
+        self.other.add(other.other)
+        for kind in other.kinds.values():
+            self.add_kind(kind)
+        for key, row in other.rows.items():
+            self.add_row(key, row)
+
+    def _lower_rows(self, below: int | None) -> None:
+        """Makes kinds of the rows with this hash, or a higher one."""
+        if below is None or _is_above(below, self.rows_below):
+            return
+        self.rows_below = below
+        while self._order and -self._order[0] >= below:
+            row = self.rows.pop(-heapq.heappop(self._order))
+            self._bytes -= row.cost
+            self.add_kind(row.kind())
+
+    def _lower_kinds(self, below: int | None) -> None:
+        if below is None or _is_above(below, self.kinds_below):
+            return
+        self.kinds_below = below
+        for key in [key for key in self.kinds if key >= below]:
+            self.other.add(self.kinds.pop(key))
+
+    def to_bytes(self) -> bytes:
+        """The msgpack document of the table."""
+        parts: dict[bytes, int] = {}
+        rows = [self.rows[key] for key in sorted(self.rows)]
+        numbers = array("Q")
+        for row in rows:
+            example = _NO_CALL if row.example is None else row.example
+            numbers.extend((row.seen, row.kept, row.raised, row.first, row.last, example))
+        document: dict[str, Any] = {
+            "rows": [
+                (
+                    parts.setdefault(row.structure, len(parts)),
+                    parts.setdefault(row.leaves, len(parts)),
+                    row.scalars,
+                    pack(row.spans()) if row.ranges else b"",
+                )
+                for row in rows
+            ],
+            "parts": list(parts),
+            "numbers": _little(numbers).tobytes(),
+            "kinds": [_document_of(self.kinds[key]) for key in sorted(self.kinds)],
+            "other": (self.other.seen, self.other.kept, self.other.raised),
+            "rows_below": self.rows_below,
+            "kinds_below": self.kinds_below,
+        }
+        return pack({name: value for name, value in document.items() if value is not None})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> InputsTable:
+        """The table of a document. The trees in its rows are not validated yet.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``.
+        """
+        document = decode_record(_tables, unpack(data), "table of inputs")
+        table = cls()
+        table.rows_below, table.kinds_below = document.rows_below, document.kinds_below
+        table.other = _counts(*document.other)
+        for form in document.kinds:
+            table.add_kind(form.kind())
+        for row in document.made():
+            key = inputs_hash(row.structure, row.leaves, row.scalars)
+            if key in table.rows:
+                raise _contradiction("inputs stand twice")
+            table.add_row(key, row)
+        return table
+
+
+def _is_above(key: int, below: int | None) -> bool:
+    return below is not None and key >= below
+
+
+_NO_CALL = 2**64 - 1
+_COLUMNS = 6
+
+
+class _KindForm(Record):
+    """A kind as it stands in the document of a table."""
+
+    structure: bytes
+    dtypes: Annotated[
+        tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=MAX_NODES)
+    ] = ()
+    ranks: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=MAX_RANK)], ...], Field(max_length=MAX_NODES)
+    ] = ()
+    axes: tuple[tuple[tuple[tuple[Int64, Count], ...], Count, Int64] | None, ...] = ()
+    calls: tuple[Count, Count, Count]
+
+    def kind(self) -> Kind:
+        calls, sizes = _counts(*self.calls), sum(self.ranks)
+        axes = [None if form is None else _axis(*form) for form in self.axes]
+        if not calls.seen or len(self.dtypes) != len(self.ranks) or sizes > len(axes):
+            raise _contradiction("a kind does not fit its parts")
+        for at, axis in enumerate(axes):
+            counted = 0 if axis is None else axis.other + sum(axis.sizes.values())
+            if counted > calls.seen or (at < sizes and counted != calls.seen):
+                raise _contradiction("an axis does not count the calls of its kind")
+        return Kind(self.structure, self.dtypes, self.ranks, axes, calls)
+
+
+class _TableForm(Record):
+    """The document of a table."""
+
+    parts: tuple[bytes, ...] = ()
+    rows: Annotated[tuple[tuple[int, int, bytes, bytes], ...], Field(max_length=MAX_ROWS)] = ()
+    numbers: bytes = b""
+    kinds: Annotated[tuple[_KindForm, ...], Field(max_length=MAX_AXES)] = ()
+    other: tuple[Count, Count, Count] = (0, 0, 0)
+    rows_below: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+    kinds_below: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+
+    def made(self) -> Iterator[Row]:
+        """Its rows."""
+        if len(self.numbers) != 8 * _COLUMNS * len(self.rows):
+            raise _contradiction("numbers for another number of rows")
+        numbers, parts = u64s(self.numbers), self.parts
+        for at, (structure, leaves, scalars, ranges) in enumerate(self.rows):
+            if not (0 <= structure < len(parts) and 0 <= leaves < len(parts)):
+                raise _contradiction("a row without its parts")
+            seen, kept, raised, first, last, example = numbers[_COLUMNS * at : _COLUMNS * (at + 1)]
+            row = Row(parts[structure], parts[leaves], scalars, first, last)
+            row.add(_counts(seen, kept, raised))
+            row.example = example if kept else None
+            is_example = first <= example <= last if kept else example == _NO_CALL
+            if not (seen and first <= last < 2**63 and is_example):
+                raise _contradiction("a row contradicts itself")
+            if ranges:
+                row.widen(_spans(ranges))
+            yield row
+
+
+_tables: TypeAdapter[_TableForm] = TypeAdapter(_TableForm)
+_trees: TypeAdapter[Tree] = TypeAdapter(Tree)
+_ranges: TypeAdapter[tuple[tuple[int, int, int], ...]] = TypeAdapter(
+    Annotated[tuple[tuple[Index, Int64, Int64], ...], Field(max_length=MAX_NODES)]
+)
+
+
+def _contradiction(what: str) -> TapeError:
+    return TapeError("invalid", f"the table of inputs: {what}")
+
+
+def _counts(seen: int, kept: int, raised: int) -> Counts:
+    if max(kept, raised) > seen:
+        raise _contradiction(f"{kept} calls kept and {raised} raised of {seen}")
+    return Counts(seen, kept, raised)
+
+
+def _axis(pairs: tuple[tuple[int, int], ...], other: int, largest: int) -> Axis:
+    sizes = dict(pairs)
+    ascending = [size for size, _ in pairs] == sorted(sizes)
+    if not pairs or not ascending or not all(sizes.values()) or len(sizes) > MAX_SIZES:
+        raise _contradiction("sizes of an axis that do not ascend, or are too many or none")
+    if (largest <= max(sizes)) == bool(other) or largest < max(sizes):
+        raise _contradiction("an axis without its largest size")
+    if other and len(sizes) < MAX_SIZES:
+        raise _contradiction("other sizes, although there was room")
+    return Axis(sizes, other, largest)
+
+
+def _document_of(kind: Kind) -> dict[str, Any]:
+    return {
+        "structure": kind.structure, "dtypes": kind.dtypes, "ranks": kind.ranks,
+        "axes": [
+            None if axis is None else (sorted(axis.sizes.items()), axis.other, axis.max)
+            for axis in kind.axes
+        ],
+        "calls": (kind.seen, kind.kept, kind.raised),
+    }  # fmt: skip
+
+
+def _spans(data: bytes) -> Ranges:
+    try:
+        found = _ranges.validate_python(unpack(data), strict=True)
+    except ValidationError:
+        raise _contradiction("ranges break the format") from None
+    if any(low > high for _, low, high in found):
+        raise _contradiction("a range without an element")
+    return found
+
+
+def u64s(data: bytes) -> array[int]:
+    """The 64-bit ints of a column, little-endian."""
+    found = array("Q")
+    found.frombytes(data)
+    return _little(found)
+
+
+def _little(values: array[int]) -> array[int]:
+    if sys.byteorder != "little":
+        values = values[:]
+        values.byteswap()
+    return values

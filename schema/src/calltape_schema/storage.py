@@ -1,0 +1,221 @@
+"""Where the bytes of a tape are: a local file, bytes in memory, or what another package brings.
+
+A reader asks a *source* for bytes at offsets, a writer gives parts to a *sink*.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from calltape_schema.errors import TapeError
+
+__all__ = ["BytesSink", "BytesSource", "FileSink", "FileSource", "Sink", "Source", "Window"]
+
+
+class Source(Protocol):
+    """Bytes at offsets: a file, an object in a store.
+
+    Attributes:
+        size: in bytes.
+    """
+
+    @property
+    def size(self) -> int: ...
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``offset`` on; fewer only at the end.
+
+        Raises:
+            TapeError: ``io``, ``damaged``.
+        """
+        ...
+
+    def next_data(self, offset: int) -> int:
+        """The offset of the next byte that is stored, at or after ``offset``; all before it are
+        zeros that nobody stored. ``offset`` itself if the source cannot tell."""
+        ...
+
+
+class Sink(Protocol):
+    """Takes the bytes of a tape, front to back."""
+
+    def write_at(self, offset: int, parts: Sequence[Any]) -> None:
+        """Writes all of these bytes there, in as few system calls as possible.
+
+        Raises:
+            OSError: some of them may be written.
+        """
+        ...
+
+    def cut(self, size: int) -> None:
+        """Removes what stands after the first ``size`` bytes.
+
+        Raises:
+            OSError: it is still there.
+        """
+        ...
+
+
+class BytesSource:
+    """Bytes in memory, or a memory map."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        return bytes(self._data[offset : offset + size])
+
+    def next_data(self, offset: int) -> int:
+        return offset
+
+
+class FileSource:
+    """A local file. Whoever made it closes it.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        TapeError: ``not_found`` or ``io``.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            self._file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except FileNotFoundError:
+            raise TapeError("not_found", "no such file", path=path) from None
+        except OSError as error:
+            raise self._refused(error) from None
+        self._size = os.fstat(self._file).st_size
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        try:
+            return os.pread(self._file, max(min(size, self._size - offset), 0), offset)
+        except OSError as error:
+            raise self._refused(error) from None
+
+    def next_data(self, offset: int) -> int:
+        if offset >= self._size or not hasattr(os, "SEEK_DATA"):
+            return offset
+        try:
+            return os.lseek(self._file, offset, os.SEEK_DATA)
+        except OSError as error:
+            # ENXIO: the rest is a hole. Any other error: the file system does not tell.
+            return self._size if error.errno == errno.ENXIO else offset
+
+    def close(self) -> None:
+        """Closes the file; it may be called twice."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _refused(self, error: OSError) -> TapeError:
+        reason = error.strerror or type(error).__name__
+        return TapeError("io", f"cannot read the file: {reason}", path=self._path)
+
+
+class BytesSink:
+    """A tape in memory."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def write_at(self, offset: int, parts: Sequence[Any]) -> None:
+        self.data[offset:] = b"".join(parts)
+
+    def cut(self, size: int) -> None:
+        del self.data[size:]
+
+
+_MAX_PARTS = min(os.sysconf("SC_IOV_MAX"), 1024) if hasattr(os, "sysconf") else 16
+
+
+class FileSink:
+    """A new local file. Whoever made it closes it.
+
+    Args:
+        path: of the file.
+        mode: its permissions.
+
+    Raises:
+        TapeError: ``exists`` or ``io``.
+    """
+
+    def __init__(self, path: str, mode: int = 0o600) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+        try:
+            self._file = os.open(path, flags, mode)
+        except FileExistsError:
+            raise TapeError("exists", "there is a file already", path=path) from None
+        except OSError as error:
+            raise TapeError("io", error.strerror or type(error).__name__, path=path) from None
+
+    def write_at(self, offset: int, parts: Sequence[Any]) -> None:
+        left = list(parts)
+        while left:
+            # The offset is explicit, because a forked child shares the position of the file.
+            written = os.pwritev(self._file, left[:_MAX_PARTS], offset)
+            if not written:
+                raise OSError(errno.EIO, "the file takes no more bytes")
+            offset += written
+            left = _after(left, written)
+
+    def cut(self, size: int) -> None:
+        os.ftruncate(self._file, size)
+
+    def close(self) -> None:
+        """Closes the file; it may be called twice."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _after(parts: list[Any], written: int) -> list[Any]:
+    """What is left of these parts, after their first ``written`` bytes."""
+    for index, part in enumerate(parts):
+        size = len(part)
+        if written < size:
+            return [memoryview(part)[written:], *parts[index + 1 :]]
+        written -= size
+    return []
+
+
+_FIRST_STEP, _LAST_STEP = 4 * 1024, 1024 * 1024
+
+
+class Window:
+    """Reads a source from front to back, in larger pieces while the reads are close together. No
+    byte is fetched twice, so a walk fetches at most the source, and jumps over what is far away."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._data = b""
+        self._start = 0
+        self._step = _FIRST_STEP
+
+    def read(self, offset: int, size: int) -> bytes:
+        """As :meth:`Source.read_at`."""
+        at = offset - self._start
+        found = self._data[at : at + size] if at >= 0 else b""
+        if len(found) == size:
+            return found
+        gap = at - len(self._data)
+        is_near = at >= 0 and gap < self._step
+        self._step = min(2 * self._step, _LAST_STEP) if is_near else _FIRST_STEP
+        known = self._data[at:] if at >= 0 else b""
+        want = max(size, self._step) - len(known)
+        self._data = known + self._source.read_at(offset + len(known), want)
+        self._start = offset
+        return self._data[:size]

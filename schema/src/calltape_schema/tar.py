@@ -1,0 +1,270 @@
+"""The tar members of a tape: their headers, and how a reader finds the next one after damage.
+
+In come names and sizes, and out go headers; or in come bytes, and out go members. Headers follow
+POSIX.1-1988 *ustar* (the ``pax`` page of POSIX describes it), so that any ``tar`` lists and
+extracts a tape. Sizes of 8 GiB and more are in base 256, which GNU tar, libarchive and Python's
+tarfile understand.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from calltape_schema.errors import TapeError
+
+__all__ = [
+    "BLOCK",
+    "END_MEMBER",
+    "MANIFEST",
+    "ZEROS_AT_END",
+    "Member",
+    "blob_name",
+    "blob_number",
+    "following_header",
+    "group_name",
+    "is_group",
+    "member_header",
+    "members",
+    "padding",
+    "parse_header",
+]
+
+BLOCK = 512
+ZEROS_AT_END = bytes(2 * BLOCK)
+"""The bytes after the last member of a sealed tape."""
+
+MANIFEST = "tape.msgpack"
+END_MEMBER = "end.msgpack"
+
+_MAX_OCTAL_SIZE = 8**11 - 1
+
+# Fields of ustar: name; mode and owner; size; time; checksum; the rest, which begins with the type.
+_FIELDS = struct.Struct("100s24s12s12s8s356s")
+_MAGIC = slice(101, 106)  # in the rest
+_MAGIC_AT = 257
+
+
+class Member(NamedTuple):
+    """A member as its header describes it: ``offset`` is that of the header, ``start`` that of the
+    content, in bytes."""
+
+    name: str
+    offset: int
+    size: int
+
+    @property
+    def start(self) -> int:
+        return self.offset + BLOCK
+
+    @property
+    def end(self) -> int:
+        """The offset of the next header."""
+        return self.offset + BLOCK + self.size + padding(self.size)
+
+
+def padding(size: int) -> int:
+    """How many zero bytes fill the last block of a member."""
+    return -size % BLOCK
+
+
+def blob_name(call: int) -> str:
+    """The name of the tensors of a call."""
+    return f"blobs/{call:08d}.safetensors"
+
+
+def group_name(call: int) -> str:
+    """The name of a group of records of which this is the first call."""
+    return f"records/{call:08d}.msgpack"
+
+
+# At most 19 digits, as a 63-bit count has. Each number has one spelling: "000000001" would be a
+# second member for call 1.
+_NUMBER = r"([0-9]{8}|[1-9][0-9]{8,18})"
+_match_blob = re.compile(rf"blobs/{_NUMBER}\.safetensors").fullmatch
+_match_group = re.compile(rf"records/{_NUMBER}\.msgpack").fullmatch
+
+
+def blob_number(name: str) -> int | None:
+    """The number of the call whose tensors a member has; None for other members."""
+    match = _match_blob(name)
+    return None if match is None else int(match[1])
+
+
+def is_group(name: str) -> bool:
+    """Whether a member of this name is a group of records."""
+    return _match_group(name) is not None
+
+
+# All of a header but name, size and checksum is constant: mode 0644, no owner, time 0, type regular
+# file. Times are in the records; with a constant here, equal tapes have equal bytes.
+_OWNER = b"0000644\0" + b"0000000\0" * 2
+_TIME = b"00000000000\0"
+_REST = b"0" + bytes(100) + b"ustar\x0000" + bytes(247)
+_CONSTANT_SUM = sum(_OWNER) + sum(_TIME) + 8 * ord(" ") + sum(_REST)
+
+
+def member_header(name: str, size: int) -> bytes:
+    """The header (512 bytes) of a member of ``size`` bytes. ``name`` is ASCII, below 100 bytes."""
+    encoded = name.encode("ascii")
+    if not 0 < len(encoded) < 100:
+        raise ValueError(f"a member name of {len(encoded)} bytes")
+    field = b"%011o\0" % size if size <= _MAX_OCTAL_SIZE else b"\x80" + size.to_bytes(11, "big")
+    checksum = b"%06o\0 " % (_CONSTANT_SUM + sum(encoded) + sum(field))
+    return _FIELDS.pack(encoded, _OWNER, field, _TIME, checksum, _REST)
+
+
+# Both functions remember their results: the members of a tape have few sizes and checksums.
+@lru_cache(4096)
+def _parse_size(field: bytes) -> tuple[int, int] | None:
+    """The size in a field, and the sum of the field's bytes."""
+    size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else _parse_octal(field)
+    return (size, sum(field)) if size is not None and size < 2**63 else None
+
+
+@lru_cache(4096)
+def _parse_octal(field: bytes) -> int | None:
+    digits = field.rstrip(b"\0 ")
+    try:
+        # isdigit: int() would accept a sign, an underscore or a prefix too
+        return int(digits, 8) if digits.isdigit() else None
+    except ValueError:  # an 8 or a 9
+        return None
+
+
+def parse_header(header: bytes, offset: int) -> Member | None:
+    """The member that a block describes; None if the block is no header. The name is empty if the
+    member is not a regular file.
+
+    The checksum must match: with one wrong digit in the size, a reader would skip whole calls that
+    are not damaged.
+    """
+    if len(header) < BLOCK:
+        return None
+    name, owner, field, time, checksum, rest = _FIELDS.unpack(header)
+    size = _parse_size(field)
+    if size is None:
+        return None
+    name = name.rstrip(b"\0")
+    if rest == _REST and owner == _OWNER and time == _TIME:
+        # The constant part, as every writer of this format writes it: only name and size have to be
+        # added up. The sum over all 512 bytes would take most of the time of a walk.
+        total = _CONSTANT_SUM + sum(name) + size[1]
+    elif rest[_MAGIC] == b"ustar":
+        if rest[:1] not in (b"0", b"\0"):
+            name = b""  # a link, a directory, a header of another tar dialect
+        total = sum(header) - sum(checksum) + 8 * ord(" ")
+    else:
+        return None
+    if _parse_octal(checksum) != total or not name.isascii() or 0 in name:
+        return None
+    return Member(name.decode("ascii"), offset, size[0])
+
+
+def members(
+    read: Callable[[int, int], bytes],
+    length: int,
+    on_damage: Callable[[TapeError], None],
+    start: int = 0,
+    next_data: Callable[[int], int] = int,
+) -> Iterator[Member]:
+    """Walks over a tape from header to header, and yields the members that are regular files.
+
+    If a block should be a header and is none, that is damage, and the walk goes on at the next
+    block that is a header with a valid checksum. A member that is cut short at the end is damage
+    too. A zero block ends the walk if only zeros follow.
+
+    Args:
+        read: ``read(offset, size)`` returns up to ``size`` bytes.
+        length: of the tape, in bytes.
+        on_damage: called with each damage.
+        start: the offset of the first header.
+        next_data: ``next_data(offset)`` may return the offset of the next byte that is stored: a
+            file of 4 KiB can claim terabytes of holes, which are zeros.
+    """
+    offset = start
+    while offset < length:
+        member = parse_header(read(offset, BLOCK), offset)
+        if member is not None:
+            after = offset + BLOCK + member.size
+            # A file that ends within the padding still holds the whole content.
+            if after <= length:
+                if member.name:
+                    yield member
+                offset = after + -after % BLOCK
+                continue
+        following = following_header(read, length, offset + BLOCK, next_data)
+        if (
+            member is None
+            and following is None
+            and not _holds_data(read, offset, length, next_data)
+        ):
+            return
+        on_damage(_skipped(member, offset, length if following is None else following))
+        if following is None:
+            return
+        offset = following
+
+
+def _skipped(member: Member | None, offset: int, end: int) -> TapeError:
+    """The damage between two offsets, which begins with a member that is cut short, or with no
+    header."""
+    what, name = (
+        ("no member begins here", None)
+        if member is None
+        else ("a member is cut short", member.name)
+    )
+    return TapeError("damaged", f"{what}, {end - offset} bytes skipped", member=name, offset=offset)
+
+
+_WINDOW = 1024 * BLOCK
+
+
+def following_header(
+    read: Callable[[int, int], bytes],
+    length: int,
+    offset: int,
+    next_data: Callable[[int], int] = int,
+) -> int | None:
+    """The offset of the first block from ``offset`` on, a multiple of 512, that is a header; None if
+    there is none. Arguments are as those of :func:`members`."""
+    # The next header is usually near, and a file may consist of bad headers: begin with little.
+    size = 8 * BLOCK
+    while (offset := _block_of(next_data(offset))) < length:
+        window = read(offset, size)
+        found = window.find(b"ustar", _MAGIC_AT)
+        while found >= 0:
+            block, remainder = divmod(found - _MAGIC_AT, BLOCK)
+            at = block * BLOCK
+            if remainder == 0 and parse_header(window[at : at + BLOCK], offset + at):
+                return offset + at
+            # Each block is tried at most once, whatever the bytes between are.
+            found = window.find(b"ustar", at + BLOCK + _MAGIC_AT)
+        if len(window) < BLOCK:
+            return None
+        offset += len(window) - len(window) % BLOCK
+        size = min(2 * size, _WINDOW)
+    return None
+
+
+def _block_of(offset: int) -> int:
+    return offset - offset % BLOCK
+
+
+_ZEROS = bytes(_WINDOW)
+
+
+def _holds_data(
+    read: Callable[[int, int], bytes], offset: int, length: int, next_data: Callable[[int], int]
+) -> bool:
+    while (offset := next_data(offset)) < length:
+        window = read(offset, _WINDOW)
+        if not window:
+            return False
+        if not _ZEROS.startswith(window):
+            return True
+        offset += len(window)
+    return False

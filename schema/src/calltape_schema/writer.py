@@ -1,0 +1,192 @@
+"""Writes a tape: the manifest, groups of calls, and the end.
+
+Each append is one write, front to back. What failed half-way is cut off, now or before the next
+append, so that a tape always ends with a whole group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from calltape_schema.end import End, IndexEntry, deflated, encode_end
+from calltape_schema.endings import Coverage, Dump
+from calltape_schema.groups import Append, NewCall, member, planned
+from calltape_schema.inputs_table import InputsTable
+from calltape_schema.records import Manifest, encode_manifest
+from calltape_schema.storage import Sink
+from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END
+
+__all__ = ["TapeWriter", "manifest_member"]
+
+
+def manifest_member(manifest: Manifest) -> bytes:
+    """The first member of a tape."""
+    content = encode_manifest(manifest)
+    return b"".join(member(MANIFEST, [content], len(content)))
+
+
+class TapeWriter:
+    """Writes one tape. Only one thread at a time may use it.
+
+    Attributes:
+        end: where the next append goes: after the last whole member.
+        calls: how many calls the tape has.
+        tensor_bytes: the size of all blobs.
+        table: the counted inputs. The kept calls are added here; whoever knows of others adds them.
+            None for a tape that has no table.
+
+    Args:
+        sink: takes the bytes.
+        manifest: of the tape.
+        level: of zlib; 0 deflates nothing, so that equal tapes have equal bytes with any zlib.
+
+    Raises:
+        OSError: the manifest cannot be written.
+    """
+
+    def __init__(self, sink: Sink, manifest: Manifest, *, level: int = 1) -> None:
+        self._sink = sink
+        self._tape = manifest.tape
+        self._level = level
+        self._is_torn = False
+        self._head = manifest_member(manifest)
+        self.end = 0
+        self._write([self._head], len(self._head))
+        self._forget()
+
+    def _forget(self) -> None:
+        self._index = bytearray()
+        self._first_call = self._last_call = self._first_ns = self._last_ns = 0
+        self._raised = self.calls = self.tensor_bytes = 0
+        self.table: InputsTable | None = InputsTable()
+
+    def plan(self, calls: Sequence[NewCall]) -> Append:
+        """The bytes of an append, which :meth:`commit` takes: so a caller knows first how much the
+        tape grows. The plan does not depend on what else is written.
+
+        Raises:
+            TapeError: ``limit``.
+        """
+        return planned(self._tape, calls, self._level)
+
+    def commit(self, append: Append) -> None:
+        """Writes the calls of a plan.
+
+        Raises:
+            OSError: none of them counts as written.
+        """
+        begin = self.end
+        self._write(append.parts, append.size)
+        for at, numbers in append.groups:
+            entry = IndexEntry(begin + at, len(numbers), min(numbers), max(numbers))
+            self._index += entry.pack()
+        for call in append.calls:
+            self._count(call)
+        self.tensor_bytes += append.blob_bytes
+
+    def append(self, calls: Sequence[NewCall]) -> None:
+        """Plans and commits."""
+        self.commit(self.plan(calls))
+
+    def seal(
+        self, coverage: Coverage, *, dumps: tuple[Dump, ...] = (), closed_ns: int | None = None,
+        continues: bool = False, elsewhere: bool = False,
+        fits: Callable[[int], bool] = lambda size: True,
+    ) -> None:  # fmt: skip
+        """Writes the end. Then the tape is complete.
+
+        Args:
+            coverage: what became of all calls.
+            dumps: of a flight recorder.
+            closed_ns: Unix time in nanoseconds; by default it is now.
+            continues: whether the recording goes on in another file.
+            elsewhere: whether the kept calls are on other tapes.
+            fits: tells whether there is room for so many bytes. If not, the table of inputs is left
+                out, which takes most of them; and the end is written in any case.
+
+        Raises:
+            OSError: it is not written.
+            TapeError: ``limit``: the end is larger than a reader takes.
+            pydantic.ValidationError: the accounts break the format.
+        """
+        level = self._level and 6
+        facts: dict[str, Any] = {
+            "tape": self._tape,
+            "closed_ns": time.time_ns() if closed_ns is None else closed_ns,
+            "coverage": coverage,
+            "dumps": dumps,
+            "continues": continues or None,
+            "elsewhere": elsewhere or None,
+            "raised": self._raised,
+            "tensor_bytes": self.tensor_bytes,
+            "index": deflated(bytes(self._index), level),
+        }
+        if self.calls:
+            facts |= {
+                "first_call": self._first_call, "last_call": self._last_call,
+                "first_ns": self._first_ns, "last_ns": self._last_ns,
+            }  # fmt: skip
+        whole = dict(facts)
+        if self.table is not None:
+            whole["inputs"] = deflated(self.table.to_bytes(), level)
+        parts = self._end_parts(End(**whole))
+        if not fits(sum(map(len, parts))):
+            parts = self._end_parts(End(**facts))
+        self._write(parts, sum(map(len, parts)))
+
+    def rewind(self) -> None:
+        """Removes all calls from the tape.
+
+        Raises:
+            OSError: it cannot be cut.
+        """
+        self._sink.cut(len(self._head))
+        self.end = len(self._head)
+        self._is_torn = False
+        self._forget()
+
+    def _end_parts(self, end: End) -> list[Any]:
+        content = encode_end(end, self.end)
+        return [*member(END_MEMBER, [content], len(content)), ZEROS_AT_END]
+
+    def _count(self, call: NewCall) -> None:
+        record = call.record
+        number, begun = call.number, record["time_ns"]
+        ended = begun + record.get("duration_ns", 0)
+        raised = "error" in record
+        if not self.calls:
+            self._first_call = self._last_call = number
+            self._first_ns, self._last_ns = begun, ended
+        self._first_call, self._last_call = (
+            min(self._first_call, number),
+            max(self._last_call, number),
+        )
+        self._first_ns, self._last_ns = min(self._first_ns, begun), max(self._last_ns, ended)
+        self.calls += 1
+        self._raised += raised
+        if self.table is not None:
+            tree = record["inputs"]
+            found = tree.get("ranges")
+            ranges = [(one["leaf"], one["min"], one["max"]) for one in found] if found else ()
+            self.table.add(
+                tree["structure"], tree["leaves"], call.scalars, number, raised=raised,
+                ranges=ranges, key=call.inputs,
+            )  # fmt: skip
+
+    def _write(self, parts: Sequence[Any], size: int) -> None:
+        if self._is_torn:
+            self._sink.cut(self.end)
+        self._is_torn = True
+        try:
+            self._sink.write_at(self.end, parts)
+        except OSError:
+            # If the disk refuses to cut as well, the tape is cut before the next append.
+            with contextlib.suppress(OSError):
+                self._sink.cut(self.end)
+                self._is_torn = False
+            raise
+        self._is_torn = False
+        self.end += size
