@@ -27,11 +27,12 @@ from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.sides import (
     NO_SCALARS,
     Kept,
+    Looked,
     QueueFull,
     as_it_is,
     copied,
     copied_capture,
-    counted,
+    looked,
 )
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.repeats import Repeat
@@ -158,9 +159,9 @@ class CallHandler:
         if _function_modes():
             # A mode such as `with torch.device(...)` intercepts even the read of a shape.
             with torch._C.DisableTorchFunction():
-                counted(admission.pipeline, args, kwargs)
+                looked(admission.pipeline, args, kwargs).count_unkept(admission.pipeline)
         else:
-            counted(admission.pipeline, args, kwargs)
+            looked(admission.pipeline, args, kwargs).count_unkept(admission.pipeline)
 
     def _begun(
         self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
@@ -168,17 +169,12 @@ class CallHandler:
     ) -> Call | None:  # fmt: skip
         try:
             if repeat is not None and kept:
-                next(repeat.calls)
-                if pipeline.writer.is_full:
-                    raise QueueFull
                 leaves = [*args, *kwargs.values()]
                 side = repeat.side
-                if side is not None and repeat.has_memory_of(leaves):
-                    call.inputs = side
+                if side is None or pipeline.writer.is_full or not repeat.has_memory_of(leaves):
+                    self._copy_inputs(pipeline, call, _repeated(repeat, leaves))
                 else:
-                    call.inputs = copied(
-                        pipeline, call, repeat.structure, leaves, NO_SCALARS, repeat
-                    )
+                    call.inputs = side
             elif is_tracing():
                 pipeline.drop(call, "tracing")
                 return None
@@ -328,23 +324,41 @@ class CallHandler:
         self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
         kept: int | None, repeat: Repeat | None,
     ) -> bool:  # fmt: skip
-        if repeat is None:
-            structure, leaves, scalars, row, repeat = counted(pipeline, args, kwargs)
-        else:
-            next(repeat.calls)
-            structure, row = repeat.structure, repeat.row
-            leaves, scalars = [*args, *kwargs.values()], NO_SCALARS
+        seen = (
+            looked(pipeline, args, kwargs)
+            if repeat is None
+            else _repeated(repeat, [*args, *kwargs.values()])
+        )
         if kept is None:
-            kept = pipeline.decide(CallView(call.number, args, kwargs, structure, row, scalars))
-            call.is_evidence = kept == EVIDENCE
+            kept = pipeline.decide(
+                CallView(call.number, args, kwargs, seen.structure, seen.row, seen.scalars)
+            )
+            if kept:
+                call.is_evidence = kept == EVIDENCE
         if not kept:
             if pipeline.held_calls is None:
+                seen.count_unkept(pipeline)
                 return False
             call.held = True
-        if pipeline.writer.is_full:
-            raise QueueFull
-        call.inputs = copied(pipeline, call, structure, leaves, scalars, repeat)
+        self._copy_inputs(pipeline, call, seen)
         return True
+
+    def _copy_inputs(self, pipeline: Pipeline, call: Call, seen: Looked) -> None:
+        """Copies the inputs of a call.
+
+        Raises:
+            QueueFull: there is no memory for them. The call is counted as one that is not on the
+                tape.
+        """
+        try:
+            if pipeline.writer.is_full:
+                raise QueueFull
+            call.inputs = copied(
+                pipeline, call, seen.structure, seen.leaves, seen.scalars, seen.repeat
+            )
+        except QueueFull:
+            seen.count_unkept(pipeline)
+            raise
 
     def _outputs_of(self, pipeline: Pipeline, call: Call, result: Any) -> None:
         chunks = call.chunks
@@ -366,6 +380,11 @@ class CallHandler:
             with torch._C.DisableTorchFunction():
                 return copied_capture(pipeline, call, captured, kept)
         return copied_capture(pipeline, call, captured, kept)
+
+
+def _repeated(repeat: Repeat, leaves: list[Any]) -> Looked:
+    """A call with these leaves, which look like the ones of earlier calls."""
+    return Looked(repeat.structure, leaves, NO_SCALARS, repeat.row, repeat)
 
 
 def _release_chunks(pipeline: Pipeline, call: Call) -> None:

@@ -24,7 +24,7 @@ from calltape_recorder.host.target import describe_producer, rank_now
 from calltape_recorder.keep.admission import Admission, Answer
 from calltape_recorder.keep.ledger import Ledger, State, Stats
 from calltape_recorder.keep.policies import Every, Keep, Rate, start_over
-from calltape_recorder.keep.traffic import TrafficCounter
+from calltape_recorder.keep.unkept import UnkeptCounter
 from calltape_recorder.locks import HasLock
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.pinned import HostMemory
@@ -38,6 +38,7 @@ from calltape_recorder.write.segments import Bounds, Segments
 from calltape_recorder.write.write_ahead import WriteAhead
 from calltape_recorder.write.writer import Writer
 from calltape_schema.endings import Dump
+from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import (
     MINOR,
     VERSION,
@@ -47,7 +48,6 @@ from calltape_schema.records import (
     Policy,
     Target,
 )
-from calltape_schema.traffic import Traffic
 
 __all__ = ["Pipeline", "Settings", "child_path", "free_path"]
 
@@ -143,19 +143,19 @@ class Pipeline:
         self.admission = Admission(self, self.ledger, self.repeats, holds=flight is not None)
         self._withholding = Withholding(settings.values)
         self.withholds = self._withholding.withholds
-        self.traffic = TrafficCounter(self.repeats, written_only=self.withholds)
+        self.unkept = UnkeptCounter(self.repeats, written_only=self.withholds)
         self.notices = Notices(withholds=self.withholds)
         self.segments = Segments(
-            path, overwrite, settings.file_mode, settings.bounds, self.ledger, self._drain_traffic,
+            path, overwrite, settings.file_mode, settings.bounds, self.ledger, self._drain,
             self._gone, self.notices, settings.compress,
         )  # fmt: skip
         self.writer = Writer(
-            self.segments, Encoder(self.tape_id), self.ledger,
+            self.segments, Encoder(), self.ledger,
             self.buffers, self._each_second,
-            self.evidence_lost, self.notices, self._written if self.withholds else None,
+            self._unwritten, self.notices, self._written if self.withholds else None,
         )  # fmt: skip
         self.writer.waits_with = [
-            self.ledger, self.buffers, self.repeats, self.traffic, self.segments.budget, *others,
+            self.ledger, self.buffers, self.repeats, self.unkept, self.segments.budget, *others,
         ]  # fmt: skip
         self.structures = Structures(on_new, self._withholding)
         self.held_calls: HeldCalls | None = None
@@ -243,9 +243,16 @@ class Pipeline:
         self._is_short_of_room = True
 
     def _written(self, call: Call) -> None:
-        """Notes that a call is on the tape, so its structure may stand in traffic counters."""
+        """Notes that a call is on the tape, so its structure may be told of other calls."""
         if call.inputs is not None:
-            self.traffic.may_tell(call.inputs.structure)
+            self.unkept.may_tell(call.inputs.structure)
+
+    def _unwritten(self, call: Call) -> None:
+        """Notes that the writer could not write a call."""
+        if not call.held:
+            self.evidence_lost()
+        if call.inputs is not None:
+            self.unkept.count_side(call.inputs)
 
     def _start_over(self) -> None:
         now = time.monotonic()
@@ -276,6 +283,8 @@ class Pipeline:
         self.ledger.account(call, reason)
         if not call.held and reason not in ("tracing", "unfinished"):
             self.evidence_lost()
+        if call.inputs is not None:
+            self.unkept.count_side(call.inputs)
         for side in (call.inputs, call.outputs):
             if side is not None:
                 release(side.pieces, self.buffers)
@@ -347,16 +356,16 @@ class Pipeline:
     def _unheld(self, call: Call) -> None:
         self.drop(call, "flight_recorder")
 
-    def _drain_traffic(self) -> tuple[Traffic, tuple[Dump, ...]]:
+    def _drain(self) -> tuple[InputsTable, tuple[Dump, ...]]:
         return (
-            self.traffic.drain(),
+            self.unkept.drain(),
             () if self.held_calls is None else self.held_calls.drain_dumps(),
         )
 
-    def _gone(self, traffic: Traffic, reason: str, evidence: int) -> None:
-        """Notes that a file is gone: its traffic is counted again, and calls like those that were
-        evidence in it may be kept again."""
-        self.traffic.absorb(traffic)
+    def _gone(self, table: InputsTable, reason: str, evidence: int) -> None:
+        """Notes that a file is gone: its calls are counted in another one, and calls like those
+        that were evidence in it may be kept again."""
+        self.unkept.absorb(table)
         if evidence:
             self._evidence_deleted() if reason == "deleted" else self.evidence_lost()
 
@@ -365,7 +374,7 @@ class Pipeline:
         return self._manifest.model_copy(update={"created_ns": time.time_ns()})
 
     def _each_second(self) -> None:
-        self.traffic.fold()
+        self.unkept.fold()
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self.ledger.stop("max_seconds")
         self.segments.check()

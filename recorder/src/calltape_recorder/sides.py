@@ -7,7 +7,7 @@ runs in the host's thread. A call that looks like an earlier one takes fewer ste
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from calltape_recorder.call import Call
 from calltape_recorder.capture.call_view import Row, row_of, with_ints
@@ -19,7 +19,16 @@ from calltape_recorder.snapshot.look import look_at
 from calltape_recorder.snapshot.repeats import Repeat
 from calltape_recorder.snapshot.side import Side
 
-__all__ = ["NO_SCALARS", "Kept", "QueueFull", "as_it_is", "copied", "copied_capture", "counted"]
+__all__ = [
+    "NO_SCALARS",
+    "Kept",
+    "Looked",
+    "QueueFull",
+    "as_it_is",
+    "copied",
+    "copied_capture",
+    "looked",
+]
 
 _SCALAR_BYTES = 64  # the rough memory of a captured Python value, which counts for the bound, too
 
@@ -33,23 +42,38 @@ class QueueFull(Exception):  # noqa: N818 - a signal between two functions, not 
     """The call does not fit into the memory that the queue may use."""
 
 
-def counted(
-    pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Structure, list[Any], list[Any], Row, Repeat | None]:
-    """Counts a call by its structure and its row.
+class Looked(NamedTuple):
+    """A call as policies and counters see it.
 
-    Returns:
-        The structure; the leaves; what the tape gets of the scalars; the row; the repeat that the
-        call looks like, or None.
+    Attributes:
+        structure: of its inputs.
+        leaves: its tensors and arrays.
+        scalars: what the tape gets of its scalars.
+        row: see :data:`Row`.
+        repeat: the repeat that it looks like, or None.
     """
+
+    structure: Structure
+    leaves: list[Any]
+    scalars: list[Any]
+    row: Row
+    repeat: Repeat | None
+
+    def count_unkept(self, pipeline: Pipeline) -> None:
+        """Counts it as a call that is not on the tape."""
+        if self.repeat is not None and not self.scalars:
+            next(self.repeat.calls)
+        else:
+            pipeline.unkept.count(self.structure, self.row)
+
+
+def looked(pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Looked:
+    """Looks at a call: its structure and its row."""
     tokens, leaves, scalars = capture_inputs(args, kwargs, pipeline.module_names)
     structure = pipeline.structures.of(tokens)
     repeat = pipeline.repeats.of(structure)
     if repeat is not None and repeat.is_like(leaves):
         row = repeat.row
-        if not scalars:
-            next(repeat.calls)
-            return structure, leaves, scalars, row, repeat
     else:
         repeat = None
         row = row_of(leaves)
@@ -60,8 +84,7 @@ def counted(
     if scalars:
         scalars = structure.kept(scalars)
         row = with_ints(row, structure.numbers(scalars))
-    pipeline.traffic.count(structure, row)
-    return structure, leaves, scalars, row, repeat
+    return Looked(structure, leaves, scalars, row, repeat)
 
 
 def copied_capture(pipeline: Pipeline, call: Call, captured: Capture, kept: Kept) -> Side:

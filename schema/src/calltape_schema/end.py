@@ -26,6 +26,7 @@ from calltape_schema.records import decode_record
 from calltape_schema.tar import BLOCK, ZEROS_AT_END, padding
 
 __all__ = [
+    "ENTRY_BYTES",
     "LOCATOR_BYTES",
     "Deflated",
     "End",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 _ENTRY = struct.Struct("<QQQQ")
+ENTRY_BYTES = _ENTRY.size
 _LOCATOR = struct.Struct("<QQ8s")
 _MAGIC = b"calltape"
 LOCATOR_BYTES = _LOCATOR.size

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any
 
@@ -359,6 +359,27 @@ class InputsTable:
             self.add_kind(kind)
         for key, row in other.rows.items():
             self.add_row(key, row)
+
+    def unkept(self) -> InputsTable:
+        """The same calls, of which none is on a tape any more: the file that had them is gone. This
+        table is not used any more."""
+        for part in (*self.rows.values(), *self.kinds.values(), self.other):
+            part.kept = 0
+        for row in self.rows.values():
+            row.example = None
+            row.ranges.clear()
+        return self
+
+    def forget(self, is_secret: Callable[[bytes], bool]) -> None:
+        """Counts calls of these structures without their structure."""
+        for key in [key for key, row in self.rows.items() if is_secret(row.structure)]:
+            row = self.rows.pop(key)
+            self._bytes -= row.cost
+            self.other.add(row)
+        self._order = [-key for key in self.rows]
+        heapq.heapify(self._order)
+        for key in [key for key, kind in self.kinds.items() if is_secret(kind.structure)]:
+            self.other.add(self.kinds.pop(key))
 
     def _lower_rows(self, below: int | None) -> None:
         """Makes kinds of the rows with this hash, or a higher one."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calltape_schema.end import End, IndexEntry, deflated, encode_end
+from calltape_schema.end import ENTRY_BYTES, End, IndexEntry, deflated, encode_end
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.groups import Append, NewCall, member, planned
 from calltape_schema.inputs_table import InputsTable
@@ -62,6 +62,11 @@ class TapeWriter:
         self._first_call = self._last_call = self._first_ns = self._last_ns = 0
         self._raised = self.calls = self.tensor_bytes = 0
         self.table: InputsTable | None = InputsTable()
+
+    @property
+    def groups(self) -> int:
+        """How many groups the tape has."""
+        return len(self._index) // ENTRY_BYTES
 
     def plan(self, calls: Sequence[NewCall]) -> Append:
         """The bytes of an append, which :meth:`commit` takes: so a caller knows first how much the

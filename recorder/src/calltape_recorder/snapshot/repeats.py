@@ -46,7 +46,7 @@ class Repeat(Shared):
         row: dtypes and shapes, see :data:`~calltape_recorder.capture.call_view.Row`.
         look: all that is known of them.
         calls: counts the calls whose inputs are such leaves and nothing else.
-        counted_calls, was_idle: how many of these calls the traffic counters have, and whether
+        counted_calls, was_idle: how many of these calls were counted so far, and whether
             there were no new ones the last time.
     """
 

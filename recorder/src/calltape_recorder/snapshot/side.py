@@ -15,12 +15,13 @@ __all__ = ["EncodedLeaves", "Shared", "Side"]
 @dataclass(frozen=True, eq=False)
 class EncodedLeaves:
     """What follows from structure and facts: the encoded leaf records, the leaves that the blob has
-    (in order, and by key), and the leaves that get a range."""
+    (in order, and by key), the leaves that get a range, and the hash of inputs without scalars."""
 
     encoded: bytes
     header: dict[str, Stored]
     stored: tuple[int, ...]
     ranged: tuple[int, ...]
+    inputs: int
 
 
 class Shared:
@@ -29,17 +30,15 @@ class Shared:
     Attributes:
         side: the recorded side, if no bytes of it are kept.
         encoded: their leaf records.
-        packed: ``side`` as a record has it.
-        ranges: of the integer leaves of ``side``: leaf, smallest and largest element.
+        tree: ``side`` as a record has it.
     """
 
-    __slots__ = ("encoded", "packed", "ranges", "side")
+    __slots__ = ("encoded", "side", "tree")
 
     def __init__(self) -> None:
         self.side: Side | None = None
         self.encoded: EncodedLeaves | None = None
-        self.packed: bytes | None = None
-        self.ranges: tuple[tuple[int, int, int], ...] = ()
+        self.tree: dict[str, Any] | None = None
 
 
 class Side:

@@ -1,4 +1,4 @@
-"""Segments that take no more calls: how long they stay, and what their trailers say or will say."""
+"""Segments that take no more calls: how long they stay, and what their ends say or will say."""
 
 from __future__ import annotations
 
@@ -9,41 +9,40 @@ from typing import NamedTuple, TypeAlias
 
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.write.notices import Notices
-from calltape_recorder.write.tape_writer import TapeWriter
-from calltape_recorder.write.trailers import calls_of, traffic_in
+from calltape_recorder.write.tape_file import TapeFile
+from calltape_schema import TapeError
 from calltape_schema.endings import Coverage, Dump
-from calltape_schema.traffic import Traffic
+from calltape_schema.inputs_table import Counts, InputsTable
 
 __all__ = ["Closed", "ClosedSegments", "Unsealed"]
 
 _LOOKS = 16  # files that are looked for at once
-_MAX_UNSEALED = 16  # open files that wait for their trailers
+_MAX_UNSEALED = 16  # open files that wait for their ends
 
 
 class Closed(NamedTuple):
     """A segment that takes no more calls since ``ended`` (a time of :func:`time.monotonic`); its
-    traffic counters have ``counted`` calls."""
+    table has ``counted`` calls."""
 
-    tape: TapeWriter
+    tape: TapeFile
     coverage: Coverage
     counted: int
     ended: float
 
 
 class Unsealed(NamedTuple):
-    """A closed segment whose trailer the disk did not take yet."""
+    """A closed segment whose end the disk did not take yet."""
 
     closed: Closed
-    traffic: Traffic
     dumps: tuple[Dump, ...]
 
 
-Gone: TypeAlias = Callable[[Traffic, str, int], None]
-"""Is told that a file is gone: with the counters that count on, why, and how many of its calls were
+Gone: TypeAlias = Callable[[InputsTable, str, int], None]
+"""Is told that a file is gone: with the table of its calls, why, and how many of its calls were
 evidence."""
 
-Finish: TypeAlias = Callable[[TapeWriter, Coverage, Traffic, tuple[Dump, ...]], None]
-"""Writes the trailer of a file."""
+Finish: TypeAlias = Callable[[TapeFile, Coverage, tuple[Dump, ...]], None]
+"""Writes the end of a file."""
 
 
 class ClosedSegments:
@@ -56,7 +55,7 @@ class ClosedSegments:
         notices: is told of files that are too old.
 
     Attributes:
-        unsealed: the files that wait for their trailers.
+        unsealed: the files that wait for their ends.
     """
 
     def __init__(self, ledger: Ledger, gone: Gone, notices: Notices) -> None:
@@ -66,7 +65,7 @@ class ClosedSegments:
         self._all: list[Closed] = []
         self._cursor = 0
         self._nbytes = 0
-        self._sizes: dict[TapeWriter, int] = {}
+        self._sizes: dict[TapeFile, int] = {}
         self.unsealed: list[Unsealed] = []
 
     @property
@@ -81,7 +80,7 @@ class ClosedSegments:
         return len(self._all)
 
     @property
-    def next_to_go(self) -> TapeWriter | None:
+    def next_to_go(self) -> TapeFile | None:
         """The file that is deleted first."""
         return self._first().tape if self._all else None
 
@@ -89,50 +88,46 @@ class ClosedSegments:
         """The oldest of the files with the least evidence: what is only a sample goes first."""
         return min(self._all, key=lambda closed: closed.tape.evidence)
 
-    def add(
-        self, tape: TapeWriter, coverage: Coverage, traffic: Traffic, dumps: tuple[Dump, ...]
-    ) -> None:
-        """Adds a segment that has no trailer yet."""
-        closed = Closed(tape, coverage, calls_of(traffic), time.monotonic())
+    def add(self, tape: TapeFile, coverage: Coverage, dumps: tuple[Dump, ...]) -> None:
+        """Adds a segment that has no end yet."""
+        closed = Closed(tape, coverage, tape.table.totals().seen, time.monotonic())
         self._all.append(closed)
-        self._sizes[tape] = tape.end
-        self._nbytes += tape.end
-        self.unsealed.append(Unsealed(closed, traffic, dumps))
+        self._sizes[tape] = tape.size
+        self._nbytes += tape.size
+        self.unsealed.append(Unsealed(closed, dumps))
 
     def seal(self, finish: Finish) -> None:
-        """Writes the trailers that the disk did not take so far, with ``finish``.
+        """Writes the ends that the disk did not take so far, with ``finish``.
 
         Raises:
             OSError: it still does not. The files stay readable without them.
         """
         while self.unsealed:
-            closed, traffic, dumps = self.unsealed[0]
+            closed, dumps = self.unsealed[0]
             tape = closed.tape
             try:
-                self._finish(finish, closed, traffic, dumps)
+                self._finish(finish, closed, dumps)
             except Exception as error:
                 if isinstance(error, OSError) and len(self.unsealed) < _MAX_UNSEALED:
                     raise
-                self._notices.complain("a file of the recording stays without its trailer", error)
+                self._notices.complain("a file of the recording stays without its end", error)
             else:
                 says = f"sealed {tape.path}: the next calls go to another file"
                 self._notices.tell("sealed", says)
             self.unsealed.pop(0)
             tape.close()
 
-    def _finish(
-        self, finish: Finish, closed: Closed, traffic: Traffic, dumps: tuple[Dump, ...]
-    ) -> None:
+    def _finish(self, finish: Finish, closed: Closed, dumps: tuple[Dump, ...]) -> None:
         try:
-            finish(closed.tape, closed.coverage, traffic, dumps)
+            finish(closed.tape, closed.coverage, dumps)
         finally:
             self.measure(closed.tape)
 
-    def measure(self, tape: TapeWriter) -> None:
+    def measure(self, tape: TapeFile) -> None:
         """Takes note that a file has another size now, if it is one of these."""
         if tape in self._sizes:
-            self._nbytes += tape.end - self._sizes[tape]
-            self._sizes[tape] = tape.end
+            self._nbytes += tape.size - self._sizes[tape]
+            self._sizes[tape] = tape.size
 
     def forget_moved(self) -> None:
         """Forgets sealed files that somebody moved away: they use no space here any more, and their
@@ -154,9 +149,7 @@ class ClosedSegments:
         for closed in old:
             is_there = closed.tape.is_there()
             # Their sizes are as old as the calls: only the number of the calls is counted on.
-            if self._delete(
-                closed, "expired" if is_there else None, Traffic(other_calls=closed.counted)
-            ):
+            if self._delete(closed, "expired" if is_there else None, _only_counted(closed.counted)):
                 files += is_there
                 calls += closed.coverage.kept * is_there
         if files:
@@ -166,9 +159,9 @@ class ClosedSegments:
     def delete_one(self) -> bool:
         """Deletes a file, because its room is needed; False if it is still there."""
         first = self._first()
-        return self._delete(first, "deleted", self._traffic_of(first))
+        return self._delete(first, "deleted", self._table_of(first))
 
-    def _delete(self, closed: Closed, reason: str | None, traffic: Traffic) -> bool:
+    def _delete(self, closed: Closed, reason: str | None, table: InputsTable) -> bool:
         if not closed.tape.remove():
             return False
         self._remove(closed)
@@ -176,18 +169,28 @@ class ClosedSegments:
         closed.tape.close()
         if reason is not None:
             self._ledger.lose(closed.coverage, reason)
-            self._gone(traffic, reason, closed.tape.evidence)
+            self._gone(table, reason, closed.tape.evidence)
         return True
 
     def _remove(self, closed: Closed) -> None:
         self._all.remove(closed)
         self._nbytes -= self._sizes.pop(closed.tape)
 
-    def _traffic_of(self, closed: Closed) -> Traffic:
-        """The traffic counters that its trailer has, or will have. They are read from the file if
-        it is sealed: in memory, they would grow with every segment."""
-        for other in self.unsealed:
-            if other.closed is closed:
-                return other.traffic
-        found = traffic_in(closed.tape.read_trailer())
-        return found or Traffic(other_calls=closed.counted)
+    def _table_of(self, closed: Closed) -> InputsTable:
+        """The table that its end has, or will have. It is read from the file if that is sealed: in
+        memory, tables would grow with every segment."""
+        if any(other.closed is closed for other in self.unsealed):
+            return closed.tape.table
+        try:
+            end = closed.tape.read_end()
+            found = None if end is None else end.table()
+        except TapeError:
+            found = None
+        return found or _only_counted(closed.counted)
+
+
+def _only_counted(calls: int) -> InputsTable:
+    """A table that knows no more than how many calls there were."""
+    table = InputsTable()
+    table.other.add(Counts(calls))
+    return table

@@ -1,6 +1,6 @@
-"""The two forms in which a complete tape may be compressed, and where its trailer is then.
+"""The two forms in which a complete tape may be compressed, and where its end is then.
 
-In come bytes, out go compressed ones. The trailer is in a frame of its own at the end, so that it
+In come bytes, out go compressed ones. The end is in a frame of its own at the end, so that it
 is read without the rest.
 """
 
@@ -37,7 +37,7 @@ class CompressedFile(NamedTuple):
         path: of the file.
         size: of the file, in bytes.
         identity: device and inode.
-        tail: the offset of the frame that has the trailer.
+        tail: the offset of the frame that has the end.
     """
 
     form: str
@@ -47,7 +47,7 @@ class CompressedFile(NamedTuple):
     tail: int
 
     def unpacked(self, frame: bytes) -> bytes:
-        """The bytes of the frame of the trailer.
+        """The bytes of the frame of the end.
 
         Raises:
             OSError: they are damaged.

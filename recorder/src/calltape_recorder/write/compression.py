@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from calltape_recorder.write.compressed_file import SUFFIXES, CompressedFile, compressor
 from calltape_recorder.write.permissions import OWNER_ONLY, set_mode
-from calltape_recorder.write.tape_writer import TapeWriter
+from calltape_recorder.write.tape_file import TapeFile
 from calltape_schema import TapeError
 
 __all__ = ["Compression"]
@@ -61,13 +61,13 @@ class Compression:
         form: str | None,
         mode: int,
         complain: Callable[[str, BaseException], None],
-        resized: Callable[[TapeWriter], None],
+        resized: Callable[[TapeFile], None],
     ) -> None:
         self._form = form
         self._mode = mode
         self._complain = complain
         self._resized = resized
-        self._waiting: deque[TapeWriter] = deque()
+        self._waiting: deque[TapeFile] = deque()
         self._job: _Job | None = None
         self._has_tidied = False
         self.done = 0
@@ -96,12 +96,12 @@ class Compression:
                 reason = error.strerror or type(error).__name__
                 raise TapeError("io", reason, path=path + suffix) from None
 
-    def add(self, tape: TapeWriter) -> None:
+    def add(self, tape: TapeFile) -> None:
         """Compresses a file as soon as it is sealed and closed."""
         if self._form is not None:
             self._waiting.append(tape)
 
-    def step(self, has_room: Callable[[int, TapeWriter], bool]) -> bool:
+    def step(self, has_room: Callable[[int, TapeFile], bool]) -> bool:
         """Compresses a piece; False if nothing is to be done.
 
         Args:
@@ -126,7 +126,7 @@ class Compression:
             self._complain("a file of the recording stays as it is, not compressed", error)
         return True
 
-    def finish(self, has_room: Callable[[int, TapeWriter], bool]) -> None:
+    def finish(self, has_room: Callable[[int, TapeFile], bool]) -> None:
         """Compresses what waits, for at most ten seconds. The rest stays as it is."""
         until = time.monotonic() + _LAST_SECONDS
         while time.monotonic() < until:
@@ -162,7 +162,7 @@ class Compression:
         while self._waiting and self._form is not None:
             tape = self._waiting[0]
             if not tape.is_closed:
-                return None  # its trailer is still to be written
+                return None  # its end is still to be written
             self._waiting.popleft()
             if not tape.path.endswith(_ENDING):
                 reason = f"only a file whose name ends with {_ENDING} is read when it is compressed"
@@ -170,9 +170,9 @@ class Compression:
             if not self._has_tidied:
                 self._has_tidied = True
                 _remove_unfinished(os.path.dirname(tape.path))
-            if tape.trailer_start is not None and tape.is_there():
+            if tape.end_start is not None and tape.is_there():
                 return _Job(tape, self._form, self._mode)
-            self.left += tape.is_there()  # a file without its trailer stays as it is
+            self.left += tape.is_there()  # a file without its end stays as it is
         return None
 
 
@@ -191,11 +191,11 @@ class _Job:
         OSError: it cannot be read, or the other one cannot be made.
     """
 
-    def __init__(self, tape: TapeWriter, form: str, mode: int) -> None:
-        assert tape.trailer_start is not None
+    def __init__(self, tape: TapeFile, form: str, mode: int) -> None:
+        assert tape.end_start is not None
         self.tape = tape
         self._form = form
-        self._body = tape.trailer_start  # bytes before the trailer
+        self._body = tape.end_start  # bytes before the end
         self._path = tape.path + SUFFIXES[form]
         self._beside = f"{self._path}.tmp"
         self._compressor = compressor(form)
@@ -218,7 +218,7 @@ class _Job:
             self.close()
             raise
 
-    def step(self, has_room: Callable[[int, TapeWriter], bool]) -> bool:
+    def step(self, has_room: Callable[[int, TapeFile], bool]) -> bool:
         """Compresses a piece; True if the compressed file has taken the place of the other.
 
         Raises:
@@ -244,7 +244,7 @@ class _Job:
         self._take_place(self._tail)
         return True
 
-    def _put(self, data: bytes, has_room: Callable[[int, TapeWriter], bool]) -> None:
+    def _put(self, data: bytes, has_room: Callable[[int, TapeFile], bool]) -> None:
         if data and not has_room(len(data), self.tape):
             raise OSError(errno.ENOSPC, "there is no room for both files within the bounds")
         with memoryview(data) as rest:
@@ -270,7 +270,8 @@ class _Job:
         if not self.tape.remove():
             raise OSError(errno.EACCES, "the file cannot be removed")
         identity = status.st_dev, status.st_ino
-        self.tape.became(CompressedFile(self._form, self._path, self.size, identity, tail))
+        made = CompressedFile(self._form, self._path, self.size, identity, tail)
+        self.tape.became_compressed(made)
         self.close()
 
     def discard(self) -> None:

@@ -10,66 +10,50 @@ from calltape_recorder.snapshot.copies import data_of, joined, wait_for_copies
 from calltape_recorder.snapshot.facts import DTYPES, Facts, is_plain, leaf_document
 from calltape_recorder.snapshot.look import RANGE_BYTES
 from calltape_recorder.snapshot.side import EncodedLeaves, Side
-from calltape_recorder.write.checksum import Checksum, checksum
-from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.ranges import has_many, range_of
-from calltape_recorder.write.tape_writer import Late
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
 from calltape_schema.checksum import crc32
+from calltape_schema.groups import NewCall
+from calltape_schema.inputs_table import inputs_hash
 from calltape_schema.leaves import checked_leaves
-from calltape_schema.packing import pack, pack_int, pack_text, seal_envelope
-from calltape_schema.records import encode_call
-from calltape_schema.summing import CallFacts
+from calltape_schema.packing import pack, pack_int, pack_text
 
 __all__ = ["Encoder"]
 
 _MAX_LEAVES_KNOWN = 2048
 _MAX_HEADERS_KNOWN = 512
-_AT_ONCE_BYTES = 8 * 1024 * 1024
-_WIDEST = 0xFFFFFFFF
+_NO_SCALARS = pack([])
 
 
 class Encoder:
-    """Encodes calls, and remembers what repeats. Only one thread at a time may use it.
+    """Encodes calls, and remembers what repeats. Only one thread at a time may use it."""
 
-    Args:
-        tape: its id.
-    """
-
-    def __init__(self, tape: bytes) -> None:
-        self._tape = tape
+    def __init__(self) -> None:
         self._leaves: dict[Any, EncodedLeaves] = {}
         self._headers: dict[Any, bytes] = {}
 
-    def encode(self, call: Call, *, others_wait: bool) -> EncodedCall:
-        """A call as the bytes of its blob and its record.
-
-        Args:
-            others_wait: whether other calls wait to be written. If so, the checksum of a large call
-                is computed while it is written. If not, there is time, and one thread less competes
-                with the host's threads for cores and the interpreter lock.
-        """
-        assert call.inputs is not None
-        sides = [call.inputs] if call.outputs is None else [call.inputs, call.outputs]
+    def encode(self, call: Call) -> NewCall:
+        """A call as the bytes of its blob and the document of its record."""
+        inputs = call.inputs
+        assert inputs is not None
+        sides = [inputs] if call.outputs is None else [inputs, call.outputs]
         for side in sides:
             wait_for_copies(side.pieces)
         known = [self._leaves_of(side) for side in sides]
-        document = _document(self._tape, call)
-        alike = _packed_sides(sides, known)
-        if alike is not None:
-            return _encoded_small(call, document, known[0], alike, call.inputs.repeat.ranges)  # type: ignore[union-attr]
-        trees = [_tree(side, leaves) for side, leaves in zip(sides, known, strict=True)]
-        ranges = _ranges_in(trees[0])
+        record = _document(call)
+        for name, side, leaves in zip(_SIDES, sides, known, strict=False):
+            record[name] = _tree(side, leaves)
+        scalars, key = _NO_SCALARS, known[0].inputs
+        if inputs.scalars:
+            scalars = pack(record["inputs"]["scalars"])
+            key = inputs_hash(inputs.structure.encoded, known[0].encoded, scalars)
         if not any(leaves.stored for leaves in known):
-            return _encoded_small(call, document, known[0], list(map(pack, trees)), ranges)
-        document.update(zip(_SIDES, trees, strict=False))
+            return NewCall(call.number, record, key, scalars=scalars)
         blob = [self._header(known), *_stored(sides, known)]
-        length = sum([len(data) for data in blob])
-        facts = _facts(call, known[0], length, ranges)
-        if others_wait and length > _AT_ONCE_BYTES:
-            return EncodedCall(blob, _late_record(document, blob, length), facts)
-        document["blob"] = {"size": length, "crc32": checksum(blob)}
-        return EncodedCall(blob, encode_call(document), facts)
+        checksum = 0
+        for part in blob:
+            checksum = crc32(part, checksum)
+        return NewCall(call.number, record, key, blob, checksum, scalars)
 
     def _leaves_of(self, side: Side) -> EncodedLeaves:
         repeat = side.repeat
@@ -114,7 +98,8 @@ class Encoder:
             entry = entries[index]
             assert entry is not None  # facts.DTYPES has only what the format can store
             header[key] = entry
-        return EncodedLeaves(encoded, header, tuple(keys.values()), tuple(ranged))
+        inputs = inputs_hash(side.structure.encoded, encoded, _NO_SCALARS)
+        return EncodedLeaves(encoded, header, tuple(keys.values()), tuple(ranged), inputs)
 
     def _header(self, known: list[EncodedLeaves]) -> bytes:
         key = tuple(leaves.encoded for leaves in known)
@@ -125,15 +110,6 @@ class Encoder:
             entries = {name: stored for leaves in known for name, stored in leaves.header.items()}
             header = self._headers[key] = build_header(entries)
         return header
-
-
-def _encoded_small(
-    call: Call, document: dict[str, Any], leaves: EncodedLeaves, sides: list[bytes],
-    ranges: tuple[tuple[int, int, int], ...],
-) -> EncodedCall:  # fmt: skip
-    """A call without a blob, with these packed sides."""
-    payload = _payload(document, sides)
-    return EncodedCall([], seal_envelope(payload), _facts(call, leaves, 0, ranges), payload)
 
 
 def _encoded(
@@ -157,61 +133,11 @@ def _stored(sides: list[Side], known: list[EncodedLeaves]) -> list[Any]:
     return joined([side.pieces[leaf] for side, leaves in pieces for leaf in leaves.stored])
 
 
-def _packed_sides(sides: list[Side], known: list[EncodedLeaves]) -> list[bytes] | None:
-    """The packed sides of a call that looks like earlier ones and of which no bytes are kept; None
-    for other calls."""
-    found: list[bytes] = []
-    for side, leaves in zip(sides, known, strict=False):
-        repeat = side.repeat
-        if repeat is None or repeat.side is not side:
-            return None
-        if repeat.packed is None:
-            tree = _tree(side, leaves)
-            repeat.ranges = _ranges_in(tree)
-            repeat.packed = pack(tree)
-        found.append(repeat.packed)
-    return found
-
-
-def _payload(document: dict[str, Any], sides: list[bytes]) -> bytes:
-    """The payload of the record of a document, to which these packed sides are added."""
-    payload = pack(document)
-    # The first byte of a map with fewer than 16 keys says how many keys there are.
-    parts = [bytes((payload[0] + len(sides),)), payload[1:]]
-    for name, side in zip(_PACKED_SIDES, sides, strict=False):
-        parts += name, side
-    return b"".join(parts)
-
-
 _SIDES = "inputs", "outputs"
-_PACKED_SIDES = tuple(map(pack, _SIDES))
 
 
-def _late_record(document: dict[str, Any], blob: list[Any], length: int) -> Late:
-    """The record of a large blob, whose checksum is computed while the blob is written."""
-    sum_of_blob = Checksum(blob)
-    # The checksum comes last and always takes 4 bytes, so the length is known before it is.
-    document["blob"] = {"size": length, "crc32": _WIDEST}
-    payload = pack(document)
-
-    def make() -> bytes:
-        return _sealed(payload[:-4] + sum_of_blob.value().to_bytes(4, "big"))
-
-    return Late(len(_sealed(payload)), make)
-
-
-def _sealed(payload: bytes) -> bytes:
-    """The envelope of a payload. Its checksum always takes 4 bytes."""
-    return b"\x92\xce" + crc32(payload).to_bytes(4, "big") + pack(payload)
-
-
-def _document(tape: bytes, call: Call) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "tape": tape,
-        "call": call.number,
-        "time_ns": call.time_ns,
-        "thread": call.thread,
-    }
+def _document(call: Call) -> dict[str, Any]:
+    document: dict[str, Any] = {"time_ns": call.time_ns, "thread": call.thread}
     if call.duration_ns is not None:
         document["duration_ns"] = call.duration_ns
     if call.error is not None:
@@ -222,6 +148,17 @@ def _document(tape: bytes, call: Call) -> dict[str, Any]:
 
 
 def _tree(side: Side, known: EncodedLeaves) -> dict[str, Any]:
+    """The inputs or outputs in the form of a record. Sides that look like earlier ones, and of
+    which no bytes are kept, have the same."""
+    repeat = side.repeat
+    if repeat is None or repeat.side is not side:
+        return _new_tree(side, known)
+    if repeat.tree is None:
+        repeat.tree = _new_tree(side, known)
+    return repeat.tree
+
+
+def _new_tree(side: Side, known: EncodedLeaves) -> dict[str, Any]:
     tree: dict[str, Any] = {"structure": side.structure.encoded, "leaves": known.encoded}
     if side.scalars:
         tree["scalars"] = [_packed(value) for value in side.scalars]
@@ -229,26 +166,6 @@ def _tree(side: Side, known: EncodedLeaves) -> dict[str, Any]:
     if ranges:
         tree["ranges"] = [found for found in ranges if found is not None]
     return tree
-
-
-def _ranges_in(tree: dict[str, Any]) -> tuple[tuple[int, int, int], ...]:
-    found = tree.get("ranges")
-    return tuple((one["leaf"], one["min"], one["max"]) for one in found) if found else ()
-
-
-def _facts(
-    call: Call, leaves: EncodedLeaves, blob: int, ranges: tuple[tuple[int, int, int], ...]
-) -> CallFacts:
-    inputs = call.inputs
-    assert inputs is not None
-    scalars = pack([_packed(value) for value in inputs.scalars]) if inputs.scalars else _NO_SCALARS
-    return CallFacts(
-        call.number, call.time_ns, call.time_ns + (call.duration_ns or 0), call.error is not None,
-        blob, inputs.structure.encoded, leaves.encoded, scalars, ranges,
-    )  # fmt: skip
-
-
-_NO_SCALARS = pack([])
 
 
 def _packed(value: Any) -> Any:

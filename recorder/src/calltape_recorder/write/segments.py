@@ -11,30 +11,24 @@ from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.write.closed_segments import ClosedSegments, Gone
 from calltape_recorder.write.compression import Compression
 from calltape_recorder.write.disk_budget import Bounds, DiskBudget, Refusal, free_bytes
-from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.notices import Notices
-from calltape_recorder.write.tape_writer import (
-    SUMMARY_FRAME_BYTES,
-    TRAILER_FRAME_BYTES,
-    TapeWriter,
-    growth_of_new,
-    manifest_bytes,
-)
-from calltape_recorder.write.trailers import fitted
+from calltape_recorder.write.tape_file import TapeFile
 from calltape_schema import TapeError
 from calltape_schema.endings import Coverage, Dump
+from calltape_schema.groups import Append, NewCall, planned
+from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest, Segment
-from calltape_schema.traffic import Traffic
+from calltape_schema.writer import manifest_member
 
 __all__ = ["Bounds", "Refusal", "Segments"]
 
 _LOOK_SECONDS = 1.0
 _FREE_LOOK_BYTES = 16 * 1024 * 1024
-_TRAILER_BYTES = 64 * 1024  # of a trailer without its index, until one was larger
-_LAST_TRAILER_BYTES = 8 * 1024  # of the trailer of a file without calls
-_TRAILER_SHARE = 8  # a trailer takes at most this part of the bound, besides its index
-_INDEX_BYTES = 16  # in the trailer, per call
-_MAX_CALLS = 1_000_000  # in a file: no reader takes a trailer of more than 64 MiB
+_END_BYTES = 64 * 1024  # of an end without its index, until one was larger
+_LAST_END_BYTES = 8 * 1024  # of the end of a file without calls
+_END_SHARE = 8  # an end takes at most this part of the bound, besides its index
+_INDEX_BYTES = 32  # in the end, per group, before it is deflated
+_MAX_CALLS = 1_000_000  # in a file: its index may have as many groups
 
 
 class Segments:
@@ -46,7 +40,8 @@ class Segments:
         file_mode: the permissions of the files.
         bounds: tell when the next file begins, and when to stop.
         ledger: tells what became of calls, and is told of files that are gone.
-        drain_traffic: gives the counters and the dumps since it was called last.
+        drain: gives the counted inputs of calls that are not on the tape, and the dumps, since it
+            was called last.
         gone: is called for a file that is gone.
         notices: what people are told.
         compress: the form in which complete files are kept: ``zstd``, ``gz``, or None.
@@ -66,7 +61,7 @@ class Segments:
         file_mode: int,
         bounds: Bounds,
         ledger: Ledger,
-        drain_traffic: Callable[[], tuple[Traffic, tuple[Dump, ...]]],
+        drain: Callable[[], tuple[InputsTable, tuple[Dump, ...]]],
         gone: Gone,
         notices: Notices,
         compress: str | None = None,
@@ -74,12 +69,12 @@ class Segments:
         self.first_path = path
         self._bounds = bounds
         self._ledger = ledger
-        self._drain_traffic = drain_traffic
+        self._drain = drain
         self._gone = gone
         self._notices = notices
         self.budget = DiskBudget(bounds.max_disk_bytes)
         self._new_bytes = 0  # of a file without calls
-        self._trailer_bytes = _TRAILER_BYTES
+        self._end_bytes = _END_BYTES
         self._stem = path.removesuffix(".tape")
         self._number = 0
         self._closed = ClosedSegments(ledger, gone, notices)
@@ -89,7 +84,7 @@ class Segments:
         self._file_mode = file_mode
         self.compression = Compression(compress, file_mode, notices.complain, self._closed.measure)
         self.compression.claim(path, overwrite=overwrite)
-        self._tape: TapeWriter | None = TapeWriter(path, overwrite, file_mode)
+        self._tape: TapeFile | None = TapeFile(path, overwrite, file_mode)
 
     @property
     def path(self) -> str:
@@ -105,7 +100,7 @@ class Segments:
     @property
     def _tape_bytes(self) -> int:
         tape = self._tape
-        files = self._closed.nbytes + (tape.end if tape else 0)
+        files = self._closed.nbytes + (tape.size if tape else 0)
         return files + self.compression.nbytes
 
     @property
@@ -126,25 +121,27 @@ class Segments:
         assert self._tape is not None
         self._tape.begin(manifest)
         segment = Segment(number=2**31, first_call=2**62)  # the longest that there can be
-        self._new_bytes = manifest_bytes(manifest.model_copy(update={"segment": segment}))
+        self._new_bytes = len(manifest_member(manifest.model_copy(update={"segment": segment})))
         self.budget.claim(self._needed())
 
-    def append(self, calls: Sequence[EncodedCall], evidence: int = 0) -> None:
+    def append(self, calls: Sequence[NewCall], evidence: int = 0) -> None:
         """Appends whole calls, to the next file if this one is full. ``evidence`` is how many of
         them were like none before.
 
         Raises:
             OSError: none of these calls counts as written.
             Refusal: a bound is reached. No file is deleted for calls that would not fit anyway.
+            TapeError: ``limit``: a record is larger than a reader takes.
         """
-        first = min(call.number for call in calls)
-        self._refuse(calls)
-        if self._is_full(calls):
+        assert self._manifest is not None
+        append = planned(self._manifest.tape, calls)
+        self._refuse(append)
+        if self._is_full(append):
             self.roll()
-        self._make_room(calls)
-        tape = self._current(first)
+        self._make_room(append)
+        tape = self._current(min(call.number for call in calls))
         try:
-            tape.append(calls)
+            tape.commit(append)
             tape.evidence += evidence
         except OSError:
             if not tape.is_there():
@@ -157,7 +154,7 @@ class Segments:
         if tape is None:
             return
         coverage = self._ledger.drain_coverage()
-        self._closed.add(tape, coverage, *self._drain_counters())
+        self._closed.add(tape, coverage, self._counted(tape))
         self.compression.add(tape)
         with contextlib.suppress(OSError):  # it is tried again when the disk takes the next file
             self._closed.seal(self._finish)
@@ -182,7 +179,7 @@ class Segments:
             self._closed.expire(self._bounds.max_age_seconds)
 
     def seal(self) -> None:
-        """Writes the last trailer.
+        """Writes the last end.
 
         Raises:
             OSError: it cannot be written. The file stays readable without it.
@@ -199,11 +196,11 @@ class Segments:
         if tape is not None:
             try:
                 coverage = self._ledger.drain_coverage()
-                self._finish(tape, coverage, *self._drain_counters(), is_last=True)
+                self._finish(tape, coverage, self._counted(tape), is_last=True)
             finally:
                 tape.close()
             self.compression.add(tape)
-        # No file is deleted for it: after the last trailer, nothing on the tape would say so.
+        # No file is deleted for it: after the last end, nothing on the tape would say so.
         self.compression.finish(self._has_room_left)
         if refused is not None:
             raise refused
@@ -212,7 +209,7 @@ class Segments:
         """Compresses a piece of a complete file; False if there is none to compress."""
         return self.compression.step(self._has_room)
 
-    def _has_room(self, nbytes: int, tape: TapeWriter) -> bool:
+    def _has_room(self, nbytes: int, tape: TapeFile) -> bool:
         """Whether so many bytes may be written to compress a file. The oldest files give way."""
         if not self._leaves_free(nbytes):
             return False
@@ -221,7 +218,7 @@ class Segments:
                 return False
         return True
 
-    def _has_room_left(self, nbytes: int, _tape: TapeWriter) -> bool:
+    def _has_room_left(self, nbytes: int, _tape: TapeFile) -> bool:
         """Whether so many bytes may be written to compress a file when there will be no other."""
         return self._leaves_free(nbytes) and self.budget.claim(self._needed(is_last=True) + nbytes)
 
@@ -246,7 +243,7 @@ class Segments:
         most = self._bounds.most_seconds_in_segment
         return most is not None and now - self._began >= most
 
-    def _current(self, first: int) -> TapeWriter:
+    def _current(self, first: int) -> TapeFile:
         """The file to write to. If the last one was ended, it is a new one, and ``first`` is its
         first call."""
         if self._tape is not None:
@@ -256,7 +253,7 @@ class Segments:
             path = f"{self._stem}-{self._number + 1:05d}.tape"
             try:
                 self.compression.claim(path, overwrite=False)
-                tape = TapeWriter(path, overwrite=False, mode=self._file_mode)
+                tape = TapeFile(path, overwrite=False, mode=self._file_mode)
             except TapeError as error:
                 if error.kind != "exists":
                     cause = error.__context__
@@ -281,90 +278,76 @@ class Segments:
             self._closed.seal(self._finish)
         return tape
 
-    def _drain_counters(self) -> tuple[Traffic, tuple[Dump, ...]]:
+    def _counted(self, tape: TapeFile) -> tuple[Dump, ...]:
+        """Adds the counted inputs of calls that are not on the tape to the table of a file, and
+        gives the dumps."""
         try:
-            return self._drain_traffic()
+            table, dumps = self._drain()
+            tape.table.merge(table)
         except Exception as error:
             self._notices.complain("the calls of a file could not be counted", error)
-            return Traffic(), ()
+            return ()
+        return dumps
 
     def _finish(
-        self, tape: TapeWriter, coverage: Coverage, traffic: Traffic, dumps: tuple[Dump, ...],
-        *, is_last: bool = False,
-    ) -> None:  # fmt: skip
-        """Writes a trailer with as many counters as there is room for."""
-        assert self._manifest is not None
-        tape_id, index = self._manifest.tape, _INDEX_BYTES * tape.calls
-        least = (self._trailer_bytes if tape.calls else _LAST_TRAILER_BYTES) + index
+        self, tape: TapeFile, coverage: Coverage, dumps: tuple[Dump, ...], *, is_last: bool = False
+    ) -> None:
+        """Writes an end, with the table of counted inputs if there is room for it."""
+        index = _INDEX_BYTES * tape.groups
         others = self._needed(besides=tape, is_last=is_last)
 
         def fits(nbytes: int) -> bool:
-            nbytes += TRAILER_FRAME_BYTES
-            if self._bounds.max_disk_bytes is not None:  # the next trailer may be as long
-                most = self._bounds.max_disk_bytes // _TRAILER_SHARE
-                self._trailer_bytes = max(self._trailer_bytes, min(nbytes - index, most))
+            if self._bounds.max_disk_bytes is not None:  # the next end may be as long
+                most = self._bounds.max_disk_bytes // _END_SHARE
+                self._end_bytes = max(self._end_bytes, min(nbytes - index, most))
             return self.budget.claim(others + nbytes)
 
-        def encode(traffic: Traffic, dumps: tuple[Dump, ...]) -> bytes:
-            return tape.trailer(tape_id, coverage, traffic, dumps, continues=not is_last)
+        tape.seal(coverage, dumps, fits, continues=not is_last)
 
-        trailer = fitted(encode, traffic, dumps, fits, least - TRAILER_FRAME_BYTES)
-        summary = tape.summary(trailer)
-        if summary is not None:
-            both = len(trailer) + TRAILER_FRAME_BYTES + len(summary) + SUMMARY_FRAME_BYTES
-            if self.budget.claim(others + both):
-                with contextlib.suppress(OSError):  # there may be room for the trailer
-                    tape.seal(trailer, summary)
-                    return
-        tape.seal(trailer)
-
-    def _is_full(self, calls: Sequence[EncodedCall]) -> bool:
+    def _is_full(self, append: Append) -> bool:
         """Whether these calls must go to the next file."""
         tape = self._tape
         if tape is None or not tape.calls:
             return False
         most = self._bounds.most_in_segment
-        is_large = most is not None and tape.end + tape.growth(calls) > most
-        return is_large or tape.calls + len(calls) > _MAX_CALLS
+        is_large = most is not None and tape.size + append.size > most
+        return is_large or tape.calls + len(append.calls) > _MAX_CALLS
 
-    def _needed(self, *, besides: TapeWriter | None = None, is_last: bool = False) -> int:
-        """How many bytes all files need with the trailers that they will get, and one more file
+    def _needed(self, *, besides: TapeFile | None = None, is_last: bool = False) -> int:
+        """How many bytes all files need with the ends that they will get, and one more file
         without calls, which may be needed at the end to say what became of the last calls.
 
         Args:
-            besides: a file whose trailer is not counted.
+            besides: a file whose end is not counted.
             is_last: whether there will be no other file.
         """
         opened = [unsealed.closed.tape for unsealed in self._closed.unsealed]
         if self._tape is not None:
             opened.append(self._tape)
-        trailers = sum(
-            self._trailer_bytes + _INDEX_BYTES * tape.calls
-            for tape in opened
-            if tape is not besides
+        ends = sum(
+            self._end_bytes + _INDEX_BYTES * tape.groups for tape in opened if tape is not besides
         )
-        end = 0 if is_last else self._new_bytes + _LAST_TRAILER_BYTES
-        return self._tape_bytes + trailers + end
+        more = 0 if is_last else self._new_bytes + _LAST_END_BYTES
+        return self._tape_bytes + ends + more
 
-    def _refuse(self, calls: Sequence[EncodedCall]) -> None:
+    def _refuse(self, append: Append) -> None:
         """Refuses calls that would not fit even if all other files were deleted."""
         most = self.budget.for_tapes
         if most is None:
             return
-        alone = 2 * self._new_bytes + self._trailer_bytes + _LAST_TRAILER_BYTES
-        if alone + growth_of_new(calls) + _INDEX_BYTES * len(calls) > most:
+        alone = 2 * self._new_bytes + self._end_bytes + _LAST_END_BYTES
+        if alone + append.size + _INDEX_BYTES * len(append.groups) > most:
             raise Refusal("max_disk_bytes")
 
-    def _make_room(self, calls: Sequence[EncodedCall]) -> None:
+    def _make_room(self, append: Append) -> None:
         bounds = self._bounds
         if bounds.max_disk_bytes is None and bounds.min_free_bytes is None:
             return
+        size = append.size
         while True:
-            # What the current file grows by, or the next one.
-            size = growth_of_new(calls) if self._tape is None else self._tape.growth(calls)
-            more = size + _INDEX_BYTES * len(calls)
+            more = size + _INDEX_BYTES * len(append.groups)
             if self._tape is None:
-                more += self._new_bytes + self._trailer_bytes
+                more += self._new_bytes + self._end_bytes
             if self.budget.claim(self._needed() + more):
                 break
             if not self._delete_one():
@@ -388,14 +371,16 @@ class Segments:
             self.roll()
         return self._closed.delete_one()
 
-    def _lose(self, tape: TapeWriter) -> None:
+    def _lose(self, tape: TapeFile) -> None:
         """Counts the calls of a file that somebody removed as dropped, and says it if there are
         any."""
         self._tape = None
         tape.close()
         coverage = self._ledger.drain_coverage()
         self._ledger.lose(coverage, "file_removed")
-        self._gone(Traffic(), "file_removed", tape.evidence)  # the next file gets its counters
+        table = InputsTable()
+        table.merge(tape.table)
+        self._gone(table, "file_removed", tape.evidence)
         if not tape.calls:
             return
         error = FileNotFoundError(f"somebody removed {tape.path}")

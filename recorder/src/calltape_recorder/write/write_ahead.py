@@ -16,9 +16,11 @@ from calltape_recorder.call import Call
 from calltape_recorder.threads import RLock
 from calltape_recorder.write.disk_budget import DiskBudget
 from calltape_recorder.write.encoding import Encoder
-from calltape_recorder.write.tape_writer import TapeWriter, manifest_bytes
+from calltape_recorder.write.tape_file import TapeFile
 from calltape_schema import TapeError
+from calltape_schema.groups import planned
 from calltape_schema.records import Manifest
+from calltape_schema.writer import manifest_member
 
 __all__ = ["UNDER_WAY", "WriteAhead"]
 
@@ -115,12 +117,12 @@ class WriteAhead:
             self._files.append(file)
             return file
 
-    def _next_tape(self) -> TapeWriter:
+    def _next_tape(self) -> TapeFile:
         while True:
             number, self._number = self._number, self._number + 1
             try:
                 path = f"{self._stem}.ahead-{number}.tape"
-                return TapeWriter(path, self._overwrite, self._file_mode, gathers=False)
+                return TapeFile(path, self._overwrite, self._file_mode)
             except TapeError as error:
                 if error.kind != "exists":
                     self._number = number
@@ -132,14 +134,14 @@ class _File:
     the host could get its descriptor while it is used."""
 
     def __init__(
-        self, open_next: Callable[[], TapeWriter], manifest: Manifest, budget: DiskBudget
+        self, open_next: Callable[[], TapeFile], manifest: Manifest, budget: DiskBudget
     ) -> None:
         self._lock = RLock()
         self._budget = budget
         self._users = 0
         self._is_gone = False
         self._lent_to_call = 0
-        self._lent = manifest_bytes(manifest)
+        self._lent = len(manifest_member(manifest))
         self._borrow(self._lent)
         try:
             self.tape = open_next()
@@ -151,16 +153,18 @@ class _File:
         except BaseException:
             self.remove()
             raise
-        self._encoder = Encoder(manifest.tape)
+        self._tape_id = manifest.tape
+        self._encoder = Encoder()
 
     def write(self, call: Call) -> None:
         with self._used():
             if self.tape.calls or self._lent_to_call:
                 self._clear()
-            encoded = self._encoder.encode(call, others_wait=True)  # the model waits
-            self._borrow(encoded.size)
-            self._lent_to_call = encoded.size
-            self.tape.append([encoded])
+            encoded = self._encoder.encode(call)  # the model waits
+            append = planned(self._tape_id, [encoded], level=0)
+            self._borrow(append.size)
+            self._lent_to_call = append.size
+            self.tape.commit(append)
 
     def clear(self) -> None:
         with self._used():

@@ -14,10 +14,10 @@ from calltape_recorder.locks import HasLock, lent
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.threads import Event, get_ident, sleep, start_thread, wait_for
-from calltape_recorder.write.encoded_call import EncodedCall
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.segments import Refusal, Segments
+from calltape_schema.groups import NewCall
 
 __all__ = ["Writer"]
 
@@ -65,7 +65,7 @@ class Writer:
 
     ``put`` takes no lock and makes no system call while calls keep coming. About once a second,
     ``each_second`` is called for what must not wait for a call. ``lost`` is called for every call
-    that ``keep`` kept and that is dropped here. ``written`` is given if values are withheld, and is
+    that is dropped here. ``written`` is given if values are withheld, and is
     called for every call that is in the file.
 
     Attributes:
@@ -79,7 +79,7 @@ class Writer:
 
     def __init__(
         self, segments: Segments, encoder: Encoder, ledger: Ledger, buffers: Buffers,
-        each_second: Callable[[], None], lost: Callable[[], None], notices: Notices,
+        each_second: Callable[[], None], lost: Callable[[Call], None], notices: Notices,
         written: Callable[[Call], None] | None,
     ) -> None:  # fmt: skip
         self._segments = segments
@@ -223,7 +223,7 @@ class Writer:
 
     def _write_batch(self) -> None:
         calls: list[Call] = []
-        encoded: list[EncodedCall] = []
+        encoded: list[NewCall] = []
         size = 0
         task = None
         begun = time.monotonic()
@@ -239,7 +239,7 @@ class Writer:
             if parts is not None:
                 calls.append(item)
                 encoded.append(parts)
-                size += parts.size
+                size += item.nbytes
         try:
             if calls:
                 self._write(calls, encoded)
@@ -256,16 +256,15 @@ class Writer:
         finally:
             task.done.set()
 
-    def _encode(self, call: Call) -> EncodedCall | None:
+    def _encode(self, call: Call) -> NewCall | None:
         try:
-            following = self._items[0] if self._items else None
-            return self._encoder.encode(call, others_wait=isinstance(following, QueuedCall))
+            return self._encoder.encode(call)
         except Exception as error:
             self._notices.complain("a call could not be encoded", error)
             self._account(call, "internal")
             return None
 
-    def _write(self, calls: list[Call], encoded: list[EncodedCall]) -> None:
+    def _write(self, calls: list[Call], encoded: list[NewCall]) -> None:
         try:
             self._segments.append(encoded, sum([call.is_evidence for call in calls]))
         except Refusal as refusal:
@@ -285,7 +284,7 @@ class Writer:
         for call in calls:
             self._account(call, None)
 
-    def _refuse(self, calls: list[Call], encoded: list[EncodedCall], reason: str) -> None:
+    def _refuse(self, calls: list[Call], encoded: list[NewCall], reason: str) -> None:
         if len(calls) > 1:
             for call, parts in zip(calls, encoded, strict=False):
                 self._write([call], [parts])
@@ -304,8 +303,8 @@ class Writer:
         if dropped is None:
             if self._written is not None:
                 self._written(call)
-        elif not call.held:
-            self._lost()
+        else:
+            self._lost(call)
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)

@@ -1,0 +1,135 @@
+"""Counts the calls that are not on the tape: their structures, and the sizes of every axis.
+
+The call itself only raises a number, which calls that look the same share. The writer's thread adds
+these numbers to a table of counted inputs, which stays small however long a server runs. The calls
+on a tape are counted where they are written.
+"""
+
+from __future__ import annotations
+
+from calltape_recorder.capture.call_view import Row, with_ints
+from calltape_recorder.capture.structures import Structure
+from calltape_recorder.snapshot.repeats import Repeats
+from calltape_recorder.snapshot.side import Side
+from calltape_recorder.threads import RLock
+from calltape_schema.inputs_table import Counts, InputsTable, Kind
+
+__all__ = ["UnkeptCounter"]
+
+_FOLD = 512  # distinct rows that may wait
+_MOST = 200_000  # parts of rows that may wait; if the writer is late, more are not told apart
+_MOST_REPEATS = 64  # repeats whose calls may wait
+_MOST_TOLD = 4096  # structures that may be named
+
+
+class UnkeptCounter:
+    """Counts calls from any thread. :meth:`fold` and :meth:`drain` are for the writer's thread.
+
+    Args:
+        repeats: count the calls that look like the ones before them.
+        written_only: whether to name only structures that calls on the tape have. The keys of other
+            structures would tell of calls that are not to be on the tape. These calls are counted
+            without a structure.
+    """
+
+    def __init__(self, repeats: Repeats, *, written_only: bool = False) -> None:
+        self._repeats = repeats
+        self._may_be_told: set[bytes] | None = set() if written_only else None
+        self.lock = RLock()
+        self._waiting: dict[tuple[bytes, Row], int] = {}
+        self._parts = 0  # of all waiting rows
+        self._other = 0
+        self._table = InputsTable()
+
+    def count(self, structure: Structure, row: Row) -> None:
+        """Counts a call that is no repeat. If keys in its structure are data, it is counted without
+        one."""
+        if structure.core is not None:
+            with self.lock:
+                self._other += 1
+            return
+        if structure.told is not None:
+            row = _without_untold(row, structure.told)
+        key = (structure.encoded, row)
+        with self.lock:
+            waiting = self._waiting
+            if key in waiting:
+                waiting[key] += 1
+            elif self._parts < _MOST:
+                waiting[key] = 1
+                self._parts += len(row)
+            else:
+                self._other += 1
+
+    def count_side(self, side: Side) -> None:
+        """Counts a call whose inputs were copied, and that is not written after all."""
+        repeat = self._repeats.of(side.structure)
+        if repeat is not None and repeat is side.repeat and not side.scalars:
+            next(repeat.calls)
+            return
+        row = tuple([part for fact in side.facts for part in (fact.dtype, tuple(fact.shape))])
+        self.count(side.structure, with_ints(row, side.structure.numbers(side.scalars)))
+
+    def may_tell(self, structure: Structure) -> None:
+        """Allows to name a structure, because a call of it is on the tape."""
+        told = self._may_be_told
+        if told is not None and len(told) < _MOST_TOLD:
+            told.add(structure.encoded)
+
+    def fold(self, *, always: bool = False) -> None:
+        """Adds the waiting rows to the table, if there are many, or if ``always``."""
+        is_little = len(self._waiting) < _FOLD and len(self._repeats) < _MOST_REPEATS
+        if is_little and not always:
+            return
+        for (structure, row), calls in self._drain_waiting().items():
+            dtypes, shapes, ints = _parts(row)
+            self._table.add_kind(Kind.of(structure, dtypes, shapes, ints, Counts(calls)))
+
+    def drain(self) -> InputsTable:
+        """What was counted since this was asked last."""
+        self.fold(always=True)
+        table, self._table = self._table, InputsTable()
+        with self.lock:
+            other, self._other = self._other, 0
+        table.other.add(Counts(other))
+        told = self._may_be_told
+        if told is not None:
+            table.forget(lambda structure: structure not in told)
+        return table
+
+    def absorb(self, table: InputsTable) -> None:
+        """Counts the calls of a file again that is gone."""
+        self._table.merge(table.unkept())
+
+    def _drain_waiting(self) -> dict[tuple[bytes, Row], int]:
+        with self.lock:
+            waiting, self._waiting, self._parts = self._waiting, {}, 0
+        for repeat, calls in self._repeats.counted():
+            if repeat.structure.core is not None:
+                with self.lock:
+                    self._other += calls
+                continue
+            key = (repeat.structure.encoded, repeat.row)
+            waiting[key] = waiting.get(key, 0) + calls
+        return waiting
+
+
+def _without_untold(row: Row, told: tuple[bool, ...]) -> Row:
+    first = len(row) - len(told)
+    return *row[:first], *[v if may else None for v, may in zip(row[first:], told, strict=True)]
+
+
+def _parts(row: Row) -> tuple[list[str], list[tuple[int, ...]], list[int | None]]:
+    """Splits a row: the dtype and the shape of each leaf, and per scalar its value if it is an
+    int."""
+    dtypes: list[str] = []
+    shapes: list[tuple[int, ...]] = []
+    ints: list[int | None] = []
+    for part in row:
+        if isinstance(part, tuple):
+            shapes.append(part)
+        elif part is None or type(part) is int:
+            ints.append(part)
+        else:
+            dtypes.append(str(part).removeprefix("torch.")[:64])
+    return dtypes, shapes, ints
