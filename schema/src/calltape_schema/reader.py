@@ -11,7 +11,7 @@ import struct
 import threading
 from array import array
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ from calltape_schema.tar import (
 
 __all__ = ["Scan", "TapeReader", "TensorPlace"]
 
-_HEAD_BYTES = 16 * 1024
+_HEAD_BYTES, _BLOB_HEAD_BYTES = 16 * 1024, 4 * 1024
 _STEP = 1024 * 1024
 _ONE = struct.Struct("<QQQ")  # the table of a group of one call
 _MOST_GROUPS, _MOST_BLOBS = 8, 64
@@ -413,9 +413,11 @@ class TapeReader:
         return known
 
     def _read_blob(self, found: Member) -> tuple[dict[str, blob.Entry], int]:
-        read = self.source.read_at
-        size = blob.header_size(read(found.start, min(8, found.size)), found.size)
-        return blob.parse_header(read(found.start, size), found.size), found.start + size
+        head = self.source.read_at(found.start, min(_BLOB_HEAD_BYTES, found.size))
+        size = blob.header_size(head, found.size)
+        if size > len(head):
+            head += self.source.read_at(found.start + len(head), size - len(head))
+        return blob.parse_header(head[:size], found.size), found.start + size
 
     def _found(self, number: int) -> tuple[int, int]:
         """The offset of the group of a call, and its position there. Without a scan, the index of a
@@ -578,3 +580,23 @@ def _compare(scan: Scan, end: End) -> None:
     strangers = [at for at, offset in enumerate(scan.offsets) if offset not in index]
     if strangers:
         scan.remove(strangers)
+    if not scan.damage and not end.elsewhere:
+        _compare_table(scan, end)
+
+
+def _compare_table(scan: Scan, end: End) -> None:
+    """Compares the calls that were found with the table of inputs."""
+    try:
+        table = end.table()
+    except TapeError as error:
+        scan.damage.append(error.at(member=END_MEMBER))
+        return
+    if table is None:
+        return
+    found = Counter(scan.inputs)
+    is_true = all(row.kept == found.pop(key, 0) for key, row in table.rows.items())
+    # The others are counted by kind, and each of them has no room among the rows.
+    rest = sum([kind.kept for kind in table.kinds.values()]) + table.other.kept
+    if not is_true or found.total() != rest:
+        reason = "the table of inputs does not count the calls of the tape"
+        scan.damage.append(TapeError("damaged", reason, member=END_MEMBER))

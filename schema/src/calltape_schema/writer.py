@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from calltape_schema.bounds import MAX_INDEX_BYTES
 from calltape_schema.end import ENTRY_BYTES, End, IndexEntry, deflated, encode_end
 from calltape_schema.endings import Coverage, Dump
+from calltape_schema.errors import TapeError
 from calltape_schema.groups import Append, NewCall, member, planned
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest, encode_manifest
@@ -82,8 +84,11 @@ class TapeWriter:
 
         Raises:
             OSError: none of them counts as written.
+            TapeError: ``limit``: the tape has as many groups as an index holds.
         """
         begin = self.end
+        if len(self._index) + 32 * len(append.groups) > MAX_INDEX_BYTES:
+            raise TapeError("limit", "the tape is full: the next calls belong to another file")
         self._write(append.parts, append.size)
         for at, numbers in append.groups:
             entry = IndexEntry(begin + at, len(numbers), min(numbers), max(numbers))

@@ -1,0 +1,117 @@
+"""Tapes in memory for the tests of the container."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from calltape_schema.blob import Stored, build_header
+from calltape_schema.endings import Coverage
+from calltape_schema.errors import TapeError
+from calltape_schema.groups import NewCall
+from calltape_schema.inputs_table import inputs_hash
+from calltape_schema.leaves import encode_leaves
+from calltape_schema.packing import pack
+from calltape_schema.reader import TapeReader
+from calltape_schema.records import Manifest, Producer
+from calltape_schema.storage import BytesSink, BytesSource
+from calltape_schema.tree import encode_structure
+from calltape_schema.writer import TapeWriter
+
+TAPE = bytes(range(16))
+MANIFEST = Manifest(
+    format="calltape", version=1, tape=TAPE, created_ns=1, producer=Producer(calltape="0.1.0")
+)
+START_NS = 1_700_000_000_000_000_000
+
+
+def structure(leaves: int, scalars: int = 0, kind: str = "int") -> bytes:
+    """Inputs with so many tensors, and so many scalars of a kind."""
+    children: list[dict[str, Any]] = [{"kind": "tensor", "leaf": at} for at in range(leaves)]
+    children += [{"kind": kind, "scalar": at} for at in range(scalars)]
+    given = {"kind": "tuple", "children": children}
+    root = [given, {"kind": "dict", "keys": [], "children": []}]
+    return encode_structure(
+        {"root": {"kind": "tuple", "children": root}, "leaves": leaves, "scalars": scalars}
+    )
+
+
+def new_call(
+    number: int, *values: Sequence[float], scalars: Sequence[int] = (), shape: Sequence[int] = (),
+    at: Iterable[tuple[str, int, str]] = (), ranges: Iterable[tuple[int, int, int]] = (),
+    **record: Any,
+) -> NewCall:  # fmt: skip
+    """A call with float32 tensors ``x0``, ``x1``, ... of these values; without values it is one
+    tensor of this shape whose bytes are not kept."""
+    documents: list[dict[str, Any]] = []
+    header, data = {}, bytearray()
+    elsewhere = {key for key, _, _ in at}
+    for index, elements in enumerate(values):
+        key = f"x{index}"
+        documents.append({"dtype": "float32", "shape": [len(elements)], "key": key})
+        if key not in elsewhere:
+            header[key] = Stored("F32", (len(elements),), 4 * len(elements))
+            data += struct.pack(f"<{len(elements)}f", *elements)
+    if not values:
+        documents.append({"dtype": "int64", "shape": list(shape), "missing": "policy"})
+    blob = [build_header(header), bytes(data)] if header else []
+    tree: dict[str, Any] = {
+        "structure": structure(len(documents), len(scalars)), "leaves": encode_leaves(documents)
+    }  # fmt: skip
+    tree |= {"scalars": list(scalars)} if scalars else {}
+    found = [{"leaf": leaf, "min": low, "max": high} for leaf, low, high in ranges]
+    tree |= {"ranges": found} if found else {}
+    plain = {"time_ns": START_NS + number, "duration_ns": 10, "thread": 7, "inputs": tree}
+    plain |= {"at": list(at)} if elsewhere else {}
+    packed = pack(list(scalars))
+    key = inputs_hash(tree["structure"], tree["leaves"], packed)
+    return NewCall(number, plain | record, key, blob, zlib.crc32(b"".join(blob)), packed)
+
+
+def tape(
+    *groups: Sequence[NewCall], seals: bool = True, level: int = 1, seen: int | None = None
+) -> bytes:
+    """A tape with these groups."""
+    sink = BytesSink()
+    writer = TapeWriter(sink, MANIFEST, level=level)
+    for calls in groups:
+        writer.append(calls)
+    if seals:
+        seen = writer.calls if seen is None else seen
+        dropped = {"policy": seen - writer.calls} if seen > writer.calls else {}
+        writer.seal(Coverage(seen=seen, kept=writer.calls, dropped=dropped), closed_ns=START_NS)
+    return bytes(sink.data)
+
+
+def opened(data: Any) -> TapeReader:
+    return TapeReader(BytesSource(data))
+
+
+def read_all(data: bytes) -> tuple[list[int], list[str]]:
+    """Reads everything that a tape has, as a thorough reader would. Returns the numbers of the
+    calls whose records and values are whole, and the kinds of all errors.
+
+    Raises:
+        TapeError: it is no tape.
+    """
+    reader = opened(data)
+    scan = reader.scan()
+    whole, errors = [], [error.kind for error in scan.damage]
+    for at in range(len(scan)):
+        try:
+            record = reader.group_record(at)
+            for leaf in record.inputs.facts():
+                if leaf.key is not None:
+                    reader.tensor(record, leaf)
+            record.inputs.spec()
+            whole.append(record.call)
+        except TapeError as error:
+            errors.append(error.kind)
+    for question in (reader.inputs, lambda: reader.end and reader.end.table()):
+        try:
+            question()
+        except TapeError as error:
+            errors.append(error.kind)
+    return whole, errors

@@ -1,0 +1,144 @@
+"""Torn tapes, and tapes of which any byte is another one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from calltape_schema.errors import TapeError
+from calltape_schema.tar import BLOCK, members
+from tests.schema.container.tapes import new_call, opened, read_all, tape
+
+GROUPS = (
+    [new_call(0, [1, 2])],
+    [new_call(1, shape=(2,)), new_call(2, [3], scalars=[7]), new_call(3, [4])],
+    [new_call(4, [9], [0], at=[("x1", 2, "x0")])],
+)
+
+
+def ends_of_groups() -> list[tuple[int, int]]:
+    """Where the content of each group ends, and how many calls there are up to there."""
+    found = []
+    for count in range(1, len(GROUPS) + 1):
+        data = tape(*GROUPS[:count], seals=False)
+        *_, last = members(lambda at, size: data[at : at + size], len(data), raises)
+        found.append((last.start + last.size, sum(map(len, GROUPS[:count]))))
+    return found
+
+
+def raises(error: TapeError) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("step", [61, pytest.param(1, marks=pytest.mark.integration)])
+def test_a_tape_torn_at_every_byte_keeps_what_was_flushed(step: int) -> None:
+    data = tape(*GROUPS)
+    ends = ends_of_groups()
+    first, whole_end = len(tape(seals=False).rstrip(b"\0")), len(data.rstrip(b"\0"))
+    refused = 0
+    for size in [*range(0, len(data), step), *(end + by for end, _ in ends for by in (-1, 0, 1))]:
+        try:
+            whole, errors = read_all(data[:size])
+        except TapeError:
+            assert size < first
+            refused += 1
+            continue
+        kept = max([calls for end, calls in ends if end <= size], default=0)
+        assert whole == list(range(kept)), size
+        # An end that is cut short tells that a sealed tape was copied in part.
+        in_end = size >= data.index(b"end.msgpack") + BLOCK
+        assert errors == (["damaged"] if in_end and size < whole_end else []), size
+    assert step > 1 or refused == first
+
+
+def test_the_torn_tail_is_told() -> None:
+    data = tape(*GROUPS, seals=False)
+    before = len(tape(*GROUPS[:2], seals=False))
+    for size in (before + 100, before + 600, before + 1200, len(data) - BLOCK):
+        scan = opened(data[:size]).scan()
+        assert (scan.unfinished, scan.damage) == (size - before, [])
+    assert opened(data).scan().unfinished == 0
+
+
+EVERY = pytest.mark.integration
+
+
+@pytest.mark.parametrize(
+    ("mask", "step"),
+    [
+        (0x01, 31),
+        pytest.param(0x01, 1, marks=EVERY),
+        pytest.param(0x80, 1, marks=EVERY),
+        pytest.param(0xFF, 1, marks=EVERY),
+    ],
+)
+def test_each_byte_flipped(mask: int, step: int) -> None:
+    """An error, or calls of which each is whole; what is changed is never taken for whole."""
+    data = bytearray(tape(*GROUPS))
+    right = {number: record_of(bytes(data), number) for number in range(5)}
+    header = len(tape(seals=False))
+    for at in range(0, len(data), step):
+        data[at] ^= mask
+        try:
+            whole, _ = read_all(bytes(data))
+        except TapeError:
+            assert at < header
+        else:
+            # One byte costs one group, and who points to it.
+            assert len(whole) >= 1, at
+            for number in whole:
+                assert record_of(bytes(data), number) == right[number], at
+        data[at] ^= mask
+
+
+def record_of(data: bytes, number: int) -> object:
+    reader = opened(data)
+    reader.scan()
+    record = reader.record(number)
+    return record, [reader.tensor(record, leaf) for leaf in record.inputs.facts() if leaf.key]
+
+
+def test_damage_in_one_group_costs_its_calls_only() -> None:
+    data = bytearray(tape(*GROUPS[:2]))
+    at = data.index(b"records/00000001") + BLOCK + 40
+    data[at] ^= 1
+    whole, errors = read_all(bytes(data))
+    assert (whole, errors) == ([0], ["damaged"])
+
+
+def test_a_lost_group_is_named_by_the_index() -> None:
+    data = bytearray(tape(*GROUPS[:2]))
+    at = data.index(b"records/00000001")
+    data[at + 130] ^= 1  # the size in its header: the walk goes on behind it
+    scan = opened(bytes(data)).scan()
+    assert any("calls 1 to 3 are lost" in str(error) for error in scan.damage) or any(
+        error.offset == at for error in scan.damage
+    )
+    assert list(scan.numbers) == [0]
+
+
+def test_a_group_inside_a_tensor_is_none() -> None:
+    """Bytes of a tensor look like a group of this tape, and the header before them is damaged."""
+    forged = tape([new_call(99)], seals=False)[len(tape(seals=False)) :]
+    floats = [*memoryview(bytes(384) + forged).cast("f")]
+    data = bytearray(tape([new_call(0, floats)], [new_call(1)]))
+    assert data.index(forged) % BLOCK == 0
+    at = data.index(b"blobs/00000000")
+    data[at + 130] ^= 1
+    scan = opened(bytes(data)).scan()
+    assert list(scan.numbers) == [0, 1]
+    assert any("does not have them" in str(error) for error in scan.damage)
+
+
+def test_random_bytes_are_no_tape() -> None:
+    chance = random.Random(0)
+    for size in (0, 1, 511, 512, 5000):
+        with pytest.raises(TapeError):
+            opened(chance.randbytes(size))
+
+
+def test_rubbish_between_groups_is_skipped() -> None:
+    one, two = tape(GROUPS[0], seals=False), tape(*GROUPS[:2], seals=False)
+    whole, errors = read_all(one + b"rubbish!" * 256 + two[len(one) :])
+    assert (whole, errors) == ([0, 1, 2, 3], ["damaged"])

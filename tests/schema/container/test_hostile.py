@@ -1,0 +1,366 @@
+"""Tapes of strangers: sizes that lie, bombs, tables and ends that contradict the records."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from calltape_schema.bounds import MAX_GROUP_BYTES, MAX_GROUP_CALLS, MAX_INFLATION
+from calltape_schema.end import IndexEntry, decode_end, deflated, encode_end
+from calltape_schema.endings import Coverage
+from calltape_schema.errors import TapeError
+from calltape_schema.groups import group_of, member, planned
+from calltape_schema.packing import pack, unpack
+from calltape_schema.records import Manifest
+from calltape_schema.storage import BytesSink
+from calltape_schema.tar import ZEROS_AT_END, member_header, parse_header
+from calltape_schema.writer import TapeWriter
+from tests.schema.container.tapes import MANIFEST, TAPE, new_call, opened, read_all, tape
+
+HEAD = tape(seals=False)
+
+
+def with_members(*found: tuple[str, bytes]) -> bytes:
+    """A tape with members of any content."""
+    return HEAD + b"".join(
+        part for name, content in found for part in member(name, [content], len(content))
+    )
+
+
+def content_of(*calls: Any, **changes: Any) -> bytes:
+    """The content of a group, with other elements."""
+    plan = planned(TAPE, calls)
+    at, _ = plan.groups[0]
+    data = b"".join(map(bytes, plan.parts))
+    header = parse_header(data[at : at + 512], at)
+    assert header is not None
+    found = list(unpack(data[header.start : header.start + header.size]))
+    names = ("tape", "sum_of_table", "table", "sum_of_documents", "documents", "size")
+    for name, value in changes.items():
+        found[names.index(name)] = value
+        if name in ("table", "documents") and f"sum_of_{name}" not in changes:
+            found[names.index(name) - 1] = zlib.crc32(value)
+    return pack(found)
+
+
+def entry(call: int = 0, inputs: int = 0, offset: int = 1, flags: int = 0) -> bytes:
+    return struct.pack("<QQII", call, inputs, offset, flags)
+
+
+DOCUMENT = new_call(7)
+BEGINS = group_of(content_of(DOCUMENT)).places[0] & 0xFFFFFFFF
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"", "damaged"),
+        (b"\xc1", "damaged"),
+        (pack([1] * 6), "damaged"),
+        (pack({"a": 1}), "damaged"),
+        (pack("abcdef"), "damaged"),
+        (b"\xdd\xff\xff\xff\xff", "damaged"),
+        (content_of(DOCUMENT)[:-9], "damaged"),
+        (content_of(DOCUMENT, tape=b"0" * 16), "damaged"),
+        (content_of(DOCUMENT, sum_of_table=1), "damaged"),
+        (content_of(DOCUMENT, sum_of_documents=1), "damaged"),
+        (content_of(DOCUMENT, size="no"), "damaged"),
+        (content_of(DOCUMENT, table=b""), "invalid"),
+        (content_of(DOCUMENT, table=bytes(23)), "invalid"),
+        (content_of(DOCUMENT, table=entry(2**63)), "invalid"),
+        (content_of(DOCUMENT, table=entry(1) + entry(2**63, offset=9)), "invalid"),
+        (content_of(DOCUMENT, table=entry(offset=2**31)), "invalid"),
+        (content_of(DOCUMENT, table=entry(1, offset=9) + entry(2, offset=9)), "invalid"),
+        (content_of(DOCUMENT, table=entry(1, offset=9) + entry(2, offset=8)), "invalid"),
+        (content_of(DOCUMENT, table=bytes(24 * (MAX_GROUP_CALLS + 1))), "limit"),
+    ],
+)
+def test_a_group_that_is_none(content: bytes, kind: str) -> None:
+    data = with_members(("records/00000007.msgpack", content))
+    scan = opened(data).scan()
+    assert (len(scan), [error.kind for error in scan.damage]) == (0, [kind])
+    assert scan.damage[0].member == "records/00000007.msgpack"
+    assert read_all(data)[0] == []
+
+
+def shared(*parts: Any) -> bytes:
+    return pack(list(parts))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"table": entry(7, 1, BEGINS)}, "invalid"),  # another hash
+        ({"table": entry(7, DOCUMENT.inputs, offset=3)}, "damaged"),  # within the shared parts
+        ({"documents": shared(1, 2) + b"\x80", "table": entry(7, offset=3)}, "invalid"),
+        ({"documents": b"\x90\x90", "table": entry(7)}, "invalid"),  # no map
+        ({"documents": b"\x90\x81\xa1a\x01", "table": entry(7)}, "invalid"),
+        ({"documents": b"\x90" + pack({"inputs": {"structure": 0, "leaves": 0}})}, "damaged"),
+        ({"documents": bytes(500), "size": 600}, "damaged"),
+        ({"documents": bytes(50), "size": -1}, "limit"),
+        ({"documents": bytes(50), "size": 2**63}, "limit"),
+        ({"documents": zlib.compress(bytes(10**6)), "size": 10**6}, "limit"),  # a bomb
+        ({"documents": zlib.compress(bytes(600)), "size": 599}, "damaged"),
+        ({"documents": zlib.compress(bytes(600)), "size": 601}, "damaged"),
+        ({"documents": zlib.compress(bytes(600)) + b"x", "size": 600}, "damaged"),
+    ],
+)
+def test_a_record_that_is_none(changes: dict[str, Any], kind: str) -> None:
+    """Its call is found by the table, and costs an error when it is asked for."""
+    data = with_members(("records/00000007.msgpack", content_of(DOCUMENT, **changes)))
+    reader = opened(data)
+    if not len(reader.scan()):
+        assert reader.scan().damage[0].kind == "invalid"
+        return
+    with pytest.raises(TapeError) as raised:
+        reader.record(7)
+    assert raised.value.kind == kind
+    assert list(reader.records()) == []
+    assert "call 7 is skipped" in str(reader.scan().damage[0])
+
+
+@pytest.mark.parametrize("flags", [1, 2, 4])
+def test_flags_that_lie(flags: int) -> None:
+    table = entry(7, DOCUMENT.inputs, BEGINS, flags)
+    data = with_members(("records/00000007.msgpack", content_of(DOCUMENT, table=table)))
+    with pytest.raises(TapeError, match="not as the table"):
+        opened(data).record(7)
+
+
+def test_flags_of_a_newer_format_are_skipped() -> None:
+    table = entry(7, DOCUMENT.inputs, BEGINS, 1 << 31)
+    data = with_members(("records/00000007.msgpack", content_of(DOCUMENT, table=table)))
+    assert read_all(data) == ([7], [])
+
+
+def test_many_bombs_take_little() -> None:
+    size = MAX_GROUP_BYTES
+    bomb = zlib.compress(bytes(size), 9)
+    assert len(bomb) * MAX_INFLATION < size
+    bombs = [
+        (f"records/{n:08d}.msgpack", content_of(DOCUMENT, documents=bomb, size=size, table=entry(n)))
+        for n in range(20)
+    ]
+    data = with_members(*bombs)
+    tracemalloc.start()
+    whole, errors = read_all(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert whole == []
+    assert set(errors) == {"limit"}
+    assert peak < 16 * 1024 * 1024
+
+
+@pytest.mark.parametrize("size", [2**26 + 2**17, 2**40, 2**62])
+def test_sizes_of_members_that_are_not_there(size: int) -> None:
+    data = HEAD + member_header("records/00000000.msgpack", size)
+    scan = opened(data).scan()
+    assert (len(scan), scan.unfinished, scan.damage) == (0, 512, [])
+    rest = tape([new_call(1)], seals=False)[len(HEAD) :]
+    scan = opened(data + rest).scan()
+    assert (list(scan.numbers), [error.kind for error in scan.damage]) == ([1], ["damaged"])
+
+
+class Holes:
+    """A source with a terabyte of zeros that nobody stored."""
+
+    size = 2**40
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.fetched = 0
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        assert size <= 2**27
+        found = self._data[offset : offset + size]
+        self.fetched += size
+        return found + bytes(min(size, self.size - offset) - len(found))
+
+    def next_data(self, offset: int) -> int:
+        return offset if offset < len(self._data) else self.size
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEAD,
+        HEAD + member_header("records/00000000.msgpack", 2**39),
+        HEAD + member_header("blobs/00000000.safetensors", 2**39),
+        HEAD + bytes(511) + b"x",
+    ],
+)
+def test_a_terabyte_of_holes(data: bytes) -> None:
+    from calltape_schema.reader import TapeReader
+
+    source = Holes(data)
+    scan = TapeReader(source).scan()
+    assert len(scan) == 0
+    assert source.fetched < 2**24
+
+
+def test_a_manifest_that_is_too_large_or_none() -> None:
+    for data, kind in (
+        (member_header("tape.msgpack", 2**40), "damaged"),
+        (member_header("other", 5) + bytes(512), "not_a_tape"),
+        (b"".join(member("tape.msgpack", [b"abc"], 3)), "damaged"),
+    ):
+        with pytest.raises(TapeError) as raised:
+            opened(data)
+        assert raised.value.kind == kind
+
+
+def ended(**facts: Any) -> bytes:
+    """A tape of two groups whose end has other facts."""
+    data = tape([new_call(0, [1])], [new_call(1), new_call(2)])
+    at = data.index(b"end.msgpack")
+    header = parse_header(data[at : at + 512], at)
+    assert header is not None
+    end = decode_end(data[header.start : header.start + header.size])
+    content = encode_end(end.model_copy(update=facts), at)
+    return data[:at] + b"".join(member("end.msgpack", [content], len(content))) + ZEROS_AT_END
+
+
+def offsets() -> list[int]:
+    return list(opened(ended()).scan().offsets)
+
+
+INDEX = [IndexEntry(offsets()[0], 1, 0, 0), IndexEntry(offsets()[1], 2, 1, 2)]
+
+
+def index(*entries: IndexEntry) -> Any:
+    return deflated(b"".join(one.pack() for one in entries))
+
+
+@pytest.mark.parametrize(
+    ("facts", "whole", "damage"),
+    [
+        ({}, [0, 1, 2], None),
+        ({"index": index(*INDEX)}, [0, 1, 2], None),
+        ({"index": index(INDEX[0], INDEX[1]._replace(offset=512))}, [0], "are lost"),
+        ({"index": index(INDEX[0], INDEX[1]._replace(high=5))}, [0, 1, 2], "2 of the calls 1 to 5"),
+        ({"index": index(INDEX[0], INDEX[1]._replace(calls=1))}, [0, 1, 2], "does not have"),
+        ({"index": index(INDEX[0], INDEX[1]._replace(calls=0))}, [0, 1, 2], "cannot be"),
+        ({"index": index(INDEX[0], INDEX[1]._replace(low=3))}, [0, 1, 2], "cannot be"),
+        ({"index": deflated(bytes(31))}, [0, 1, 2], "31 bytes"),
+        ({"index": deflated(bytes(64)).model_copy(update={"size": 2**40})}, [0, 1, 2], "at most"),
+        ({"coverage": Coverage(seen=9, kept=3)}, [0, 1, 2], "accounts for 3"),
+        ({"coverage": Coverage(seen=4, kept=4)}, [0, 1, 2], "does not have the 4 calls"),
+    ],
+)
+def test_an_end_that_contradicts_the_records(
+    facts: dict[str, Any], whole: list[int], damage: str | None
+) -> None:
+    data = ended(**facts)
+    found = [str(error) for error in opened(data).scan().damage]
+    assert read_all(data)[0] == whole
+    assert found == [] if damage is None else any(damage in text for text in found), found
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kind"),
+    [
+        (deflated(b"\xc1"), "damaged"),
+        (deflated(pack({})), "invalid"),  # it counts no call
+        (deflated(b"").model_copy(update={"size": 2**40}), "limit"),
+        (deflated(bytes(2**20)).model_copy(update={"size": 5}), "damaged"),
+    ],
+)
+def test_a_table_that_is_none(inputs: Any, kind: str) -> None:
+    reader = opened(ended(inputs=inputs))
+    assert reader.end is not None
+    with pytest.raises(TapeError) as raised:
+        reader.end.table()
+    assert raised.value.kind == kind
+    assert reader.inputs().totals().kept == 3  # the records tell
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data[:-1],
+        lambda data: data + bytes(512),
+        lambda data: data[:-1] + b"x",
+        lambda data: data.replace(b"calltape\0", b"calltapX\0"),
+        lambda data: data.replace(b"end.msgpack", b"eNd.msgpack"),
+    ],
+)
+def test_an_end_that_is_not_at_the_end(change: Callable[[bytes], bytes]) -> None:
+    """It is not believed without a walk; the calls are found all the same."""
+    data = change(ended())
+    reader = opened(data)
+    assert reader.end is None
+    assert read_all(data)[0] == [0, 1, 2]
+
+
+def test_the_end_of_another_tape() -> None:
+    sink = BytesSink()
+    TapeWriter(sink, Manifest(**{**dict(MANIFEST), "tape": b"x" * 16})).seal(Coverage())
+    end = opened(sink.data).end
+    assert end is not None
+    content = encode_end(end, len(HEAD))
+    data = HEAD + b"".join(member("end.msgpack", [content], len(content))) + ZEROS_AT_END
+    reader = opened(data)
+    assert reader.end is None
+    assert [str(error.reason) for error in reader.scan().damage] == [
+        "the end belongs to another tape"
+    ]
+
+
+def test_unknown_members_and_fields_are_skipped() -> None:
+    call = new_call(0, [1], future={"more": [1, 2]})
+    plan = planned(TAPE, [call])
+    data = HEAD + b"".join(
+        (*member("records/0.msgpack", [b"x"], 1), *member("future", [b"xyz"], 3), *plan.parts)
+    )
+    assert read_all(data) == ([0], [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, None),
+        ({"back": 0}, "damaged"),
+        ({"back": 512}, "damaged"),
+        ({"back": 2**62}, "damaged"),
+        ({"back": -1}, "invalid"),
+        ({"size": 139}, "damaged"),
+        ({"size": 2**62}, "damaged"),
+        ({"crc32": 0}, "damaged"),
+        ({"crc32": 2**32}, "invalid"),
+        ({"size": True}, "invalid"),
+    ],
+)
+def test_a_blob_that_is_somewhere_else(changes: dict[str, Any], kind: str | None) -> None:
+    """What a record says of its blob is compared with what is there."""
+    call = new_call(7, [1, 2])
+    content = b"".join(call.blob)
+    told = {"back": 1024, "size": len(content), "crc32": call.crc32} | changes
+    bare = call._replace(blob=[], record={**call.record, "blob": told})
+    begins = group_of(content_of(bare)).places[0] & 0xFFFFFFFF
+    group = content_of(bare, table=entry(7, call.inputs, begins, 4))
+    data = with_members(("blobs/00000007.safetensors", content), ("records/00000007.msgpack", group))
+    whole, errors = read_all(data)
+    assert (whole, errors) == (([7], []) if kind is None else ([], [kind]))
+
+
+def test_a_table_that_lies() -> None:
+    """The table of the end is compared with the calls that a walk finds, and the calls count."""
+    calls = [new_call(number, shape=(number,)) for number in range(3)]
+    other = opened(tape([*calls[:2], calls[1]._replace(number=2)])).end
+    assert other is not None
+    data = tape(calls)
+    end = opened(data).end
+    assert end is not None
+    at = data.index(b"end.msgpack")
+    content = encode_end(end.model_copy(update={"inputs": other.inputs}), at)
+    lying = data[:at] + b"".join(member("end.msgpack", [content], len(content))) + ZEROS_AT_END
+    reader = opened(lying)
+    assert reader.end is not None
+    assert ["table of inputs" in str(one) for one in reader.scan().damage] == [True]
+    assert [row.seen for row in reader.inputs().rows.values()] == [1, 1, 1]
+    assert opened(data).scan().damage == []

@@ -1,0 +1,217 @@
+"""The table of counted inputs: exact with room, honest without, and the same in any order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calltape_schema.errors import TapeError
+from calltape_schema.inputs_table import Counts, InputsTable, Kind, inputs_hash
+from calltape_schema.leaves import encode_leaves
+from calltape_schema.packing import pack, unpack
+from tests.schema.container.tapes import structure
+
+STRUCTURES = [structure(leaves, 1) for leaves in (1, 2)]
+
+
+def documents(leaves: int, size: int, scalar: int) -> tuple[bytes, bytes, bytes]:
+    leaf = {"dtype": "int64", "shape": [size, 3], "missing": "policy"}
+    return STRUCTURES[leaves - 1], encode_leaves([leaf] * leaves), pack([scalar])
+
+
+calls = st.lists(
+    st.tuples(
+        st.integers(1, 2), st.integers(0, 50), st.integers(-2, 2), st.integers(0, 1000),
+        st.booleans(), st.booleans(), st.integers(0, 5),
+    ),
+    max_size=120,
+)  # fmt: skip
+Call = tuple[int, int, int, int, bool, bool, int]
+
+
+def table_of(calls: list[Call], **bounds: int) -> InputsTable:
+    table = InputsTable(**bounds)
+    for leaves, size, scalar, number, kept, raised, low in calls:
+        table.add(
+            *documents(leaves, size, scalar), number, kept=kept, raised=raised,
+            ranges=[(0, low, low + 3)],
+        )  # fmt: skip
+    return table
+
+
+BOUNDS = st.sampled_from(
+    [{}, {"max_rows": 5}, {"max_rows": 0}, {"max_bytes": 2000}, {"max_rows": 9, "max_axes": 36}]
+)
+
+
+@given(calls, calls, calls, BOUNDS)
+def test_tables_add_up_in_any_order_and_grouping(
+    one: list[Call], two: list[Call], three: list[Call], bounds: dict[str, int]
+) -> None:
+    whole = table_of([*one, *two, *three], **bounds).to_bytes()
+    for order in ([one, two, three], [three, one, two], [two, three, one]):
+        left = table_of(order[0], **bounds)
+        left.merge(table_of(order[1], **bounds))
+        left.merge(table_of(order[2], **bounds))
+        assert left.to_bytes() == whole
+        middle = table_of(order[1], **bounds)
+        middle.merge(table_of(order[2], **bounds))
+        right = table_of(order[0], **bounds)
+        right.merge(middle)
+        assert right.to_bytes() == whole
+
+
+@given(calls, BOUNDS)
+def test_no_call_is_left_out(calls: list[Call], bounds: dict[str, int]) -> None:
+    totals = table_of(calls, **bounds).totals()
+    assert totals.seen == len(calls)
+    assert totals.kept == sum(call[4] for call in calls)
+    assert totals.raised == sum(call[5] for call in calls)
+
+
+@given(calls)
+def test_exact_with_room(calls: list[Call]) -> None:
+    table = table_of(calls)
+    assert table.is_exact
+    found = {(row.structure, row.leaves, row.scalars): row for row in table.rows.values()}
+    assert {key: row.seen for key, row in found.items()} == Counter(
+        documents(*call[:3]) for call in calls
+    )
+    for key, row in found.items():
+        mine = [call for call in calls if documents(*call[:3]) == key]
+        kept = [call for call in mine if call[4]]
+        assert (row.first, row.last) == (min(c[3] for c in mine), max(c[3] for c in mine))
+        assert row.example == min((call[3] for call in kept), default=None)
+        lows = [call[6] for call in kept]
+        assert row.ranges == ({0: (min(lows), max(lows) + 3)} if kept else {})
+        assert row.tree().spec().leaves == len(row.tree().facts())
+
+
+@given(calls)
+def test_honest_without_room(calls: list[Call]) -> None:
+    """Without rows, each axis has the smallest 32 sizes and their exact counts."""
+    table = table_of(calls, max_rows=0)
+    assert not table.rows
+    for kind in table.kinds.values():
+        mine = [call for call in calls if call[0] == len(kind.dtypes)]
+        sizes = Counter(call[1] for call in mine)
+        smallest = dict(sorted(sizes.items())[:32])
+        axis = kind.axes[0]
+        assert axis is not None
+        assert axis.sizes == smallest
+        assert (axis.other, axis.max) == (len(mine) - sum(smallest.values()), max(sizes))
+        ints = kind.axes[-1]
+        assert ints is not None
+        assert ints.sizes == Counter(call[2] for call in mine)
+
+
+@given(calls, BOUNDS)
+def test_a_document_is_read_as_it_was_written(calls: list[Call], bounds: dict[str, int]) -> None:
+    data = table_of(calls, **bounds).to_bytes()
+    assert InputsTable.from_bytes(data).to_bytes() == data
+
+
+def test_tables_that_were_read_add_up() -> None:
+    first = [(1, size, 0, size, True, False, 1) for size in range(40)]
+    second = [(1, size, 0, 100 + size, True, False, 1) for size in range(20, 60)]
+    whole = table_of([*first, *second], max_rows=10).to_bytes()
+    summed = InputsTable(max_rows=10)
+    for calls in (second, first):
+        summed.merge(InputsTable.from_bytes(table_of(calls, max_rows=10).to_bytes()))
+    assert summed.to_bytes() == whole
+
+
+def test_one_large_row_does_not_take_the_room_of_all() -> None:
+    table = InputsTable(max_bytes=8000)
+    for size in range(10):
+        table.add(*documents(1, size, 0), size)
+    leaf = {"dtype": "float32", "shape": [1], "missing": "policy"}
+    table.add(structure(60), encode_leaves([leaf] * 60), pack([]), 11)
+    assert (len(table.rows), table.rows_below) == (10, None)
+    assert [kind.seen for kind in table.kinds.values()] == [1]
+
+
+def test_calls_of_which_only_the_kind_is_known() -> None:
+    table = InputsTable()
+    kind = Kind.of(STRUCTURES[0], ["int64"], [(5, 3)], [2**80], Counts(4, 0, 1))
+    table.add_kind(kind)
+    table.add(*documents(1, 5, 1), 3)
+    assert not table.is_exact
+    (found,) = table.kinds.values()
+    assert (found.seen, found.kept, found.raised, found.axes[2]) == (4, 0, 1, None)
+    assert table.totals().seen == 5
+    data = table.to_bytes()
+    assert InputsTable.from_bytes(data).to_bytes() == data
+
+
+def _changed(**fields: Any) -> bytes:
+    kept = [(1, size % 9, 0, size, True, False, 1) for size in range(60)]
+    return pack({**unpack(table_of(kept).to_bytes()), **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"numbers": b""}, "invalid"),
+        ({"numbers": bytes(8 * 6 * 9)}, "invalid"),  # rows of no call
+        ({"numbers": b"\xff" * 8 * 6 * 9}, "invalid"),
+        ({"parts": []}, "invalid"),
+        ({"parts": "no"}, "invalid"),
+        ({"rows": [[0, 1, b"\x90", b""]] * 9}, "invalid"),  # the same inputs twice
+        ({"rows": [[-1, 1, b"\x90", b""]] * 9}, "invalid"),
+        ({"rows": [[0, 1, b"\x90", b"\xc1"]] * 9}, "damaged"),
+        ({"rows": [[0, 1, b"\x90", b"\x91\x93\x00\x05\x01"]] * 9}, "invalid"),
+        ({"other": [1, 2, 0]}, "invalid"),
+        ({"other": [-1, 0, 0]}, "invalid"),
+        ({"rows_below": 2**64}, "invalid"),
+        ({"rows_below": 0}, None),  # no row has room: all are counted by kind
+        ({"kinds": [{"structure": b"", "calls": [0, 0, 0]}]}, "invalid"),
+        ({"kinds": [{"structure": b"", "calls": [1, 0, 0], "ranks": [1]}]}, "invalid"),
+        ({"kinds": [{"structure": b"", "calls": [1, 0, 0], "dtypes": ["a"], "ranks": [1]}]}, "invalid"),
+        (
+            {"kinds": [{"structure": b"", "calls": [2, 0, 0], "dtypes": ["a"], "ranks": [1],
+                        "axes": [[[[4, 1]], 0, 4]]}]}, "invalid",
+        ),
+        (
+            {"kinds": [{"structure": b"", "calls": [2, 0, 0], "dtypes": ["a"], "ranks": [1],
+                        "axes": [[[[4, 1], [3, 1]], 0, 4]]}]}, "invalid",
+        ),
+        (
+            {"kinds": [{"structure": b"", "calls": [2, 0, 0], "dtypes": ["a"], "ranks": [1],
+                        "axes": [[[[4, 1]], 1, 9]]}]}, "invalid",
+        ),
+        (
+            {"kinds": [{"structure": b"", "calls": [2, 0, 0], "dtypes": ["a"], "ranks": [1],
+                        "axes": [[[[4, 2]], 0, 4]]}]}, None,
+        ),
+    ],
+)  # fmt: skip
+def test_a_forged_table(fields: dict[str, Any], kind: str | None) -> None:
+    data = _changed(**fields)
+    if kind is None:
+        table = InputsTable.from_bytes(data)
+        assert table.totals().seen >= 60
+        return
+    with pytest.raises(TapeError) as raised:
+        InputsTable.from_bytes(data)
+    assert raised.value.kind == kind
+
+
+def test_rows_that_cannot_be_decoded() -> None:
+    """They are read, and an error comes when they are asked for, or have to be counted by kind."""
+    table = InputsTable(max_rows=1)
+    table.add(b"\xc1", b"\xc1", b"\xc1", 0)
+    (row,) = table.rows.values()
+    with pytest.raises(TapeError):
+        row.tree()
+    with pytest.raises(TapeError):
+        table.add(b"\xc2", b"\xc2", b"\xc2", 1)
+
+
+def test_the_hash_is_of_the_parts() -> None:
+    assert inputs_hash(b"ab", b"c", b"") != inputs_hash(b"a", b"bc", b"")
+    assert inputs_hash(b"", b"ab", b"c") != inputs_hash(b"", b"a", b"bc")

@@ -1,0 +1,167 @@
+"""What is written is read: records, values, accounts, and the table of counted inputs."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from calltape_schema.errors import TapeError
+from calltape_schema.endings import Coverage
+from calltape_schema.groups import planned
+from calltape_schema.storage import BytesSource, FileSink, FileSource
+from calltape_schema.writer import TapeWriter
+from calltape_schema.reader import TapeReader
+from tests.schema.container.tapes import MANIFEST, TAPE, new_call, opened, read_all, tape
+
+
+def mixed() -> bytes:
+    return tape(
+        [new_call(0, [1, 2]), new_call(1, scalars=[2**70, -5], shape=(2, 3), ranges=[(0, 4, 9)])],
+        [new_call(2, [3], [4, 5], error={"type": "builtins:ValueError", "message": "no"})],
+        seen=5,
+    )
+
+
+@pytest.mark.parametrize("level", [0, 1, 6])
+def test_records_and_values(level: int) -> None:
+    data = tape([new_call(0, [1, 2]), new_call(7, [3])], [new_call(9, shape=(2,))], level=level)
+    reader = opened(data)
+    assert list(reader.scan().numbers) == [0, 7, 9]
+    assert [record.call for record in reader.records()] == [0, 7, 9]
+    assert reader.scan().damage == []
+    record = reader.record(7)
+    (leaf,) = record.inputs.facts()
+    assert reader.tensor(record, leaf) == b"\0\0\x40\x40"
+    assert (record.tape, record.thread, record.duration_ns) == (TAPE, 7, 10)
+    assert read_all(data) == ([0, 7, 9], [])
+
+
+def test_the_end_says_what_the_records_say() -> None:
+    reader = opened(mixed())
+    end = reader.end
+    assert end is not None
+    assert end == reader.scan().end
+    assert (end.coverage.seen, end.coverage.kept, end.raised) == (5, 3, 1)
+    assert (end.first_call, end.last_call) == (0, 2)
+    table = end.table()
+    assert table is not None
+    assert table.is_exact
+    assert table.to_bytes() == reader.inputs().to_bytes()
+    (row,) = [row for row in table.rows.values() if row.ranges]
+    assert row.tree().scalars == (2**70, -5)
+    assert row.ranges == {0: (4, 9)}
+
+
+def test_a_call_is_found_by_the_index_without_a_scan() -> None:
+    reader = opened(mixed())
+    assert reader.record(2).error is not None
+    assert reader._scan is None
+    with pytest.raises(TapeError, match="no call 3"):
+        reader.record(3)
+
+
+def test_calls_in_any_order() -> None:
+    data = tape([new_call(5), new_call(3)], [new_call(4)], seals=False)
+    reader = opened(data)
+    assert list(reader.scan().numbers) == [5, 3, 4]
+    assert [reader.record(number).call for number in (3, 4, 5)] == [3, 4, 5]
+    assert not reader.scan().damage
+
+
+def test_a_number_that_is_there_twice_is_damage() -> None:
+    data = tape([new_call(1), new_call(2)], [new_call(2), new_call(3)], seals=False)
+    scan = opened(data).scan()
+    assert list(scan.numbers) == [1, 2]
+    assert [error.kind for error in scan.damage] == ["damaged"]
+
+
+def test_any_tar_and_any_safetensors_open_it() -> None:
+    safetensors = pytest.importorskip("safetensors")
+    with tarfile.open(fileobj=io.BytesIO(mixed())) as archive:
+        names = archive.getnames()
+        content = archive.extractfile("blobs/00000002.safetensors")
+        assert content is not None
+        tensors = dict(safetensors.deserialize(content.read()))
+    assert names == [
+        "tape.msgpack", "blobs/00000000.safetensors", "records/00000000.msgpack",
+        "blobs/00000002.safetensors", "records/00000002.msgpack", "end.msgpack",
+    ]  # fmt: skip
+    assert set(tensors) == {"x0", "x1"}
+
+
+def test_a_tape_without_calls_counts_inputs() -> None:
+    """As a survey is."""
+    from calltape_schema.storage import BytesSink
+
+    table = opened(mixed()).inputs()
+    sink = BytesSink()
+    writer = TapeWriter(sink, MANIFEST)
+    writer.table = table
+    writer.seal(Coverage(seen=5, kept=3, dropped={"policy": 2}), elsewhere=True)
+    reader = opened(sink.data)
+    assert reader.end is not None
+    found = reader.end.table()
+    assert found is not None
+    assert found.totals().kept == 3
+    assert (len(reader.scan()), reader.scan().damage) == (0, [])
+
+
+def test_large_records_are_parted_into_groups() -> None:
+    calls = [
+        new_call(number, error={"type": "a:B", "message": f"{number}" * 200_000})
+        for number in range(10, 20)
+    ]
+    plan = planned(TAPE, calls)
+    assert [numbers for _, numbers in plan.groups] == [
+        [10, 11], [12], [13, 14], [15, 16], [17], [18, 19],
+    ]  # fmt: skip
+    assert plan.size == sum(map(len, plan.parts))
+    assert read_all(tape(calls)) == (list(range(10, 20)), [])
+
+
+def test_a_record_that_no_reader_takes_is_refused() -> None:
+    with pytest.raises(TapeError) as raised:
+        planned(TAPE, [new_call(0, error={"type": "a:B", "message": b"0" * 2**26})])
+    assert raised.value.kind == "limit"
+
+
+def test_a_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.tape")
+    sink = FileSink(path)
+    writer = TapeWriter(sink, MANIFEST)
+    many = [new_call(number, [number] * 4) for number in range(800)]  # more parts than a writev has
+    writer.append(many)
+    with pytest.raises(TapeError, match="there is a file already"):
+        FileSink(path)
+    source = FileSource(path)
+    reader = TapeReader(source)
+    assert (len(reader.scan()), reader.scan().damage, reader.end) == (800, [], None)
+    assert source.size == writer.end
+    source.close()
+    sink.close()
+
+
+def test_a_hundred_thousand_calls() -> None:
+    one = new_call(0, shape=(2, 3))
+    calls = [one._replace(number=number) for number in range(100_000)]
+    data = tape(*(calls[at : at + 500] for at in range(0, len(calls), 500)))
+    reader = opened(data)
+    assert reader.end is not None
+    table = reader.end.table()
+    assert table is not None
+    (row,) = table.rows.values()
+    assert (row.seen, row.kept, row.first, row.last, row.example) == (100_000, 100_000, 0, 99_999, 0)
+    assert len(reader.scan()) == 100_000
+    assert reader.scan().damage == []
+    assert len(data) < 60 * 100_000
+    assert reader.record(77_777).call == 77_777
+
+
+def test_source_is_not_touched_beyond_its_size() -> None:
+    data = mixed()
+    reader = TapeReader(BytesSource(data + b"later"))
+    assert reader.end is None  # the zero blocks are not the last bytes
+    assert reader.scan().end is not None
