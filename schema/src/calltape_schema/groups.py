@@ -285,12 +285,24 @@ class Group:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        documents = self._inflated()
+        documents = self.documents()
         begin = self.places[at] & _LOW
         end = self.places[at + 1] & _LOW if at + 1 < len(self.places) else self._size
         document = unpack(documents[begin:end])
         if not is_map(document):
             raise TapeError("invalid", "a record is not a map")
+        return document
+
+    def whole_document(self, at: int) -> dict[str, Any]:
+        """The document of a record, with the parts that it shares with others.
+
+        Raises:
+            TapeError: as :meth:`record`.
+        """
+        document = self.document(at)
+        for side in ("inputs", "outputs"):
+            if side in document:
+                document[side] = self._tree(document[side])
         return document
 
     def record(self, at: int) -> GroupedRecord:
@@ -299,11 +311,8 @@ class Group:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        document = self.document(at)
+        document = self.whole_document(at)
         document["tape"], document["call"] = self.tape, self.numbers[at]
-        for side in ("inputs", "outputs"):
-            if side in document:
-                document[side] = self._tree(document[side])
         found = decode_record(_records, document, "call record")
         self._check(found, at)
         return found
@@ -360,13 +369,18 @@ class Group:
 
     def _shared(self) -> tuple[bytes, ...]:
         if self._parts is None:
-            found = unpack(self._inflated()[: self.places[0] & _LOW])
+            found = unpack(self.documents()[: self.places[0] & _LOW])
             if not is_array(found) or any(type(part) is not bytes for part in found):
                 raise TapeError("invalid", "the shared parts of a group are no array of bytes")
             self._parts = found
         return self._parts
 
-    def _inflated(self) -> bytes:
+    def documents(self) -> bytes:
+        """All documents of the group, inflated.
+
+        Raises:
+            TapeError: as :meth:`record`.
+        """
         if self._documents is None:
             most = min(MAX_GROUP_BYTES, MAX_INFLATION * len(self._stored))
             self._documents = inflated(self._stored, self._size, most, "the records of a group")

@@ -12,6 +12,7 @@ table; and the inputs that have rows are a fair sample of all.
 
 from __future__ import annotations
 
+import copy
 import heapq
 import sys
 from array import array
@@ -230,6 +231,16 @@ class Kind(Counts):
         ]
         return cls(structure, dtypes, list(map(len, shapes)), axes, calls)
 
+    def without_ints(self, structure: bytes, hidden: Callable[[int], bool]) -> Kind:
+        """The same calls with another structure of as many scalars, of which the values of some are
+        not told."""
+        first = sum(self.ranks)
+        axes = [
+            None if at >= first and hidden(at - first) else axis
+            for at, axis in enumerate(self.axes)
+        ]
+        return Kind(structure, self.dtypes, self.ranks, axes, self)
+
     @property
     def key(self) -> int:
         """The hash that orders kinds."""
@@ -361,14 +372,44 @@ class InputsTable:
             self.add_row(key, row)
 
     def unkept(self) -> InputsTable:
-        """The same calls, of which none is on a tape any more: the file that had them is gone. This
+        """All calls, of which none is on a tape any more: the file that had them is gone. This
         table is not used any more."""
-        for part in (*self.rows.values(), *self.kinds.values(), self.other):
-            part.kept = 0
+        found = InputsTable()
+        found.merge(self)
+        for row in [*found.rows.values()]:
+            found.add_kind(row.kind())
+        found.rows.clear()
+        found._order.clear()
+        found._bytes = 0
+        for part in (*found.kinds.values(), found.other):
+            part.kept = part.raised = 0
+        return found
+
+    def others(self) -> InputsTable:
+        """The calls that were seen and not kept. Of a kind of which some calls were kept, no more
+        than their number is known."""
+        found = InputsTable()
+        for kind in self.kinds.values():
+            if kind.kept:
+                found.other.add(Counts(kind.seen - kind.kept))
+            else:
+                found.add_kind(copy.deepcopy(kind))
+        found.other.add(Counts(self.other.seen - self.other.kept))
         for row in self.rows.values():
-            row.example = None
-            row.ranges.clear()
-        return self
+            found.other.add(Counts(row.seen - row.kept))
+        return found
+
+    def changed(self, change: Callable[[Kind], Kind]) -> InputsTable:
+        """The calls with their kinds changed, and without rows. This table is not used any more.
+
+        Raises:
+            TapeError: a row breaks the format.
+        """
+        found = InputsTable()
+        found.other.add(self.other)
+        for kind in (*self.kinds.values(), *(row.kind() for row in self.rows.values())):
+            found.add_kind(change(kind))
+        return found
 
     def forget(self, is_secret: Callable[[bytes], bool]) -> None:
         """Counts calls of these structures without their structure."""

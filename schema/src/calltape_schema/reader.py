@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from calltape_schema import blob
 from calltape_schema.bounds import MAX_MEMBER_BYTES, TAIL_BYTES
@@ -289,6 +289,16 @@ class TapeReader:
         """
         offset, place = self.scan().place(at)
         return self.group(offset).record(place)
+
+    def document(self, at: int) -> dict[str, Any]:
+        """The document of a record, by its position in the scan: it is as the checksum says, and
+        was not compared with the format.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``.
+        """
+        offset, place = self.scan().place(at)
+        return self.group(offset).whole_document(place)
 
     def inputs(self) -> InputsTable:
         """The counted inputs of all calls on the tape, by the tables of its groups. One record is

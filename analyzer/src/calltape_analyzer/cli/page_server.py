@@ -159,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             for offset in range(start, end, _STEP):
-                self.wfile.write(file.read(offset, min(_STEP, end - offset)))
+                self.wfile.write(file.read_at(offset, min(_STEP, end - offset)))
         except TapeError:
             # The file changed, and the length was told already: only a broken connection tells it.
             self.close_connection = True

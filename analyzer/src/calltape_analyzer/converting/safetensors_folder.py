@@ -76,7 +76,7 @@ def write_safetensors_folder(tape: Tape, path: str | os.PathLike[str]) -> int:
         manifest = unpack(open_envelope(encode_manifest(tape.manifest)))
         _write_json(folder / _MANIFEST, manifest)
         for call in tape:
-            document = unpack(open_envelope(call.raw_record()))
+            document = {"call": call.number, **call.document()}
             blob = document.pop("blob", None)
             for side in _SIDES:
                 for name in _DOCUMENTS if side in document else ():
@@ -85,7 +85,7 @@ def write_safetensors_folder(tape: Tape, path: str | os.PathLike[str]) -> int:
             _write_json(stem.with_suffix(".json"), document)
             if blob is not None:
                 with create_file(stem.with_suffix(".safetensors")) as file:
-                    file.writelines(call.raw_blob(blob["size"]))
+                    file.writelines(call.raw_blob())
             count += 1
     return count
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
-from calltape_analyzer.editing.accounts import closing_time, traffic_for
+from calltape_analyzer.editing.accounts import closing_time, unkept_of
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.numbering import Numbering, numbering_of
 from calltape_analyzer.editing.spare_calls import SpareCalls
@@ -30,9 +30,9 @@ from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
-from calltape_schema.framing import blob_name, call_member, record_name
+from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import CallRecord, Manifest
-from calltape_schema.traffic import Traffic
+from calltape_schema.tar import blob_name, blob_number
 
 __all__ = ["Change", "Revision", "Rewriting", "rewrite"]
 
@@ -55,9 +55,9 @@ class Revision:
         """The manifest of the new tape, from what it would be."""
         return manifest
 
-    def traffic(self, traffic: Traffic) -> Traffic:
-        """The traffic counters."""
-        return traffic
+    def unkept(self, table: InputsTable) -> InputsTable:
+        """The counted inputs of calls that are on no tape."""
+        return table
 
     def dump(self, dump: Dump) -> Dump:
         """A dump of a flight recorder."""
@@ -77,7 +77,8 @@ class Rewriting:
         change: what is done to each call; None for nothing.
         revision: what is done to the rest.
         thorough: whether each call is checked against the format before it is written.
-        keeps_counters: whether the traffic counters are kept if no call is left out.
+        keeps_counters: whether the inputs of calls that are on no tape stay if no call is left
+            out.
         spares: whether a damaged call is taken from another file that has it too.
         origin: the id of the only recording that is wanted, of those that were merged before.
         coverage: gives the coverage, of the number of calls that were written and the highest
@@ -141,7 +142,7 @@ def rewrite(
         with closing(SpareCalls(tape)) as spares:
             found = steps(calls, "calls", wanted)
             copied = _copied(writer, found, numbering, how, spares if how.spares else None)
-        _seal(writer, tape, how, manifest, left_out, copied.highest)
+        _seal(writer, tape, how, left_out, copied.highest)
         count = writer.calls
     spared = list(_spared(tape, copied))
     return EditReport(
@@ -222,9 +223,7 @@ def _is_written(
     return True
 
 
-def _seal(
-    writer: TapeWriter, tape: Tape, how: Rewriting, manifest: Manifest, left_out: int, highest: int
-) -> None:
+def _seal(writer: TapeWriter, tape: Tape, how: Rewriting, left_out: int, highest: int) -> None:
     """Writes the accounts of the new tape."""
     coverage = (
         coverage_for(tape.segments, writer.calls, left_out)
@@ -232,13 +231,11 @@ def _seal(
         else how.coverage(writer.calls, highest)
     )
     is_whole = not left_out and how.keeps_counters
-    later = manifest.segment is not None and manifest.segment.number > 0
-    counters = tape.whole.counters
-    traffic = traffic_for(counters, coverage, highest, is_later=later) if is_whole else None
+    unkept = how.revision.unkept(unkept_of(tape.whole.segments)) if is_whole else None
     try:
         writer.seal(
             coverage,
-            traffic=None if traffic is None else how.revision.traffic(traffic),
+            unkept=unkept,
             dumps=[how.revision.dump(dump) for dump in tape.dumps[-_MAX_DUMPS:]],
             closed_ns=how.revision.moment(closing_time(tape.segments)),
         )
@@ -297,12 +294,12 @@ def _spared(tape: Tape, copied: _Copied) -> Iterator[_Spared]:
     }
     lost = {call.ref for call in copied.damaged}
     for error in tape.damage:
-        found = call_member(error.member or "")
+        found = blob_number(error.member or "")
         recording = recordings.get(error.path or "")
         if found is None or recording is None:
             continue
         try:
-            call = tape.calls.at(CallRef(recording, found[0]))
+            call = tape.calls.at(CallRef(recording, found))
         except TapeError:  # no file has it
             continue
         if call.path != error.path and call.ref not in lost:
@@ -310,8 +307,8 @@ def _spared(tape: Tape, copied: _Copied) -> Iterator[_Spared]:
 
 
 def _places(call: Call) -> list[_Place]:
-    """Where damage of a call stands: its file and its members."""
-    return [(call.path, name(call.number)) for name in (record_name, blob_name)]
+    """Where damage of the tensors of a call stands: its file and its member."""
+    return [(call.path, blob_name(call.number))]
 
 
 def _notes(tape: Tape, copied: _Copied, spared: Sequence[_Spared]) -> Iterator[str]:

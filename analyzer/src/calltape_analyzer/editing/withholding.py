@@ -14,12 +14,12 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
 from calltape_analyzer.reading.call import Call, Side
+from calltape_schema.inputs_table import Kind
 from calltape_schema.interning import MAX_NODES
 from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.patterns import is_exact, matches_whole
 from calltape_schema.privacy import FEWEST_RANGED
 from calltape_schema.records import CallRecord, Range, Tree
-from calltape_schema.traffic import Group
 from calltape_schema.tree import (
     CustomNode,
     Node,
@@ -28,6 +28,7 @@ from calltape_schema.tree import (
     Structure,
     TensorNode,
     children_of,
+    decode_structure,
     document_like,
     encode_structure,
 )
@@ -89,13 +90,14 @@ class Withholding:
                     values[leaf.key] = call.stored(side, place)
         return made, values
 
-    def group(self, group: Group) -> Group:
-        """The counters of a group of calls without the values that its calls do not have.
+    def kind(self, kind: Kind) -> Kind:
+        """Counted inputs without the values that the calls do not have.
 
         Raises:
-            TapeError: its structure is none.
+            TapeError: the structure is none.
         """
-        return self._plan(group.structure, group.spec(), "").counted(group)
+        spec = decode_structure(kind.structure)
+        return self._plan(kind.structure, spec, "").counted(kind)
 
     def _tree(self, tree: Tree, path: str) -> Tree:
         return self._plan(tree.structure, tree.spec(), path).applied(tree)
@@ -192,12 +194,10 @@ class WithholdingPlan:
             )
         return tree.model_copy(update=changes)
 
-    def counted(self, group: Group) -> Group:
+    def counted(self, kind: Kind) -> Kind:
         if not self._scalars:
-            return group
-        scalars = (None if i in self._scalars else one for i, one in enumerate(group.scalars))
-        changes = {"structure": self._structure(), "scalars": tuple(scalars)}
-        return group.model_copy(update=changes)
+            return kind
+        return kind.without_ints(self._structure(), self._scalars.__contains__)
 
     def _structure(self) -> bytes:
         spec = self._spec

@@ -127,7 +127,7 @@ class CallSorter:
             TapeError: a call's record breaks the format.
         """
         returned, raised = Observations(of_raised=False), Observations()
-        for found in _united(calls.by_inputs(ranges=ranges)):
+        for found in _united(calls.by_inputs()):
             into = raised if found.raised else returned
             placed = self.sorted(found.inputs)
             group = _added(into, placed, Seen(found.calls, found.first))

@@ -6,7 +6,8 @@ the sizes of every axis. Counters of several files add up in any order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,10 +15,11 @@ from typing import Any, NamedTuple
 from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, layout_of_inputs
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.inputs import parts_of_inputs
+from calltape_schema.bounds import MAX_SIZES
 from calltape_schema.errors import TapeError
+from calltape_schema.inputs_table import Axis, InputsTable, Kind
 from calltape_schema.records import Tree
-from calltape_schema.traffic import MAX_SIZES, Axis, Group, Traffic
-from calltape_schema.tree import Structure
+from calltape_schema.tree import Structure, decode_structure
 
 __all__ = ["CountedGroup", "CountedKind", "TrafficCounters", "Values", "ints_of", "tensors_of"]
 
@@ -56,8 +58,8 @@ class Values:
 
     @classmethod
     def of(cls, axis: Axis) -> Values:
-        """The values that a trailer has of an axis."""
-        return cls(axis.min, axis.max, dict(sorted(axis.sizes)), axis.other_calls)
+        """The values that a table of inputs has of an axis."""
+        return cls(min(axis.sizes), axis.max, dict(sorted(axis.sizes.items())), axis.other)
 
     @property
     def varied(self) -> bool:
@@ -114,31 +116,36 @@ class CountedGroup:
     scalars: tuple[Values | None, ...]
 
     @classmethod
-    def of(cls, group: Group) -> CountedGroup:
-        """The group that a trailer has.
+    def of(cls, kind: Kind) -> CountedGroup:
+        """The group of a kind of a table of inputs.
 
         Raises:
             TapeError: ``invalid`` or ``limit`` if it contradicts itself.
         """
-        spec = group.spec()
+        spec = decode_structure(kind.structure)
         if parts_of_inputs(spec.root) is None:
             raise TapeError("invalid", "the inputs are not (args, kwargs)")
-        if (spec.leaves, spec.scalars) != (len(group.leaves), len(group.scalars)):
+        if (spec.leaves, spec.leaves + spec.scalars) != (
+            len(kind.ranks), len(kind.ranks) + len(kind.axes) - sum(kind.ranks)
+        ):  # fmt: skip
             raise TapeError("invalid", "the structure does not fit its leaves and scalars")
-        axes = [axis for leaf in group.leaves for axis in leaf]
-        numbers = [axis for axis in group.scalars if axis is not None]
+        values = [None if axis is None else Values.of(axis) for axis in kind.axes]
         # Layers have the same sizes: one object for all that are equal.
-        made = {axis: Values.of(axis) for axis in dict.fromkeys(axes + numbers)}
-        if any(axis.min < 0 for axis in axes) or not all(map(_is_sound, made)):
-            raise TapeError("invalid", "sizes that cannot be")
-        ranks = tuple(map(len, group.leaves))
-        return cls(
-            CountedKind(group.structure, group.dtypes, ranks),
-            spec,
-            group.calls,
-            tuple(tuple(made[axis] for axis in leaf) for leaf in group.leaves),
-            tuple(None if axis is None else made[axis] for axis in group.scalars),
-        )
+        made: dict[Any, Values] = {}
+        for at, one in enumerate(values):
+            if one is not None:
+                key = one.min, one.max, tuple(one.sizes.items()), one.other_calls
+                values[at] = made.setdefault(key, one)
+        leaves: list[tuple[Values, ...]] = []
+        for rank in kind.ranks:
+            before = sum(map(len, leaves))
+            axes = [one for one in values[before : before + rank] if one is not None]
+            if len(axes) != rank or any(one.min < 0 for one in axes):
+                raise TapeError("invalid", "sizes that cannot be")
+            leaves.append(tuple(axes))
+        counted = CountedKind(kind.structure, tuple(kind.dtypes), tuple(kind.ranks))
+        scalars = tuple(values[sum(kind.ranks) :])
+        return cls(counted, spec, kind.seen, tuple(leaves), scalars)
 
     def merge(self, other: CountedGroup) -> CountedGroup:
         """The group of the calls of both, which have the same kind."""
@@ -180,9 +187,9 @@ class CountedGroup:
         return layout_of_inputs(self.spec.root, (), own, renamed)
 
 
-def _is_sound(axis: Axis) -> bool:
-    inside = all(axis.min <= size <= axis.max for size, _ in axis.sizes)
-    return axis.min <= axis.max and inside and len(dict(axis.sizes)) == len(axis.sizes)
+def _itself(kind: Kind) -> Callable[[], Kind]:
+    """Gives a copy, because kinds that are added up are changed."""
+    return lambda: copy.deepcopy(kind)
 
 
 def _either(one: Values | None, other: Values | None) -> Values | None:
@@ -198,8 +205,8 @@ class TrafficCounters:
     Attributes:
         groups: the calls by kind. Each counted call is in one group, or in ``other_calls``.
         other_calls: how many calls of further kinds there were. Nothing else is known of them.
-        missing: the files that have no counters, because they have no trailer (the process was
-            killed, or still records) or their recorder did not count.
+        missing: the files that have no counters, because they have no end (the process was killed,
+            or still records), or one without a table of inputs.
     """
 
     groups: Mapping[CountedKind, CountedGroup] = field(default_factory=dict)
@@ -207,20 +214,34 @@ class TrafficCounters:
     missing: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, traffic: Traffic) -> tuple[TrafficCounters, list[TapeError]]:
-        """The counters of one trailer, and an error per group that was left out, whose calls are
-        among ``other_calls``."""
-        made = [cls(other_calls=traffic.other_calls)]
+    def of(cls, table: InputsTable) -> tuple[TrafficCounters, list[TapeError]]:
+        """The counters of one file, and an error per kind that was left out, whose calls are among
+        ``other_calls``."""
+        kinds: dict[tuple[bytes, tuple[str, ...], tuple[int, ...]], Kind] = {}
         errors: list[TapeError] = []
-        for group in traffic.groups:
+        other = table.other.seen
+        every = (*(row.kind for row in table.rows.values()), *map(_itself, table.kinds.values()))
+        for make in every:
             try:
-                found = CountedGroup.of(group)
+                kind = make()
             except TapeError as error:
                 errors.append(error)
-                made.append(cls(other_calls=group.calls))
+                continue
+            key = kind.structure, tuple(kind.dtypes), tuple(kind.ranks)
+            if key in kinds:
+                kinds[key].absorb(kind)
             else:
-                made.append(cls({found.kind: found}))
-        return cls.sum_of(made), errors
+                kinds[key] = kind
+        groups: dict[CountedKind, CountedGroup] = {}
+        for kind in kinds.values():
+            try:
+                found = CountedGroup.of(kind)
+            except TapeError as error:
+                errors.append(error)
+                other += kind.seen
+            else:
+                groups[found.kind] = found
+        return cls(groups, other), errors
 
     @classmethod
     def sum_of(cls, every: Iterable[TrafficCounters]) -> TrafficCounters:

@@ -19,8 +19,8 @@ from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import UNDER_WAY, Segment
 from calltape_analyzer.text import counted
-from calltape_schema.blob import Entry, header_size, parse_header, stored_as
 from calltape_schema.errors import TapeError
+from calltape_schema.groups import GroupedRecord
 from calltape_schema.leaves import Leaf
 from calltape_schema.records import CallRecord, Manifest, ModelError, Tree
 from calltape_schema.tree import Node
@@ -51,14 +51,13 @@ class Call(Shown):
             that was dropped.
     """
 
-    __slots__ = ("_classes", "_entries", "_position", "_record", "_segment", "index", "number")
+    __slots__ = ("_classes", "_position", "_record", "_segment", "index", "number")
 
     def __init__(self, segment: Segment, position: int, index: int, classes: ClassIndex) -> None:
         self._segment = segment
         self._position = position
         self._classes = classes
-        self._record: CallRecord | None = None
-        self._entries: tuple[int, dict[str, Entry]] | None = None
+        self._record: GroupedRecord | None = None
         self.index = index
         self.number = segment.number(position)
 
@@ -102,33 +101,38 @@ class Call(Shown):
     def rebuilt_from(self, classes: ClassIndex) -> Call:
         """The same call, whose objects are rebuilt from other classes."""
         other = Call(self._segment, self._position, self.index, classes)
-        other._record, other._entries = self._record, self._entries
+        other._record = self._record
         return other
 
     def raw_record(self) -> bytes:
-        """The record as it stands in the file: the content of its member.
+        """All that the record says, as bytes: equal for equal calls of any files.
 
         Raises:
             TapeError: ``damaged``, ``closed``.
         """
         return self._segment.content(self._position)
 
-    def raw_blob(self, size: int) -> Iterator[bytes]:
+    def document(self) -> dict[str, Any]:
+        """The record as plain data, with the encoded structure and leaves of its trees.
+
+        Raises:
+            TapeError: ``damaged``, ``closed``.
+        """
+        return self._segment.document(self._position)
+
+    def raw_blob(self) -> Iterator[bytes]:
         """The content of the blob as it stands in the file, in parts of at most 1 MiB. Nothing is
         compared with a checksum.
-
-        Args:
-            size: of the blob in bytes, as the record says.
 
         Raises:
             TapeError: ``damaged``, ``closed``; ``limit`` if the file is nearly all holes.
         """
-        return self._segment.blob_parts(self._position, size)
+        return self._segment.blob_parts(self._position, self._grouped)
 
     def blob_damage(self) -> TapeError:
         """Notes that the checksum of this call's tensors does not match, and gives the error that
         says so."""
-        return self._segment.report_blob(self._position)
+        return self._segment.report_blob(self._position, self._grouped)
 
     @property
     def ref(self) -> CallRef:
@@ -149,6 +153,10 @@ class Call(Shown):
         Raises:
             TapeError: ``invalid`` or ``limit`` for a tape that no recorder wrote, ``closed``.
         """
+        return self._grouped
+
+    @property
+    def _grouped(self) -> GroupedRecord:
         if self._record is None:
             try:
                 record = self._segment.record(self._position)
@@ -315,7 +323,7 @@ class Call(Shown):
         if facts.key is None:
             return valueless(facts)
         try:
-            return tensor_of(facts, self._bytes(facts, facts.key))
+            return tensor_of(facts, self._bytes(facts))
         except TapeError as error:
             raise self._segment.located(error, self._position) from None
 
@@ -344,7 +352,7 @@ class Call(Shown):
         if facts.key is None:
             return None
         try:
-            return self._bytes(facts, facts.key)
+            return self._bytes(facts)
         except TapeError as error:
             raise self._segment.located(error, self._position) from None
 
@@ -361,7 +369,7 @@ class Call(Shown):
         """
         record = self.record
         try:
-            self._segment.check_blob(self._position, record)
+            self._segment.check_blob(self._position, self._grouped)
             if entries:
                 self._check_entries(record)
         except TapeError as error:
@@ -377,7 +385,7 @@ class Call(Shown):
         for tree in (record.inputs, record.outputs):
             for leaf in tree.facts() if tree is not None else ():
                 if leaf.key is not None:
-                    self._entry(leaf, leaf.key)
+                    self._segment.place(self._grouped, leaf)
 
     def _tree(self, side: Side) -> Tree:
         tree = self.record.inputs if side == "inputs" else self.record.outputs
@@ -387,32 +395,10 @@ class Call(Shown):
             )
         return tree
 
-    def _blob_entries(self) -> tuple[int, dict[str, Entry]]:
-        """The offset of the tensor data in the file, and the blob's entries."""
-        if self._entries is None:
-            record, start = self.record, self._segment.blob(self._position)
-            if record.blob is None or start is None:
-                raise TapeError("damaged", f"call {self.number} has no blob for its tensors")
-            self._segment.check_blob(self._position, record)
-            size = record.blob.size
-            length = header_size(self._segment.read(start, 8), size)
-            header = self._segment.read(start, length)
-            self._entries = (start + length, parse_header(header, size))
-        return self._entries
-
-    def _entry(self, leaf: Leaf, key: str) -> Entry:
-        entry = self._blob_entries()[1].get(key)
-        stored = stored_as(leaf)
-        if entry is None or stored is None or stored[:2] != entry[:2]:
-            found = "no entry" if entry is None else f"{entry.dtype}{list(entry.shape)}"
-            raise TapeError(
-                "invalid",
-                f"{key}: the record says {leaf.dtype}{list(leaf.shape)}, the blob has {found}",
-            )
-        return entry
-
-    def _bytes(self, leaf: Leaf, key: str) -> bytearray:
-        entry = self._entry(leaf, key)
-        start = self._blob_entries()[0]
-        check_memory(memory_limit_of(self.tape_bytes), [((entry.end - entry.begin,), 1)], key)
-        return self._segment.copy(start + entry.begin, entry.end - entry.begin)
+    def _bytes(self, leaf: Leaf) -> bytearray:
+        record = self._grouped
+        self._segment.check_blob(self._position, record)
+        _, start, entry = self._segment.place(record, leaf)
+        size = entry.end - entry.begin
+        check_memory(memory_limit_of(self.tape_bytes), [((size,), 1)], leaf.key or "")
+        return self._segment.copy(start, size)

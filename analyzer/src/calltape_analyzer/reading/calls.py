@@ -91,16 +91,11 @@ class Calls(Sequence[Call]):
             raise IndexError(f"call {index} of a tape of {counted(len(self), 'call')}")
         return self._at(position)
 
-    def by_inputs(self, *, ranges: bool = False) -> Iterator[SeenInputs]:
+    def by_inputs(self) -> Iterator[SeenInputs]:
         """The distinct inputs, with how many calls have them; per file in the order of the first
-        call that does. Most records are not decoded, and of a file with a summary none is read.
-        Calls that raised are counted apart from calls that did not. Equal inputs may come more than
-        once: per file, and if there were too many to number.
-
-        Args:
-            ranges: whether the ranges of integer tensors are those of all calls together in any
-                case. If some calls of a file without a summary were left out, every record is read
-                for it; else they are that anyway.
+        call that does, with the ranges of all these calls. Most records are not decoded, and of a
+        file with a table none is read. Calls that raised are counted apart from calls that did not.
+        Equal inputs come once per file.
 
         Raises:
             TapeError: a call's record breaks the format.
@@ -109,26 +104,20 @@ class Calls(Sequence[Call]):
             summed = segment.summed_inputs()
             if summed is None:
                 self._scan([segment])
-                yield from self._scanned_inputs(which, segment, ranges)
+                yield from self._scanned_inputs(which, segment)
                 continue
             tape = segment.manifest.tape
             for inputs, raised, calls, first, last in summed:
                 places = (Place(which, number, CallRef(tape, number)) for number in (first, last))
                 yield SeenInputs(inputs, raised, calls, *places)
 
-    def _scanned_inputs(self, which: int, segment: Segment, ranges: bool) -> Iterator[SeenInputs]:
+    def _scanned_inputs(self, which: int, segment: Segment) -> Iterator[SeenInputs]:
         tape = segment.manifest.tape
-        is_known = segment.knows_ranges
-        every = (
-            ((p, p, 1) for p in segment.order) if ranges and not is_known else segment.by_inputs()
-        )
-        for position, end, calls in every:
+        for position, end, calls in segment.by_inputs():
             record = Call(segment, position, 0, self._classes).record
-            inputs = record.inputs
-            spans = segment.ranges_at(position) if is_known else None
-            if spans is not None:
-                made = tuple(Range(leaf=leaf, min=low, max=high) for leaf, low, high in spans)
-                inputs = inputs.model_copy(update={"ranges": made})
+            spans = segment.ranges_at(position)
+            made = tuple(Range(leaf=leaf, min=low, max=high) for leaf, low, high in spans)
+            inputs = record.inputs.model_copy(update={"ranges": made})
             places = (
                 Place(which, number, CallRef(tape, number))
                 for number in (segment.number(position), segment.number(end))
@@ -161,14 +150,13 @@ class Calls(Sequence[Call]):
             places.setdefault(segment.manifest.tape, []).append(place)
         return [map(self._at, chain.from_iterable(found)) for found in places.values()]
 
-    def inputs_numbers(self) -> Iterator[tuple[int, int] | None]:
+    def inputs_numbers(self) -> Iterator[tuple[int, int]]:
         """For each call a file and a number, which are equal for calls of equal inputs (if both
-        raised, or both did not). None if only the call's record can tell."""
+        raised, or both did not)."""
         self._scan_all()
         for which, segment in enumerate(self._segments):
             for position in segment.order:
-                number = segment.inputs_number(position)
-                yield None if number is None else (which, number)
+                yield which, segment.inputs_number(position)
 
     def shown(self, ref: CallRef) -> str:
         """What people are told of a call: its number, or, of a tape of several recordings, its

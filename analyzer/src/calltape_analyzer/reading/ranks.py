@@ -80,7 +80,7 @@ def _inputs(parts: Sequence[Segment]) -> set[Hashable]:
     last."""
     return {
         (_key(seen.inputs), seen.raised, seen.calls, seen.first.ref.number, seen.last.ref.number)
-        for seen in Calls(parts, ClassIndex()).by_inputs(ranges=True)
+        for seen in Calls(parts, ClassIndex()).by_inputs()
     }
 
 

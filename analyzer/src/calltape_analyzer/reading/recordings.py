@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.torn_tail import UNSEALED
+from calltape_analyzer.reading.segment import UNSEALED, Segment
 from calltape_schema.endings import Coverage, Dump
 
 __all__ = ["coverage_of", "dumps_of", "missing_numbers", "places_of", "recordings_of"]

@@ -135,7 +135,7 @@ class RemoteFile:
     def expect_unchanged(self, head: int, *, is_sealed: bool) -> None:
         """Nothing to note: all of it must stay as it is."""
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read_at(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``offset`` on; fewer only at the end of the file.
 
         Raises:
@@ -198,7 +198,7 @@ class RemoteFile:
         while offset < end:
             some = min(end - offset, _MOST_ASKED)
             if some <= _LAST_PIECE:
-                yield self.read(offset, some)
+                yield self.read_at(offset, some)
             else:
                 with self._lock:
                     piece = self._fetch(offset, some)
@@ -261,7 +261,7 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        found = self._file.read(self.done, len(buffer))
+        found = self._file.read_at(self.done, len(buffer))
         buffer[: len(found)] = found
         self.done += len(found)
         return len(found)

@@ -1,7 +1,7 @@
 """One tape file: what it says of itself, and which calls it has.
 
-In comes a path. Out go the manifest, the trailer and the positions of the calls; what is damaged is
-added to a list.
+In comes a path. Out go the manifest, the end, and the calls at their positions; what is damaged is
+added to a list. The bytes are understood by :class:`calltape_schema.reader.TapeReader` alone.
 """
 
 from __future__ import annotations
@@ -11,53 +11,81 @@ from array import array
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
+from calltape_analyzer.pytree.inputs import parts_of_inputs
+from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.damage import Damage, is_damage
-from calltape_analyzer.reading.distinct_inputs import NOT_NUMBERED
 from calltape_analyzer.reading.file_descriptors import DescriptorError
-from calltape_analyzer.reading.file_piece import PlannedPiece, begin_of
 from calltape_analyzer.reading.opened_file import opened_file
-from calltape_analyzer.reading.scan import Scan
-from calltape_analyzer.reading.stored_calls import DAMAGED, StoredCalls
-from calltape_analyzer.reading.summary_rows import InputsOfCalls, differences, rows_of, stale
-from calltape_analyzer.reading.tape_beginning import manifest_of
-from calltape_analyzer.reading.tape_end import summary_of
 from calltape_analyzer.reading.tape_file import is_ahead
-from calltape_analyzer.reading.torn_tail import coverage_without_trailer
-from calltape_schema.endings import Coverage, Ending
+from calltape_schema.end import End
+from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import MAX_COUNT
-from calltape_schema.framing import SUMMARY
-from calltape_schema.records import Manifest, encode_manifest
-from calltape_schema.summary import Summary
+from calltape_schema.groups import GroupedRecord
+from calltape_schema.inputs_table import InputsTable
+from calltape_schema.leaves import Leaf
+from calltape_schema.packing import pack
+from calltape_schema.reader import Scan, TapeReader, TensorPlace
+from calltape_schema.records import Manifest, Tree, encode_manifest
+from calltape_schema.tar import END_MEMBER, Member, group_name
 
-__all__ = ["UNDER_WAY", "UNDER_WAY_WORDS", "Segment"]
+__all__ = ["UNDER_WAY", "UNDER_WAY_WORDS", "UNSEALED", "InputsOfCalls", "Segment"]
+
+T = TypeVar("T")
 
 UNDER_WAY = "under way"
 """The reason why a call that was written ahead has no outputs."""
 UNDER_WAY_WORDS = "under way when the process died"
+UNSEALED = "unknown (the tape is not sealed)"
+"""The reason of missing calls if no end says what became of them."""
 
 _TRIES = 5
+_PART = 1024 * 1024
+
+# What is known about a call's tensors.
+_UNKNOWN, _WHOLE, _DAMAGED = 0, 1, 2
 
 
-class Segment(StoredCalls):
+class InputsOfCalls(NamedTuple):
+    """Equal inputs of calls of one file.
+
+    Attributes:
+        inputs: as in their records, with the ranges of all these calls.
+        raised: whether the calls raised.
+        calls: how many they are.
+        first, last: the lowest and the highest of their numbers.
+    """
+
+    inputs: Tree
+    raised: bool
+    calls: int
+    first: int
+    last: int
+
+
+class Segment:
     """One open tape file.
 
-    A sealed file with a summary is not scanned until somebody asks for a single call.
+    A sealed file with a table of counted inputs is not scanned until somebody asks for a single
+    call. Calls are told apart by their position: where the scan found them.
 
     Attributes:
         path: as people may see it: without what is secret in a URL.
         location: what opens the file again.
+        manifest: of the file.
+        size: in bytes, when it was opened.
+        damage: gets what is wrong with single calls.
         left_out: how many of its calls are in another file too, and count there.
         copies: the locations of files that have calls of this one too, and were closed.
 
     Args:
         path: of a file, or a URL.
         damage: gets what is wrong with single calls.
-        scan: whether the file is scanned now, and its summary compared with the records. None for
-            a file that is not scanned before somebody asks for a call, with a summary or without;
-            then :meth:`scan` raises what is wrong with it.
+        scan: whether the file is scanned now, and its table compared with the records. None for a
+            file that is not scanned before somebody asks for a call, with a table or without; then
+            :meth:`scan` raises what is wrong with it.
 
     Raises:
         TapeError: ``not_found``, ``io``, ``not_a_tape``, ``version``, ``damaged`` or ``invalid``
@@ -70,17 +98,20 @@ class Segment(StoredCalls):
         self.copies: list[str] = []
         self._found: Scan | None = None
         self._rows: list[InputsOfCalls] | None = None
+        self._ranges: dict[int, dict[int, tuple[int, int]]] | None = None
         self._order: array[int] | None = None
-        self._summary: Summary | None = None
+        self._table: InputsTable | None = None
+        self._end: End | None = None
         self._checked = bytearray()
         self._ahead: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
         self._file = opened_file(path)
         self.path, self.location = self._file.path, self._file.location
         try:
-            first, self.manifest = manifest_of(self._file)
-            self._summary = self._read_summary(first.end)
-            if scan or (scan is not None and self._summary is None):
+            self._reader = TapeReader(self._file)
+            self.manifest: Manifest = self._reader.manifest
+            self._read_end()
+            if scan or (scan is not None and self._table is None):
                 self.scan()
         except TapeError as error:
             self.close()
@@ -90,76 +121,103 @@ class Segment(StoredCalls):
             raise
         self.size = self._file.size
 
-    def _read_summary(self, head: int) -> Summary | None:
-        if is_ahead(self.path):
-            return None
-        found = summary_of(self._file, self.manifest.tape, self._report_summary)
-        if found is not None:
-            self._file.expect_unchanged(head, is_sealed=True)
-        return found
-
-    def _report_summary(self, error: TapeError) -> None:
-        self.damage.add(stale(str(error.reason)).at(path=self.path, member=SUMMARY))
+    def _read_end(self) -> None:
+        """Takes what the end says, if it has a table of the inputs."""
+        end = self._reader.end
+        if end is None or is_ahead(self.path):
+            return
+        try:
+            self._table = end.table()
+        except TapeError as error:
+            self.damage.add(_stale(str(error.reason)).at(path=self.path, member=END_MEMBER))
+        if self._table is not None:
+            self._end = end
+            self._file.expect_unchanged(self._reader.start, is_sealed=True)
 
     @property
-    def summary(self) -> Summary | None:
+    def summary(self) -> End | None:
         """What the end of the file says of its calls, while that is all that is known of them; None
         once the file was scanned, or a part of its calls was chosen."""
-        return self._summary if self._found is None and self._order is None else None
+        return self._end if self._found is None and self._order is None else None
 
     @property
     def is_scanned(self) -> bool:
         """Whether the file was scanned, so that each of its calls is known."""
         return self._found is not None
 
+    @property
+    def trailer(self) -> End | None:
+        """What the end of the file says of all calls; None if it is not sealed."""
+        return self._end if self._found is None and self._end else self._scan.end
+
+    @property
+    def table(self) -> InputsTable | None:
+        """What the end says of the inputs of all calls that were seen, kept or not; None if it does
+        not."""
+        self.trailer  # noqa: B018 - a scan may show that it is forged
+        return self._table
+
+    # --- which calls there are ---------------------------------------------------------------
+
     def scan(self) -> None:
-        """Finds every call of the file, if that was not done yet. What its summary says is compared
-        with the records; a difference is damage."""
+        """Finds every call of the file, if that was not done yet. What its end says is compared
+        with the calls; a difference is damage."""
         with self._lock:
             if self._found is None:
                 self._scan_now()
 
     def _scan_now(self) -> None:
         before = self.manifest
-        if self._summary is not None and not self._file.refresh():
+        if self._end is not None and not self._file.refresh():
             raise self._file.changed("its end was read before")
-        self.manifest, found = self._scanned()
+        found = self._scanned()
         if encode_manifest(self.manifest) != encode_manifest(before):  # a NaN equals itself there
             raise self._file.changed("it is another tape")
-        self._checked = bytearray(len(found.numbers))
-        if is_ahead(self.path) and len(found.numbers):
-            place = found.records[0]
-            self._ahead = place, self._file.read(place, found.record_sizes[0])
+        self._checked = bytearray(len(found))
+        if is_ahead(self.path) and len(found):
+            self._ahead = self._raw_group(found)
         if self._order is None:
-            self._order = self._sorted(found)
-        if self._summary is not None:
-            for error in differences(self._summary, found):
-                self.damage.add(error.at(path=self.path, member=SUMMARY))
+            self._order = _sorted(found)
+        if self._table is not None and (told := _difference(self._table, found)):
+            self.damage.add(_stale(told).at(path=self.path, member=END_MEMBER))
+            self._table = None
         self._found = found  # last, because other threads ask for it
 
-    def scan_piece(self, piece: PlannedPiece) -> int:
-        """Finds the calls of a piece of the file; they are the only ones of this object then.
+    def _scanned(self) -> Scan:
+        """What is in the file. If the file changed during the walk, the walk is repeated: what
+        looked like damage was another call."""
+        for tries in range(_TRIES, -1, -1):
+            try:
+                self._reader = TapeReader(self._file)
+                self.manifest = self._reader.manifest
+                found = self._reader.scan()
+                is_sealed = found.end is not None
+                self._file.expect_unchanged(self._reader.start, is_sealed=is_sealed)
+            except TapeError as error:
+                if not is_damage(error) or not tries or not self._has_changed():
+                    raise
+                self._expect_no_end()
+            else:
+                if not found.damage or not tries or not self._has_changed():
+                    for wrong in found.damage:
+                        self.damage.add(wrong.at(path=self.path))
+                    return found
+                self._expect_no_end()
+        raise AssertionError
 
-        Returns:
-            The offset at which the piece began.
+    def _expect_no_end(self) -> None:
+        """A file that had its end may not change any more."""
+        if self._end is not None:
+            raise self._file.changed("its end was read before")
 
-        Raises:
-            TapeError: ``io``; ``damaged`` if the file changed since the pieces were planned.
-        """
-        self._file.size = piece.size
-        first, manifest = manifest_of(self._file)
-        begin = first.end if piece.start is None else begin_of(self._file, piece.start)
-        found = Scan(self._file, manifest.tape, self.damage)
-        found.run(begin, piece.stop, is_piece=True)
-        self._checked = bytearray(len(found.numbers))
-        self._order = self._sorted(found)
-        self._found = found
-        return begin
+    def _has_changed(self) -> bool:
+        # Of a write-ahead file, size and time do not tell: another call may have as many bytes,
+        # and be written within a tick of the clock.
+        return not self._file.refresh() or is_ahead(self.path)
 
-    @property
-    def found(self) -> Scan:
-        """What the scan of the file, or of a piece of it, found."""
-        return self._scan
+    def _raw_group(self, found: Scan) -> tuple[int, bytes]:
+        offset = found.offsets[0]
+        return offset, self._file.read_at(offset, min(self._file.size - offset, _PART))
 
     @property
     def _scan(self) -> Scan:
@@ -171,14 +229,9 @@ class Segment(StoredCalls):
         return found
 
     @property
-    def trailer(self) -> Ending | None:
-        """What the end of the file says of all calls; None if it is not sealed."""
-        return self._summary if self._found is None and self._summary else self._scan.trailer
-
-    @property
     def unfinished(self) -> int:
         """How many bytes at the end belong to a call that was being written."""
-        return 0 if self._found is None and self._summary else self._scan.unfinished
+        return 0 if self._found is None and self._end else self._scan.unfinished
 
     @property
     def order(self) -> array[int]:
@@ -194,45 +247,6 @@ class Segment(StoredCalls):
     def order(self, positions: array[int]) -> None:
         self._order = positions
 
-    def _scanned(self) -> tuple[Manifest, Scan]:
-        """What is in the file. If the file changed during the walk, the walk is repeated: what
-        looked like damage was another call."""
-        for tries in range(_TRIES, -1, -1):
-            found = Damage()
-            try:
-                first, manifest = manifest_of(self._file)
-                scan = Scan(self._file, manifest.tape, found)
-                scan.run(first.end)
-                self._file.expect_unchanged(first.end, is_sealed=scan.trailer is not None)
-            except TapeError as error:
-                if not is_damage(error) or not tries or not self._has_changed():
-                    raise
-                self._expect_no_summary()
-            else:
-                if not found or not tries or not self._has_changed():
-                    self.damage.add_all(found)
-                    return manifest, scan
-                self._expect_no_summary()
-        raise AssertionError
-
-    def _expect_no_summary(self) -> None:
-        """A file that had its end may not change any more."""
-        if self._summary is not None:
-            raise self._file.changed("its end was read before")
-
-    def _has_changed(self) -> bool:
-        # Of a write-ahead file, size and time do not tell: another call may have as many bytes,
-        # and be written within a tick of the clock.
-        return not self._file.refresh() or is_ahead(self.path)
-
-    @staticmethod
-    def _sorted(found: Scan) -> array[int]:
-        """The positions of the calls by their numbers."""
-        positions = array("Q", range(len(found.numbers)))
-        if found.ascends:
-            return positions
-        return array("Q", sorted(positions, key=found.numbers.__getitem__))
-
     def __len__(self) -> int:
         return len(self.order) if self.summary is None else self.summary.coverage.kept
 
@@ -247,9 +261,9 @@ class Segment(StoredCalls):
     def extent(self) -> tuple[int, int] | None:
         """The lowest and the highest number of its calls, those that were left out too; None
         without calls."""
-        summary = self._summary
-        if self._found is None and summary is not None:
-            low, high = summary.first_call, summary.last_call
+        end = self._end
+        if self._found is None and end is not None:
+            low, high = end.first_call, end.last_call
             return None if low is None or high is None else (low, high)
         numbers = self._scan.numbers
         return (min(numbers), max(numbers)) if numbers else None
@@ -277,23 +291,24 @@ class Segment(StoredCalls):
 
     @property
     def coverage(self) -> Coverage:
-        """How many calls were seen, kept and dropped: by the trailer, or without one by the
-        numbers of the calls that were found."""
+        """How many calls were seen, kept and dropped: by the end, or without one by the numbers of
+        the calls that were found."""
         if self.trailer is not None:
             return _sound(self.trailer.coverage)
         if self.is_ahead:
             return Coverage(seen=len(self), kept=len(self), at_least=True)
         segment = self.manifest.segment
-        first = 0 if segment is None else segment.first_call
-        return coverage_without_trailer(self._scan.numbers, first)
+        return coverage_without_end(
+            self._scan.numbers, 0 if segment is None else segment.first_call
+        )
 
     @cached_property
     def is_ahead(self) -> bool:
         """Whether this is a write-ahead file: its only call was under way, or it has no call and
         the name of such a file."""
-        if self.trailer is not None or len(self._scan.numbers) > 1:
+        if self.trailer is not None or len(self._scan) > 1:
             return False
-        if not len(self._scan.numbers):
+        if not len(self._scan):
             return is_ahead(self.path)
         try:
             return self.record(0).outputs_missing == UNDER_WAY
@@ -313,78 +328,269 @@ class Segment(StoredCalls):
         self.order = array("Q", (p for p in order if all_numbers[p] not in numbers))
         self.left_out += len(order) - len(self.order)
 
-    def summed_inputs(self) -> list[InputsOfCalls] | None:
-        """The distinct inputs of its calls by its summary, in the order of their first calls; None
-        if it has none, if it was scanned, or if its summary cannot be read, which is damage."""
-        summary = self.summary
-        if summary is None or summary.inputs is None:
-            return None
-        if self._rows is None:
-            try:
-                self._rows = rows_of(summary)
-            except TapeError as error:
-                self._report_summary(error)
-                self._summary = None
-                self.scan()
-        return self._rows
-
-    def inputs(self) -> Iterator[tuple[bytes, bytes, Sequence[Any], int]]:
-        """``structure``, ``leaves`` and ``scalars`` of the inputs, and how many calls had them.
-        Equal inputs come once, if they have a number."""
-        summed = self.summed_inputs()
-        if summed is not None:
-            for row in summed:
-                yield row.inputs.structure, row.inputs.leaves, row.inputs.scalars, row.calls
-            return
-        for position, _, calls in self.by_inputs():
-            number = self._scan.inputs[position]
-            if number != NOT_NUMBERED:
-                structure, leaves, scalars, _ = self.distinct_inputs[number]
-                yield structure, leaves, scalars, calls
-            else:
-                inputs = self.record(position).inputs
-                yield inputs.structure, inputs.leaves, inputs.scalars, 1
-
-    @property
-    def knows_ranges(self) -> bool:
-        """Whether the scan knows the ranges of integer tensors: of all calls on the list, and of no
-        other ones."""
-        found = self._scan
-        return found.ranges.complete and len(self.order) == len(found.numbers)
-
-    def ranges_at(self, position: int) -> tuple[tuple[int, int, int], ...] | None:
-        """Leaf, smallest and largest element of all calls whose inputs equal those of a call; None
-        if these have no number."""
-        number = self._scan.inputs[position]
-        return None if number == NOT_NUMBERED else self._scan.ranges.of(number)
-
-    def by_inputs(self) -> Iterator[tuple[int, int, int]]:
-        """For each of the distinct inputs the positions of the first and of the last call that have
-        them, and how many calls do. A call whose inputs have no number comes by itself. The file is
-        scanned for this."""
-        order = self.order
-        numbers = list(map(self._scan.inputs.__getitem__, order))
-        counts = Counter(numbers)
-        last = dict(zip(numbers, order, strict=True))
-        alone = counts.pop(NOT_NUMBERED, 0)
-        for position, number in zip(order, numbers, strict=True):
-            if not counts and not alone:
-                return
-            if number == NOT_NUMBERED:
-                alone -= 1
-                yield position, position, 1
-            elif number in counts:
-                yield position, last[number], counts.pop(number)
-
     def drop_damaged(self) -> None:
         """Removes the calls that are known to be damaged from the list."""
         if self.is_scanned:
-            self.order = array("Q", (p for p in self.order if self._checked[p] != DAMAGED))
+            self.order = array("Q", (p for p in self.order if self._checked[p] != _DAMAGED))
+
+    # --- inputs of many calls ----------------------------------------------------------------
+
+    def summed_inputs(self) -> list[InputsOfCalls] | None:
+        """The distinct inputs of its calls by the table of its end, in the order of their first
+        calls; None if the file was scanned, or if the table does not tell them all apart. If it
+        cannot be read, that is damage."""
+        if self.summary is None:
+            return None
+        if self._rows is None:
+            try:
+                assert self._table is not None
+                self._rows = _rows_of(self._table)
+            except TapeError as error:
+                self.damage.add(_stale(str(error.reason)).at(path=self.path, member=END_MEMBER))
+                self._table = self._end = None
+            if self._rows is None:
+                self.scan()
+        return self._rows
+
+    def inputs_number(self, position: int) -> int:
+        """A number that is equal for calls of equal inputs that both raised, or both did not. No
+        record is decoded for this."""
+        return self._scan.inputs[position] << 1 | self._scan.raised(position)
+
+    def ranges_at(self, position: int) -> tuple[tuple[int, int, int], ...]:
+        """Leaf, smallest and largest element of all calls in its list whose inputs equal those of a
+        call. Records that have ranges are decoded for it, once."""
+        if self._ranges is None:
+            self._ranges = {}
+            for at in self.order:
+                if self._scan.has_ranges(at):
+                    spans = self._ranges.setdefault(self.inputs_number(at), {})
+                    for leaf, low, high in self._ranges_of(at):
+                        known = spans.get(leaf, (low, high))
+                        spans[leaf] = min(low, known[0]), max(high, known[1])
+        found = self._ranges.get(self.inputs_number(position), {})
+        return tuple((leaf, low, high) for leaf, (low, high) in sorted(found.items()))
+
+    def _ranges_of(self, position: int) -> list[tuple[int, int, int]]:
+        offset, there = self._scan.place(position)
+        return self._reader.group(offset).ranges_of(there)
+
+    def by_inputs(self) -> Iterator[tuple[int, int, int]]:
+        """For each of the distinct inputs the positions of the first and of the last call that have
+        them, and how many calls do. The file is scanned for this, and no record is decoded."""
+        order = self.order
+        numbers = list(map(self.inputs_number, order))
+        counts = Counter(numbers)
+        last = dict(zip(numbers, order, strict=True))
+        for position, number in zip(order, numbers, strict=True):
+            if not counts:
+                return
+            if number in counts:
+                yield position, last[number], counts.pop(number)
+
+    # --- single calls ------------------------------------------------------------------------
+
+    @property
+    def damaged(self) -> int:
+        """How many of its calls are known to be damaged, although their records are whole."""
+        return self._checked.count(_DAMAGED)
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The numbers of all its calls, in the order of the file."""
+        return self._scan.numbers
+
+    def number(self, position: int) -> int:
+        return self._scan.numbers[position]
+
+    def _same(self, data: T) -> T:
+        """Gives back data that were read just now. Raises if a write-ahead file has another call
+        by now: its record is written last, and no two records are equal."""
+        if self._ahead is not None:
+            offset, group = self._ahead
+            if self._file.read_at(offset, len(group)) != group:
+                raise self._file.changed("its call ended")
+        return data
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes of the file, from ``offset`` on."""
+        return self._same(self._file.read_at(offset, size))
+
+    def copy(self, offset: int, size: int) -> bytearray:
+        """``size`` bytes of the file in new memory, copied once."""
+        return self._same(self._file.copy(offset, size))
+
+    def record(self, position: int) -> GroupedRecord:
+        """The record of a call, decoded anew."""
+        return self._same(self._reader.group_record(position))
+
+    def document(self, position: int) -> dict[str, Any]:
+        """The record of a call as plain data, which was compared with its checksum and not with the
+        format. Its trees have the encoded structure and leaves."""
+        return self._same(self._reader.document(position))
+
+    def content(self, position: int) -> bytes:
+        """All that the record of a call says, as bytes: equal for equal calls of any files."""
+        document = self.document(position)
+        if "blob" in document:
+            document["blob"] = {k: v for k, v in document["blob"].items() if k != "back"}
+        return pack([self.number(position), document])
+
+    def contents(self) -> Iterator[bytes]:
+        """These of all its calls, in the order of the file."""
+        return map(self.content, range(len(self._scan)))
+
+    def blob(self, record: GroupedRecord) -> Member:
+        """The member with the tensors of a call.
+
+        Raises:
+            TapeError: ``damaged``, ``no_value``.
+        """
+        return self._same(self._reader.blob_member(record))
+
+    def blob_parts(self, position: int, record: GroupedRecord) -> Iterator[bytes]:
+        """A call's blob, in parts of at most 1 MiB. A blob of holes takes no room in the file, and
+        would take as much as it claims in a copy: it is refused."""
+        found = self.blob(record)
+        what = f"a copy of the tensors of call {record.call}"
+        if self._file.has_holes:
+            check_memory(memory_limit_of(self.disk_bytes), [((found.size,), 1)], what)
+        for offset in range(0, found.size, _PART):
+            yield self.read(found.start + offset, min(_PART, found.size - offset))
+
+    def place(self, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
+        """Where the bytes of a leaf are, after a look at the checksum of the blob that has them.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``.
+        """
+        found = self._same(self._reader.place(record, leaf))
+        if found.call == record.call:
+            return found
+        position = self._scan.position(found.call)
+        assert position is not None
+        self.check_blob(position, self.record(position))
+        return found
+
+    def check_blob(self, position: int, record: GroupedRecord) -> None:
+        """Compares a call's blob with its checksum. The bytes are read the first time only.
+
+        Raises:
+            TapeError: ``damaged``, each time.
+        """
+        if self._checked[position] == _WHOLE or record.blob is None:
+            return
+        found = self.blob(record)
+        if self._checked[position] == _UNKNOWN:
+            if self._same(self._file.crc32(found.start, found.size)) == record.blob.crc32:
+                self._checked[position] = _WHOLE
+                return
+            self.report(self._damaged_blob(record.call, found), position)
+        raise self._damaged_blob(record.call, found)
+
+    def report_blob(self, position: int, record: GroupedRecord) -> TapeError:
+        """Notes that a call's blob does not match its checksum, and gives the error."""
+        found = self.blob(record)
+        self.report(self._damaged_blob(record.call, found), position)
+        return self._damaged_blob(record.call, found)
+
+    def located(self, error: TapeError, position: int) -> TapeError:
+        """The error, with the file, the member and the offset of the group of the call."""
+        found = self._scan
+        group = found.groups[position]
+        first = found.numbers[found.groups.index(group)]
+        return error.at(path=self.path, member=group_name(first), offset=found.offsets[group])
+
+    def report(self, error: TapeError, position: int) -> None:
+        """Adds the damage of a call to the list, once per call."""
+        if self._checked[position] != _DAMAGED:
+            self._checked[position] = _DAMAGED
+            self.damage.add(error)
+
+    def _damaged_blob(self, number: int, found: Member) -> TapeError:
+        return TapeError(
+            "damaged",
+            f"call {number}: the checksum of its tensors does not match their bytes",
+            path=self.path, member=found.name, offset=found.offset,
+        )  # fmt: skip
+
+
+def _sorted(found: Scan) -> array[int]:
+    """The positions of the calls by their numbers."""
+    positions = array("Q", range(len(found)))
+    if found.ascends:
+        return positions
+    return array("Q", sorted(positions, key=found.numbers.__getitem__))
+
+
+def _rows_of(table: InputsTable) -> list[InputsOfCalls] | None:
+    """The inputs of all kept calls, in the order of their first calls; None if some have no row, or
+    if some calls of one row raised and others did not.
+
+    Raises:
+        TapeError: a row breaks the format.
+    """
+    parts = (*table.kinds.values(), table.other)
+    rows = table.rows.values()
+    if any(one.kept for one in parts) or any(row.raised not in (0, row.kept) for row in rows):
+        return None
+    found = [
+        InputsOfCalls(_inputs(row.tree()), bool(row.raised), row.kept, row.first, row.last)
+        for row in table.rows.values()
+        if row.kept
+    ]
+    return sorted(found, key=lambda row: row.first)
+
+
+def _inputs(tree: Tree) -> Tree:
+    if parts_of_inputs(tree.spec().root) is None:
+        raise TapeError("invalid", "the inputs are not (args, kwargs)")
+    return tree
+
+
+def _difference(table: InputsTable, found: Scan) -> str | None:
+    """In what a table differs from the calls that were found; None if it does not. Calls that are
+    damaged are not found, which is told already."""
+    there = Counter(found.inputs)
+    told = {key: row.kept for key, row in table.rows.items() if row.kept}
+    others = sum(one.kept for one in (*table.kinds.values(), table.other))
+    if not others and len(there) > len(told):
+        return "it does not have the inputs of all calls"
+    for key, calls in there.items():
+        if key in told and told[key] < calls:
+            return "calls have inputs more often than it says"
+        if key not in told and not others:
+            return "it does not have the inputs of all calls"
+    if not found.damage and len(found) != sum(told.values()) + others:
+        return "it has inputs that no call has"
+    return None
+
+
+def _stale(reason: str) -> TapeError:
+    """The damage of an end that is not that of the records."""
+    return TapeError(
+        "damaged", f"forged or stale table of inputs: {reason}",
+        advice="the records are used; calltape recover writes a tape with a true one",
+    )  # fmt: skip
+
+
+def coverage_without_end(numbers: Sequence[int], first_call: int) -> Coverage:
+    """The coverage of a file without an end. The numbers of its calls tell how many calls were seen
+    at least: no number comes after the last one.
+
+    Args:
+        numbers: of the calls in the file.
+        first_call: the number that the file began with.
+    """
+    found = len(numbers)
+    seen = min(max(found, max(numbers, default=-1) + 1 - first_call), MAX_COUNT)
+    dropped = {UNSEALED: seen - found} if seen > found else {}
+    return Coverage(seen=seen, kept=found, dropped=dropped, at_least=True)
 
 
 def _sound(coverage: Coverage) -> Coverage:
-    """The coverage of a trailer, with a sum that holds. If the trailer contradicts itself (which
-    is damage), the larger number counts as seen, as far as it can be counted."""
+    """The coverage of an end, with a sum that holds. If the end contradicts itself (which is
+    damage), the larger number counts as seen, as far as it can be counted."""
     told = coverage.kept + sum(coverage.dropped.values())
     if coverage.seen == told:
         return coverage
@@ -392,5 +598,5 @@ def _sound(coverage: Coverage) -> Coverage:
     dropped = dict(coverage.dropped) if told <= seen else {}
     told = coverage.kept + sum(dropped.values())
     if seen > told:
-        dropped["unknown (the trailer contradicts itself)"] = seen - told
+        dropped["unknown (the end contradicts itself)"] = seen - told
     return coverage.model_copy(update={"seen": seen, "dropped": dropped})

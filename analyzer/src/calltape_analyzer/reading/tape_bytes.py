@@ -39,7 +39,7 @@ class TapeBytes(Protocol):
         """Notes what must stay the same: the first ``head`` bytes, or all of a sealed file."""
         ...
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read_at(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``offset`` on; fewer only at the end of the file."""
         ...
 

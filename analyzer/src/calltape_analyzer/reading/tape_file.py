@@ -20,12 +20,11 @@ from typing_extensions import Self
 
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.file_descriptors import Descriptors, no_descriptor
-from calltape_analyzer.reading.tape_bytes import TapeBytes
 from calltape_analyzer.reading.zero_checksum import crc32_after_zeros
 from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 
-__all__ = ["TapeFile", "Window", "descriptors", "is_ahead"]
+__all__ = ["TapeFile", "descriptors", "is_ahead"]
 
 T = TypeVar("T")
 
@@ -167,7 +166,7 @@ class TapeFile:
         self._head = head, self.crc32(0, head)
         self._is_sealed = is_sealed
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read_at(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``offset`` on; fewer only at the end of the file.
 
         Raises:
@@ -193,7 +192,7 @@ class TapeFile:
         """
         size = max(min(size, self.size - offset), 0)
         if self._held is not None:
-            return bytearray(self.read(offset, size))
+            return bytearray(self.read_at(offset, size))
         made = bytearray(size)
 
         def fill(file: int) -> int:
@@ -217,7 +216,7 @@ class TapeFile:
             TapeError: as :meth:`read`.
         """
         if self._held is not None:
-            return crc32(self.read(offset, size))
+            return crc32(self.read_at(offset, size))
 
         size = max(min(size, self.size - offset), 0)
 
@@ -330,30 +329,6 @@ class TapeFile:
             "damaged", f"the file changed since it was opened: {how}", path=self.path,
             advice="open it again",
         )  # fmt: skip
-
-
-class Window:
-    """Reads a file from front to back, in larger pieces if the reads are close together."""
-
-    def __init__(self, file: TapeBytes) -> None:
-        self._file = file
-        self._data = b""
-        self._start = 0
-        self._step = _FIRST_WINDOW
-
-    def read(self, offset: int, size: int) -> bytes:
-        """As :meth:`TapeBytes.read`."""
-        at = offset - self._start
-        found = self._data[at : at + size] if at >= 0 else b""
-        if len(found) == size:
-            return found
-        gap = at - len(self._data)
-        is_near = -_LAST_WINDOW <= gap < self._step
-        self._step = min(2 * self._step, _LAST_WINDOW) if is_near else _FIRST_WINDOW
-        if size > self._step:
-            return self._file.read(offset, size)
-        self._start, self._data = offset, self._file.read(offset, self._step)
-        return self._data[:size]
 
 
 def _next_data(file: int, offset: int, size: int) -> int:

@@ -19,11 +19,11 @@ from calltape_analyzer.redacting.leak_search import RemovedValues, number_forms
 from calltape_analyzer.redacting.new_values import NewValue, NewValues
 from calltape_analyzer.redacting.treatment import Treatment
 from calltape_analyzer.redacting.tree_plan import Fates, TreePlan
+from calltape_schema.inputs_table import InputsTable, Kind
 from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.privacy import is_setting, without_text
 from calltape_schema.records import CallRecord, ModelError, Range, Tree
-from calltape_schema.traffic import Group, Traffic
-from calltape_schema.tree import ScalarNode, Structure
+from calltape_schema.tree import ScalarNode, Structure, decode_structure
 
 __all__ = ["CallRedaction"]
 
@@ -87,9 +87,9 @@ class CallRedaction:
         """A time on the new tape."""
         return min(max(time_ns + self._shift, 0), 2**63 - 1)
 
-    def traffic(self, traffic: Traffic) -> Traffic:
-        """The traffic counters of the new tape."""
-        return traffic.model_copy(update={"groups": tuple(map(self._group, traffic.groups))})
+    def unkept(self, table: InputsTable) -> InputsTable:
+        """The counted inputs of calls that are on no tape, for the new one."""
+        return table.changed(self._kind)
 
     def staying(self, call: Call) -> Iterator[bytes]:
         """What of the scalars and the values of tensors of a call is on the new tape as it was.
@@ -131,11 +131,9 @@ class CallRedaction:
             if isinstance(node, ScalarNode) and plan.scalars[node.scalar][0] == "withheld"
         }
 
-    def _group(self, group: Group) -> Group:
-        spec = group.spec()
-        plan = self._plan(group.structure, spec, "")
-        scalars = [None if plan.hides(i) else one for i, one in enumerate(group.scalars)]
-        return group.model_copy(update={"structure": plan.structure, "scalars": tuple(scalars)})
+    def _kind(self, kind: Kind) -> Kind:
+        plan = self._plan(kind.structure, decode_structure(kind.structure), "")
+        return kind.without_ints(plan.structure, plan.hides)
 
     def _plan(self, structure: bytes, spec: Structure, side: str) -> TreePlan:
         key = structure, side

@@ -1,8 +1,8 @@
 """What stands deflated in a tape.
 
-Most of a small record is its difference to another one, and a summary is deflated as a whole: a
-search of the bytes of the file sees neither. In come the bytes of a tape that was just written. Out
-go the parts that a reader inflates.
+The records of a group, the index and the table of inputs are deflated: a search of the bytes of the
+file does not see them. In come the bytes of a tape that was just written. Out go the parts that a
+reader inflates.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from calltape_schema.framing import SUMMARY, members
-from calltape_schema.gathered import LENGTH_BYTES, is_group, payload_of, places
-from calltape_schema.summary import decode_summary
+from calltape_schema.reader import TapeReader
+from calltape_schema.storage import BytesSource
 
 __all__ = ["TapeBytes", "inflated_parts"]
 
@@ -31,23 +30,10 @@ def inflated_parts(data: TapeBytes) -> Iterator[bytes]:
     Raises:
         TapeError: ``damaged``, ``invalid``, ``limit``: the tape is not as it was written.
     """
-
-    def read(offset: int, size: int) -> bytes:
-        return data[offset : offset + size]
-
-    def stop(error: Exception) -> None:
-        raise error
-
-    for member in members(read, len(data), stop):
-        if is_group(member.name):
-            yield from _payloads(read(member.start, member.size))
-        elif member.name == SUMMARY:
-            inputs = decode_summary(read(member.start, member.size)).inputs
-            if inputs is not None:
-                yield inputs.inflated()
-
-
-def _payloads(group: bytes) -> Iterator[bytes]:
-    entries = {at - LENGTH_BYTES: group[at : at + size] for at, size in places(group)}
-    for at, content in entries.items():
-        yield payload_of(content, at, entries.__getitem__)
+    reader = TapeReader(BytesSource(data))
+    for offset in reader.scan().offsets:
+        yield reader.group(offset).documents()
+    if reader.end is not None:
+        table = reader.end.table()
+        if table is not None:
+            yield table.to_bytes()

@@ -12,7 +12,7 @@ from calltape_analyzer.editing.rewriting import Revision, Rewriting, rewrite
 from calltape_analyzer.editing.withholding import Withholding, WithholdingPlan
 from calltape_analyzer.redacting.call_redaction import CallRedaction
 from calltape_analyzer.tape import Tape
-from calltape_schema.traffic import Traffic
+from calltape_schema.inputs_table import InputsTable
 from calltape_schema.tree import Structure
 
 __all__ = ["write_reference"]
@@ -34,9 +34,8 @@ class _Counters(Revision):
     def __init__(self, without: _Without) -> None:
         self._without = without
 
-    def traffic(self, traffic: Traffic) -> Traffic:
-        groups = tuple(map(self._without.group, traffic.groups))
-        return traffic.model_copy(update={"groups": groups})
+    def unkept(self, table: InputsTable) -> InputsTable:
+        return table.changed(self._without.kind)
 
 
 def write_reference(tape: Tape, redaction: CallRedaction, path: str) -> None:

@@ -12,9 +12,9 @@ from calltape_analyzer.editing.rewriting import Revision
 from calltape_analyzer.redacting.call_redaction import CallRedaction
 from calltape_schema.endings import Dump
 from calltape_schema.history import Source, Step
+from calltape_schema.inputs_table import InputsTable
 from calltape_schema.privacy import without_text
 from calltape_schema.records import Manifest, Policy, Producer
-from calltape_schema.traffic import Traffic
 
 __all__ = ["BEGIN_NS", "TapeFacts", "foreign_step", "own_step", "plain_platform"]
 
@@ -51,8 +51,8 @@ class TapeFacts(Revision):
             }
         )
 
-    def traffic(self, traffic: Traffic) -> Traffic:
-        return self._calls.traffic(traffic)
+    def unkept(self, table: InputsTable) -> InputsTable:
+        return self._calls.unkept(table)
 
     def dump(self, dump: Dump) -> Dump:
         when = self.moment(dump.time_ns)

@@ -90,9 +90,9 @@ class _Rows:
         self._start()
         for segment in self._tape.segments:
             tape, self._known = segment.manifest.tape.hex(), {}
-            for position, payload in segment.payloads():
+            for position in segment.order:
                 try:
-                    fields = record_fields(payload)
+                    fields = record_fields(segment.document(position))
                     sizes = self._sizes_of(segment, position)
                 except TapeError as error:
                     if not is_damage(error):
@@ -115,14 +115,13 @@ class _Rows:
 
     def _sizes_of(self, segment: Segment, position: int) -> CallSizes:
         number = segment.inputs_number(position)
-        found = None if number is None else self._known.get(number)
+        found = self._known.get(number)
         if found is None:
             call = Call(segment, position, 0, self._tape.class_index)
             found = self._sizes.of(call.record.inputs)
-            if number is not None:
-                if len(self._known) * (len(self._sizes.columns) + 1) > _MOST_KNOWN_CELLS:
-                    self._known = {}
-                self._known[number] = found
+            if len(self._known) * (len(self._sizes.columns) + 1) > _MOST_KNOWN_CELLS:
+                self._known = {}
+            self._known[number] = found
         return found
 
     def _add(self, tape: str, number: int, fields: RecordFields, sizes: CallSizes) -> None:

@@ -81,11 +81,11 @@ class _Rows:
         self._start()
         for segment in self._tape.segments:
             tape = segment.manifest.tape.hex()
-            for position, payload in segment.payloads():
+            for position in segment.order:
                 try:
                     found = [
                         (name, side, self._leaves_of(segment, position, name, side))
-                        for name, side in sides_of(payload).items()
+                        for name, side in sides_of(segment.document(position)).items()
                     ]
                 except TapeError as error:
                     if not is_damage(error):

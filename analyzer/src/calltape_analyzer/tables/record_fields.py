@@ -1,14 +1,14 @@
 """The fields of a record that a table has, read without making a model of each record.
 
-In comes the payload of a record that a scan accepted. Out go plain values.
+In comes the document of a record. Out go plain values; each that a table shows was looked at.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from calltape_schema.packing import seal_envelope, unpack_plain
-from calltape_schema.records import CallRecord, Tree, decode_call
+from calltape_schema.errors import TapeError
+from calltape_schema.packing import is_map
 
 __all__ = ["RecordFields", "TreeFields", "record_fields", "sides_of"]
 
@@ -38,78 +38,47 @@ class TreeFields(NamedTuple):
     ranges: tuple[tuple[int, int, int], ...]
 
 
-def record_fields(payload: bytes) -> RecordFields:
+def record_fields(document: dict[str, Any]) -> RecordFields:
     """The fields of a record.
 
-    Args:
-        payload: of a record that was found to be valid.
-
     Raises:
-        TapeError: it is not valid any more.
+        TapeError: ``invalid``.
     """
-    try:
-        return _fields(_named(unpack_plain(payload)))
-    except (TypeError, ValueError, KeyError):  # another form, which may be valid too
-        return _fields_of(decode_call(seal_envelope(payload)))
-
-
-def sides_of(payload: bytes) -> dict[str, TreeFields]:
-    """Inputs, and outputs if there are any, by these names; as :func:`record_fields`."""
-    try:
-        named = _named(unpack_plain(payload))
-        given = ((name, named.get(name)) for name in ("inputs", "outputs"))
-        return {name: _side(_named(pairs)) for name, pairs in given if pairs is not None}
-    except (TypeError, ValueError, KeyError):
-        record = decode_call(seal_envelope(payload))
-        sides = {"inputs": record.inputs, "outputs": record.outputs}
-        return {name: _side_of(tree) for name, tree in sides.items() if tree is not None}
-
-
-def _named(pairs: Any) -> dict[str, Any]:
-    """A map by name. ValueError if a name stands twice, or if this is no map."""
-    if type(pairs) is not list:
-        raise ValueError
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError
-    return found
-
-
-def _fields(named: dict[str, Any]) -> RecordFields:
-    error, blob = named.get("error"), named.get("blob")
-    time, duration, thread = named["time_ns"], named.get("duration_ns"), named.get("thread", 0)
-    kind = None if error is None else _named(error)["type"]
-    nbytes = 0 if blob is None else _named(blob)["size"]
+    error, blob = document.get("error"), document.get("blob")
+    kind = None if error is None else _map(error).get("type")
+    size = 0 if blob is None else _map(blob).get("size")
+    time, duration = document.get("time_ns"), document.get("duration_ns")
+    thread = document.get("thread", 0)
     if (
-        type(time) is not int or type(thread) is not int or type(nbytes) is not int
-        or (duration is not None and type(duration) is not int)
-        or (kind is not None and type(kind) is not str)
+        type(time) is not int or type(thread) is not int or type(size) is not int
+        or not (duration is None or type(duration) is int)
+        or not (kind is None or type(kind) is str)
+        or not all(0 <= one < 2**63 for one in (time, size, duration or 0))
+        or not 0 <= thread < 2**64
     ):  # fmt: skip
-        raise ValueError
-    return RecordFields(time, duration, thread, kind, nbytes)
+        raise _broken()
+    return RecordFields(time, duration, thread, kind, size)
 
 
-def _side(named: dict[str, Any]) -> TreeFields:
-    structure, leaves = named["structure"], named["leaves"]
-    if type(structure) is not bytes or type(leaves) is not bytes:
-        raise ValueError
-    ranges = tuple(
-        (one["leaf"], one["min"], one["max"]) for one in map(_named, named.get("ranges") or ())
-    )
-    if not all(type(value) is int for one in ranges for value in one):
-        raise ValueError
-    return TreeFields(structure, leaves, ranges)
+def sides_of(document: dict[str, Any]) -> dict[str, TreeFields]:
+    """Inputs, and outputs if there are any, by these names; as :func:`record_fields`."""
+    sides = ((name, document.get(name)) for name in ("inputs", "outputs"))
+    return {name: _side(_map(side)) for name, side in sides if side is not None}
 
 
-def _fields_of(record: CallRecord) -> RecordFields:
-    error, blob = record.error, record.blob
-    return RecordFields(
-        record.time_ns, record.duration_ns, record.thread,
-        None if error is None else error.type,
-        0 if blob is None else blob.size,
-    )  # fmt: skip
+def _broken() -> TapeError:
+    return TapeError("invalid", "the record breaks the format")
 
 
-def _side_of(tree: Tree) -> TreeFields:
-    ranges = tuple((found.leaf, found.min, found.max) for found in tree.ranges)
-    return TreeFields(tree.structure, tree.leaves, ranges)
+def _map(value: Any) -> dict[str, Any]:
+    if not is_map(value):
+        raise _broken()
+    return dict(value)
+
+
+def _side(tree: dict[str, Any]) -> TreeFields:
+    ranges = map(_map, tree.get("ranges", ()))
+    spans = [(one.get("leaf"), one.get("min"), one.get("max")) for one in ranges]
+    if not all(type(value) is int for span in spans for value in span):
+        raise _broken()
+    return TreeFields(tree["structure"], tree["leaves"], tuple(spans))  # type: ignore[arg-type]

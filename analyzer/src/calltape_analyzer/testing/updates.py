@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.comparison.reports import Report, ReportRow
+from calltape_analyzer.editing.accounts import unkept_of
 from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.reading.call import Call
@@ -167,7 +168,7 @@ def _rewrite(source: str, changed: Sequence[Path]) -> None:
             trailer = segment.trailer
             writer.seal(
                 trailer.coverage,
-                traffic=trailer.traffic,
+                unkept=unkept_of([segment]),
                 dumps=trailer.dumps,
                 closed_ns=trailer.closed_ns,
             )

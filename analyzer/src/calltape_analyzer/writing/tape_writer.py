@@ -1,16 +1,15 @@
 """Writes a sealed tape, call by call.
 
 In come calls of other tapes, or records with the values of their tensors. Out goes one file. Memory
-holds a group of records, a window of one blob, 16 bytes per call and the distinct inputs (up to
-65,536), however large the tape is.
+holds a group of records, a window of one blob, 8 bytes per call and the table of inputs, however
+large the tape is.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -18,37 +17,23 @@ from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.writing.encoded_records import blob_of, encoded, renumbered
-from calltape_analyzer.writing.gathered_records import Group
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_analyzer.writing.stored_values import stored_bytes, stored_form
+from calltape_schema import writer as container
 from calltape_schema.blob import Stored, build_header
 from calltape_schema.checksum import crc32
-from calltape_schema.endings import Coverage, Dump, Trailer, encode_trailer
-from calltape_schema.errors import TapeError
-from calltape_schema.framing import (
-    END,
-    MANIFEST,
-    SUMMARY,
-    TRAILER,
-    blob_name,
-    member_header,
-    padding,
-    record_name,
-)
-from calltape_schema.locator import Locator, with_locator
-from calltape_schema.records import BlobFacts, CallRecord, Manifest, encode_manifest
-from calltape_schema.summary import LEAST_CALLS, encode_summary
-from calltape_schema.summing import CallFacts, SummaryBuilder, facts_of
-from calltape_schema.traffic import Traffic
+from calltape_schema.endings import Coverage, Dump
+from calltape_schema.groups import NewCall
+from calltape_schema.inputs_table import Counts, InputsTable, inputs_hash
+from calltape_schema.packing import pack
+from calltape_schema.records import CallRecord, Manifest, Tree
 
 __all__ = ["LEFT_OUT", "TapeWriter"]
 
 LEFT_OUT = "not extracted"
 """The reason of calls that are left out of a new tape because they were not wanted."""
 
-# The index stands in one member, whose size is limited.
-_MOST_CALLS = 4_000_000
+_GROUP_CALLS, _GROUP_BYTES = 512, 256 * 1024  # what waits for its group
 
 
 class TapeWriter:
@@ -87,17 +72,16 @@ class TapeWriter:
         mode: int = 0o600,
     ) -> None:
         self.calls = 0
-        self._tape = manifest.tape
         self._file = OutputFile(path, overwrite=overwrite, inputs=inputs, mode=mode, is_tape=True)
-        self._index = array("Q")
-        self._group = Group()  # small records that wait for their member
-        self._sums = SummaryBuilder()
+        self._waiting: list[NewCall] = []
+        self._waiting_bytes = 0
         self._last = -1  # the highest number
         self._last_ns = manifest.created_ns
-        self._known: set[int] | None = None
+        self._numbers = array("Q")
+        self._known: set[int] | None = None  # the numbers, as soon as one is not the highest so far
         self._is_sealed = False
         try:
-            self._member(MANIFEST, encode_manifest(manifest))
+            self._writer = container.TapeWriter(_Sink(self._file), manifest)
         except BaseException:
             self._file.discard()
             raise
@@ -118,7 +102,8 @@ class TapeWriter:
 
     def copy(self, call: Call, *, number: int | None = None) -> None:
         """Writes a recorded call as it is. Its tensors are compared with their checksum, and never
-        all in memory.
+        all in memory. Tensors that an earlier call has for it are written anew: that call need not
+        be on the new tape.
 
         Args:
             call: the call.
@@ -130,22 +115,15 @@ class TapeWriter:
                 then; ``io``, ``limit``.
         """
         number = call.number if number is None else number
-        content = call.raw_record()
-        blob = blob_of(content)
-        if (call.ref.tape, call.number) != (self._tape, number):
-            content = renumbered(content, self._tape, number)
-        self._expect_new(number)
-        if blob is None:
-            self._commit(number, None, content, facts_of(content))
-            return
-        self._write_group()
-        start = self._file.end
-        self._file.append([member_header(blob_name(number), blob.size)])
-        if not self._copied(call, blob):
-            self._file.cut(start)
-            raise call.blob_damage()
-        self._file.append([bytes(padding(blob.size))])
-        self._commit(number, start, content, facts_of(content))
+        call.check()
+        document = call.document()
+        if document.pop("at", None):
+            self._write(number, document, *_own_blob(call))
+        elif (blob := call.record.blob) is None:
+            self._write(number, document)
+        else:
+            document.pop("blob")
+            self._write(number, document, [_Streamed(call, blob.size)], blob.crc32)
 
     def write(self, record: CallRecord, values: Mapping[str, Any] | None = None) -> None:
         """Writes a call that is given by its record.
@@ -175,36 +153,23 @@ class TapeWriter:
                     parts[leaf.key] = form, stored_bytes(leaf, values[leaf.key])
                 elif known[0] != form:
                     raise UsageError(f"two leaves of different form have the key {leaf.key}")
-        self._expect_new(record.call)
-        start, facts, blob = None, None, list[Any]()
-        if parts:
-            header = build_header({key: stored for key, (stored, _) in parts.items()})
-            blob = [header, *(data for _, data in parts.values())]
-            facts = BlobFacts(size=sum(map(len, blob)), crc32=_checksum(blob))
-        content = encoded(record, self._tape, facts)
-        if facts is not None:
-            self._write_group()
-            start = self._file.end
-            self._file.append([member_header(blob_name(record.call), facts.size), *blob])
-            self._file.append([bytes(padding(facts.size))])
-        self._last_ns = max(self._last_ns, record.time_ns)
-        self._commit(record.call, start, content, facts_of(content))
+        self._write(record.call, _document(record), *_blob(parts))
 
     def seal(
         self,
         coverage: Coverage | None = None,
         *,
-        traffic: Traffic | None = None,
+        unkept: InputsTable | None = None,
         dumps: Sequence[Dump] = (),
         closed_ns: int | None = None,
     ) -> None:
-        """Writes the trailer. No call may follow.
+        """Writes the end. No call may follow.
 
         Args:
             coverage: how many calls were seen, kept and dropped. By default, the numbers of the
                 calls tell, and numbers that are missing were not wanted.
-            traffic: counters of all calls that were seen; None if they are not known for the calls
-                of this tape.
+            unkept: the counted inputs of calls that were seen and are not on this tape. Of others,
+                only the number is told.
             dumps: of a flight recorder.
             closed_ns: when the recording ended, Unix time in nanoseconds.
 
@@ -218,97 +183,124 @@ class TapeWriter:
             coverage = Coverage(seen=self._last + 1, kept=self.calls, dropped=dropped)
         if coverage.kept != self.calls:
             raise UsageError(f"coverage of {coverage.kept} calls for a tape of {self.calls}")
-        if sys.byteorder != "little":
-            self._index.byteswap()
-        trailer = Trailer(
-            tape=self._tape,
+        self._commit()
+        table = self._writer.table
+        assert table is not None
+        if unkept is not None:
+            table.merge(unkept)
+        table.other.add(Counts(max(coverage.seen - table.totals().seen, 0)))
+        self._writer.seal(
+            coverage, dumps=tuple(dumps),
             closed_ns=self._last_ns if closed_ns is None else closed_ns,
-            coverage=coverage,
-            index=self._index.tobytes(),
-            traffic=traffic,
-            dumps=tuple(dumps),
-        )
-        self._write_group()
-        content, start = encode_trailer(trailer), self._file.end
-        summary = self._sums.summary(trailer) if self.calls >= LEAST_CALLS else None
-        if summary is not None:
-            self._member(SUMMARY, encode_summary(summary))
-            locator = Locator(trailer=self._file.end, summary=start)
-            content = with_locator(content, locator)
-        self._member(TRAILER, content)
-        self._file.append([END])
+        )  # fmt: skip
         self._is_sealed = True
 
-    def _copied(self, call: Call, blob: BlobFacts) -> bool:
-        """Copies a blob. Returns whether it is whole."""
-        found, size = 0, 0
-        for part in call.raw_blob(blob.size):
-            found = crc32(part, found)
-            size += len(part)
-            self._file.append([part])
-        return (size, found) == (blob.size, blob.crc32)
+    def _write(
+        self, number: int, document: dict[str, Any], blob: Sequence[Any] = (), checksum: int = 0
+    ) -> None:
+        self._expect_new(number)
+        inputs = document["inputs"]
+        scalars = pack(inputs.get("scalars", ()))
+        key = inputs_hash(inputs["structure"], inputs["leaves"], scalars)
+        self._waiting.append(NewCall(number, document, key, blob, checksum, scalars))
+        self._waiting_bytes += sum(map(len, blob)) + len(inputs["leaves"])
+        if len(self._waiting) >= _GROUP_CALLS or self._waiting_bytes >= _GROUP_BYTES:
+            self._commit()
+        self._last = max(self._last, number)
+        self._numbers.append(number)
+        if self._known is not None:
+            self._known.add(number)
+        self._last_ns = max(self._last_ns, document["time_ns"])
+        self.calls += 1
+
+    def _commit(self) -> None:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if waiting:
+            self._writer.append(waiting)
 
     def _expect_new(self, number: int) -> None:
         if self._is_sealed:
             raise UsageError("the tape is sealed, and takes no more calls")
-        if self.calls >= _MOST_CALLS:
-            reason = f"one tape holds at most {_MOST_CALLS} calls"
-            raise TapeError("limit", reason, advice="write several tapes, and open them together")
         if number > self._last:
             return
-        if self._known is None:  # calls nearly always come in the order of their numbers
-            self._known = set(self._index[::2])
+        if self._known is None:
+            self._known = set(self._numbers)
         if number in self._known:
             raise UsageError(f"there is a call {number} on the new tape already")
 
-    def _commit(self, number: int, start: int | None, content: bytes, facts: CallFacts) -> None:
-        """Writes a record.
 
-        Args:
-            number: of the call.
-            start: where its blob begins; None for a call without a blob.
-            content: the record.
-            facts: for the summary.
-        """
-        if start is None:
-            start = self._gather(number, content, facts.structure)
-        else:
-            try:
-                self._member(record_name(number), content)
-            except BaseException:
-                self._file.cut(start)
-                raise
-        self._sums.add(facts)
-        self._index.extend((number, start))
-        self._last = max(self._last, number)
-        if self._known is not None:
-            self._known.add(number)
-        self.calls += 1
+class _Sink:
+    """A new file as the container writes it: front to back."""
 
-    def _gather(self, number: int, content: bytes, structure: bytes) -> int:
-        """Keeps a record for the group that will stand at the end of the file, and gives the offset
-        of that group. A large record gets a member of its own."""
-        if self._group.add(number, content, structure):
-            return self._file.end
-        self._write_group()
-        start = self._file.end
-        if not self._group.add(number, content, structure):
-            self._member(record_name(number), content)
-        return start
+    def __init__(self, file: OutputFile) -> None:
+        self._file = file
 
-    def _write_group(self) -> None:
-        """Writes the records that wait."""
-        if self._group:
-            self._member(*self._group.member())
-            self._group = Group()
+    def write_at(self, offset: int, parts: Sequence[Any]) -> None:
+        assert offset == self._file.end
+        for part in parts:
+            self._file.append(part if isinstance(part, _Streamed) else [part])
 
-    def _member(self, name: str, content: bytes) -> None:
-        header = member_header(name, len(content))
-        self._file.append([header, content, bytes(padding(len(content)))])
+    def cut(self, size: int) -> None:
+        self._file.cut(size)
 
 
-def _checksum(parts: Iterable[Any]) -> int:
-    found = 0
-    for part in parts:
-        found = crc32(part, found)
+class _Streamed:
+    """The blob of a recorded call as a part to be written: it is read when it is written."""
+
+    def __init__(self, call: Call, size: int) -> None:
+        self._call = call
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._call.raw_blob()
+
+
+def _document(record: CallRecord) -> dict[str, Any]:
+    """A record as a group has it, without its blob, in the order of fields of a recorder."""
+    document: dict[str, Any] = {"time_ns": record.time_ns, "thread": record.thread}
+    if record.duration_ns is not None:
+        document["duration_ns"] = record.duration_ns
+    if record.error is not None:
+        document["error"] = record.error.model_dump()
+    if record.outputs_missing is not None:
+        document["outputs_missing"] = record.outputs_missing
+    document["inputs"] = _tree(record.inputs)
+    if record.outputs is not None:
+        document["outputs"] = _tree(record.outputs)
+    return document
+
+
+def _tree(tree: Tree) -> dict[str, Any]:
+    found: dict[str, Any] = {"structure": tree.structure, "leaves": tree.leaves}
+    if tree.scalars:
+        found["scalars"] = tree.scalars
+    if tree.ranges:
+        found["ranges"] = [one.model_dump() for one in tree.ranges]
     return found
+
+
+def _blob(parts: Mapping[str, tuple[Stored, Any]]) -> tuple[list[Any], int]:
+    """The parts of a blob, and their checksum."""
+    if not parts:
+        return [], 0
+    header = build_header({key: stored for key, (stored, _) in parts.items()})
+    blob = [header, *(data for _, data in parts.values())]
+    checksum = 0
+    for part in blob:
+        checksum = crc32(part, checksum)
+    return blob, checksum
+
+
+def _own_blob(call: Call) -> tuple[list[Any], int]:
+    """A blob with all tensors of a call, also those that an earlier call has for it."""
+    parts: dict[str, tuple[Stored, Any]] = {}
+    record = call.record
+    sides = [("inputs", record.inputs), ("outputs", record.outputs)]
+    for side, tree in sides:
+        for number, leaf in enumerate(tree.facts() if tree is not None else ()):
+            if leaf.key is not None and leaf.key not in parts:
+                parts[leaf.key] = stored_form(leaf), call.stored(side, number)  # type: ignore[arg-type]
+    return _blob(parts)
