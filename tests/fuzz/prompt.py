@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from functools import cache
 from pathlib import Path
@@ -63,6 +64,8 @@ def command(steps: Steps, path: Path, other: Path, words: tuple[str, ...]) -> No
     files |= {word: str(file) for word, file in results.items()}
     verb, *rest = (files.get(word, word) for word in words)
     result = steps.step(shown, lambda: CliRunner().invoke(_command(), [verb, str(path), *rest]))
+    if verb == "args":
+        gc.collect()  # a command has a process of its own, and leaves nothing to the next one
     page = results["OUT.html"]
     if page.exists():
         steps.text(f"page of {shown}", page.read_text(encoding="utf-8").replace("\t", ""))
