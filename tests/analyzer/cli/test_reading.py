@@ -84,7 +84,7 @@ def test_ls(tape_file: Path) -> None:
     assert lines[1].split(None, 3) == [
         "1", "1.000", "1.500", "(float32[3,8], mask=int64[3,5]) -> float32[3,1]"
     ]  # fmt: skip
-    assert len(run("ls", tape_file, "--limit", 1).out.splitlines()) == 2
+    assert len(run("ls", tape_file, "--calls", 0).out.splitlines()) == 2
 
 
 def test_ls_json(tape_file: Path) -> None:

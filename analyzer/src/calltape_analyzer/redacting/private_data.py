@@ -48,9 +48,9 @@ _LEAST_SAMPLES = 4000
 _REDACT = "`calltape redact` takes it out"
 _ADVICE: dict[str, str] = {
     "text": "`calltape redact` replaces it; record with values={'EXACT': 'none'} to never write it",
-    "token_ids": "`calltape redact` takes them out; --permute PLACE keeps others of their range",
-    "image": "`calltape redact` takes it out, and --noise PLACE keeps noise of its range",
-    "audio": "`calltape redact` takes it out, and --noise PLACE keeps noise of its range",
+    "token_ids": "`calltape redact` takes them out",
+    "image": "`calltape redact` takes it out",
+    "audio": "`calltape redact` takes it out",
     "values": "`calltape redact` takes them out",
     "long_list": "`calltape redact` replaces its numbers",
     "number": "`calltape redact` replaces it, unless sizes have to do with it; record with "
