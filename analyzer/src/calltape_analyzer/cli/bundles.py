@@ -41,7 +41,12 @@ def bundle(
     model: OptionalModelName = None,
     call: Annotated[
         str | None,
-        typer.Option("--call", parser=address, metavar="CALL", help="The script is about it."),
+        typer.Option(
+            "--call",
+            parser=address,
+            metavar="CALL",
+            help="The call that the script is about; by default the first that raised.",
+        ),
     ] = None,
     to: OptionalTo = None,
     target: OfTarget = None,

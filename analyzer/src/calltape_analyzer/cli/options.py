@@ -149,7 +149,7 @@ MaxSeconds = Annotated[
 ]
 
 # Which form, and where to.
-FORM = typer.Option("--to", help="The form of what is made; above it is said which there are.")
+FORM = typer.Option("--to", help="The form of what is made.")
 To = Annotated[Literal["torch", "onnx"], FORM]
 OptionalTo = Annotated[Literal["torch", "onnx"] | None, FORM]
 _OUT = typer.Option("--out", "-o", metavar="OUT", help="Where to write.")
