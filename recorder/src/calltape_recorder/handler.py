@@ -336,7 +336,8 @@ class CallHandler:
             leaves, scalars = [*args, *kwargs.values()], NO_SCALARS
         if kept is None:
             kept = pipeline.decide(CallView(call.number, args, kwargs, structure, row, scalars))
-            call.is_evidence = kept == EVIDENCE
+            if kept:
+                call.is_evidence = kept == EVIDENCE
         if not kept:
             if pipeline.held_calls is None:
                 return False
