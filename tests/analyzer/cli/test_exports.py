@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer import open_tape
+from calltape_analyzer import export, open_tape
 from calltape_analyzer.cli import exports
 from calltape_analyzer.cli.exports import _print_attempts
 from calltape_analyzer.programs.attempts import Attempt
 from tests.analyzer.cli.commands import run
 from tests.analyzer.cli.models import MODULE
-from tests.analyzer.explanation.test_explaining import CHATS, record_chats
+from tests.analyzer.explanation.test_explaining import CHATS, record_chats, toy_lm
 from tests.analyzer.tapes import write_tape
 
 
@@ -144,9 +144,11 @@ def test_a_language_model(folder: Path) -> None:
     tape, out_dir = record_chats(folder / "llm.tape", CHATS), folder / "llm"
     model = ("--model", "tests.analyzer.explanation.test_explaining:toy_lm")
     assert run("replay", tape, *model).code == 0
-    code, out, err = run("export", tape, *model, "-o", out_dir)
+    code, out, err = run("export", tape, *model)
     assert (code, err) == (0, ""), out
-    assert "9 of 9 recorded calls reproduced (prefill: 3; decode: 6)" in out
+    assert "9 of 9 recorded calls reproduced (prefill + decode: 9)" in out
+    with open_tape(tape) as opened:
+        export(opened, toy_lm(), merge="never").save(out_dir)
     assert run("replay", tape, out_dir, "--trust").code == 0
     assert run("replay", tape, out_dir, "--dry-run").code == 0
     # Two tokens at a time, which the programs were never shown.

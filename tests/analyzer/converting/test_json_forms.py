@@ -94,7 +94,7 @@ def test_the_command(tape_file: Path, tmp_path: Path) -> None:
     for form in ("polygraphy", "polygraphy-outputs"):
         found = run("convert", tape_file, "--to", form, "-o", tmp_path / f"{form}.json")
         assert found.code == 0, found.err
-        assert found.out.endswith(f"{form}.json: 2 calls\n")
+        assert f"{form}.json: 2 calls\n" in found.out
         assert json.loads((tmp_path / f"{form}.json").read_text())
 
 
