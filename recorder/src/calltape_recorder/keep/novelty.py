@@ -80,6 +80,7 @@ class _Decider:
         self._patterns = 0
 
     def __call__(self, number: int, view: CallView) -> int:
+        likeness: bytes | int
         if view.structure.core is None:  # asked here, since nearly all calls come by
             likeness, row, scalars = view.structure.encoded, view.row, view.scalars
         else:
