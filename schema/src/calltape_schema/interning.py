@@ -108,8 +108,12 @@ class Interner(Generic[T]):
         known = self._known.get(data)
         if known is None:
             known = self._decode(data)
-            with self._adding:
-                self._add(data, known)
+            # Not to wait: in a fork, the thread that has the lock may not be there.
+            if self._adding.acquire(blocking=False):
+                try:
+                    self._add(data, known)
+                finally:
+                    self._adding.release()
         self._last = data, known
         return known
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,10 +21,12 @@ from calltape_analyzer.pytree.memory import (
     is_dense,
     overlap,
     place_of,
+    place_together,
     relaid,
 )
 from calltape_analyzer.reading.call import Call
 from calltape_recorder import record
+from calltape_schema.leaves import Leaf
 
 
 class Any_(torch.nn.Module):
@@ -191,3 +194,17 @@ def test_extent_and_contiguous_strides() -> None:
             last = sum((s - 1) * t for s, t in zip(tensor.shape, tensor.stride(), strict=True))
             assert extent(tensor.shape, tensor.stride()) == last + 1
         assert contiguous_strides(tensor.shape) == torch.empty(tensor.shape).stride()
+
+
+def test_expanded_tensors_in_one_memory_cost_what_is_stored() -> None:
+    size = 2**62
+    facts = [
+        Leaf(dtype="uint8", shape=(size,), key=name, strides=(0,), expanded=(0,), storage=0)
+        for name in "ab"
+    ]
+    tensors: dict[int, Any] = {i: torch.ones(1, dtype=torch.uint8).expand(size) for i in (0, 1)}
+    place_together(facts, tensors)
+    one, other = tensors[0], tensors[1]
+    assert one.shape == other.shape == (size,)
+    assert one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    assert one[:3].tolist() == [1, 1, 1]

@@ -75,7 +75,7 @@ def complete_inputs(
         # The tape has one element of an expanded axis, however long it is.
         shapes = [(facts[i].shape, t.dtype.itemsize) for i, t in tensors.items() if _is_spread(t)]
         check_memory(memory_limit_of(call.tape_bytes), shapes, "contiguous arguments of one call")
-        tensors = {leaf: _contiguous(tensor) for leaf, tensor in tensors.items()}
+        tensors = {i: t.contiguous() if _is_spread(t) else t for i, t in tensors.items()}
     if not are_contiguous:
         tensors = {leaf: with_flags(tensor, facts[leaf]) for leaf, tensor in tensors.items()}
     args, kwargs = call.build("inputs", root, tensors, texts.scalars)
@@ -108,10 +108,6 @@ def _missing_tensors(call: Call, facts: tuple[Leaf, ...]) -> dict[int, Any]:
         for i, shell in shells.items()
         if isinstance(shell, torch.Tensor) and facts[i].device != "meta"
     }
-
-
-def _contiguous(value: Any) -> Any:
-    return value.contiguous() if _is_spread(value) else value
 
 
 def _is_spread(value: Any) -> bool:

@@ -252,21 +252,32 @@ def _together(leaves: list[Leaf], tensors: list[torch.Tensor], free: int) -> lis
     ]
     size = max(place.end for place in places)
     aligned = all(place.offset % place.width == 0 for place in places)
-    if not aligned or size > _allowed(sum(tensor.nbytes for tensor in tensors)):
+    # An expanded axis may claim any size, and has one element.
+    stored = sum(min(one.nbytes, one.untyped_storage().nbytes()) for one in tensors)
+    if not aligned or size > _allowed(stored):
         return []
     memory = torch.zeros(size, dtype=torch.uint8).untyped_storage()
     plain = [_as_integers(tensor) for tensor in tensors]
     views = [_view(memory, p, one.dtype) for p, one in zip(places, plain, strict=True)]
-    for view, one in zip(views, plain, strict=True):
+    pairs = [_once(view, one) for view, one in zip(views, plain, strict=True)]
+    for view, one in pairs:
         _filled(view, one)
-    pairs = list(zip(views, plain, strict=True))[free:]
-    if not all(torch.equal(view, one) for view, one in pairs):
+    if not all(torch.equal(view, one) for view, one in pairs[free:]):
         return []
     made = []
     for place, tensor in zip(places, tensors, strict=True):
         one = _view(memory, place, tensor.dtype)
         made.append(one.requires_grad_() if tensor.requires_grad else one)
     return made
+
+
+def _once(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two tensors of one shape without what repeats in both: of an axis that both have expanded,
+    the first element."""
+    for axis, (step, own) in enumerate(zip(one.stride(), other.stride(), strict=True)):
+        if step == own == 0 and one.shape[axis] > 1:
+            one, other = one.narrow(axis, 0, 1), other.narrow(axis, 0, 1)
+    return one, other
 
 
 def _view(memory: Any, place: Place, dtype: torch.dtype, device: Any = None) -> torch.Tensor:

@@ -93,7 +93,10 @@ class Repeat(Shared):
         """Whether these arguments are such leaves in the same places, and nothing else, and the
         context is the same. Then the call has the same structure. False if the learned call had
         other arguments too."""
-        if len(args) != self._positional or context_now() != self._context:
+        if len(args) != self._positional:
+            return False
+        context = context_now()  # mostly the same object
+        if context is not self._context and context != self._context:
             return False
         leaves = args
         if kwargs or self._names:
