@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calltape_recorder import Recorder, record
-from calltape_recorder.write import tape_writer
+from calltape_recorder.write import disk_file
 
 
 def test_a_recording_says_what_it_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -63,7 +63,7 @@ def test_accounts_have_the_last_error(
         raise OSError(5, os.strerror(5))
 
     with monkeypatch.context() as patch:
-        patch.setattr(tape_writer, "pwritev", refuses)
+        patch.setattr(disk_file, "pwritev", refuses)
         before = time.time_ns()
         for _ in range(3):
             model(torch.zeros(1))

@@ -143,7 +143,10 @@ def test_many_bombs_take_little() -> None:
     bomb = zlib.compress(bytes(size), 9)
     assert len(bomb) * MAX_INFLATION < size
     bombs = [
-        (f"records/{n:08d}.msgpack", content_of(DOCUMENT, documents=bomb, size=size, table=entry(n)))
+        (
+            f"records/{n:08d}.msgpack",
+            content_of(DOCUMENT, documents=bomb, size=size, table=entry(n)),
+        )
         for n in range(20)
     ]
     data = with_members(*bombs)
@@ -343,7 +346,9 @@ def test_a_blob_that_is_somewhere_else(changes: dict[str, Any], kind: str | None
     bare = call._replace(blob=[], record={**call.record, "blob": told})
     begins = group_of(content_of(bare)).places[0] & 0xFFFFFFFF
     group = content_of(bare, table=entry(7, call.inputs, begins, 4))
-    data = with_members(("blobs/00000007.safetensors", content), ("records/00000007.msgpack", group))
+    data = with_members(
+        ("blobs/00000007.safetensors", content), ("records/00000007.msgpack", group)
+    )
     whole, errors = read_all(data)
     assert (whole, errors) == (([7], []) if kind is None else ([], [kind]))
 

@@ -153,7 +153,13 @@ def test_a_hundred_thousand_calls() -> None:
     table = reader.end.table()
     assert table is not None
     (row,) = table.rows.values()
-    assert (row.seen, row.kept, row.first, row.last, row.example) == (100_000, 100_000, 0, 99_999, 0)
+    assert (row.seen, row.kept, row.first, row.last, row.example) == (
+        100_000,
+        100_000,
+        0,
+        99_999,
+        0,
+    )
     assert len(reader.scan()) == 100_000
     assert reader.scan().damage == []
     assert len(data) < 60 * 100_000
