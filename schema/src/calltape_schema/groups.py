@@ -16,6 +16,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Sequence
+from functools import cached_property
 from operator import lt
 from typing import Annotated, Any, NamedTuple
 
@@ -84,7 +85,11 @@ class GroupedRecord(CallRecord):
     def reference(self, key: str) -> tuple[int, str] | None:
         """The earlier call, and the key there, that has the bytes of a key of this call; None if
         the blob of this call has them."""
-        return next(((call, there) for own, call, there in self.at if own == key), None)
+        return self._elsewhere.get(key)
+
+    @cached_property
+    def _elsewhere(self) -> dict[str, tuple[int, str]]:
+        return {own: (call, there) for own, call, there in reversed(self.at)}
 
 
 _records: TypeAdapter[GroupedRecord] = TypeAdapter(GroupedRecord)
@@ -278,6 +283,11 @@ class Group:
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    @property
+    def cost(self) -> int:
+        """About how many bytes it takes in memory, once its documents are inflated."""
+        return 2 * self._size + 24 * len(self.numbers)
 
     def document(self, at: int) -> dict[str, Any]:
         """The document of a record, as it stands there.

@@ -7,12 +7,8 @@ tables only; a record is decoded when somebody asks for it.
 
 from __future__ import annotations
 
-import struct
-import threading
-from array import array
-from bisect import bisect_left
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import count
 from typing import Any, NamedTuple
 
 from calltape_schema import blob
@@ -25,14 +21,14 @@ from calltape_schema.groups import (
     RAISED,
     Group,
     GroupedRecord,
-    check_table,
     group_of,
-    opened,
 )
-from calltape_schema.inputs_table import InputsTable, Row, u64s
+from calltape_schema.inputs_table import InputsTable, Row
 from calltape_schema.leaves import Leaf
+from calltape_schema.recent import Recent
 from calltape_schema.records import Manifest, decode_manifest
-from calltape_schema.storage import Source, Window
+from calltape_schema.scanning import Scan, Walk, Watch, content_of, of_another_tape
+from calltape_schema.storage import Source
 from calltape_schema.tar import (
     BLOCK,
     END_MEMBER,
@@ -40,7 +36,6 @@ from calltape_schema.tar import (
     Member,
     blob_number,
     is_group,
-    members,
     parse_header,
 )
 
@@ -48,10 +43,10 @@ __all__ = ["Scan", "TapeReader", "TensorPlace"]
 
 _HEAD_BYTES, _BLOB_HEAD_BYTES = 16 * 1024, 4 * 1024
 _STEP = 1024 * 1024
-_ONE = struct.Struct("<QQQ")  # the table of a group of one call
-_MOST_GROUPS, _MOST_BLOBS = 8, 64
+_ENTRY_COST = 300  # a tensor of a blob, as Python objects
 
-Report = Callable[[TapeError], None]
+_recent = Recent()  # of all readers of a process: each of a thousand files would keep its own
+_readers = count()
 
 
 class TensorPlace(NamedTuple):
@@ -66,121 +61,6 @@ class TensorPlace(NamedTuple):
     call: int
     offset: int
     entry: blob.Entry
-
-
-class Scan:
-    """What a walk over a tape found. The arrays have an element per call, in file order.
-
-    Attributes:
-        numbers, inputs, places: as those of a :class:`~calltape_schema.groups.Group`.
-        groups: per call the position of its group.
-        offsets: per group where its member begins.
-        end: the end of a sealed tape; None if it is not sealed.
-        tensor_bytes: the size of all blobs.
-        unfinished: how many bytes at the end belong to calls that were being written.
-        damage: everything that was found wrong.
-    """
-
-    def __init__(self) -> None:
-        self.numbers, self.inputs, self.places = array("Q"), array("Q"), array("Q")
-        self.groups = array("I")
-        self.offsets = array("Q")
-        self.end: End | None = None
-        self.tensor_bytes = self.unfinished = 0
-        self.damage: list[TapeError] = []
-        self._positions: dict[int, int] | None = None
-        self._highest = -1
-        self._known: set[int] | None = None  # the numbers, as soon as one is not the highest so far
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @property
-    def ascends(self) -> bool:
-        """Whether the calls are in the order of their numbers, as nearly always."""
-        return self._known is None
-
-    def raised(self, at: int) -> bool:
-        """Whether a call raised."""
-        return bool(self.places[at] >> 32 & RAISED)
-
-    def has_ranges(self, at: int) -> bool:
-        """Whether the inputs of a call have ranges."""
-        return bool(self.places[at] >> 32 & HAS_RANGES)
-
-    def add(self, table: bytes, found: Member) -> None:
-        """Adds the calls of a group, whose table was checked.
-
-        Raises:
-            TapeError: ``damaged`` if one of them is there already: then none is added.
-        """
-        if len(table) == _ONE.size:  # nearly each group of a paced recording
-            number, key, place = _ONE.unpack(table)
-            if number <= self._highest:
-                self._expect_new(array("Q", [number]))
-            self._highest = max(self._highest, number)
-            self.groups.append(len(self.offsets))
-            self.numbers.append(number)
-            self.inputs.append(key)
-            self.places.append(place)
-        else:
-            columns = u64s(table)
-            numbers = columns[::3]
-            self._expect_new(numbers)
-            self._highest = max(self._highest, numbers[-1])
-            self.groups.extend([len(self.offsets)] * len(numbers))
-            self.numbers += numbers
-            self.inputs += columns[1::3]
-            self.places += columns[2::3]
-        self.offsets.append(found.offset)
-
-    def position(self, number: int) -> int | None:
-        """The position of a call; None if there is none of this number."""
-        if self.ascends:
-            at = bisect_left(self.numbers, number)
-            return at if at < len(self) and self.numbers[at] == number else None
-        if self._positions is None:
-            self._positions = {number: at for at, number in enumerate(self.numbers)}
-        return self._positions.get(number)
-
-    def extent(self, group: int) -> tuple[int, int, int]:
-        """How many calls a group has, the lowest and the highest of their numbers."""
-        first = bisect_left(self.groups, group)
-        numbers = self.numbers[first : bisect_left(self.groups, group + 1, first)]
-        return len(numbers), min(numbers), max(numbers)
-
-    def place(self, at: int) -> tuple[int, int]:
-        """The offset of the group of a call, and the position of the call there."""
-        group = self.groups[at]
-        return self.offsets[group], at - bisect_left(self.groups, group)
-
-    def remove(self, strangers: list[int]) -> None:
-        """Removes the calls of these groups, and says so."""
-        for group in strangers:
-            calls = self.groups.count(group)
-            reason = f"{calls} calls are skipped: the index of the tape does not have them here"
-            self.damage.append(TapeError("damaged", reason, offset=self.offsets[group]))
-        dropped = set(strangers)
-        kept = [at for at, group in enumerate(self.groups) if group not in dropped]
-        for column in (self.numbers, self.inputs, self.places, self.groups):
-            column[:] = array(column.typecode, [column[at] for at in kept])
-
-    def _expect_new(self, numbers: array[int]) -> None:
-        before = self._highest
-        for number in numbers:
-            if number <= before:
-                break
-            before = number
-        else:
-            return
-        # A set of all numbers takes longer than a walk: nearly always numbers ascend.
-        if self._known is None:
-            self._known = set(self.numbers)
-        new = set(numbers)
-        if len(new) != len(numbers) or not new.isdisjoint(self._known):
-            raise TapeError("damaged", "a call of the group has the number of another one")
-        self._known |= new
-        self._highest = max(self._highest, *new)
 
 
 class TapeReader:
@@ -200,10 +80,8 @@ class TapeReader:
         self.source = source
         self.manifest, self.start = _manifest_of(source)
         self.end = self._end()
-        self._recent: OrderedDict[int, Group] = OrderedDict()
-        self._entries: OrderedDict[int, tuple[dict[str, blob.Entry], int]] = OrderedDict()
+        self._name = next(_readers)
         self._whole: dict[int, bool] = {}
-        self._lock = threading.RLock()
         self._scan: Scan | None = None
         self._index: list[IndexEntry] | None = None
 
@@ -227,10 +105,14 @@ class TapeReader:
             return None  # the walk reports it
         return end if end.tape == self.manifest.tape else None
 
-    def scan(self) -> Scan:
-        """Walks over the tape, once. No tensor bytes are read."""
+    def scan(self, watch: Watch = lambda found, size: found) -> Scan:
+        """Walks over the tape, once. No tensor bytes are read.
+
+        Args:
+            watch: sees the members as the walk comes to them.
+        """
         if self._scan is None:
-            self._scan = _Walk(self).run()
+            self._scan = Walk(self.source, self.manifest.tape, self.end).run(self.start, watch)
         return self._scan
 
     def group(self, offset: int) -> Group:
@@ -239,22 +121,20 @@ class TapeReader:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        with self._lock:
-            known = self._recent.get(offset)
-            if known is None:
-                known = self._recent[offset] = self._read_group(offset)
-                if len(self._recent) > _MOST_GROUPS:
-                    self._recent.popitem(last=False)
-            self._recent.move_to_end(offset)
-        return known
+        key = self._name, "group", offset
+        found: Group | None = _recent.get(key)
+        if found is None:
+            found = self._read_group(offset)
+            _recent.keep(key, found, found.cost)
+        return found
 
     def _read_group(self, offset: int) -> Group:
         found = parse_header(self.source.read_at(offset, BLOCK), offset)
         if found is None or not is_group(found.name):
             raise TapeError("damaged", "no group of records begins here", offset=offset)
-        group = group_of(_content(self.source.read_at, found))
+        group = group_of(content_of(self.source.read_at, found))
         if group.tape != self.manifest.tape:
-            raise _of_another_tape()
+            raise of_another_tape()
         return group
 
     def record(self, number: int) -> GroupedRecord:
@@ -279,7 +159,7 @@ class TapeReader:
             except TapeError as error:
                 offset = scan.offsets[scan.groups[at]]
                 error.reason = f"call {scan.numbers[at]} is skipped: {error.reason}"
-                scan.damage.append(error.at(offset=offset))
+                scan.report(error.at(offset=offset))
 
     def group_record(self, at: int) -> GroupedRecord:
         """The record of a call, by its position in the scan.
@@ -330,7 +210,8 @@ class TapeReader:
         """Where the bytes of a leaf are: in the blob of its call, or of the one that ``at`` names.
 
         Raises:
-            TapeError: ``no_value`` if they are not on the tape; ``damaged``, ``invalid``, ``limit``.
+            TapeError: ``no_value`` if they are not on the tape; ``damaged``, ``invalid`` or
+                ``limit``.
         """
         if leaf.key is None:
             raise TapeError("no_value", f"the value is not on the tape: {leaf.missing}")
@@ -342,7 +223,7 @@ class TapeReader:
                 reason = f"call {record.call} refers to call {number}, which is no earlier one"
                 raise TapeError("invalid", reason)
             try:
-                holder = self.record(number)
+                holder = self.holder(number)
             except TapeError as error:
                 error.reason = f"call {record.call} refers to call {number}: {error.reason}"
                 raise
@@ -356,6 +237,21 @@ class TapeReader:
             raise TapeError("invalid", reason)
         return TensorPlace(holder.call, start + entry.begin, entry)
 
+    def holder(self, number: int) -> GroupedRecord:
+        """The record of a call that has tensors for other ones. It is asked for with each of them,
+        and decoded once.
+
+        Raises:
+            TapeError: as :meth:`record`.
+        """
+        key = self._name, "record", number
+        found: GroupedRecord | None = _recent.get(key)
+        if found is None:
+            found = self.record(number)
+            tensors = len(found.inputs.leaves) + len(found.outputs.leaves if found.outputs else b"")
+            _recent.keep(key, found, 8 * tensors)
+        return found
+
     def tensor(self, record: GroupedRecord, leaf: Leaf) -> bytes:
         """The bytes of a leaf. The checksum of their blob is compared, the first time.
 
@@ -363,7 +259,7 @@ class TapeReader:
             TapeError: as :meth:`place`.
         """
         place = self.place(record, leaf)
-        self.check_blob(record if place.call == record.call else self.record(place.call))
+        self.check_blob(record if place.call == record.call else self.holder(place.call))
         size = place.entry.end - place.entry.begin
         data = self.source.read_at(place.offset, size)
         if len(data) != size:
@@ -414,13 +310,12 @@ class TapeReader:
 
     def _blob(self, record: GroupedRecord) -> tuple[dict[str, blob.Entry], int]:
         """The tensors of a call's blob, and where their bytes begin in the file."""
-        with self._lock:
-            known = self._entries.get(record.call)
-            if known is None:
-                known = self._entries[record.call] = self._read_blob(self.blob_member(record))
-                if len(self._entries) > _MOST_BLOBS:
-                    self._entries.popitem(last=False)
-        return known
+        key = self._name, "blob", record.call
+        found: tuple[dict[str, blob.Entry], int] | None = _recent.get(key)
+        if found is None:
+            found = self._read_blob(self.blob_member(record))
+            _recent.keep(key, found, _ENTRY_COST * len(found[0]))
+        return found
 
     def _read_blob(self, found: Member) -> tuple[dict[str, blob.Entry], int]:
         head = self.source.read_at(found.start, min(_BLOB_HEAD_BYTES, found.size))
@@ -467,146 +362,7 @@ def _manifest_of(source: Source) -> tuple[Manifest, int]:
     if found.start + found.size > len(head) and found.size <= MAX_MEMBER_BYTES:
         head += source.read_at(len(head), found.start + found.size - len(head))
     try:
-        content = _content(lambda offset, size: head[offset : offset + size], found)
+        content = content_of(lambda offset, size: head[offset : offset + size], found)
         return decode_manifest(content), found.end
     except TapeError as error:
         raise error.at(member=MANIFEST, offset=0) from None
-
-
-def _content(read: Callable[[int, int], bytes], found: Member) -> bytes:
-    """The content of a msgpack member."""
-    if found.size > MAX_MEMBER_BYTES:
-        reason = f"a member has {found.size} bytes (at most {MAX_MEMBER_BYTES})"
-        raise TapeError("limit", reason)
-    content = read(found.offset + BLOCK, found.size)
-    if len(content) != found.size:
-        raise TapeError("damaged", "the file is shorter now")
-    return content
-
-
-def _of_another_tape() -> TapeError:
-    return TapeError("damaged", "a group belongs to another tape")
-
-
-class _Walk:
-    """Walks over the members of one tape."""
-
-    def __init__(self, reader: TapeReader) -> None:
-        self._reader = reader
-        self._source = reader.source
-        self._tape = reader.manifest.tape
-        self._read = Window(reader.source).read
-        self._scan = Scan()
-        self._held: TapeError | None = None  # the last damage, until a member follows it
-        self._blob: int | None = None  # where blobs begin that wait for their group
-
-    def run(self) -> Scan:
-        scan, source = self._scan, self._source
-        start = self._reader.start
-        for found in members(self._read, source.size, self._hold, start, source.next_data):
-            self._release()
-            if found.name[:6] == "blobs/":
-                scan.tensor_bytes += found.size
-                if self._blob is None:
-                    self._blob = found.offset
-                continue
-            try:
-                self._add(found)
-            except TapeError as error:
-                scan.damage.append(error.at(member=found.name, offset=found.offset))
-        if scan.end is None:
-            self._end_unsealed()
-        else:
-            self._release()
-            _compare(scan, scan.end)
-        return scan
-
-    def _add(self, found: Member) -> None:
-        if is_group(found.name):
-            self._blob = None
-            tape, table, documents, size = opened(_content(self._read, found))
-            if tape != self._tape:
-                raise _of_another_tape()
-            check_table(table, size or len(documents))
-            self._scan.add(table, found)
-        elif found.name == END_MEMBER:
-            end = decode_end(_content(self._read, found))
-            if end.tape != self._reader.manifest.tape:
-                raise TapeError("damaged", "the end belongs to another tape")
-            self._scan.end = end
-
-    def _hold(self, error: TapeError) -> None:
-        """Holds damage back until it is known whether a member follows: at the end of an unsealed
-        tape, a member that is cut short is a call that was being written."""
-        self._release()
-        self._held = error
-
-    def _release(self) -> None:
-        if self._held is not None:
-            self._scan.damage.append(self._held)
-            self._held = None
-
-    def _end_unsealed(self) -> None:
-        size, held = self._source.size, self._held
-        if held is not None and not _is_cut_short(held, size):
-            self._release()
-            held = None
-        torn = size if held is None else held.offset or 0
-        self._scan.unfinished = size - min(torn, size if self._blob is None else self._blob)
-
-
-def _is_cut_short(error: TapeError, size: int) -> bool:
-    """Whether the file ends like one whose writer was interrupted: within a member of calls, or
-    within a header."""
-    if error.member == END_MEMBER:
-        return False
-    return error.member is not None or size - (error.offset or 0) < BLOCK
-
-
-def _compare(scan: Scan, end: End) -> None:
-    """Compares the groups that were found with the index of a sealed tape. A group that is not in
-    the index is no part of the tape, but bytes inside a damaged tensor."""
-    coverage = end.coverage
-    accounted = coverage.kept + sum(coverage.dropped.values())
-    if coverage.seen != accounted:
-        reason = f"the end says that {coverage.seen} calls were seen, but accounts for {accounted}"
-        scan.damage.append(TapeError("damaged", reason, member=END_MEMBER))
-    try:
-        index = {entry.offset: entry for entry in end.groups()}
-    except TapeError as error:
-        scan.damage.append(error.at(member=END_MEMBER))
-        return
-    found = set(scan.offsets)
-    known = {error.offset for error in scan.damage}
-    for offset, entry in index.items():
-        if offset not in found and offset not in known:
-            reason = f"{entry.named} are lost: by the index of the tape, they were here"
-            scan.damage.append(TapeError("damaged", reason, offset=offset))
-    for group, offset in enumerate(scan.offsets):
-        told = index.get(offset)
-        if told is not None and told[1:] != scan.extent(group):
-            reason = f"by the index of the tape, {told.named} are here"
-            scan.damage.append(TapeError("damaged", reason, offset=offset))
-    strangers = [at for at, offset in enumerate(scan.offsets) if offset not in index]
-    if strangers:
-        scan.remove(strangers)
-    if not scan.damage and not end.elsewhere:
-        _compare_table(scan, end)
-
-
-def _compare_table(scan: Scan, end: End) -> None:
-    """Compares the calls that were found with the table of inputs."""
-    try:
-        table = end.table()
-    except TapeError as error:
-        scan.damage.append(error.at(member=END_MEMBER))
-        return
-    if table is None:
-        return
-    found = Counter(scan.inputs)
-    is_true = all(row.kept == found.pop(key, 0) for key, row in table.rows.items())
-    # The others are counted by kind, and each of them has no room among the rows.
-    rest = sum([kind.kept for kind in table.kinds.values()]) + table.other.kept
-    if not is_true or found.total() != rest:
-        reason = "the table of inputs does not count the calls of the tape"
-        scan.damage.append(TapeError("damaged", reason, member=END_MEMBER))

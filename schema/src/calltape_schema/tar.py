@@ -229,8 +229,8 @@ def following_header(
     offset: int,
     next_data: Callable[[int], int] = int,
 ) -> int | None:
-    """The offset of the first block from ``offset`` on, a multiple of 512, that is a header; None if
-    there is none. Arguments are as those of :func:`members`."""
+    """The offset of the first block from ``offset`` on, a multiple of 512, that is a header; None
+    if there is none. Arguments are as those of :func:`members`."""
     # The next header is usually near, and a file may consist of bad headers: begin with little.
     size = 8 * BLOCK
     while (offset := _block_of(next_data(offset))) < length:

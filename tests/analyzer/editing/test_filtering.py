@@ -330,7 +330,7 @@ def test_aliases_and_shared_keys_stay(tmp_path: Path) -> None:
 def test_the_last_calls_of_a_tape_whose_end_counts_damaged_ones(tmp_path: Path) -> None:
     """The end of the file says that there are 9 calls; one of them is damaged."""
     calls = [Recorded((torch.ones(number + 1),)) for number in range(9)]
-    path = write_tape(tmp_path / "a.tape", calls, summary=True)
+    path = write_tape(tmp_path / "a.tape", calls)
     data = bytearray(path.read_bytes())
     data[data.index(b"calls/00000004.msgpack") + 600] ^= 0xFF
     path.write_bytes(data)

@@ -81,7 +81,7 @@ def answers(tape: Tape) -> dict[str, Any]:
 def test_an_end_says_what_the_records_say(
     tmp_path_factory: pytest.TempPathFactory, made: list[Recorded]
 ) -> None:
-    path = write_tape(tmp_path_factory.mktemp("a") / "a.tape", made, target=Model(), summary=True)
+    path = write_tape(tmp_path_factory.mktemp("a") / "a.tape", made, target=Model())
     with open_tape(path) as quick, open_tape(path, scan=True) as thorough:
         assert quick.source == "summary"
         assert thorough.source == "records"
@@ -104,7 +104,7 @@ def test_any_split_into_files_says_the_same(
         rng.choice(parts).append(call)
     for at, part in enumerate(parts):
         write_tape(
-            folder / f"{at}.tape", part, target=Model(), summary=rng.random() < 0.8,
+            folder / f"{at}.tape", part, target=Model(), table=rng.random() < 0.8,
             segment=Segment(number=at),
         )  # fmt: skip
     with open_tape(folder) as quick, open_tape(folder, scan=True) as thorough:
@@ -119,7 +119,7 @@ def some(count: int = 3) -> list[Recorded]:
 def test_the_file_is_scanned_when_a_call_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
     scans: list[Any] = []
     real = Scan.run
     monkeypatch.setattr(Scan, "run", lambda *args: (scans.append(args), real(*args)))
@@ -135,7 +135,7 @@ def test_the_file_is_scanned_when_a_call_is_asked_for(
 
 
 def test_representative_arguments_come_from_the_records(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
     with open_tape(path) as quick, open_tape(path, scan=True) as thorough:
         for one, other in zip(quick.variants(), thorough.variants(), strict=True):
             args, expected = one.infer_arguments(), other.infer_arguments()
@@ -185,7 +185,7 @@ FORGERIES = {
 def test_a_forged_summary_is_damage_when_the_file_is_scanned(tmp_path: Path, what: str) -> None:
     forge, reason = FORGERIES[what]
     made = [Recorded((torch.zeros(2, 1 + (i % 3 == 0)),)) for i in range(9)]
-    path = write_tape(tmp_path / "a.tape", made, target=Model(), summary=True, forge=forge)
+    path = write_tape(tmp_path / "a.tape", made, target=Model(), forge=forge)
     with open_tape(path) as tape:
         assert tape.source == "summary"
         list(tape.calls)
@@ -216,9 +216,7 @@ def with_more_tensors(summary: Summary) -> Summary:
 def test_arguments_are_those_of_the_records(tmp_path: Path) -> None:
     """To make them a call is read, which shows that the end of its file was forged."""
     made = [Recorded((torch.zeros(2, 1 + i),)) for i in range(9)]
-    path = write_tape(
-        tmp_path / "a.tape", made, target=Model(), summary=True, forge=with_more_tensors
-    )
+    path = write_tape(tmp_path / "a.tape", made, target=Model(), forge=with_more_tensors)
     with open_tape(path) as tape:
         assert tape.source == "summary"
         args, kwargs = tape.infer_arguments()
@@ -232,7 +230,7 @@ def test_a_summary_that_contradicts_itself_is_damage_at_once(tmp_path: Path) -> 
     def forge(summary: Summary) -> Summary:
         return forged(summary, last_call=77)
 
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True, forge=forge)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), forge=forge)
     with open_tape(path) as tape:
         assert tape.source == "records"
         assert [len(variant) for variant in tape.variants()] == [9]
@@ -242,7 +240,7 @@ def test_a_summary_that_contradicts_itself_is_damage_at_once(tmp_path: Path) -> 
 def test_lost_calls_hide_no_more_than_themselves(tmp_path: Path) -> None:
     made = [Recorded((torch.zeros(2, 1 + (i % 3 == 0)),)) for i in range(9)]
     for forge, told in ((lambda s: s, 1), (with_other_inputs, 4)):
-        path = write_tape(tmp_path / "a.tape", made, target=Model(), summary=True, forge=forge)
+        path = write_tape(tmp_path / "a.tape", made, target=Model(), forge=forge)
         data = bytearray(path.read_bytes())
         data[data.index(b"calls/00000004.msgpack") + 600] ^= 0xFF
         path.write_bytes(data)
@@ -253,7 +251,7 @@ def test_lost_calls_hide_no_more_than_themselves(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changes_after_its_end_was_read(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
     whole = path.read_bytes()
     other = write_tape(tmp_path / "b.tape", some(12), target=Model(), tape_id=bytes(16))
     for changed in (whole[:4000], other.read_bytes()):
@@ -266,9 +264,7 @@ def test_a_file_that_changes_after_its_end_was_read(tmp_path: Path) -> None:
 
 
 def test_answers_follow_the_records_once_these_were_read(tmp_path: Path) -> None:
-    path = write_tape(
-        tmp_path / "a.tape", some(9), target=Model(), summary=True, forge=with_other_inputs_of(7)
-    )
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), forge=with_other_inputs_of(7))
     with open_tape(path) as tape, open_tape(path, scan=True) as thorough:
         before = answers(tape)
         part = tape.only(ignore=["n"])
@@ -299,7 +295,7 @@ def with_other_inputs_of(rows: int) -> Any:
 
 
 def test_threads_may_ask_at_once(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", some(200), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(200), target=Model())
     for _ in range(5):
         with open_tape(path) as tape, ThreadPoolExecutor(8) as pool:
             calls = list(pool.map(lambda at, tape=tape: tape.calls[at].number, range(200)))
@@ -313,7 +309,7 @@ def test_a_summary_that_cannot_be_unpacked_is_damage_and_the_records_answer(
         assert summary.inputs is not None
         return forged(summary, inputs=summary.inputs.model_copy(update={"packed": b"no zlib"}))
 
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True, forge=broken)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), forge=broken)
     whole = write_tape(tmp_path / "b.tape", some(9), target=Model())
     with open_tape(path) as tape, open_tape(whole) as expected:
         assert answers(tape) == answers(expected)
@@ -322,7 +318,7 @@ def test_a_summary_that_cannot_be_unpacked_is_damage_and_the_records_answer(
 
 
 def test_a_damaged_record_is_found_when_the_file_is_scanned(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
     data = bytearray(path.read_bytes())
     at = data.index(b"calls/00000004.msgpack") + 600
     data[at] ^= 0xFF
@@ -337,7 +333,7 @@ def test_a_damaged_record_is_found_when_the_file_is_scanned(tmp_path: Path) -> N
 
 
 def test_a_tape_that_was_killed_is_scanned(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
     data = path.read_bytes()
     for cut in (len(data) - 1, len(data) - 1024, data.index(b"summary.msgpack")):
         path.write_bytes(data[:cut])
@@ -347,7 +343,7 @@ def test_a_tape_that_was_killed_is_scanned(tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_calls_is_read_from_the_records(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
     with open_tape(path) as tape:
         part = tape.only(calls="0..1")
         assert (len(part), part.source) == (2, "records")
@@ -402,7 +398,7 @@ def test_tapes_that_are_made_of_others_have_one(tmp_path: Path) -> None:
 
 
 def test_commands_say_what_they_read(tmp_path: Path) -> None:
-    path = str(write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True))
+    path = str(write_tape(tmp_path / "a.tape", some(9), target=Model()))
     for words in (["variants"], ["explain", "x"], ["diff"]):
         given = [words[0], path, *(words[1:] or ([path] if words[0] == "diff" else []))]
         code, out, err = run(*given)
@@ -434,7 +430,7 @@ def test_reads_do_not_grow_with_calls(tmp_path: Path, monkeypatch: pytest.Monkey
     """Two places of a sealed tape are read: its manifest and its end."""
     found = []
     for count in (30, 3000):
-        path = write_tape(tmp_path / f"{count}.tape", some(count), target=Model(), summary=True)
+        path = write_tape(tmp_path / f"{count}.tape", some(count), target=Model())
         with monkeypatch.context() as patch:
             reads = counted_reads(patch)
             with open_tape(path) as tape:
@@ -449,9 +445,7 @@ def test_reads_do_not_grow_with_calls(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("beyond", [2**63, 2**64 - 1, 10**6])
 def test_a_locator_that_points_beyond_the_file(tmp_path: Path, beyond: int) -> None:
     """No checksum covers it. An offset of 2^63 is more than a file can have."""
-    path = write_tape(
-        tmp_path / "a.tape", [((torch.ones(n, 2),), {}) for n in (2, 3)], summary=True
-    )
+    path = write_tape(tmp_path / "a.tape", [((torch.ones(n, 2),), {}) for n in (2, 3)])
     data = path.read_bytes()
     end = data.rindex(b"calltape")
     forged = struct.pack("<QQ", beyond, beyond - 1)

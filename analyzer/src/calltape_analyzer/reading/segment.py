@@ -6,13 +6,15 @@ added to a list. The bytes are understood by :class:`calltape_schema.reader.Tape
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
+from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.damage import Damage, is_damage
@@ -126,10 +128,8 @@ class Segment:
         end = self._reader.end
         if end is None or is_ahead(self.path):
             return
-        try:
+        with contextlib.suppress(TapeError):  # the scan reports it
             self._table = end.table()
-        except TapeError as error:
-            self.damage.add(_stale(str(error.reason)).at(path=self.path, member=END_MEMBER))
         if self._table is not None:
             self._end = end
             self._file.expect_unchanged(self._reader.start, is_sealed=True)
@@ -178,9 +178,7 @@ class Segment:
             self._ahead = self._raw_group(found)
         if self._order is None:
             self._order = _sorted(found)
-        if self._table is not None and (told := _difference(self._table, found)):
-            self.damage.add(_stale(told).at(path=self.path, member=END_MEMBER))
-            self._table = None
+        self._table = found.table
         self._found = found  # last, because other threads ask for it
 
     def _scanned(self) -> Scan:
@@ -190,7 +188,7 @@ class Segment:
             try:
                 self._reader = TapeReader(self._file)
                 self.manifest = self._reader.manifest
-                found = self._reader.scan()
+                found = self._reader.scan(_watched)
                 is_sealed = found.end is not None
                 self._file.expect_unchanged(self._reader.start, is_sealed=is_sealed)
             except TapeError as error:
@@ -201,6 +199,7 @@ class Segment:
                 if not found.damage or not tries or not self._has_changed():
                     for wrong in found.damage:
                         self.damage.add(wrong.at(path=self.path))
+                    self.damage.add_more(found.more_damage)
                     return found
                 self._expect_no_end()
         raise AssertionError
@@ -458,19 +457,40 @@ class Segment:
         for offset in range(0, found.size, _PART):
             yield self.read(found.start + offset, min(_PART, found.size - offset))
 
-    def place(self, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
+    def place(self, position: int, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are, after a look at the checksum of the blob that has them.
 
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
         found = self._same(self._reader.place(record, leaf))
-        if found.call == record.call:
-            return found
-        position = self._scan.position(found.call)
-        assert position is not None
-        self.check_blob(position, self.record(position))
+        if found.call != record.call:
+            self._check_holder(position, record.call, found.call)
         return found
+
+    def check_values(self, position: int, record: GroupedRecord) -> None:
+        """Compares the blob of a call with its checksum, and those of the earlier calls that have
+        tensors for it.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid``.
+        """
+        self.check_blob(position, record)
+        for number in dict.fromkeys(number for _, number, _ in record.at):
+            self._check_holder(position, record.call, number)
+
+    def _check_holder(self, position: int, call: int, number: int) -> None:
+        """Compares the blob of an earlier call that has tensors for another one."""
+        at = self._scan.position(number)
+        try:
+            if at is None or number >= call:
+                raise TapeError("invalid", "there is no such call before it")
+            self.check_blob(at, self._reader.holder(number))
+        except TapeError as error:
+            if not is_damage(error):
+                raise
+            reason = f"call {call} has tensors of call {number}: {error.reason}"
+            raise self.located(TapeError(error.kind, reason), position) from None
 
     def check_blob(self, position: int, record: GroupedRecord) -> None:
         """Compares a call's blob with its checksum. The bytes are read the first time only.
@@ -496,10 +516,9 @@ class Segment:
 
     def located(self, error: TapeError, position: int) -> TapeError:
         """The error, with the file, the member and the offset of the group of the call."""
-        found = self._scan
-        group = found.groups[position]
-        first = found.numbers[found.groups.index(group)]
-        return error.at(path=self.path, member=group_name(first), offset=found.offsets[group])
+        offset, at = self._scan.place(position)
+        first = self._scan.numbers[position - at]
+        return error.at(path=self.path, member=group_name(first), offset=offset)
 
     def report(self, error: TapeError, position: int) -> None:
         """Adds the damage of a call to the list, once per call."""
@@ -524,20 +543,21 @@ def _sorted(found: Scan) -> array[int]:
 
 
 def _rows_of(table: InputsTable) -> list[InputsOfCalls] | None:
-    """The inputs of all kept calls, in the order of their first calls; None if some have no row, or
-    if some calls of one row raised and others did not.
+    """The inputs of all kept calls, in the order of their first calls; None if some have no row, if
+    calls of one row are not all on the tape, or if some of them raised and others did not.
 
     Raises:
         TapeError: a row breaks the format.
     """
     parts = (*table.kinds.values(), table.other)
-    rows = table.rows.values()
-    if any(one.kept for one in parts) or any(row.raised not in (0, row.kept) for row in rows):
+    rows = [row for row in table.rows.values() if row.kept]
+    if any(one.kept for one in parts) or any(
+        row.kept != row.seen or row.raised not in (0, row.seen) for row in rows
+    ):
         return None
     found = [
         InputsOfCalls(_inputs(row.tree()), bool(row.raised), row.kept, row.first, row.last)
-        for row in table.rows.values()
-        if row.kept
+        for row in rows
     ]
     return sorted(found, key=lambda row: row.first)
 
@@ -548,22 +568,8 @@ def _inputs(tree: Tree) -> Tree:
     return tree
 
 
-def _difference(table: InputsTable, found: Scan) -> str | None:
-    """In what a table differs from the calls that were found; None if it does not. Calls that are
-    damaged are not found, which is told already."""
-    there = Counter(found.inputs)
-    told = {key: row.kept for key, row in table.rows.items() if row.kept}
-    others = sum(one.kept for one in (*table.kinds.values(), table.other))
-    if not others and len(there) > len(told):
-        return "it does not have the inputs of all calls"
-    for key, calls in there.items():
-        if key in told and told[key] < calls:
-            return "calls have inputs more often than it says"
-        if key not in told and not others:
-            return "it does not have the inputs of all calls"
-    if not found.damage and len(found) != sum(told.values()) + others:
-        return "it has inputs that no call has"
-    return None
+def _watched(found: Iterable[Member], size: int) -> Iterable[Member]:
+    return steps(found, "bytes", size, lambda member: member.offset)
 
 
 def _stale(reason: str) -> TapeError:

@@ -75,6 +75,7 @@ class TapeWriter:
         self._file = OutputFile(path, overwrite=overwrite, inputs=inputs, mode=mode, is_tape=True)
         self._waiting: list[NewCall] = []
         self._waiting_bytes = 0
+        self._shared: set[bytes] = set()  # structures and leaves that wait, each once
         self._last = -1  # the highest number
         self._last_ns = manifest.created_ns
         self._numbers = array("Q")
@@ -203,7 +204,7 @@ class TapeWriter:
         scalars = pack(inputs.get("scalars", ()))
         key = inputs_hash(inputs["structure"], inputs["leaves"], scalars)
         self._waiting.append(NewCall(number, document, key, blob, checksum, scalars))
-        self._waiting_bytes += sum(map(len, blob)) + len(inputs["leaves"])
+        self._waiting_bytes += sum(map(len, blob)) + self._new_bytes(document)
         if len(self._waiting) >= _GROUP_CALLS or self._waiting_bytes >= _GROUP_BYTES:
             self._commit()
         self._last = max(self._last, number)
@@ -213,8 +214,21 @@ class TapeWriter:
         self._last_ns = max(self._last_ns, document["time_ns"])
         self.calls += 1
 
+    def _new_bytes(self, document: dict[str, Any]) -> int:
+        """How much memory a record takes, without what it shares with those that wait."""
+        size = 0
+        for side in ("inputs", "outputs"):
+            tree = document.get(side)
+            if tree is None:
+                continue
+            new = {tree["structure"], tree["leaves"]} - self._shared
+            self._shared |= new
+            size += sum(map(len, new)) + len(pack(tree.get("scalars", ())))
+        return size
+
     def _commit(self) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        self._shared.clear()
         if waiting:
             self._writer.append(waiting)
 
