@@ -355,9 +355,10 @@ def _manifest_of(source: Source) -> tuple[Manifest, int]:
     """The manifest, and where the next member begins."""
     head = source.read_at(0, _HEAD_BYTES)
     found = parse_header(head[:BLOCK], 0)
-    if found is None or found.name != MANIFEST:
+    is_cut = len(head) < BLOCK and head.startswith(MANIFEST.encode())
+    if not is_cut and (found is None or found.name != MANIFEST):
         raise TapeError("not_a_tape", "the first member is no manifest of a tape")
-    if found.start + found.size > source.size:
+    if found is None or found.start + found.size > source.size:
         raise TapeError("damaged", "the manifest is cut short", member=MANIFEST, offset=0)
     if found.start + found.size > len(head) and found.size <= MAX_MEMBER_BYTES:
         head += source.read_at(len(head), found.start + found.size - len(head))

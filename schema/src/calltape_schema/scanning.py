@@ -175,7 +175,7 @@ def of_another_tape() -> TapeError:
 
 def _stranger(calls: int) -> TapeError:
     told = "a call is skipped" if calls == 1 else f"{calls} calls are skipped"
-    return TapeError("damaged", f"{told}: the index of the tape has no group here")
+    return TapeError("damaged", f"{told}: the index of the tape does not have this group here")
 
 
 class Walk:
@@ -296,12 +296,11 @@ def _compare(scan: Scan, end: End) -> None:
     known = {error.offset: error for error in scan.damage}
     place = dict(zip(scan.offsets, range(len(scan.offsets)), strict=True))
     for entry in map(IndexEntry, index[::4], index[1::4], index[2::4], index[3::4]):
-        group = place.pop(entry.offset, None)
-        if group is None:
+        group = place.get(entry.offset)
+        if group is not None and entry[1:] == scan.extent(group):
+            del place[entry.offset]
+        else:
             _lose(scan, entry, known.get(entry.offset))
-        elif entry[1:] != scan.extent(group):
-            reason = f"by the index of the tape, {entry.named} are here"
-            scan.report(TapeError("damaged", reason, offset=entry.offset))
     if place:
         scan.remove(set(place.values()))
     if not end.elsewhere:
@@ -315,7 +314,7 @@ def _lose(scan: Scan, entry: IndexEntry, known: TapeError | None) -> None:
     if known is not None:
         known.reason = f"{entry.named} {are} lost: {known.reason}"
     else:
-        reason = f"{entry.named} {are} lost: by the index of the tape, a group begins here"
+        reason = f"{entry.named} {are} lost: by the index of the tape, the group begins here"
         scan.report(TapeError("damaged", reason, offset=entry.offset))
 
 

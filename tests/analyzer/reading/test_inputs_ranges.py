@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from calltape_analyzer.reading.inputs_ranges import InputsRanges
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import open_tape
 from calltape_analyzer.reading import inputs_ranges
-from calltape_analyzer.reading.inputs_ranges import InputsRanges
 from calltape_recorder import record
 from calltape_schema.packing import pack
 

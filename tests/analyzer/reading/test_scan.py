@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from calltape_analyzer.reading.distinct_inputs import EncodedInputs
 
 from calltape_analyzer import TapeError, open_tape
 from calltape_analyzer.reading import distinct_inputs, scan
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.distinct_inputs import EncodedInputs
 from calltape_analyzer.reading.segment import Segment
 from calltape_recorder import Recorder
 from calltape_schema import skimming

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from calltape_analyzer.reading.scan import Scan
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import Tape, TapeError, UsageError, diff, filter_tape, merge_tapes, open_tape
 from calltape_analyzer.reading import tape_file
-from calltape_analyzer.reading.scan import Scan
 from calltape_recorder import record
 from calltape_recorder.write import tape_writer as recorder_writer
 from calltape_schema.endings import Trailer

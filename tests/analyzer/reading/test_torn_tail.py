@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from calltape_analyzer.reading.torn_tail import UNSEALED, TornTail, coverage_without_trailer
 
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.torn_tail import UNSEALED, TornTail, coverage_without_trailer
 from calltape_schema.errors import TapeError
 from calltape_schema.framing import BLOCK, TRAILER, Member
 from tests.analyzer.tapes import Recorded, write_tape

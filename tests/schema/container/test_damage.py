@@ -128,7 +128,7 @@ def test_a_group_inside_a_tensor_is_none() -> None:
     data[at + 130] ^= 1
     scan = opened(bytes(data)).scan()
     assert list(scan.numbers) == [0, 1]
-    assert any("has no group here" in str(error) for error in scan.damage)
+    assert any("does not have this group here" in str(error) for error in scan.damage)
 
 
 def test_random_bytes_are_no_tape() -> None:
