@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
+from operator import lt
 
 from calltape_schema.bounds import MAX_MEMBER_BYTES
 from calltape_schema.end import End, IndexEntry, decode_end
@@ -90,7 +91,7 @@ class Scan:
         """
         if len(table) == _ONE.size:  # nearly each group of a paced recording
             number, key, place = _ONE.unpack(table)
-            if number <= self._highest:
+            if number <= self._highest or self._known is not None:
                 self._expect_new(array("Q", [number]))
             self._highest = max(self._highest, number)
             self.groups.append(len(self.offsets))
@@ -141,15 +142,10 @@ class Scan:
             column[:] = array(column.typecode, [column[at] for at in kept])
 
     def _expect_new(self, numbers: array[int]) -> None:
-        before = self._highest
-        for number in numbers:
-            if number <= before:
-                break
-            before = number
-        else:
-            return
         # A set of all numbers takes longer than a walk: nearly always numbers ascend.
         if self._known is None:
+            if numbers[0] > self._highest and all(map(lt, numbers, numbers[1:])):
+                return
             self._known = set(self.numbers)
         new = set(numbers)
         if len(new) != len(numbers) or not new.isdisjoint(self._known):

@@ -245,6 +245,7 @@ class Segment:
     @order.setter
     def order(self, positions: array[int]) -> None:
         self._order = positions
+        self._ranges = None
 
     def __len__(self) -> int:
         return len(self.order) if self.summary is None else self.summary.coverage.kept
@@ -367,8 +368,25 @@ class Segment:
                     for leaf, low, high in self._ranges_of(at):
                         known = spans.get(leaf, (low, high))
                         spans[leaf] = min(low, known[0]), max(high, known[1])
+            if len(self._order or ()) == len(self._scan):
+                self._compare_ranges(self._ranges)
         found = self._ranges.get(self.inputs_number(position), {})
         return tuple((leaf, low, high) for leaf, (low, high) in sorted(found.items()))
+
+    def _compare_ranges(self, found: dict[int, dict[int, tuple[int, int]]]) -> None:
+        """Compares the ranges of all calls with those of the table."""
+        if self._table is None or self._scan.damage or any(self._checked):
+            return
+        told: dict[int, dict[int, tuple[int, int]]] = {}
+        for number, spans in found.items():
+            own = told.setdefault(number >> 1, {})
+            for leaf, (low, high) in spans.items():
+                known = own.get(leaf, (low, high))
+                own[leaf] = min(low, known[0]), max(high, known[1])
+        if any(row.ranges != told.get(key, {}) for key, row in self._table.rows.items()):
+            reason = "it has other ranges of integers than the records"
+            self.damage.add(_stale(reason).at(path=self.path, member=END_MEMBER))
+            self._table = None
 
     def _ranges_of(self, position: int) -> list[tuple[int, int, int]]:
         offset, there = self._scan.place(position)
