@@ -72,6 +72,10 @@ class IndexEntry(NamedTuple):
         return _ENTRY.pack(*self)
 
     @property
+    def are(self) -> str:
+        return "is" if self.calls == 1 else "are"
+
+    @property
     def named(self) -> str:
         """Its calls, for people."""
         if self.calls == self.high - self.low + 1:

@@ -292,11 +292,12 @@ def _compare(scan: Scan, end: End) -> None:
     known = {error.offset: error for error in scan.damage}
     place = dict(zip(scan.offsets, range(len(scan.offsets)), strict=True))
     for entry in map(IndexEntry, index[::4], index[1::4], index[2::4], index[3::4]):
-        group = place.get(entry.offset)
-        if group is not None and entry[1:] == scan.extent(group):
-            del place[entry.offset]
-        else:
+        group = place.pop(entry.offset, None)
+        if group is None:
             _lose(scan, entry, known.get(entry.offset))
+        elif entry[1:] != scan.extent(group):
+            reason = f"by the index of the tape, {entry.named} {entry.are} here"
+            scan.report(TapeError("damaged", reason, offset=entry.offset))
     if place:
         scan.remove(set(place.values()))
     if not end.elsewhere:
@@ -306,11 +307,14 @@ def _compare(scan: Scan, end: End) -> None:
 def _lose(scan: Scan, entry: IndexEntry, known: TapeError | None) -> None:
     """Says which calls were in a group that was not found. If it is known what is wrong there, that
     is told once."""
-    are = "is" if entry.calls == 1 else "are"
     if known is not None:
-        known.reason = f"{entry.named} {are} lost: {known.reason}"
+        known.reason = f"{entry.named} {entry.are} lost: {known.reason}"
     else:
-        reason = f"{entry.named} {are} lost: by the index of the tape, the group begins here"
+        is_there = scan.position(entry.low) is not None
+        what = "elsewhere" if is_there else "lost"
+        reason = (
+            f"{entry.named} {entry.are} {what}: by the index of the tape, the group begins here"
+        )
         scan.report(TapeError("damaged", reason, offset=entry.offset))
 
 
