@@ -1,6 +1,6 @@
 """The documents inside a call record: validated, and decoded once for equal bytes.
 
-In come the bytes of a document; out goes its model, or an error with all problems.
+In come the bytes of a document; out goes its model, or an error with the problems.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Part(BaseModel):
 
 
 def problems_of(error: ValidationError) -> list[Problem]:
-    """Everything that a pydantic validation found wrong, in document order."""
+    """What a pydantic validation found wrong, in document order: of many items, the first."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return [Problem(tuple(e["loc"]), e["msg"]) for e in found]
 
@@ -168,5 +168,5 @@ def _validated(adapter: TypeAdapter[T], document: Any, what: str) -> T:
 
 def decoder(adapter: TypeAdapter[T], what: str) -> Callable[[bytes], T]:
     """A function from the bytes of one document to its model. It raises ``TapeError`` (``invalid``,
-    ``damaged`` or ``limit``) with all problems."""
+    ``damaged`` or ``limit``) with the problems."""
     return lambda data: _validated(adapter, unpack(data), what)

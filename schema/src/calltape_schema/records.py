@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator, model
 from typing_extensions import Self
 
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Int64, Nanoseconds, Record, Seconds, Short, TapeId
+from calltape_schema.fields import Count, Int64, Many, Nanoseconds, Record, Seconds, Short, TapeId
 from calltape_schema.history import MAX_STEPS, Step
 from calltape_schema.interning import MAX_NODES, Text, TypeName, problems_of
 from calltape_schema.leaves import Leaf, decode_leaves
@@ -92,9 +92,9 @@ class Target(Record):
     type: TypeName
     method: Short
     via: Literal["hook", "method"]
-    signature: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] | None = None
+    signature: Annotated[Many[Parameter], Field(max_length=MAX_PARAMETERS)] | None = None
     module: Short | None = None
-    outside: Annotated[tuple[Short, ...], Field(max_length=MAX_OUTSIDE)] | None = None
+    outside: Annotated[Many[Short], Field(max_length=MAX_OUTSIDE)] | None = None
 
     @property
     def name(self) -> str:
@@ -131,9 +131,7 @@ class Policy(Record):
 
     outputs: bool = True
     values: Literal["all", "none"] = "all"
-    leaf_values: Annotated[
-        tuple[tuple[Short, Literal["all", "none"]], ...], Field(max_length=1000)
-    ] = ()
+    leaf_values: Annotated[Many[tuple[Short, Literal["all", "none"]]], Field(max_length=1000)] = ()
     keep: Annotated[str, Field(max_length=4096)] | None = None
     flight_recorder: FlightPolicy | None = None
     write_ahead: bool = False
@@ -185,7 +183,7 @@ class Manifest(Record):
     segment: Segment | None = None
     observed: Observed | None = None
     rank: Rank | None = None
-    history: Annotated[tuple[Step, ...], Field(max_length=MAX_STEPS)] | None = None
+    history: Annotated[Many[Step], Field(max_length=MAX_STEPS)] | None = None
 
 
 class Range(Record):
@@ -203,8 +201,8 @@ class Tree(Record):
 
     structure: bytes
     leaves: bytes
-    scalars: Annotated[tuple[Any, ...], Field(max_length=MAX_NODES)] = ()
-    ranges: Annotated[tuple[Range, ...], Field(max_length=MAX_NODES)] = ()
+    scalars: Annotated[Many[Any], Field(max_length=MAX_NODES)] = ()
+    ranges: Annotated[Many[Range], Field(max_length=MAX_NODES)] = ()
 
     def spec(self) -> Structure:
         """The decoded structure, after a check that it fits the leaves and scalars of this tree.
