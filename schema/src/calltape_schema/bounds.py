@@ -47,8 +47,8 @@ MAX_REFERENCES = 50_000
 """Tensors of a call whose bytes an earlier call has: not more than a tree has leaves."""
 
 MAX_INDEX_BYTES = 32 * 1024 * 1024
-"""The index of a tape, inflated: a million groups of 32 bytes, each of a call of its own. A recorder
-begins the next file by then."""
+"""The index of a tape, inflated: a million groups of 32 bytes, each of a call of its own. By then a
+recorder begins the next file."""
 MAX_TABLE_BYTES = 64 * 1024 * 1024
 """The table of counted inputs, inflated: as any document."""
 TAIL_BYTES = 64 * 1024

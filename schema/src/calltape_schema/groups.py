@@ -15,7 +15,7 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import lt
 from typing import Annotated, Any, NamedTuple
 
@@ -27,6 +27,7 @@ from calltape_schema.bounds import (
     MAX_GROUP_BYTES,
     MAX_GROUP_CALLS,
     MAX_INFLATION,
+    MAX_MEMBER_BYTES,
     MAX_REFERENCES,
 )
 from calltape_schema.checksum import crc32
@@ -36,7 +37,7 @@ from calltape_schema.inputs_table import inputs_hash, u64s
 from calltape_schema.interning import MAX_NODES
 from calltape_schema.packing import is_array, is_map, pack, unpack, unpack_plain
 from calltape_schema.records import BlobFacts, CallRecord, Range, decode_record
-from calltape_schema.tar import BLOCK, blob_name, group_name, member_header, padding
+from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding
 
 __all__ = [
     "HAS_BLOB",
@@ -52,6 +53,7 @@ __all__ = [
     "group_of",
     "inflated",
     "member",
+    "member_content",
     "opened",
     "planned",
 ]
@@ -80,11 +82,6 @@ class GroupedRecord(CallRecord):
 
     blob: StoredBlob | None = None
     at: Annotated[tuple[Reference, ...], Field(max_length=MAX_REFERENCES)] = ()
-
-    def reference(self, key: str) -> tuple[int, str] | None:
-        """The earlier call, and the key there, that has the bytes of a key of this call; None if
-        the blob of this call has them."""
-        return next(((call, there) for own, call, there in self.at if own == key), None)
 
 
 _records: TypeAdapter[GroupedRecord] = TypeAdapter(GroupedRecord)
@@ -137,6 +134,26 @@ def member(name: str, content: Sequence[Any], size: int) -> list[Any]:
     """Header, content and padding of one member, as parts for one write."""
     fill = padding(size)
     return [member_header(name, size), *content, *((_ZEROS[:fill],) if fill else ())]
+
+
+def member_content(read: Callable[[int, int], bytes], found: Member) -> bytes:
+    """The content of a msgpack member.
+
+    Args:
+        read: ``read(offset, size)``.
+        found: the member.
+
+    Raises:
+        TapeError: ``limit`` if it is too large, before it is read; ``damaged`` if it is not whole.
+    """
+    _, offset, size = found
+    if size > MAX_MEMBER_BYTES:
+        reason = f"a member has {size} bytes (at most {MAX_MEMBER_BYTES})"
+        raise TapeError("limit", reason)
+    content = read(offset + BLOCK, size)
+    if len(content) != size:
+        raise TapeError("damaged", "the file ends before the member does")
+    return content
 
 
 def planned(tape: bytes, calls: Sequence[NewCall], level: int = _LEVEL) -> Append:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calltape_schema.end import End, IndexEntry, deflated, encode_end
 from calltape_schema.bounds import MAX_INDEX_BYTES
+from calltape_schema.end import End, IndexEntry, deflated, encode_end
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import Append, NewCall, member, planned

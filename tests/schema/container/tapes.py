@@ -101,7 +101,7 @@ def read_all(data: bytes) -> tuple[list[int], list[str]]:
     whole, errors = [], [error.kind for error in scan.damage]
     for at in range(len(scan)):
         try:
-            record = reader.group_record(at)
+            record = reader.record_at(at)
             for leaf in record.inputs.facts():
                 if leaf.key is not None:
                     reader.tensor(record, leaf)

@@ -120,8 +120,7 @@ def test_a_record_that_is_none(changes: dict[str, Any], kind: str) -> None:
     with pytest.raises(TapeError) as raised:
         reader.record(7)
     assert raised.value.kind == kind
-    assert list(reader.records()) == []
-    assert "call 7 is skipped" in str(reader.scan().damage[0])
+    assert (len(reader.scan()), reader.scan().damage) == (1, [])
 
 
 @pytest.mark.parametrize("flags", [1, 2, 4])
@@ -143,7 +142,10 @@ def test_many_bombs_take_little() -> None:
     bomb = zlib.compress(bytes(size), 9)
     assert len(bomb) * MAX_INFLATION < size
     bombs = [
-        (f"records/{n:08d}.msgpack", content_of(DOCUMENT, documents=bomb, size=size, table=entry(n)))
+        (
+            f"records/{n:08d}.msgpack",
+            content_of(DOCUMENT, documents=bomb, size=size, table=entry(n)),
+        )
         for n in range(20)
     ]
     data = with_members(*bombs)
@@ -205,7 +207,8 @@ def test_a_terabyte_of_holes(data: bytes) -> None:
 
 def test_a_manifest_that_is_too_large_or_none() -> None:
     for data, kind in (
-        (member_header("tape.msgpack", 2**40), "damaged"),
+        (member_header("tape.msgpack", 2**40), "limit"),
+        (member_header("tape.msgpack", 2**20), "damaged"),
         (member_header("other", 5) + bytes(512), "not_a_tape"),
         (b"".join(member("tape.msgpack", [b"abc"], 3)), "damaged"),
     ):
@@ -306,9 +309,7 @@ def test_the_end_of_another_tape() -> None:
     data = HEAD + b"".join(member("end.msgpack", [content], len(content))) + ZEROS_AT_END
     reader = opened(data)
     assert reader.end is None
-    assert [str(error.reason) for error in reader.scan().damage] == [
-        "the end belongs to another tape"
-    ]
+    assert [error.member for error in reader.scan().damage] == ["end.msgpack"]
 
 
 def test_unknown_members_and_fields_are_skipped() -> None:
@@ -343,7 +344,9 @@ def test_a_blob_that_is_somewhere_else(changes: dict[str, Any], kind: str | None
     bare = call._replace(blob=[], record={**call.record, "blob": told})
     begins = group_of(content_of(bare)).places[0] & 0xFFFFFFFF
     group = content_of(bare, table=entry(7, call.inputs, begins, 4))
-    data = with_members(("blobs/00000007.safetensors", content), ("records/00000007.msgpack", group))
+    data = with_members(
+        ("blobs/00000007.safetensors", content), ("records/00000007.msgpack", group)
+    )
     whole, errors = read_all(data)
     assert (whole, errors) == (([7], []) if kind is None else ([], [kind]))
 

@@ -171,7 +171,8 @@ def _changed(**fields: Any) -> bytes:
         ({"rows_below": 0}, None),  # no row has room: all are counted by kind
         ({"kinds": [{"structure": b"", "calls": [0, 0, 0]}]}, "invalid"),
         ({"kinds": [{"structure": b"", "calls": [1, 0, 0], "ranks": [1]}]}, "invalid"),
-        ({"kinds": [{"structure": b"", "calls": [1, 0, 0], "dtypes": ["a"], "ranks": [1]}]}, "invalid"),
+        ({"kinds": [{"structure": b"", "calls": [1, 0, 0], "dtypes": ["a"], "ranks": [1]}]},
+         "invalid"),
         (
             {"kinds": [{"structure": b"", "calls": [2, 0, 0], "dtypes": ["a"], "ranks": [1],
                         "axes": [[[[4, 1]], 0, 4]]}]}, "invalid",
