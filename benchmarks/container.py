@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,10 @@ STRUCTURE = encode_structure(
 OUTPUT = encode_structure({"root": {"kind": "tensor", "leaf": 0}, "leaves": 1, "scalars": 0})
 
 
-def _calls(count: int) -> list[NewCall]:
-    """Calls of two tensors in 77 sizes, as a recorder hands them over."""
+def _calls(count: int, nbytes: int = 0) -> list[NewCall]:
+    """Calls of two tensors in 77 sizes, as a recorder hands them over, with a blob of so many
+    bytes."""
+    blob = bytes(nbytes)
     chance = random.Random(0)
     sides: dict[tuple[int, int], tuple[dict[str, Any], dict[str, Any], int]] = {}
     now, made = 1_700_000_000_000_000_000, []
@@ -71,7 +74,7 @@ def _calls(count: int) -> list[NewCall]:
             "time_ns": now, "duration_ns": chance.randrange(5_000, 500_000),
             "thread": 139_872_534_652_736, "inputs": inputs, "outputs": outputs,
         }  # fmt: skip
-        made.append(NewCall(number, record, key))
+        made.append(NewCall(number, record, key, [blob] if nbytes else [], zlib.crc32(blob)))
     return made
 
 
@@ -146,23 +149,30 @@ def main() -> None:
         status = Path("/proc/self/status").read_text()
         print(seconds, int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024)
         return
-    calls = _calls(options.calls)
-    print("calls per group | bytes per call | µs to write | hop s | scan s | scan/hop | count s |"
-          " end s | end MiB")  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        for batch in (1, 32, 512, 4096):
-            torn, sealed = Path(folder, f"torn{batch}"), Path(folder, f"sealed{batch}")
-            _written(torn, calls, batch, seals=False)
-            seconds = _written(sealed, calls, batch, seals=True)
-            hop, scan, count = (_asked(name, torn)[0] for name in ("hop", "scan", "count"))
-            end, memory = _asked("end", sealed)
-            size = os.path.getsize(sealed) / len(calls)
+    print(
+        "calls per group, bytes of a blob | bytes per call | µs to write | hop s | scan s |"
+        " scan/hop | count s | end s | end MiB"
+    )
+    for batch, nbytes in ((1, 0), (32, 0), (512, 0), (4096, 0), (1, 300), (512, 300)):
+        with tempfile.TemporaryDirectory() as folder:
             print(
-                f"{batch} | {size:.1f} | {1e6 * seconds / len(calls):.2f} | {hop:.3f} | {scan:.3f}"
-                f" | {scan / hop:.1f} | {count:.3f} | {end:.3f} | {memory:.0f}", flush=True,
-            )  # fmt: skip
-            torn.unlink()
-            sealed.unlink()
+                f"{batch}, {nbytes} | {_row(Path(folder), options.calls, batch, nbytes)}",
+                flush=True,
+            )
+
+
+def _row(folder: Path, count: int, batch: int, nbytes: int) -> str:
+    torn, sealed = folder / "torn", folder / "sealed"
+    calls = _calls(count // 5 if nbytes else count, nbytes)
+    _written(torn, calls, batch, seals=False)
+    seconds = _written(sealed, calls, batch, seals=True)
+    hop, scan, found = (_asked(name, torn)[0] for name in ("hop", "scan", "count"))
+    end, memory = _asked("end", sealed)
+    size = os.path.getsize(sealed) / len(calls)
+    return (
+        f"{size:.1f} | {1e6 * seconds / len(calls):.2f} | {hop:.3f} | {scan:.3f}"
+        f" | {scan / hop:.1f} | {found:.3f} | {end:.3f} | {memory:.0f}"
+    )
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from calltape_schema.tar import BLOCK, END_MEMBER, Member, is_group, members
 __all__ = ["Scan"]
 
 _ONE = struct.Struct("<QQQ")  # the table of a group of one call
+_LOW = 2**32 - 1
 
 
 class Scan:
@@ -126,24 +127,28 @@ class Scan:
         tape, table, documents, size = opened(member_content(self._read, found))
         if tape != self._tape:
             raise TapeError("damaged", "a group belongs to another tape")
-        check_table(table, size or len(documents))
         if self._index is not None:
             self._compare(table, found.offset, self._index.pop(found.offset, None))
+        size = size or len(documents)
+        group = len(self.offsets)
         if len(table) == _ONE.size:  # nearly each group of a paced recording
             number, key, place = _ONE.unpack(table)
-            if number <= self._highest:
+            if number <= self._highest or number >= 2**63 or place & _LOW >= size:
+                check_table(table, size)
                 self._expect_new(array("Q", (number,)))
-            self._highest = max(self._highest, number)
-            self.groups.append(len(self.offsets))
+            else:
+                self._highest = number
+            self.groups.append(group)
             self.numbers.append(number)
             self.inputs.append(key)
             self.places.append(place)
         else:
+            check_table(table, size)
             columns = u64s(table)
             numbers = columns[::3]
             self._expect_new(numbers)
             self._highest = max(self._highest, *numbers)
-            self.groups.extend([len(self.offsets)] * len(numbers))
+            self.groups.extend([group] * len(numbers))
             self.numbers += numbers
             self.inputs += columns[1::3]
             self.places += columns[2::3]
