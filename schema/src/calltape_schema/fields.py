@@ -6,11 +6,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from calltape_schema.bounds import MAX_COUNT
+
 __all__ = ["MAX_COUNT", "Count", "Int64", "Nanoseconds", "Record", "Seconds", "Short", "TapeId"]
 
 Short = Annotated[str, Field(max_length=1024)]
 TapeId = Annotated[bytes, Field(min_length=16, max_length=16)]
-MAX_COUNT = 2**63 - 1
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Nanoseconds = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]

@@ -13,6 +13,12 @@ from typing import Any, TypeGuard
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
+from calltape_schema.bounds import (
+    MAX_DOCUMENT_BYTES,
+    MAX_DOCUMENT_TOKENS,
+    MAX_INT_BYTES,
+    MAX_STRING_BYTES,
+)
 from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 
@@ -33,10 +39,6 @@ __all__ = [
     "unpack_plain",
 ]
 
-MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
-MAX_DOCUMENT_TOKENS = 1_000_000
-MAX_STRING_BYTES = 1024 * 1024
-MAX_INT_BYTES = 1024
 
 # A larger document's values are counted before they are decoded. Below this size, no document can
 # take much memory: one byte becomes at most about 64 bytes of Python objects; a decoder nests at
