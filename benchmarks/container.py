@@ -106,7 +106,7 @@ def _scan(path: str) -> None:
 
 
 def _count(path: str) -> None:
-    TapeReader(_source(path)).inputs()
+    TapeReader(_source(path)).inputs(print)
 
 
 def _end(path: str) -> None:

@@ -282,6 +282,7 @@ class Group:
         tape: the id of the tape that it says it belongs to.
         numbers, inputs: per call its number, and the hash of its inputs.
         places: per call where its record begins (32 bits), and above it its flags.
+        size: of the documents, inflated.
     """
 
     def __init__(self, tape: bytes, table: bytes, stored: bytes, size: int) -> None:
@@ -289,7 +290,7 @@ class Group:
         self.tape = tape
         self.numbers, self.inputs, self.places = columns[::3], columns[1::3], columns[2::3]
         self._stored = stored
-        self._size = size or len(stored)
+        self.size = size or len(stored)
         self._documents: bytes | None = None if size else stored
         self._parts: tuple[bytes, ...] | None = None
 
@@ -304,7 +305,7 @@ class Group:
         """
         documents = self._inflated()
         begin = self.places[at] & _LOW
-        end = self.places[at + 1] & _LOW if at + 1 < len(self.places) else self._size
+        end = self.places[at + 1] & _LOW if at + 1 < len(self.places) else self.size
         document = unpack(documents[begin:end])
         if not is_map(document):
             raise TapeError("invalid", "a record is not a map")
@@ -377,7 +378,8 @@ class Group:
 
     def _shared(self) -> tuple[bytes, ...]:
         if self._parts is None:
-            found = unpack(self._inflated()[: self.places[0] & _LOW])
+            # A view: the shared parts may be 64 MiB, and they are copied once when they are parted.
+            found = unpack(memoryview(self._inflated())[: self.places[0] & _LOW])
             if not is_array(found) or any(type(part) is not bytes for part in found):
                 raise TapeError("invalid", "the shared parts of a group are no array of bytes")
             self._parts = found
@@ -386,7 +388,7 @@ class Group:
     def _inflated(self) -> bytes:
         if self._documents is None:
             most = min(MAX_GROUP_BYTES, MAX_INFLATION * len(self._stored))
-            self._documents = inflated(self._stored, self._size, most, "the records of a group")
+            self._documents = inflated(self._stored, self.size, most, "the records of a group")
             self._stored = b""
         return self._documents
 

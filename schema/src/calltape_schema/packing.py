@@ -150,7 +150,7 @@ _UNPACK_ERRORS = (
 )  # fmt: skip
 
 
-def unpack(data: bytes) -> Any:
+def unpack(data: bytes | memoryview) -> Any:
     """Decodes one msgpack document. Arrays become tuples.
 
     Raises:
@@ -207,7 +207,7 @@ _SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC7: 1, 0xC8: 2
 _COUNTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 
-def _count_values(data: bytes) -> None:
+def _count_values(data: bytes | memoryview) -> None:
     """Raises if a document has too many values, or announces more than it holds. A decoder would
     allocate memory for the announced values."""
     position, announced, end = 0, 1, len(data)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 from calltape_schema import blob
-from calltape_schema.bounds import MAX_MEMBER_BYTES, TAIL_BYTES
+from calltape_schema.bounds import MAX_GROUP_BYTES, MAX_MEMBER_BYTES, TAIL_BYTES
 from calltape_schema.checksum import crc32
 from calltape_schema.end import End, IndexEntry, decode_end, end_offset
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import Group, GroupedRecord, group_of, member_content
-from calltape_schema.inputs_table import InputsTable, Row
+from calltape_schema.inputs_table import InputsTable, Ranges
 from calltape_schema.leaves import Leaf
 from calltape_schema.records import Manifest, decode_manifest
 from calltape_schema.scan import Scan
@@ -107,28 +108,30 @@ class TapeReader:
         """
         return self._record(*self.scan().place(at))
 
-    def inputs(self) -> InputsTable:
+    def inputs(self, on_damage: Callable[[TapeError], None]) -> InputsTable:
         """The counted inputs of all calls on the tape, by the tables of its groups. One record is
         decoded for the inputs of many calls, and the ranges of those that have some.
 
-        Raises:
-            TapeError: a record that was decoded is broken.
+        Args:
+            on_damage: called with what is wrong with a record; its call is not counted.
         """
-        scan = self.scan()
-        rows: dict[int, Row] = {}
+        scan, table = self.scan(), InputsTable()
         for at, (number, key) in enumerate(zip(scan.numbers, scan.inputs, strict=True)):
-            row = rows.get(key)
-            if row is None:
-                offset, place = scan.place(at)
-                parts = self.group(offset).inputs_of(place)
-                row = rows[key] = Row(*parts, number, number)
-            row.count(number, kept=True, raised=scan.raised(at))
-            if scan.has_ranges(at):
-                offset, place = scan.place(at)
-                row.widen(self.group(offset).ranges_of(place))
-        table = InputsTable()
-        for key, row in rows.items():
-            table.add_row(key, row)
+            row = table.rows.get(key)
+            try:
+                ranges: Ranges = ()
+                if row is None or scan.has_ranges(at):
+                    offset, place = scan.place(at)
+                    group = self.group(offset)
+                    ranges = group.ranges_of(place)
+                if row is not None:
+                    row.count(number, kept=True, raised=scan.raised(at), ranges=ranges)
+                else:
+                    parts = group.inputs_of(place)
+                    table.add(*parts, number, raised=scan.raised(at), ranges=ranges, key=key)
+            except TapeError as error:
+                error.reason = f"call {number} is skipped: {error.reason}"
+                on_damage(error.at(offset=scan.place(at)[0]))
         return table
 
     def tensor(self, record: GroupedRecord, leaf: Leaf) -> bytes:
@@ -191,7 +194,10 @@ class TapeReader:
             known = self._groups.get(offset)
             if known is None:
                 known = self._groups[offset] = self._read_group(offset)
-                if len(self._groups) > _MOST_GROUPS:
+                while len(self._groups) > 1 and (
+                    len(self._groups) > _MOST_GROUPS
+                    or sum([group.size for group in self._groups.values()]) > MAX_GROUP_BYTES
+                ):
                     self._groups.popitem(last=False)
             return known
 

@@ -89,9 +89,13 @@ def opened(data: Any) -> TapeReader:
     return TapeReader(BytesSource(data))
 
 
+def raises(error: TapeError) -> None:
+    raise error
+
+
 def read_all(data: bytes) -> tuple[list[int], list[str]]:
     """Reads everything that a tape has, as a thorough reader would. Returns the numbers of the
-    calls whose records and values are whole, and the kinds of all errors.
+    calls whose records and values are whole, and the kinds of all errors, each once.
 
     Raises:
         TapeError: it is no tape.
@@ -109,9 +113,11 @@ def read_all(data: bytes) -> tuple[list[int], list[str]]:
             whole.append(record.call)
         except TapeError as error:
             errors.append(error.kind)
-    for question in (reader.inputs, lambda: reader.end and reader.end.table()):
-        try:
-            question()
-        except TapeError as error:
-            errors.append(error.kind)
-    return whole, errors
+    broken: list[TapeError] = []
+    reader.inputs(broken.append)
+    try:
+        if reader.end is not None:
+            reader.end.table()
+    except TapeError as error:
+        broken.append(error)
+    return whole, sorted({*errors, *(error.kind for error in broken)})

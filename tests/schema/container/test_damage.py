@@ -9,7 +9,7 @@ import pytest
 from calltape_schema.errors import TapeError
 from calltape_schema.storage import BytesSource
 from calltape_schema.tar import BLOCK, members
-from tests.schema.container.tapes import new_call, opened, read_all, tape
+from tests.schema.container.tapes import new_call, opened, raises, read_all, tape
 
 GROUPS = (
     [new_call(0, [1, 2])],
@@ -26,10 +26,6 @@ def ends_of_groups() -> list[tuple[int, int]]:
         *_, last = members(source.read_at, source.size, raises)
         found.append((last.start + last.size, sum(map(len, GROUPS[:count]))))
     return found
-
-
-def raises(error: TapeError) -> None:
-    raise error
 
 
 @pytest.mark.parametrize("step", [61, pytest.param(1, marks=pytest.mark.integration)])
