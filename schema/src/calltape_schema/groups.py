@@ -80,7 +80,7 @@ class GroupedRecord(CallRecord):
     """The record of a call as it stands in a group. ``at`` names the tensors of which the bytes are
     in the blob of an earlier call."""
 
-    blob: StoredBlob | None = None
+    blob: StoredBlob | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     at: Annotated[tuple[Reference, ...], Field(max_length=MAX_REFERENCES)] = ()
 
 
@@ -297,18 +297,33 @@ class Group:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def documents(self) -> bytes:
+        """The bytes of the shared parts and of all records, inflated.
+
+        Raises:
+            TapeError: ``damaged`` or ``limit``.
+        """
+        if self._documents is None:
+            most = min(MAX_GROUP_BYTES, MAX_INFLATION * len(self._stored))
+            self._documents = inflated(self._stored, self.size, most, "the records of a group")
+            self._stored = b""
+        return self._documents
+
     def document(self, at: int) -> dict[str, Any]:
-        """The document of a record, as it stands there.
+        """The record of a call as plain data, in the form of :class:`NewCall`, and with its
+        ``blob``. It is not validated.
 
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        documents = self._inflated()
         begin = self.places[at] & _LOW
         end = self.places[at + 1] & _LOW if at + 1 < len(self.places) else self.size
-        document = unpack(documents[begin:end])
+        document = unpack(self.documents()[begin:end])
         if not is_map(document):
             raise TapeError("invalid", "a record is not a map")
+        for side in ("inputs", "outputs"):
+            if side in document:
+                document[side] = self._tree(document[side])
         return document
 
     def record(self, at: int) -> GroupedRecord:
@@ -319,9 +334,6 @@ class Group:
         """
         document = self.document(at)
         document["tape"], document["call"] = self.tape, self.numbers[at]
-        for side in ("inputs", "outputs"):
-            if side in document:
-                document[side] = self._tree(document[side])
         found = decode_record(_records, document, "call record")
         self._check(found, at)
         return found
@@ -332,7 +344,7 @@ class Group:
         Raises:
             TapeError: as :meth:`record`; ``invalid`` if they have not the hash of the table.
         """
-        tree = self._tree(self.document(at).get("inputs"))
+        tree = self._inputs(at)
         scalars = tree.get("scalars", ())
         found = tree["structure"], tree["leaves"], pack(scalars)
         if not is_array(scalars) or inputs_hash(*found) != self.inputs[at]:
@@ -345,12 +357,18 @@ class Group:
         Raises:
             TapeError: as :meth:`record`.
         """
-        tree = self.document(at).get("inputs")
         try:
-            found = _ranges.validate_python(tree.get("ranges", ()) if is_map(tree) else None)
+            found = _ranges.validate_python(self._inputs(at).get("ranges", ()))
         except ValidationError:
             raise TapeError("invalid", "the ranges of a call break the format") from None
         return [(one.leaf, one.min, one.max) for one in found]
+
+    def _inputs(self, at: int) -> dict[str, Any]:
+        document = self.document(at)
+        if "inputs" not in document:
+            raise TapeError("invalid", "a record without inputs")
+        inputs: dict[str, Any] = document["inputs"]
+        return inputs
 
     def _check(self, record: GroupedRecord, at: int) -> None:
         """Compares a record with what the table says of it."""
@@ -379,18 +397,11 @@ class Group:
     def _shared(self) -> tuple[bytes, ...]:
         if self._parts is None:
             # A view: the shared parts may be 64 MiB, and they are copied once when they are parted.
-            found = unpack(memoryview(self._inflated())[: self.places[0] & _LOW])
+            found = unpack(memoryview(self.documents())[: self.places[0] & _LOW])
             if not is_array(found) or any(type(part) is not bytes for part in found):
                 raise TapeError("invalid", "the shared parts of a group are no array of bytes")
             self._parts = found
         return self._parts
-
-    def _inflated(self) -> bytes:
-        if self._documents is None:
-            most = min(MAX_GROUP_BYTES, MAX_INFLATION * len(self._stored))
-            self._documents = inflated(self._stored, self.size, most, "the records of a group")
-            self._stored = b""
-        return self._documents
 
 
 _LOW = 2**32 - 1

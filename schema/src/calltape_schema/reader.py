@@ -18,7 +18,7 @@ from calltape_schema.checksum import crc32
 from calltape_schema.end import End, IndexEntry, decode_end, end_offset
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import Group, GroupedRecord, group_of, member_content
-from calltape_schema.inputs_table import InputsTable, Ranges
+from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
 from calltape_schema.records import Manifest, decode_manifest
 from calltape_schema.scan import Scan
@@ -117,21 +117,22 @@ class TapeReader:
         """
         scan, table = self.scan(), InputsTable()
         for at, (number, key) in enumerate(zip(scan.numbers, scan.inputs, strict=True)):
-            row = table.rows.get(key)
+            row, raised = table.rows.get(key), scan.raised(at)
+            if row is not None and not scan.has_ranges(at):
+                row.count(number, kept=True, raised=raised)
+                continue
+            offset, place = scan.place(at)
             try:
-                ranges: Ranges = ()
-                if row is None or scan.has_ranges(at):
-                    offset, place = scan.place(at)
-                    group = self.group(offset)
-                    ranges = group.ranges_of(place)
-                if row is not None:
-                    row.count(number, kept=True, raised=scan.raised(at), ranges=ranges)
-                else:
+                group = self.group(offset)
+                ranges = group.ranges_of(place)
+                if row is None:
                     parts = group.inputs_of(place)
-                    table.add(*parts, number, raised=scan.raised(at), ranges=ranges, key=key)
+                    table.add(*parts, number, raised=raised, ranges=ranges, key=key)
+                else:
+                    row.count(number, kept=True, raised=raised, ranges=ranges)
             except TapeError as error:
                 error.reason = f"call {number} is skipped: {error.reason}"
-                on_damage(error.at(offset=scan.place(at)[0]))
+                on_damage(error.at(offset=offset))
         return table
 
     def tensor(self, record: GroupedRecord, leaf: Leaf) -> bytes:
@@ -265,10 +266,10 @@ class TapeReader:
             raise TapeError("no_value", f"call {record.call} has no blob")
         group, _ = self._place_of(record.call)
         offset, size = group - record.blob.back, record.blob.size
-        found = None
+        head = b""
         if self._start <= offset < group:
             head = self.source.read_at(offset, BLOCK + min(_BLOB_HEAD_BYTES, size))
-            found = parse_header(head[:BLOCK], offset)
+        found = parse_header(head[:BLOCK], offset)
         if (
             found is None or found.size != size or found.end > group
             or found.name != blob_name(record.call)
