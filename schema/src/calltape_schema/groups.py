@@ -62,7 +62,7 @@ RAISED, HAS_RANGES, HAS_BLOB = 1, 2, 4
 """Flags in the table: the call raised, its inputs have ranges, it has a blob of its own."""
 
 _ENTRY = struct.Struct("<QQII")
-_LEVEL = 1  # level 6 makes records an eighth smaller, and takes four times as long
+_LEVEL = 1  # level 6 makes groups a sixteenth smaller, and takes twice as long
 _ZEROS = bytes(BLOCK)
 
 Reference = tuple[Short, Count, Short]

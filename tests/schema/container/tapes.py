@@ -11,7 +11,7 @@ from calltape_schema.blob import Stored, build_header
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall
-from calltape_schema.inputs_table import inputs_hash
+from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.leaves import encode_leaves
 from calltape_schema.packing import pack
 from calltape_schema.reader import TapeReader
@@ -71,11 +71,13 @@ def new_call(
 
 
 def tape(
-    *groups: Sequence[NewCall], seals: bool = True, level: int = 1, seen: int | None = None
-) -> bytes:
-    """A tape with these groups."""
+    *groups: Sequence[NewCall], seals: bool = True, level: int = 1, seen: int | None = None,
+    rows: int | None = None,
+) -> bytes:  # fmt: skip
+    """A tape with these groups, whose table has so many rows at most."""
     sink = BytesSink()
     writer = TapeWriter(sink, MANIFEST, level=level)
+    writer.table = InputsTable() if rows is None else InputsTable(max_rows=rows)
     for calls in groups:
         writer.append(calls)
     if seals:
