@@ -15,7 +15,7 @@ from typing import NamedTuple
 from calltape_schema import blob
 from calltape_schema.bounds import MAX_GROUP_BYTES, MAX_MEMBER_BYTES, TAIL_BYTES
 from calltape_schema.checksum import crc32
-from calltape_schema.end import End, IndexEntry, decode_end, end_offset
+from calltape_schema.end import End, Index, decode_end, end_offset
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import Group, GroupedRecord, group_of, member_content
 from calltape_schema.inputs_table import InputsTable
@@ -83,7 +83,7 @@ class TapeReader:
         self._whole: dict[int, bool] = {}
         self._lock = threading.RLock()
         self._scan: Scan | None = None
-        self._index: list[IndexEntry] | None = None
+        self._index: Index | None = None
 
     def scan(self) -> Scan:
         """Walks over the tape, once."""
@@ -226,11 +226,12 @@ class TapeReader:
             except TapeError:
                 self.scan()
         if self._scan is None and self._index is not None:
-            for entry in self._index:
-                if entry.low <= number <= entry.high:
-                    numbers = self.group(entry.offset).numbers
+            index = self._index
+            for offset, low, high in zip(index.offsets, index.lows, index.highs, strict=True):
+                if low <= number <= high:
+                    numbers = self.group(offset).numbers
                     if number in numbers:
-                        return entry.offset, numbers.index(number)
+                        return offset, numbers.index(number)
         else:
             at = self.scan().position(number)
             if at is not None:

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 
-from calltape_schema.end import End, IndexEntry
+from calltape_schema.end import End, Index
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import HAS_RANGES, RAISED, check_table, member_content, opened
 from calltape_schema.inputs_table import u64s
@@ -49,7 +49,8 @@ class Scan:
         self.damage: list[TapeError] = []
         self._tape = tape
         self._end = end
-        self._index: dict[int, IndexEntry] | None = None
+        self._index: Index | None = None
+        self._found = bytearray()  # per group of the index whether it was found
         self._read = Window(source).read
         self._held: TapeError | None = None  # the last damage, until a member follows it
         self._blob: int | None = None  # where blobs begin that wait for their group
@@ -88,7 +89,8 @@ class Scan:
     def _walk(self, source: Source, start: int) -> None:
         if self._end is not None:
             try:
-                self._index = {entry.offset: entry for entry in self._end.groups()}
+                self._index = self._end.groups()
+                self._found = bytearray(len(self._index))
             except TapeError as error:
                 self.damage.append(error.at(member=END_MEMBER))
         for found in members(self._read, source.size, self._hold, start, source.next_data):
@@ -128,7 +130,7 @@ class Scan:
         if tape != self._tape:
             raise TapeError("damaged", "a group belongs to another tape")
         if self._index is not None:
-            self._compare(table, found.offset, self._index.pop(found.offset, None))
+            self._compare(table, found.offset, self._index)
         size = size or len(documents)
         group = len(self.offsets)
         if len(table) == _ONE.size:  # nearly each group of a paced recording
@@ -171,10 +173,12 @@ class Scan:
             raise TapeError("damaged", "a call of the group has the number of another one")
         self._positions |= new
 
-    def _compare(self, table: bytes, offset: int, told: IndexEntry | None) -> None:
-        if told is None:  # bytes inside a damaged tensor that look like a group
+    def _compare(self, table: bytes, offset: int, index: Index) -> None:
+        at = index.position(offset)
+        if at is None:  # bytes inside a damaged tensor that look like a group
             raise TapeError("damaged", "the index of the tape does not have this group here")
-        numbers = u64s(table)[::3]
+        self._found[at] = 1
+        told, numbers = index.entry(at), u64s(table)[::3]
         if told[1:] != (len(numbers), min(numbers), max(numbers)):
             reason = f"by the index of the tape, {told.named} are here"
             self.damage.append(TapeError("damaged", reason, offset=offset))
@@ -194,10 +198,12 @@ class Scan:
             reason = f"the end says that {coverage.seen} calls were seen, but accounts for {told}"
             self.damage.append(TapeError("damaged", reason, member=END_MEMBER))
         known = {error.offset for error in self.damage}
-        for offset, entry in (self._index or {}).items():
-            if offset not in known:
-                reason = f"{entry.named} are lost: by the index of the tape, they were here"
-                self.damage.append(TapeError("damaged", reason, offset=offset))
+        for at, was_found in enumerate(self._found):
+            if self._index is not None and not was_found:
+                entry = self._index.entry(at)
+                if entry.offset not in known:
+                    reason = f"{entry.named} are lost: by the index of the tape, they were here"
+                    self.damage.append(TapeError("damaged", reason, offset=entry.offset))
         if not self.damage and not end.elsewhere:
             self._compare_table(end)
 

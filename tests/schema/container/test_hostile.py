@@ -267,7 +267,8 @@ def index(*entries: IndexEntry) -> Any:
     [
         ({}, [0, 1, 2], None),
         ({"index": index(*INDEX)}, [0, 1, 2], None),
-        ({"index": index(INDEX[0], INDEX[1]._replace(offset=512))}, [0], "are lost"),
+        ({"index": index(INDEX[0], INDEX[1]._replace(offset=2**40))}, [0], "are lost"),
+        ({"index": index(INDEX[0], INDEX[1]._replace(offset=512))}, [0, 1, 2], "cannot be"),
         ({"index": index(INDEX[0], INDEX[1]._replace(high=5))}, [0, 1, 2], "2 of the calls 1 to 5"),
         ({"index": index(INDEX[0], INDEX[1]._replace(calls=1))}, [0, 1, 2], "does not have"),
         ({"index": index(INDEX[0], INDEX[1]._replace(calls=0))}, [0, 1, 2], "cannot be"),
