@@ -7,6 +7,8 @@ from typing import Annotated, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from calltape_schema.bounds import MAX_COUNT
+
 __all__ = [
     "MAX_COUNT", "Count", "Int64", "Many", "Nanoseconds", "Record", "Seconds", "Short", "TapeId",
     "at_most",
@@ -19,7 +21,6 @@ would take gigabytes."""
 
 Short = Annotated[str, Field(max_length=1024)]
 TapeId = Annotated[bytes, Field(min_length=16, max_length=16)]
-MAX_COUNT = 2**63 - 1
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Nanoseconds = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]

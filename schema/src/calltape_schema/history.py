@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
+from calltape_schema.bounds import MAX_OPTIONS, MAX_SOURCES, MAX_STEPS
 from calltape_schema.fields import Count, Many, Record, Short, TapeId
 
 __all__ = [
@@ -26,10 +27,6 @@ Redacted = Literal["all", "part"]
 
 _TAKES_ONLY_SOURCES = frozenset({"filter", "merge", "recover", "minimise", "replay"})
 """Steps whose result has nothing that nobody redacted, if their sources had nothing."""
-
-MAX_STEPS = 100
-MAX_SOURCES = 1000
-MAX_OPTIONS = 100
 
 
 class Source(Record):

@@ -12,6 +12,14 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
 
+from calltape_schema.bounds import (
+    MAX_DEPTH,
+    MAX_ELEMENTS,
+    MAX_LEAVES,
+    MAX_NESTING,
+    MAX_NODES,
+    MAX_RANK,
+)
 from calltape_schema.errors import Problem, TapeError
 from calltape_schema.packing import MAX_STRING_BYTES, is_array, is_map, unpack
 
@@ -33,14 +41,6 @@ __all__ = [
     "problems_of",
 ]
 
-MAX_DEPTH = 64
-MAX_NESTING = 2 * MAX_DEPTH + 2
-"""How deep maps and arrays may be nested. A node is a map, and its children are in an array in
-it."""
-MAX_NODES = 50_000
-MAX_LEAVES = 50_000
-MAX_RANK = 64
-MAX_ELEMENTS = 2**63 - 1
 
 _MAX_INTERNED_BYTES = 4 * 1024 * 1024
 

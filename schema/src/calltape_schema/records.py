@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
+from calltape_schema.bounds import MAX_OUTSIDE, MAX_PARAMETERS
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Count, Int64, Many, Nanoseconds, Record, Seconds, Short, TapeId
 from calltape_schema.history import MAX_STEPS, Step
@@ -18,6 +19,7 @@ from calltape_schema.tree import Scalar, Structure, decode_structure
 
 __all__ = [
     "FORMAT",
+    "MAX_PARAMETERS",
     "MINOR",
     "VERSION",
     "BlobFacts",
@@ -45,8 +47,6 @@ __all__ = [
 FORMAT = "calltape"
 VERSION = 1
 MINOR = 6
-
-MAX_PARAMETERS = 10_000
 
 
 class Producer(Record):
@@ -78,9 +78,6 @@ class Parameter(Record):
     def _is_the_nan(cls, default: Any) -> Any:
         # No NaN equals another, but each equals itself: so signatures with one are equal.
         return math.nan if isinstance(default, float) and math.isnan(default) else default
-
-
-MAX_OUTSIDE = 16
 
 
 class Target(Record):

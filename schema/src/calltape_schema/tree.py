@@ -20,6 +20,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator, TypeAdapter, model_validator
 from typing_extensions import Self
 
+from calltape_schema.bounds import (
+    MAX_ALIKE,
+    MAX_AUTOCASTS,
+    MAX_KEY_CHARACTERS,
+    MAX_KEY_PARTS,
+    MAX_PATHS_CHARACTERS,
+)
 from calltape_schema.fields import Many
 from calltape_schema.interning import (
     MAX_LEAVES,
@@ -62,12 +69,6 @@ __all__ = [
     "encode_structure",
     "fits_as_key",
 ]
-
-MAX_AUTOCASTS = 16
-MAX_KEY_CHARACTERS = 1024
-MAX_KEY_PARTS = 16
-MAX_ALIKE = 64
-MAX_PATHS_CHARACTERS = 4 * 1024 * 1024
 
 
 def _scalar(value: Any) -> Any:
