@@ -67,6 +67,7 @@ class TapeReader:
     Attributes:
         source: of its bytes.
         manifest: of the tape.
+        start: where the member after the manifest begins.
         end: what the end of a sealed tape says; None if the tape is not sealed, or if its end
             cannot be read. Nothing of it was compared with the records, unless there is a scan.
 
@@ -76,8 +77,8 @@ class TapeReader:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.manifest, self._start = _manifest_of(source)
-        self.end = _end_of(source, self._start, self.manifest.tape)
+        self.manifest, self.start = _manifest_of(source)
+        self.end = _end_of(source, self.start, self.manifest.tape)
         self._groups: OrderedDict[int, Group] = OrderedDict()
         self._blobs: OrderedDict[int, _Blob] = OrderedDict()
         self._whole: dict[int, bool] = {}
@@ -88,7 +89,7 @@ class TapeReader:
     def scan(self) -> Scan:
         """Walks over the tape, once."""
         if self._scan is None:
-            self._scan = Scan(self.source, self.manifest.tape, self._start, self.end)
+            self._scan = Scan(self.source, self.manifest.tape, self.start, self.end)
         return self._scan
 
     def record(self, number: int) -> GroupedRecord:
@@ -195,6 +196,14 @@ class TapeReader:
             reason = f"the tensors of call {record.call} do not match their checksum"
             raise TapeError("damaged", reason)
 
+    def blob_member(self, record: GroupedRecord) -> Member:
+        """The member with the tensors of a call.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``; ``no_value`` if it has none.
+        """
+        return self._blob(record).member
+
     def group(self, offset: int) -> Group:
         """The group whose header is at this offset.
 
@@ -278,7 +287,7 @@ class TapeReader:
         group, _ = self._place_of(record.call)
         offset, size = group - record.blob.back, record.blob.size
         head = b""
-        if self._start <= offset < group:
+        if self.start <= offset < group:
             head = self.source.read_at(offset, BLOCK + min(_BLOB_HEAD_BYTES, size))
         found = parse_header(head[:BLOCK], offset)
         if (
