@@ -35,7 +35,7 @@ class Forged:
     def __init__(self, path: Path, args: tuple[Any, ...]) -> None:
         self.path = path
         reader = reader_of(write_tape(path, [(args, {})], sealed=False))
-        (record,) = reader.records()
+        record = reader.record(0)
         blob = reader.blob_member(record)
         self.manifest: Manifest = reader.manifest
         self.tape = self.manifest.tape
