@@ -204,7 +204,8 @@ class Scan:
         self._found[at] = 1
         told, numbers = index.entry(at), u64s(table)[::3]
         if told[1:] != (len(numbers), min(numbers), max(numbers)):
-            reason = f"by the index of the tape, {told.named} are here"
+            are = "is" if told.calls == 1 else "are"
+            reason = f"by the index of the tape, {told.named} {are} here"
             self._report(TapeError("damaged", reason, offset=offset))
 
     def _end_unsealed(self, size: int) -> None:
