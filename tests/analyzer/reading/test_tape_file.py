@@ -145,7 +145,7 @@ def test_threads_read_their_own_files(many: Path, few_descriptors: Descriptors) 
 
 
 def test_another_file_in_its_place_is_noticed(many: Path, few_descriptors: Descriptors) -> None:
-    with open_tape(many / "0.tape") as tape:
+    with open_tape(many / "0.tape", scan=True) as tape:
         shutil.copy(many / "1.tape", many / "other")
         os.replace(many / "other", many / "0.tape")
         reopened(few_descriptors)
@@ -162,7 +162,7 @@ def test_a_file_written_over_in_place_is_noticed(
 ) -> None:
     path = write_tape(tmp_path / "a.tape", tensor_calls(2), sealed=is_sealed, tape_id=b"a" * 16)
     other = write_tape(tmp_path / "b.tape", tensor_calls(3, 5), tape_id=b"b" * 16)
-    with open_tape(path) as tape:
+    with open_tape(path, scan=True) as tape:
         path.write_bytes(other.read_bytes())
         os.utime(path, ns=(1, 1))
         reopened(few_descriptors)
@@ -184,7 +184,7 @@ def test_a_file_that_is_cut_costs_its_calls(tmp_path: Path) -> None:
     """A mapped file ended the process with SIGBUS."""
     given = [Recorded(args=(torch.zeros(3000),), number=n) for n in range(3)]
     path = write_tape(tmp_path / "a.tape", given)
-    with open_tape(path) as tape:
+    with open_tape(path, scan=True) as tape:
         os.truncate(path, 20_000)
         assert [call.number for call in tape] == [0]
         assert all("shorter now" in error.reason for error in tape.damage)
@@ -192,7 +192,7 @@ def test_a_file_that_is_cut_costs_its_calls(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_removed_costs_its_calls(many: Path, few_descriptors: Descriptors) -> None:
-    with open_tape(many) as tape:
+    with open_tape(many, scan=True) as tape:
         reopened(few_descriptors)
         (many / "3.tape").unlink()
         assert len(values(tape)) == 14
