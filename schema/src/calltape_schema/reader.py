@@ -322,17 +322,31 @@ def _manifest_of(source: Source) -> tuple[Manifest, int]:
     """The manifest, and where the next member begins."""
     head = source.read_at(0, _HEAD_BYTES)
     found = parse_header(head[:BLOCK], 0)
-    if len(head) < BLOCK and head.startswith(MANIFEST.encode()):
-        raise TapeError("damaged", "the file is cut short in its first block", offset=0)
     if found is None or found.name != MANIFEST:
-        raise TapeError("not_a_tape", "the first member is no manifest of a tape")
+        if head.startswith(MANIFEST.encode()):
+            raise _torn_manifest("its header is damaged" if len(head) >= BLOCK else _CUT_SHORT)
+        raise TapeError("not_a_tape", "the file does not start with the manifest of a tape")
+    if found.start + found.size > source.size:
+        raise _torn_manifest(_CUT_SHORT)
     if len(head) < found.start + found.size <= min(source.size, BLOCK + MAX_MEMBER_BYTES):
         head += source.read_at(len(head), found.start + found.size - len(head))
     try:
         content = member_content(lambda offset, size: head[offset : offset + size], found)
         return decode_manifest(content), found.end
     except TapeError as error:
+        if error.kind == "damaged":
+            raise _torn_manifest(error.reason) from None
         raise error.at(member=MANIFEST, offset=0) from None
+
+
+_CUT_SHORT = "the file ends within its manifest"
+
+
+def _torn_manifest(reason: str) -> TapeError:
+    advice = (
+        "without its manifest nothing in this file can be read; copy it again from where it came"
+    )
+    return TapeError("damaged", reason, member=MANIFEST, offset=0, advice=advice)
 
 
 def _end_of(source: Source, first: int, tape: bytes) -> End | None:
