@@ -326,7 +326,7 @@ def _manifest_of(source: Source) -> tuple[Manifest, int]:
         if head.startswith(MANIFEST.encode()):
             raise _torn_manifest("its header is damaged" if len(head) >= BLOCK else _CUT_SHORT)
         raise TapeError("not_a_tape", "the file does not start with the manifest of a tape")
-    if found.start + found.size > source.size:
+    if source.size < found.start + found.size <= BLOCK + MAX_MEMBER_BYTES:
         raise _torn_manifest(_CUT_SHORT)
     if len(head) < found.start + found.size <= min(source.size, BLOCK + MAX_MEMBER_BYTES):
         head += source.read_at(len(head), found.start + found.size - len(head))

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from calltape_schema.end import End, Index, IndexEntry
-from calltape_schema.errors import TapeError
+from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.groups import HAS_RANGES, RAISED, check_table, member_content, opened
 from calltape_schema.inputs_table import InputsTable, u64s
 from calltape_schema.storage import Source, Window
@@ -222,7 +222,7 @@ class Scan:
         if coverage.seen != told:
             reason = f"the end says that {coverage.seen} calls were seen, but accounts for {told}"
             self._report(TapeError("damaged", reason, member=END_MEMBER))
-        known = {error.offset: error for error in self.damage}
+        known = {error.offset: at for at, error in enumerate(self.damage)}
         for at, was_found in enumerate(self._found):
             if self._index is not None and not was_found:
                 entry = self._index.entry(at)
@@ -230,15 +230,22 @@ class Scan:
         if not end.elsewhere:
             self._compare_table(end)
 
-    def _lose(self, entry: IndexEntry, known: TapeError | None) -> None:
-        """Says which calls were in a group that was not found. If it is known what is wrong there,
-        that is told once."""
+    def _lose(self, entry: IndexEntry, known: int | None) -> None:
+        """Says which calls were in a group that was not found. If damage is known there, which
+        stands at this place of the list, it is told once."""
         lost = f"{entry.named} {'is' if entry.calls == 1 else 'are'} lost"
-        if known is not None:
-            known.reason = f"{lost}: {known.reason}"
-        else:
+        if known is None:
             reason = f"{lost}: by the index of the tape, a group was here"
-            self._report(TapeError("damaged", reason, offset=entry.offset))
+            error = LostCallsError("damaged", reason, offset=entry.offset)
+            self._report(error)
+        else:
+            old = self.damage[known]
+            error = LostCallsError(
+                old.kind, f"{lost}: {old.reason}",
+                member=old.member, offset=old.offset, advice=old.advice, problems=old.problems,
+            )  # fmt: skip
+            self.damage[known] = error
+        error.calls, error.low, error.high = entry.calls, entry.low, entry.high
 
     def _compare_table(self, end: End) -> None:
         """Compares the calls that were found with the table of counted inputs."""

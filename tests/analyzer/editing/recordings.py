@@ -22,8 +22,8 @@ class Model(torch.nn.Module):
 
 
 def recorded(path: Path, sizes: list[int], **options: Any) -> Path:
-    """A tape of one call per size, each in a group of its own: ``x`` has that many rows, and ``n`` is the size. A negative size
-    raises."""
+    """A tape of one call per size, each in a group of its own: ``x`` has that many rows, and ``n``
+    is the size. A negative size raises."""
     model = Model()
     torch.manual_seed(len(sizes))
     with record(model, path, **options) as recorder:

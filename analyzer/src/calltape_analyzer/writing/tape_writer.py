@@ -124,7 +124,10 @@ class TapeWriter:
             self._write(number, document)
         else:
             document.pop("blob")
-            self._write(number, document, [_Streamed(call, blob.size)], blob.crc32)
+            # A large one is written at once; until a small one is, its tape may be closed.
+            is_large = blob.size >= _GROUP_BYTES
+            parts = [_Streamed(call, blob.size)] if is_large else list(call.raw_blob())
+            self._write(number, document, parts, blob.crc32)
 
     def write(self, record: CallRecord, values: Mapping[str, Any] | None = None) -> None:
         """Writes a call that is given by its record.
