@@ -135,9 +135,7 @@ def test_a_cut_tape_does_not_claim_the_traffic(source: Path, tmp_path: Path) -> 
         assert tape.counters.calls == 10
         assert tape.damage == []
     with open_tape(tmp_path / "some.tape") as tape:
-        assert tape.counters.calls == 10
-        assert tape.counters.other_calls == 6
-        assert sum(group.calls for group in tape.counters.groups.values()) == 4
+        assert tape.counters.calls == len(tape) == 4
         assert tape.variants()
         assert tape.damage == []
 

@@ -24,7 +24,7 @@ from calltape_schema.blob import Stored, build_header
 from calltape_schema.checksum import crc32
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.groups import NewCall
-from calltape_schema.inputs_table import Counts, InputsTable, inputs_hash
+from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.packing import pack
 from calltape_schema.records import CallRecord, Manifest, Tree
 
@@ -172,8 +172,8 @@ class TapeWriter:
         Args:
             coverage: how many calls were seen, kept and dropped. By default, the numbers of the
                 calls tell, and numbers that are missing were not wanted.
-            unkept: the counted inputs of calls that were seen and are not on this tape. Of others,
-                only the number is told.
+            unkept: the counted inputs of calls that were seen and are not on this tape. Others are
+                not counted.
             dumps: of a flight recorder.
             closed_ns: when the recording ended, Unix time in nanoseconds.
 
@@ -192,7 +192,6 @@ class TapeWriter:
         assert table is not None
         if unkept is not None:
             table.merge(unkept)
-        table.other.add(Counts(max(coverage.seen - table.totals().seen, 0)))
         self._writer.seal(
             coverage, dumps=tuple(dumps),
             closed_ns=self._last_ns if closed_ns is None else closed_ns,
