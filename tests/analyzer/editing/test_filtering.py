@@ -135,8 +135,9 @@ def test_a_cut_tape_does_not_claim_the_traffic(source: Path, tmp_path: Path) -> 
         assert tape.counters.calls == 10
         assert tape.damage == []
     with open_tape(tmp_path / "some.tape") as tape:
-        assert tape.counters.calls == len(tape) == 4
-        assert tape.variants()
+        assert tape.counters.calls == 0
+        assert tape.counters.missing
+        assert tape.variants()[0].findings.all_calls is None
         assert tape.damage == []
 
 

@@ -34,7 +34,7 @@ from calltape_schema.records import Manifest, Tree, encode_manifest
 from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
 
-__all__ = ["UNDER_WAY", "UNDER_WAY_WORDS", "UNSEALED", "InputsOfCalls", "Segment"]
+__all__ = ["LEFT_OUT", "UNDER_WAY", "UNDER_WAY_WORDS", "UNSEALED", "InputsOfCalls", "Segment"]
 
 T = TypeVar("T")
 
@@ -43,6 +43,9 @@ UNDER_WAY = "under way"
 UNDER_WAY_WORDS = "under way when the process died"
 UNSEALED = "unknown (the tape is not sealed)"
 """The reason of missing calls if no end says what became of them."""
+
+LEFT_OUT = "not extracted"
+"""The reason of calls that are left out of a new tape because they were not wanted."""
 
 _TRIES = 5
 _PART = 1024 * 1024

@@ -17,6 +17,7 @@ from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.segment import LEFT_OUT
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_analyzer.writing.stored_values import stored_bytes, stored_form
 from calltape_schema import writer as container
@@ -29,9 +30,6 @@ from calltape_schema.packing import pack
 from calltape_schema.records import CallRecord, Manifest, Tree
 
 __all__ = ["LEFT_OUT", "TapeWriter"]
-
-LEFT_OUT = "not extracted"
-"""The reason of calls that are left out of a new tape because they were not wanted."""
 
 _GROUP_CALLS, _GROUP_BYTES = 512, 256 * 1024  # what waits for its group
 
